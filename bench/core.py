@@ -22,7 +22,7 @@ from time import thread_time_ns
 from typing import TYPE_CHECKING, NoReturn
 
 from gapless.identity import Address
-from gapless.protocol.stream.window import Fixed, Window
+from gapless.protocol.stream.window import FixedWindow, Window
 from gapless.run import LENGTH_BYTES, Run
 from gapless.wire import Data, Datagram, decode, encode
 from gapless.wire.codec import DATA_OVERHEAD_BYTES, HEADER_BYTES, run_room_bytes
@@ -117,7 +117,9 @@ class Load:
 
     def new_window(self) -> Window:
         """Return a receiver's window that is large enough."""
-        return Window(Fixed(self.count), max_bytes=self.count * (self.message_bytes + LENGTH_BYTES))
+        return Window(
+            FixedWindow(self.count), max_bytes=self.count * (self.message_bytes + LENGTH_BYTES)
+        )
 
 
 Work = Callable[[Load], Iterator[object]]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.environment import ROOT
 from bench.peers import jgroups
 from bench.peers.base import Task
-from gapless_lab.bench.processes import SOURCE, free_ports
+from gapless_lab.bench.processes import SOURCE_ROOT, free_ports
 
 if TYPE_CHECKING:
     from typing import IO, Self
@@ -37,7 +37,7 @@ _LEASH = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execvp(sys.argv[1
 def surroundings() -> dict[str, str]:
     """Return the environment of a process: like libraries that are installed, this one is compiled once, and kept."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join((str(ROOT), str(SOURCE)))
+    path = os.pathsep.join((str(ROOT), str(SOURCE_ROOT)))
     return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode")}
 
 

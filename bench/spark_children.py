@@ -18,9 +18,9 @@ from typing import Any
 
 from gapless import blocking
 from gapless.config import Config
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
-from gapless_lab.bench.worker import PATIENCE_S, WARM_UP_S
+from gapless_lab.bench.worker import TIMEOUT_S, WARM_UP_S
 
 STAMP = Struct("<q")
 SLACK_S = 0.02
@@ -52,7 +52,7 @@ def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float
         hear()
         say(json.dumps(count_for(collector, seconds) if seconds else {"sent": {}}))
         owed = sum(sent.get("0", 0) for sent in json.loads(hear()))
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while (stored := stored_in(spool)) < owed and time.monotonic() < until_s:
             time.sleep(SLACK_S)
         status = collector.status
@@ -81,7 +81,7 @@ def count_for(collector: Collector, seconds: float) -> dict[str, Any]:
 
 def stored_in(spool: str) -> int:
     """Return how many messages are durable in a spool."""
-    return sum(SpoolView(spool).high().values())
+    return sum(SpoolReader(spool).high().values())
 
 
 def produce(
@@ -93,7 +93,7 @@ def produce(
     with blocking.join(
         "bench", transport="udp", host="127.0.0.1", listen=False, **joining(ports, at)
     ) as group:
-        group.wait_for_members(len(ports), PATIENCE_S)
+        group.wait_for_members(len(ports), TIMEOUT_S)
         say("ready")
         hear()
         for number in range(-warm_up, count):

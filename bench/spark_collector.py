@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.measuring import ratio, spread
 from bench.spark_children import command
-from gapless_lab.bench.processes import Processes, free_ports
-from gapless_lab.bench.worker import PATIENCE_S, Spec
+from gapless_lab.bench.processes import ProcessGroup, free_ports
+from gapless_lab.bench.worker import TIMEOUT_S, BenchTask
 
 SENDERS = 3
 LISTENER, SYNCED, UNSYNCED = "listener", "collector", "collector, no sync"
@@ -39,7 +39,7 @@ class Figure:
 def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Let three members send as fast as they are let; return what the fourth has got, and what that has cost it."""
     ports = free_ports(SENDERS + 1)
-    specs = [Spec(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
+    specs = [BenchTask(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
     commands = [[sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()] for spec in specs]
     if kind != LISTENER:
         told = {
@@ -52,12 +52,12 @@ def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str,
         commands[-1] = command("collect", **told)
     here = Path(__file__).resolve().parent.parent
     try:
-        with Processes(commands, limit_s=seconds + 3 * PATIENCE_S, path=[here]) as processes:
-            processes.hear()
-            processes.tell()
-            work = [json.loads(answer) for answer in processes.hear()]
-            processes.tell(json.dumps([said["sent"] for said in work]))
-            checks = [json.loads(answer) for answer in processes.hear()]
+        with ProcessGroup(commands, limit_s=seconds + 3 * TIMEOUT_S, path=[here]) as processes:
+            processes.read_lines()
+            processes.send_line()
+            work = [json.loads(answer) for answer in processes.read_lines()]
+            processes.send_line(json.dumps([said["sent"] for said in work]))
+            checks = [json.loads(answer) for answer in processes.read_lines()]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {**work[-1], **checks[-1]}

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.spark_children import STAMP, command
 from gapless_lab.bench.matrix import percentile
-from gapless_lab.bench.processes import Processes, free_ports
-from gapless_lab.bench.worker import PATIENCE_S
+from gapless_lab.bench.processes import ProcessGroup, free_ports
+from gapless_lab.bench.worker import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,18 +150,20 @@ def over_gapless(spark: SparkSession, sink: Sink, pace: Pace) -> None:
         command("produce", ports=ports, at=1, **sending),
     ]
     here = Path(__file__).resolve().parent.parent
-    limit_s = (pace.warm_up + pace.messages) * pace.interval_s + 3 * PATIENCE_S
-    with Processes(commands, limit_s=limit_s, path=[here]) as processes:
-        processes.hear()
+    limit_s = (pace.warm_up + pace.messages) * pace.interval_s + 3 * TIMEOUT_S
+    with ProcessGroup(commands, limit_s=limit_s, path=[here]) as processes:
+        processes.read_lines()
         frame = (
             spark.readStream.format("gapless")
             .option("spool", str(spool))
             .option("columns", "collected,payload")
         )
         with running(sink.start(frame.load())) as query:
-            processes.tell()
-            processes.tell(json.dumps([json.loads(answer)["sent"] for answer in processes.hear()]))
-            (check, _) = map(json.loads, processes.hear())
+            processes.send_line()
+            processes.send_line(
+                json.dumps([json.loads(answer)["sent"] for answer in processes.read_lines()])
+            )
+            (check, _) = map(json.loads, processes.read_lines())
             assert not check["lost"]
             query.processAllAvailable()
 

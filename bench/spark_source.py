@@ -21,7 +21,7 @@ from bench.measuring import Again, Sample, alternate, ratio, spread
 from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import Limits, Spool, SpoolView
+from gapless.spool import SpoolLimits, SpoolReader, SpoolWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,9 @@ def fill(root: Path, cell: Cell) -> None:
     origins = [Address(0xA1 + at, 1) for at in range(STREAMS)]
     following = [1] * STREAMS
     left = cell.rows
-    with Spool.open(root, group="bench", limits=Limits(max_bytes=0), sync=False) as spool:
+    with SpoolWriter.open(
+        root, group="bench", limits=SpoolLimits(max_bytes=0), sync=False
+    ) as spool:
         at = 0
         while left:
             count = (
@@ -182,7 +184,7 @@ class Reads:
         progress: list[dict[str, Any]] = [dict(each) for each in query.recentProgress]
         rows = sum(each["numInputRows"] for each in progress)
         assert rows == self.cell.rows, f"{rows} rows have come of {self.cell.rows}"
-        SpoolView(self.spool).forget(READER)
+        SpoolReader(self.spool).unregister(READER)
         shutil.rmtree(out)
         return (
             float(
@@ -196,7 +198,7 @@ class Reads:
         )
 
     def _loop(self) -> None:
-        view = SpoolView(self.spool)
+        view = SpoolReader(self.spool)
         rows = size_bytes = 0
         for record in view.records(view.slices({}, view.high())):
             for message in record.messages():

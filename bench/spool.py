@@ -26,7 +26,7 @@ from typing import Any
 from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import Limits, Spool, SpoolView
+from gapless.spool import SpoolLimits, SpoolReader, SpoolWriter
 
 ORIGIN = Address(0xA1, 1)
 COMMIT_BYTES = 1024 * 1024
@@ -46,8 +46,8 @@ def deliveries(messages: int, size_bytes: int, total_bytes: int) -> list[Deliver
 
 def spooled(root: Path, given: list[Delivery], *, sync: bool) -> tuple[float, float]:
     """Seconds and seconds of the processor that all commits took."""
-    limits = Limits(max_bytes=0)
-    with Spool.open(root, group="bench", limits=limits, sync=sync) as spool:
+    limits = SpoolLimits(max_bytes=0)
+    with SpoolWriter.open(root, group="bench", limits=limits, sync=sync) as spool:
         started_s, cpu_s = time.perf_counter(), time.process_time()
         for delivery in given:
             spool.append(delivery)
@@ -71,7 +71,7 @@ def plain(path: Path, size_bytes: int, *, sync: bool) -> float:
 def read(root: Path) -> tuple[float, float, int]:
     """Seconds until the slices are known, seconds to read them, and payload bytes."""
     started_s = time.perf_counter()
-    view = SpoolView(root)
+    view = SpoolReader(root)
     slices = view.slices({}, view.high())
     known_s = time.perf_counter() - started_s
     started_s = time.perf_counter()
@@ -111,7 +111,9 @@ def measure(folder: Path, name: str, total_bytes: int, rounds: int) -> dict[str,
         figure[f"append_{kind}_of_plain"] = round(plain_s / spool_s, 3)
         figure[f"append_{kind}_cpu_us_per_run"] = round(min(times["cpu"]) / len(given) * 1e6, 2)
     # Sealed, so that the index comes from its file, as for all but the newest segment.
-    with Spool.open(root, group="bench", limits=Limits(max_bytes=0, segment_age_ns=1)) as spool:
+    with SpoolWriter.open(
+        root, group="bench", limits=SpoolLimits(max_bytes=0, segment_age_ns=1)
+    ) as spool:
         spool.trim()
     known_s, read_s, found_bytes = min(read(root) for _ in range(rounds))
     assert found_bytes == round(payload_mb * 1e6)

@@ -34,9 +34,14 @@ from gapless.errors import GaplessError
 from gapless.sim.runner import sweep as plain_sweep
 from gapless_lab.sensor_pipeline.runner import quiet_session
 from pyspark_gapless.sweep.cell import code_digest
-from pyspark_gapless.sweep.executors import JOBS_AT_ONCE, NAME, OnSpark, light_settings
+from pyspark_gapless.sweep.executors import (
+    MAX_CONCURRENT_JOBS,
+    NAME,
+    SparkSweepExecutor,
+    light_settings,
+)
 from pyspark_gapless.sweep.grid_file import read_grid
-from pyspark_gapless.sweep.results import Results, Wanted
+from pyspark_gapless.sweep.results import RequestedRuns, SweepResults
 from pyspark_gapless.sweep.runner import sweep
 from pyspark_gapless.sweep.summary import summarise
 
@@ -67,9 +72,9 @@ class Turns:
     def spark(self, seeds: range) -> None:
         """Do some seeds on Spark, and write their rows."""
         cells = read_grid(f"[hunt]\ngroups = '{'membership' if self._membership else 'told'}'")
-        wanted, results = Wanted(cells, seeds, code_digest()), Results(self._folder)
-        with results.opened(), ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool:
-            sweep(wanted, OnSpark(self._spark, pool), results)
+        wanted, results = RequestedRuns(cells, seeds, code_digest()), SweepResults(self._folder)
+        with results.locked(), ThreadPoolExecutor(MAX_CONCURRENT_JOBS + 1) as pool:
+            sweep(wanted, SparkSweepExecutor(self._spark, pool), results)
         (hunt,) = summarise(results, wanted).hunts
         self.told["spark"].append(Told(hunt.digest, hunt.violations, hunt.sums["events"]))
 

@@ -19,8 +19,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gapless.trace import read
-from gapless.trace.journal import ROW
-from gapless_lab.bench.matrix import Figure, Plan, measure
+from gapless.trace.journal import ROW_STRUCT
+from gapless_lab.bench.matrix import BenchPlan, ThroughputResult, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,22 +41,22 @@ class Line:
     ratio_cpu: float
 
 
-def turn(plan: Plan, mode: str, folder: Path) -> tuple[Figure, int]:
+def turn(plan: BenchPlan, mode: str, folder: Path) -> tuple[ThroughputResult, int]:
     """Measure a group in one mode; return what it does, and how many rows it has written."""
     traced = plan if mode == "off" else replace(plan, trace=str(folder), trace_mode=mode)
     (figure,) = measure(traced)
-    if not isinstance(figure, Figure) or not figure.is_sound:
+    if not isinstance(figure, ThroughputResult) or not figure.is_sound:
         raise SystemExit(f"a group in mode {mode} has not delivered everything: {figure}")
-    rows = sum(path.stat().st_size for path in folder.rglob("*.rows")) // ROW.size
+    rows = sum(path.stat().st_size for path in folder.rglob("*.rows")) // ROW_STRUCT.size
     if mode == "sampled":
         rows = sum(1 for _ in read(folder))  # a few only, and this shows that they can be read
     shutil.rmtree(folder, ignore_errors=True)
     return figure, rows
 
 
-def lines(plan: Plan, rounds: int) -> list[Line]:
+def lines(plan: BenchPlan, rounds: int) -> list[Line]:
     """Measure all modes, round by round."""
-    found: dict[str, list[tuple[Figure, int]]] = {mode: [] for mode in MODES}
+    found: dict[str, list[tuple[ThroughputResult, int]]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as folder:
         for number in range(1, rounds + 1):
             for mode in MODES:
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     made = []
     for size_bytes in options.size:
-        plan = Plan(options.members, options.members, (size_bytes,), seconds=options.seconds)
+        plan = BenchPlan(options.members, options.members, (size_bytes,), seconds=options.seconds)
         made += lines(plan, options.rounds)
     about = {
         "members": options.members,

@@ -21,10 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from gapless.profiles import GROUP
-from gapless.transport.socket_options import ask_for_buffers
-from gapless_lab.bench.processes import Processes, free_ports
-from gapless_lab.bench.worker import WARM_UP_S, Spec
+from gapless.profiles import GROUP_PROFILES
+from gapless.transport.socket_options import request_buffers
+from gapless_lab.bench.processes import ProcessGroup, free_ports
+from gapless_lab.bench.worker import WARM_UP_S, BenchTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class RawMember:
         self.message_bytes = message_bytes
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[at]))
-        ask_for_buffers(self.socket, 4 << 20)
+        request_buffers(self.socket, 4 << 20)
         self.others = [("127.0.0.1", port) for port in ports if port != ports[at]]
         self.count = 0
         threading.Thread(target=self.read, daemon=True).start()
@@ -178,8 +178,8 @@ def group(
     for at in range(members):
         if kind == "gapless":
             knobs = {"max_frame_bytes": way.frame_bytes, "profile": way.profile}
-            spec = Spec(
-                ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs
+            spec = BenchTask(
+                ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, settings=knobs
             )
             spec = replace(spec, transport=way.transport)
             commands.append([sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()])
@@ -188,14 +188,14 @@ def group(
                 [way.transport, ports, at, message_bytes, way.frame_bytes, duration_s]
             )
             commands.append([sys.executable, __file__, "--member", asked])
-    with Processes(
+    with ProcessGroup(
         commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]
     ) as processes:
-        processes.hear()
-        processes.tell()
-        work = [json.loads(answer) for answer in processes.hear()]
-        processes.tell(json.dumps([said["sent"] for said in work]))
-        checks = [json.loads(answer) for answer in processes.hear()]
+        processes.read_lines()
+        processes.send_line()
+        work = [json.loads(answer) for answer in processes.read_lines()]
+        processes.send_line(json.dumps([said["sent"] for said in work]))
+        checks = [json.loads(answer) for answer in processes.read_lines()]
     return [{**said, **check} for said, check in zip(work, checks, strict=True)]
 
 
@@ -320,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="over what, one after the other (udp)",
     )
     parser.add_argument(
-        "--profile", choices=list(GROUP), default="nakack4", help="the protocol (nakack4)"
+        "--profile", choices=list(GROUP_PROFILES), default="nakack4", help="the protocol (nakack4)"
     )
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

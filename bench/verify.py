@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.config import Config
-from gapless.trace.incarnations import LIVES, TIME_OF_DAY, own_life
-from gapless.trace.parquet import schema, write_table
-from gapless.trace.schema import CODES, life_id
+from gapless.trace.incarnations import INCARNATIONS_FILE, TIME_OF_DAY, own_incarnation
+from gapless.trace.parquet import arrow_schema, write_table
+from gapless.trace.schema import EVENT_CODES, incarnation_id
 
 MEMBERS = tuple(f"{node}.1" for node in range(1, 9))
 RUN = 10
@@ -87,7 +87,7 @@ class Shape:
 
 def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[str, Any]:
     """Return the columns of some blocks of one member."""
-    ids = np.array([life_id(name) for name in MEMBERS] + [0])
+    ids = np.array([incarnation_id(name) for name in MEMBERS] + [0])
     event = np.array([row[0] for row in shape.rows])
     origin, peer, turn, step = (np.array([row[at] for row in shape.rows]) for at in (1, 2, 3, 4))
     reason = np.array([row[5] for row in shape.rows])
@@ -124,7 +124,7 @@ def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[
         "step": block * (shape.step + 1) + step,
         "t_ns": BEGIN_NS + number * ROUND_NS + np.arange(rows) * 100,
         "event": np.broadcast_to(
-            np.array([CODES[name] for name in event], dtype=np.int8), number.shape
+            np.array([EVENT_CODES[name] for name in event], dtype=np.int8), number.shape
         ),
         "origin": np.broadcast_to(ids[origin], number.shape),
         "peer": np.broadcast_to(ids[peer], number.shape),
@@ -147,32 +147,32 @@ def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[
 def table(me: int, columns: dict[str, Any], view: int = 1) -> pa.Table:
     """Return a table of the trace; columns that are not there are 0 or empty."""
     count = len(columns["event"])
-    filled = {"seed": 0, "member": life_id(MEMBERS[me]), "view": view}
+    filled = {"seed": 0, "member": incarnation_id(MEMBERS[me]), "view": view}
     arrays = []
-    for field in schema():
+    for field in arrow_schema():
         value = columns.get(
             field.name, filled.get(field.name, "" if field.type == pa.string() else 0)
         )
         if not isinstance(value, np.ndarray):
             value = np.full(count, value)
         arrays.append(pa.array(value, type=field.type))
-    return pa.Table.from_arrays(arrays, schema=schema())
+    return pa.Table.from_arrays(arrays, schema=arrow_schema())
 
 
 def rare(me: int, events: list[dict[str, Any]], idx: int, step: int, t_ns: int) -> pa.Table:
     """Return a table of a few rows; lives are given by their place."""
-    ids = {name: life_id(name) for name in MEMBERS}
+    ids = {name: incarnation_id(name) for name in MEMBERS}
     defaults = {"seed": 0, "member": ids[MEMBERS[me]], "view": 1, "step": step, "t_ns": t_ns}
     rows = []
     for at, event in enumerate(events):
         row = (
-            {field.name: "" if field.type == pa.string() else 0 for field in schema()}
+            {field.name: "" if field.type == pa.string() else 0 for field in arrow_schema()}
             | defaults
             | event
         )
         row |= {name: ids[row[name]] for name in ("origin", "peer") if row[name]}
-        rows.append({**row, "idx": idx + at, "event": CODES[event["event"]]})
-    return pa.Table.from_pylist(rows, schema=schema())
+        rows.append({**row, "idx": idx + at, "event": EVENT_CODES[event["event"]]})
+    return pa.Table.from_pylist(rows, schema=arrow_schema())
 
 
 def generate(folder: Path, events: int, *, plant: bool) -> int:
@@ -184,7 +184,7 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
         shape = Shape(me)
         blocks = max(3, events // len(MEMBERS) // len(shape.rows))
         lines = [
-            own_life(
+            own_incarnation(
                 0,
                 one,
                 Config(),
@@ -198,11 +198,13 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
             for one in (name,)
         ]
         others = [
-            json.dumps({"seed": 0, "life": life_id(one), "name": one}) + "\n"
+            json.dumps({"seed": 0, "life": incarnation_id(one), "name": one}) + "\n"
             for one in MEMBERS
             if one != name
         ]
-        (place / LIVES).write_text("".join([line.line() for line in lines] + others))
+        (place / INCARNATIONS_FILE).write_text(
+            "".join([line.to_json_line() for line in lines] + others)
+        )
         maker = MEMBERS[0]
         begin: list[dict[str, Any]] = [
             {"event": "BEGIN", "high": REACH, "view": 0},
@@ -226,9 +228,9 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
                 break_promises(columns, me)
             if plant and me == 4 and first + at_once >= blocks:
                 last = np.flatnonzero(
-                    (columns["event"] == CODES["DELIVER"]) & (columns["reason"] == "")
+                    (columns["event"] == EVENT_CODES["DELIVER"]) & (columns["reason"] == "")
                 )[-1]
-                columns["event"][last] = CODES["TIMER"]  # L1
+                columns["event"][last] = EVENT_CODES["TIMER"]  # L1
             write_table(table(me, columns), place / f"{number:05d}.parquet")
             written += len(columns["event"])
         end_ns = BEGIN_NS + (blocks * ROUNDS + 1) * ROUND_NS
@@ -245,13 +247,18 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
 def break_promises(columns: dict[str, Any], me: int) -> None:
     """Break one promise of each kind, each in another block."""
     event, origin, reason = columns["event"], columns["origin"], columns["reason"]
-    mine, other = life_id(MEMBERS[me]), life_id(MEMBERS[me + 2])
+    mine, other = incarnation_id(MEMBERS[me]), incarnation_id(MEMBERS[me + 2])
     rows = len(Shape(me).rows)
     found = np.arange(len(event))
 
     def place(block: int, name: str, of: int, why: str = "") -> int:
         """Return the first row of an event about a life's stream in a block."""
-        near = (found >= block * rows) & (event == CODES[name]) & (origin == of) & (reason == why)
+        near = (
+            (found >= block * rows)
+            & (event == EVENT_CODES[name])
+            & (origin == of)
+            & (reason == why)
+        )
         return int(np.flatnonzero(near)[0])
 
     columns["seqno"][place(2, "SEND", mine)] += 1  # S1
@@ -264,10 +271,10 @@ def break_promises(columns: dict[str, Any], me: int) -> None:
     columns["seqno_last"][place(12, "ACK_OUT", other)] += 5  # S8
     columns["seqno_last"][place(14, "PURGE", mine)] += 5  # S9
     columns["hash"][place(16, "REPAIR", mine)] += 1  # S10
-    columns["seqno_last"][place(18, "NAK_OUT", life_id(MEMBERS[me + 1]))] += 10**9  # S11
+    columns["seqno_last"][place(18, "NAK_OUT", incarnation_id(MEMBERS[me + 1]))] += 10**9  # S11
     columns["k"][place(20, "STORE", other)] = 3  # S12
     waits = place(26, "TX", 0)
-    event[waits], columns["seqno"][waits] = CODES["BLOCK"], 77  # L2
+    event[waits], columns["seqno"][waits] = EVENT_CODES["BLOCK"], 77  # L2
 
 
 EXPECTED = {*(f"S{number}" for number in range(1, 17) if number != 13), "L1", "L2", "L3", "L6"}

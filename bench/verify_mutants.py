@@ -13,9 +13,9 @@ from pathlib import Path
 from gapless.errors import LocalProtocolError
 from gapless.sim.mutants.runner import MUTANTS, planted
 from gapless.sim.mutants.stream_mutants import Mutant
-from gapless.sim.runner import Outcome, simulate
-from gapless.trace.incarnations import LIVES
-from gapless.trace.parquet import table_of, write_table
+from gapless.sim.runner import SeedResult, simulate
+from gapless.trace.incarnations import INCARNATIONS_FILE
+from gapless.trace.parquet import rows_to_table, write_table
 from pyspark_gapless.session import session
 from pyspark_gapless.trace import Trace
 from pyspark_gapless.verify import verify
@@ -44,7 +44,7 @@ def main() -> None:
     verdict = verify(Trace.read(spark, arguments.folder))
     spark.stop()
     seen: dict[int, set[str]] = {}
-    for seed, checks in verdict.failing.items():
+    for seed, checks in verdict.failing_seeds.items():
         seen.setdefault(seed // OF_ONE, set()).update(checks)
     for number, mutant in enumerate(MUTANTS, 1):
         print(
@@ -69,19 +69,22 @@ def record(mutant: Mutant, number: int, target: Path, seeds: int, runs: int) -> 
         if traced is None or len(traced.trace or ()) > MOST_ROWS:
             continue
         rows += [row._replace(seed=number * OF_ONE + done) for row in traced.trace or ()]
-        lines += [life._replace(seed=number * OF_ONE + done).line() for life in traced.lives]
+        lines += [
+            life._replace(seed=number * OF_ONE + done).to_json_line()
+            for life in traced.incarnations
+        ]
         done += 1
         if done == runs:
             break
     target.mkdir(parents=True)
-    (target / LIVES).write_text("".join(lines), encoding="utf-8")
+    (target / INCARNATIONS_FILE).write_text("".join(lines), encoding="utf-8")
     if rows:
-        write_table(table_of(rows), target / "00001.parquet")
+        write_table(rows_to_table(rows), target / "00001.parquet")
     (target / "by").write_text(" ".join(sorted(by)))
     print(f"{number} {mutant.name}: {done} runs, {len(rows)} rows, seen by {by}", flush=True)
 
 
-def run(mutant: Mutant, seed: int, *, hasty: bool) -> Outcome | None:
+def run(mutant: Mutant, seed: int, *, hasty: bool) -> SeedResult | None:
     """Return what came of a seed with the bug in place; nothing if the machine broke off."""
     with planted(mutant):
         try:
@@ -89,7 +92,7 @@ def run(mutant: Mutant, seed: int, *, hasty: bool) -> Outcome | None:
                 seed,
                 profile=mutant.profile or None,
                 membership=mutant.membership,
-                hasty=hasty,
+                fail_fast=hasty,
                 trace=not hasty,
             )
         except LocalProtocolError:
@@ -99,7 +102,7 @@ def run(mutant: Mutant, seed: int, *, hasty: bool) -> Outcome | None:
 def sound(mutant: Mutant, seed: int) -> bool:
     """Return whether the seed passes without the bug."""
     return simulate(
-        seed, profile=mutant.profile or None, membership=mutant.membership, hasty=True
+        seed, profile=mutant.profile or None, membership=mutant.membership, fail_fast=True
     ).ok
 
 

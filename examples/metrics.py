@@ -4,7 +4,7 @@ import os
 from urllib.request import urlopen
 
 from gapless import blocking
-from gapless.metrics.exporters import Endpoint
+from gapless.metrics.exporters import MetricsEndpoint
 from gapless.metrics.prometheus import prometheus
 
 GROUP = f"metrics-{os.getpid()}"
@@ -24,7 +24,7 @@ with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
         line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total")
     )
     print(one_of_them)
-    with Endpoint(lambda: [one.look(), other.look()], port=0) as endpoint:
+    with MetricsEndpoint(lambda: [one.look(), other.look()], port=0) as endpoint:
         address = f"http://127.0.0.1:{endpoint.port}/metrics"
         with urlopen(address) as page:
             lines = page.read().decode().splitlines()

@@ -13,7 +13,7 @@ from pyspark.sql.functions import avg, col, count, from_json, lit, when, window
 
 from gapless import blocking
 from gapless.spool.collector import Collector
-from gapless_lab.sensor_pipeline.producers import lossy
+from gapless_lab.sensor_pipeline.producers import lossy_transport
 from gapless_lab.sensor_pipeline.readings import reading
 from pyspark_gapless.session import session
 
@@ -23,11 +23,13 @@ def send(folder: Path) -> None:
     with ExitStack() as stack:
         stack.enter_context(
             Collector(
-                folder / "spool", "plant", transport=lossy("plant", folder, 0.05, 1, "collector")
+                folder / "spool",
+                "plant",
+                transport=lossy_transport("plant", folder, 0.05, 1, "collector"),
             )
         )
         for site in (1, 2, 3):
-            transport = lossy("plant", folder, 0.05, 1, f"site {site}")
+            transport = lossy_transport("plant", folder, 0.05, 1, f"site {site}")
             group = stack.enter_context(blocking.join("plant", transport=transport, listen=False))
             group.wait_for("collector")
             payloads = [reading(1, site, number).payload() for number in range(1, 2001)]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
-from gapless.sim import Group
+from gapless.sim import SimulatedGroup
 
 
 class Accounts:
@@ -24,7 +24,9 @@ class Accounts:
             self.balance += int(message)
 
 
-def test_every_member_ends_with_the_same_balance(gapless_group: Callable[..., Group]) -> None:
+def test_every_member_ends_with_the_same_balance(
+    gapless_group: Callable[..., SimulatedGroup],
+) -> None:
     group = gapless_group(3, capacity=4)
     group.drop("DATA 2 a->b")  # the network takes one of a's messages,
     group.drop("DATA 1 c->a")  # and the first of c's

@@ -13,7 +13,7 @@ from random import Random
 
 from gapless.config import Config
 from gapless.identity import Address, Marks, View, group_id
-from gapless.protocol.endpoint import Member
+from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.ready import Ready
 
 MESSAGES = 2000
@@ -23,7 +23,7 @@ config = Config.make(max_frame_bytes=1400)
 addresses = [Address(node, time.time_ns()) for node in (1, 2, 3)]
 sockets = {address: socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for address in addresses}
 members = {
-    address: Member(address, group_id("demo"), config, Random(address.node))
+    address: Endpoint(address, group_id("demo"), config, Random(address.node))
     for address in addresses
 }
 received: dict[Address, dict[Address, list[bytes]]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli.behaviours import PAGE, Ledger, read_ledger
+from gapless.cli.behaviours import PAGE, BehaviourLedger, read_ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -15,7 +15,7 @@ SECTIONS = {"N7": 25, "N4": 41, "NR": 20, "OL": 21, "U3": 30, "G": 12, "J": 6, "
 
 
 @cache
-def ledger() -> Ledger:
+def ledger() -> BehaviourLedger:
     return read_ledger(ROOT)
 
 

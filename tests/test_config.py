@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from gapless.config import KNOBS, PROFILES, Config
-from gapless.config_fields import Kind, Knob
+from gapless.config import GROUP_PROFILE_NAMES, SETTINGS, Config
+from gapless.config_fields import Kind, SettingSpec
 from gapless.errors import ConfigError, GaplessError
 from gapless.units import GIB, MIB, NS_PER_MS
 
@@ -20,7 +20,7 @@ def error_of(make: Callable[..., object], *args: object, **knobs: object) -> str
     return str(caught.value)
 
 
-def inner_values(knob: Knob) -> st.SearchStrategy[Any]:
+def inner_values(knob: SettingSpec) -> st.SearchStrategy[Any]:
     if knob.kind is Kind.CHOICE:
         return st.sampled_from(knob.choices)
     if knob.kind is Kind.FLAG:
@@ -44,7 +44,7 @@ def fitted(values: dict[str, Any]) -> Config:
     return Config(**values)
 
 
-configs = st.fixed_dictionaries({knob.name: inner_values(knob) for knob in KNOBS.values()}).map(
+configs = st.fixed_dictionaries({knob.name: inner_values(knob) for knob in SETTINGS.values()}).map(
     fitted
 )
 
@@ -136,8 +136,8 @@ def test_a_config_is_a_value() -> None:
 # Every declaration
 
 
-@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.key)
-def test_declaration_is_complete(knob: Knob) -> None:
+@pytest.mark.parametrize("knob", SETTINGS.values(), ids=lambda knob: knob.key)
+def test_declaration_is_complete(knob: SettingSpec) -> None:
     assert knob.meaning.endswith(".")
     assert "\n" not in knob.meaning
     assert knob.name.endswith("_ns") == (knob.kind is Kind.DURATION)
@@ -150,12 +150,12 @@ def test_declaration_is_complete(knob: Knob) -> None:
         assert type(knob.default) is annotated
 
 
-def numeric_knobs() -> list[Knob]:
-    return [knob for knob in KNOBS.values() if knob.kind not in (Kind.FLAG, Kind.CHOICE)]
+def numeric_knobs() -> list[SettingSpec]:
+    return [knob for knob in SETTINGS.values() if knob.kind not in (Kind.FLAG, Kind.CHOICE)]
 
 
 @pytest.mark.parametrize("knob", numeric_knobs(), ids=lambda knob: knob.key)
-def test_bounds_are_taken_and_one_beyond_is_not(knob: Knob) -> None:
+def test_bounds_are_taken_and_one_beyond_is_not(knob: SettingSpec) -> None:
     knob.check(knob.minimum)
     assert knob.allowed in error_of(knob.check, knob.minimum - 1)
     if knob.maximum is not None:
@@ -163,9 +163,9 @@ def test_bounds_are_taken_and_one_beyond_is_not(knob: Knob) -> None:
         assert knob.allowed in error_of(knob.check, knob.maximum + 1)
 
 
-@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.key)
+@pytest.mark.parametrize("knob", SETTINGS.values(), ids=lambda knob: knob.key)
 @pytest.mark.parametrize("wrong", [None, 1.5, [], {}, b"1", "no such thing"], ids=repr)
-def test_wrong_type_is_named_with_its_knob(knob: Knob, wrong: object) -> None:
+def test_wrong_type_is_named_with_its_knob(knob: SettingSpec, wrong: object) -> None:
     message = error_of(Config.make, **{knob.key: wrong})
     assert message.startswith(f"{knob.key} = {wrong!r}: ")
 
@@ -214,7 +214,7 @@ def test_true_and_false_are_words_for_where_repairs_go() -> None:
 def test_unknown_knob_names_the_nearest_and_all() -> None:
     message = error_of(Config.make, capacty=4)
     assert "unknown knob 'capacty': did you mean 'capacity'?" in message
-    assert all(key in message for key in KNOBS)
+    assert all(key in message for key in SETTINGS)
 
 
 def test_the_inner_name_is_answered_with_the_outer_one() -> None:
@@ -229,7 +229,7 @@ def test_a_name_like_no_other_lists_all() -> None:
 
 def test_unknown_profile_names_the_choices() -> None:
     message = error_of(Config.make, profile="nakack44")
-    assert ", ".join(PROFILES) in message
+    assert ", ".join(GROUP_PROFILE_NAMES) in message
     assert "did you mean 'nakack4'?" in message
 
 
@@ -291,7 +291,7 @@ def test_values_that_do_not_fit_say_which_to_change(
 def test_values_that_just_fit_are_taken(knobs: dict[str, object]) -> None:
     config = Config.make(**knobs)
     assert {key: config.as_dict()[key] for key in knobs} == {
-        key: KNOBS[key].show(KNOBS[key].read(value)) for key, value in knobs.items()
+        key: SETTINGS[key].format(SETTINGS[key].parse(value)) for key, value in knobs.items()
     }
 
 
@@ -427,7 +427,7 @@ def test_as_dict_is_read_back_by_every_constructor(config: Config) -> None:
 
 def test_explain_shows_value_default_and_bounds() -> None:
     rows = {row.key: row for row in Config.make(xmit_interval="2s").explain()}
-    assert list(rows) == list(KNOBS)
+    assert list(rows) == list(SETTINGS)
     row = rows["xmit_interval"]
     assert (row.kind, row.value, row.default, row.allowed) == (
         "duration",
@@ -435,4 +435,4 @@ def test_explain_shows_value_default_and_bounds() -> None:
         "500ms",
         "a duration from 0s to 1h",
     )
-    assert row.meaning == KNOBS["xmit_interval"].meaning
+    assert row.meaning == SETTINGS["xmit_interval"].meaning

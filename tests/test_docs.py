@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.config import KNOBS, Config
+from gapless.config import SETTINGS, Config
 from tools import docs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +51,7 @@ def test_the_three_forms_of_configuration_agree() -> None:
 
 def test_every_knob_is_in_the_table() -> None:
     text = (ROOT / "docs/configuration.md").read_text()
-    assert [key for key in KNOBS if f"| `{key}` |" not in text] == []
+    assert [key for key in SETTINGS if f"| `{key}` |" not in text] == []
 
 
 def test_the_glossary_stays_short() -> None:

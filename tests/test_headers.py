@@ -5,16 +5,16 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import PayloadError
 from gapless.group.headers import (
-    ANSWER,
-    HEADED,
-    LOOK,
     MARK,
     PLAIN,
+    REPLY,
     REQUEST,
+    SNAPSHOT_REQUEST,
+    WITH_HEADERS,
     WRAP_BYTES,
-    join,
-    may_have,
-    split,
+    attach_headers,
+    detach_headers,
+    may_contain_wrapped,
     wrap,
     wrap_all,
 )
@@ -27,13 +27,13 @@ PAYLOADS = st.binary(max_size=40) | st.binary(max_size=30).map(lambda rest: MARK
 
 @given(PAYLOADS, st.dictionaries(NAMES, st.binary(max_size=300), max_size=5))
 def test_what_is_joined_is_split_again(payload: bytes, headers: dict[str, bytes]) -> None:
-    assert split(join(payload, headers)) == (headers, payload)
+    assert detach_headers(attach_headers(payload, headers)) == (headers, payload)
 
 
 @given(PAYLOADS)
 def test_a_payload_that_looks_wrapped_is_itself(payload: bytes) -> None:
-    tricky = join(join(payload, {"a": b"b"}), {})
-    assert split(tricky) == ({}, join(payload, {"a": b"b"}))
+    tricky = attach_headers(attach_headers(payload, {"a": b"b"}), {})
+    assert detach_headers(tricky) == ({}, attach_headers(payload, {"a": b"b"}))
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**64 - 1), st.integers(0, 255))
@@ -41,17 +41,17 @@ def test_whatever_stands_behind_a_mark_is_taken_or_left(
     body: bytes, number: int, kind: int
 ) -> None:
     message = wrap(kind, number, body)
-    headers, payload = split(message)
+    headers, payload = detach_headers(message)
     if kind == PLAIN:
         assert (headers, payload) == ({}, body)
-    elif kind != HEADED or not headers:
+    elif kind != WITH_HEADERS or not headers:
         assert payload in {message, body[number:]}
 
 
-@pytest.mark.parametrize("kind", [REQUEST, ANSWER, LOOK])
+@pytest.mark.parametrize("kind", [REQUEST, REPLY, SNAPSHOT_REQUEST])
 def test_what_is_no_message_of_the_application_is_left_alone(kind: int) -> None:
     message = wrap(kind, 7, b"body")
-    assert split(message) == ({}, message)
+    assert detach_headers(message) == ({}, message)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_what_is_no_message_of_the_application_is_left_alone(kind: int) -> None:
     [b"\x05ab", b"\x01a\xff\xff\xff\xff", b"\x01a\x02\x00\x00\x00x", b"\x01\xff\x00\x00\x00\x00"],
 )
 def test_a_broken_block_leaves_the_message_as_it_is(block: bytes) -> None:
-    message = wrap(HEADED, len(block), block + b"payload")
-    assert split(message) == ({}, message)
-    assert split(message[: len(MARK) + 3]) == ({}, message[: len(MARK) + 3])
+    message = wrap(WITH_HEADERS, len(block), block + b"payload")
+    assert detach_headers(message) == ({}, message)
+    assert detach_headers(message[: len(MARK) + 3]) == ({}, message[: len(MARK) + 3])
 
 
 def test_that_no_message_is_wrapped_is_seen_at_once() -> None:
-    assert not may_have(b"plain" * 1000)
-    assert may_have(b"plain" + join(b"x", {"a": b""}))
-    assert may_have(memoryview(join(b"x", {"a": b""})))
+    assert not may_contain_wrapped(b"plain" * 1000)
+    assert may_contain_wrapped(b"plain" + attach_headers(b"x", {"a": b""}))
+    assert may_contain_wrapped(memoryview(attach_headers(b"x", {"a": b""})))
 
 
 @given(
@@ -80,18 +80,18 @@ def test_that_no_message_is_wrapped_is_seen_at_once() -> None:
 def test_a_wrapped_message_is_found_among_others(payloads: list[bytes]) -> None:
     run = Run.of(Address(1, 1), 1, payloads)
     wrapped = any(message.startswith(MARK) and len(message) >= WRAP_BYTES for message in payloads)
-    assert may_have(run.payload, run.lengths) or not wrapped
+    assert may_contain_wrapped(run.payload, run.lengths) or not wrapped
 
 
 @pytest.mark.parametrize("at", range(5))
 def test_a_wrapped_message_is_found_among_others_as_long_as_it(at: int) -> None:
     payloads = [b"a message of 20 bytes" for _ in range(5)]
     run = Run.of(Address(1, 1), 1, payloads)
-    assert not may_have(run.payload.replace(b"bytes", MARK + b"!"), run.lengths)
-    payloads[at] = join(b"", {"a": b"bc"})
+    assert not may_contain_wrapped(run.payload.replace(b"bytes", MARK + b"!"), run.lengths)
+    payloads[at] = attach_headers(b"", {"a": b"bc"})
     assert len(payloads[at]) == 21
     run = Run.of(Address(1, 1), 1, payloads)
-    assert may_have(run.payload, run.lengths)
+    assert may_contain_wrapped(run.payload, run.lengths)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_wrapped_message_is_found_among_others_as_long_as_it(at: int) -> None:
 )
 def test_headers_that_cannot_be_sent(headers: object, words: str) -> None:
     with pytest.raises(PayloadError, match=words):
-        join(b"", headers)  # type: ignore[arg-type]
+        attach_headers(b"", headers)  # type: ignore[arg-type]
 
 
 @given(
@@ -118,6 +118,6 @@ def test_messages_are_wrapped_where_they_could_be_mistaken_and_nowhere_else(
     messages: list[bytes],
 ) -> None:
     found = wrap_all(messages)
-    assert [split(message) for message in found] == [({}, message) for message in messages]
+    assert [detach_headers(message) for message in found] == [({}, message) for message in messages]
     same = [before == after for before, after in zip(messages, found, strict=True)]
     assert same == [not message.startswith(MARK) for message in messages]

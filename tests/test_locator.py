@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.errors import ConfigError, RemoteProtocolError
-from gapless.locator import MOST_LOCATOR_BYTES, Locator
+from gapless.locator import MAX_LOCATOR_BYTES, Locator
 from tests.discovery.networks import need_ipv6
 
 
@@ -25,7 +25,7 @@ LINK_LOCAL = st.integers(0, 2**64 - 1).map(lambda low: IPv6Address((0xFE80 << 11
 def test_bytes_and_text_lead_back(locator: Locator) -> None:
     assert Locator.decode(locator.encode()) == locator
     assert Locator.parse(str(locator)) == locator
-    assert len(locator.encode()) <= MOST_LOCATOR_BYTES
+    assert len(locator.encode()) <= MAX_LOCATOR_BYTES
 
 
 @given(LINK_LOCAL, PORTS, st.integers(0, 2**32 - 1))

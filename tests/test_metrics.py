@@ -15,9 +15,9 @@ import pytest
 
 from gapless import blocking
 from gapless.errors import GaplessError, TransportError
-from gapless.metrics.exporters import Endpoint, observe
-from gapless.metrics.prometheus import Look, prometheus
-from gapless.transport import Problems
+from gapless.metrics.exporters import MetricsEndpoint, observe
+from gapless.metrics.prometheus import MemberSnapshot, prometheus
+from gapless.transport import ErrorLog
 from gapless.units import NS_PER_S
 from gapless_lab.bench.processes import free_ports
 
@@ -72,7 +72,7 @@ def test_a_look_at_itself_and_at_another() -> None:
         assert (peer.member, peer.delivered, peer.missing, peer.gap_ns) == (str(a.me), 10, 0, None)
         assert other.counters["received"] >= 10
         assert other.counters["events.viewinstalled"] == 1
-        assert Look.decode(other.encode()) == other
+        assert MemberSnapshot.decode(other.encode()) == other
         stats = b.stats()
         assert stats["received.data"] >= 10
         assert stats["members"] == 2
@@ -127,12 +127,14 @@ def test_the_text_is_what_prometheus_reads() -> None:
 def test_labels_are_quoted() -> None:
     with members(1) as (a,):
         look = a.look()
-    odd = Look(**{**{name: getattr(look, name) for name in look.__slots__}, "group": 'a"b\\c\nd'})
+    odd = MemberSnapshot(
+        **{**{name: getattr(look, name) for name in look.__slots__}, "group": 'a"b\\c\nd'}
+    )
     assert r'group="a\"b\\c\nd"' in prometheus(odd)
 
 
 def test_the_endpoint() -> None:
-    with members(1) as (a,), Endpoint(lambda: [a.look()], port=0) as endpoint:
+    with members(1) as (a,), MetricsEndpoint(lambda: [a.look()], port=0) as endpoint:
         with urllib.request.urlopen(
             f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60
         ) as answer:
@@ -141,7 +143,7 @@ def test_the_endpoint() -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/other", timeout=60)
         with pytest.raises(TransportError, match="another port"):
-            Endpoint(list, port=endpoint.port)
+            MetricsEndpoint(list, port=endpoint.port)
         a.close()
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60)
@@ -172,7 +174,7 @@ def test_without_opentelemetry_there_is_a_clear_word(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"sending": 3}', b"\xff"])
 def test_what_is_no_look_is_an_error(text: bytes) -> None:
     with pytest.raises(GaplessError, match="no look"):
-        Look.decode(text)
+        MemberSnapshot.decode(text)
 
 
 def test_views_are_news_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -189,7 +191,7 @@ def test_views_are_news_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_the_same_news_come_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gapless")
-    news = Problems(logging.INFO, NS_PER_S * 60)
+    news = ErrorLog(logging.INFO, NS_PER_S * 60)
     for number in range(100):
         news.add("view", number)
         news.add("expelled", number)

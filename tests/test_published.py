@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gapless.errors import GaplessError
-from gapless.group.headers import join
+from gapless.group.headers import attach_headers
 from gapless.group.sink_dedup import (
-    LONGEST_QUERY_BYTES,
-    MOST_QUERIES,
-    MOST_RANGES,
+    MAX_QUERIES,
+    MAX_QUERY_BYTES,
+    MAX_RANGES,
     SINK,
-    Published,
-    Row,
-    row_of,
+    SinkDedup,
+    SinkRowId,
+    parse_row_id,
 )
 
 
 def headers(query: str, batch: int, row: int, partition: int = 0) -> dict[str, bytes]:
-    return {SINK: Row(query, batch, partition, row).encode()}
+    return {SINK: SinkRowId(query, batch, partition, row).encode()}
 
 
 class Model:
@@ -42,22 +42,22 @@ rows = st.tuples(st.sampled_from(["a", "b/c", "ö"]), st.integers(0, 3), st.inte
 def test_as_the_model_also_when_it_was_written_down_in_between(
     story: list[tuple[str, int, int]], kept: set[int]
 ) -> None:
-    memory, model = Published(), Model()
+    memory, model = SinkDedup(), Model()
     for at, (query, batch, row) in enumerate(story):
         if at in kept:
-            memory = Published.decode(memory.encode())
-        assert memory.fresh(headers(query, batch, row)) == model.fresh(query, batch, row)
+            memory = SinkDedup.decode(memory.encode())
+        assert memory.is_new(headers(query, batch, row)) == model.fresh(query, batch, row)
 
 
 @given(st.integers(1, 400), st.lists(st.integers(0, 400), min_size=1, max_size=6))
 def test_lives_of_a_sink_that_begin_a_batch_again(count: int, reached: list[int]) -> None:
     """However far each life came before it ended, the rows are seen once and in their order."""
-    memory = Published()
+    memory = SinkDedup()
     seen = [
         row
         for upto in [*reached, count]
         for row in range(min(upto, count))
-        if memory.fresh(headers("q", 7, row))
+        if memory.is_new(headers("q", 7, row))
     ]
     assert seen == list(range(count))
 
@@ -66,12 +66,13 @@ def test_lives_of_a_sink_that_begin_a_batch_again(count: int, reached: list[int]
 @settings(max_examples=50)
 def test_sifting_a_run_is_asking_for_each_message(story: list[tuple[bool, int]]) -> None:
     messages = [
-        join(b"x%d" % row, headers("q", 0, row) if sunk else {"k": b"v"}) for sunk, row in story
+        attach_headers(b"x%d" % row, headers("q", 0, row) if sunk else {"k": b"v"})
+        for sunk, row in story
     ]
-    one, other = Published(), Published()
-    kept = one.sift(b"".join(messages), lambda: messages)
+    one, other = SinkDedup(), SinkDedup()
+    kept = one.new_ranges(b"".join(messages), lambda: messages)
     expected = [
-        at for at, (sunk, row) in enumerate(story) if not sunk or other.fresh(headers("q", 0, row))
+        at for at, (sunk, row) in enumerate(story) if not sunk or other.is_new(headers("q", 0, row))
     ]
     found = (
         range(len(story))
@@ -84,11 +85,11 @@ def test_sifting_a_run_is_asking_for_each_message(story: list[tuple[bool, int]])
 
 
 def test_messages_of_others_cost_nothing_and_are_never_kept_back() -> None:
-    memory = Published()
+    memory = SinkDedup()
     for _ in range(2):
-        assert memory.sift(b"payload" * 100, list) is None
-        assert memory.fresh({})
-        assert memory.fresh({"kind": b"order"})
+        assert memory.new_ranges(b"payload" * 100, list) is None
+        assert memory.is_new({})
+        assert memory.is_new({"kind": b"order"})
         for value in (
             b"",
             b"q/1/2",
@@ -98,39 +99,39 @@ def test_messages_of_others_cost_nothing_and_are_never_kept_back() -> None:
             b"\xff/1/2/3",
             b"x" * 256 + b"/1/2/3",
         ):
-            assert row_of({SINK: value}) is None
-            assert memory.fresh({SINK: value})
+            assert parse_row_id({SINK: value}) is None
+            assert memory.is_new({SINK: value})
     assert len(memory) == memory.repeated == 0
 
 
 def test_a_row_reads_as_it_was_written() -> None:
-    row = Row("q" * LONGEST_QUERY_BYTES, 2**60, 3, 2**60)
-    assert row_of({SINK: row.encode()}) == row
+    row = SinkRowId("q" * MAX_QUERY_BYTES, 2**60, 3, 2**60)
+    assert parse_row_id({SINK: row.encode()}) == row
 
 
 def test_memory_is_bounded_and_forgets_the_quiet_ones() -> None:
-    memory = Published()
-    for number in range(MOST_QUERIES):
-        assert memory.fresh(headers(f"q{number}", 0, 0))
-    assert not memory.fresh(headers("q0", 0, 0))
-    assert memory.fresh(headers("new", 0, 0))
-    assert len(memory) == MOST_QUERIES
-    assert not memory.fresh(headers("q0", 0, 0)), "it was heard of lately"
-    assert memory.fresh(headers("q1", 0, 0)), "it was quiet for the longest"
-    for row in range(0, 4 * MOST_RANGES, 2):
-        assert memory.fresh(headers("holes", 0, row))
-    assert len(memory.encode()) < 32 * MOST_QUERIES + 16 * MOST_RANGES + 100
-    assert not memory.fresh(headers("holes", 0, 4 * MOST_RANGES - 2))
+    memory = SinkDedup()
+    for number in range(MAX_QUERIES):
+        assert memory.is_new(headers(f"q{number}", 0, 0))
+    assert not memory.is_new(headers("q0", 0, 0))
+    assert memory.is_new(headers("new", 0, 0))
+    assert len(memory) == MAX_QUERIES
+    assert not memory.is_new(headers("q0", 0, 0)), "it was heard of lately"
+    assert memory.is_new(headers("q1", 0, 0)), "it was quiet for the longest"
+    for row in range(0, 4 * MAX_RANGES, 2):
+        assert memory.is_new(headers("holes", 0, row))
+    assert len(memory.encode()) < 32 * MAX_QUERIES + 16 * MAX_RANGES + 100
+    assert not memory.is_new(headers("holes", 0, 4 * MAX_RANGES - 2))
 
 
 def test_what_was_not_written_by_this_is_refused() -> None:
-    memory = Published()
-    memory.fresh(headers("q", 0, 0))
-    assert len(Published.decode(b"")) == 0
+    memory = SinkDedup()
+    memory.is_new(headers("q", 0, 0))
+    assert len(SinkDedup.decode(b"")) == 0
     with pytest.raises(GaplessError, match="version 9"):
-        Published.decode(b"\x09" + memory.encode()[1:])
+        SinkDedup.decode(b"\x09" + memory.encode()[1:])
     with pytest.raises(GaplessError, match="damaged"):
-        Published.decode(memory.encode()[:-1])
+        SinkDedup.decode(memory.encode()[:-1])
 
 
 @pytest.mark.parametrize(
@@ -146,8 +147,10 @@ def test_what_was_not_written_by_this_is_refused() -> None:
 def test_a_header_that_only_looks_like_that_of_a_sink_loses_nothing_and_breaks_nothing(
     value: bytes,
 ) -> None:
-    memory = Published()
-    messages = [join(b"x", {SINK: each}) for each in (b"q/0/0/0", value, value, b"q/0/0/1")]
-    assert memory.sift(b"".join(messages), lambda: messages) is None
-    assert memory.fresh({SINK: value})
-    assert Published.decode(memory.encode()).encode() == memory.encode()
+    memory = SinkDedup()
+    messages = [
+        attach_headers(b"x", {SINK: each}) for each in (b"q/0/0/0", value, value, b"q/0/0/1")
+    ]
+    assert memory.new_ranges(b"".join(messages), lambda: messages) is None
+    assert memory.is_new({SINK: value})
+    assert SinkDedup.decode(memory.encode()).encode() == memory.encode()

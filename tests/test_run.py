@@ -10,14 +10,14 @@ from hypothesis import given, strategies as st
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
 from gapless.run import (
-    BEGIN,
+    FIRST_FRAGMENT,
+    FRAGMENT,
     LENGTH_BYTES,
-    MAX_PART_BYTES,
-    NOT_BACK,
-    PIECE,
+    MAX_ENTRY_BYTES,
+    NO_LOOPBACK,
+    DatagramRun,
+    GatherRun,
     Run,
-    RunApart,
-    RunWithin,
     length_table,
     total_bytes,
 )
@@ -30,7 +30,7 @@ message_lists = st.lists(st.binary(max_size=9), min_size=1, max_size=12)
 
 
 def run_of(*messages: bytes, first: int = 5) -> Run:
-    return Run.of(ORIGIN, first, messages, NOT_BACK, view=3, sent_ns=99)
+    return Run.of(ORIGIN, first, messages, NO_LOOPBACK, view=3, sent_ns=99)
 
 
 def test_a_run_knows_its_messages() -> None:
@@ -48,7 +48,7 @@ def test_lengths_have_the_form_of_the_wire() -> None:
     assert run.payload == b"x" * 0x1234
 
 
-@given(st.lists(st.integers(0, MAX_PART_BYTES), min_size=1, max_size=5), st.integers(1, 80))
+@given(st.lists(st.integers(0, MAX_ENTRY_BYTES), min_size=1, max_size=5), st.integers(1, 80))
 def test_a_length_table_adds_up_whether_its_entries_are_equal_or_not(
     sizes: list[int], times: int
 ) -> None:
@@ -70,11 +70,11 @@ def test_a_run_of_one_message() -> None:
 
 
 def test_the_longest_message_fits_and_one_byte_more_does_not() -> None:
-    longest = b"m" * MAX_PART_BYTES
+    longest = b"m" * MAX_ENTRY_BYTES
     assert run_of(longest, b"").messages() == [longest, b""]
     with pytest.raises(
         LocalProtocolError,
-        match=f"65536 bytes does not fit a run .at most {MAX_PART_BYTES}.*pieces",
+        match=f"65536 bytes does not fit a run .at most {MAX_ENTRY_BYTES}.*pieces",
     ):
         run_of(b"", longest + b"!")
 
@@ -108,9 +108,9 @@ def test_a_message_outside_of_the_run_is_refused(seqno: int) -> None:
 
 
 def test_a_part_keeps_what_the_origin_said() -> None:
-    part = Run.of(ORIGIN, 5, [b"a", b"b"], NOT_BACK, view=3, sent_ns=99).part(6, 6)
-    assert (part.origin, part.flags, part.view, part.sent_ns) == (ORIGIN, NOT_BACK, 3, 99)
-    assert part == Run.of(ORIGIN, 6, [b"b"], NOT_BACK, view=3, sent_ns=99)
+    part = Run.of(ORIGIN, 5, [b"a", b"b"], NO_LOOPBACK, view=3, sent_ns=99).part(6, 6)
+    assert (part.origin, part.flags, part.view, part.sent_ns) == (ORIGIN, NO_LOOPBACK, 3, 99)
+    assert part == Run.of(ORIGIN, 6, [b"b"], NO_LOOPBACK, view=3, sent_ns=99)
 
 
 @given(message_lists, st.data())
@@ -145,7 +145,7 @@ def test_a_part_does_not_hold_on_to_the_whole() -> None:
 
 @given(message_lists, st.integers(-3, 150))
 def test_fitting_counts_from_the_front(messages: list[bytes], limit_bytes: int) -> None:
-    fitting = run_of(*messages).fitting(limit_bytes)
+    fitting = run_of(*messages).count_fitting(limit_bytes)
     costs = [len(message) + LENGTH_BYTES for message in messages]
     assert sum(costs[:fitting]) <= max(0, limit_bytes)
     assert fitting == len(messages) or sum(costs[: fitting + 1]) > limit_bytes
@@ -155,7 +155,7 @@ def test_fitting_counts_from_the_front(messages: list[bytes], limit_bytes: int) 
     ("limit_bytes", "count"), [(-1, 0), (0, 0), (2, 0), (3, 1), (5, 2), (9, 2), (10, 3), (14, 4)]
 )
 def test_fitting_to_the_byte(limit_bytes: int, count: int) -> None:
-    assert run_of(*MESSAGES).fitting(limit_bytes) == count
+    assert run_of(*MESSAGES).count_fitting(limit_bytes) == count
 
 
 @given(message_lists, st.integers(0, 40))
@@ -163,7 +163,7 @@ def test_a_run_is_cut_to_frames_that_are_as_full_as_can_be(
     messages: list[bytes], room_bytes: int
 ) -> None:
     run = run_of(*messages)
-    parts = run.framed(room_bytes)
+    parts = run.split_to_fit(room_bytes)
     assert [message for part in parts for message in part] == list(run)
     assert all(part.size_bytes <= room_bytes or part.count == 1 for part in parts)
     for part, after in pairwise(parts):
@@ -172,16 +172,16 @@ def test_a_run_is_cut_to_frames_that_are_as_full_as_can_be(
 
 def test_runs_compare_by_all_they_say() -> None:
     def same() -> Run:
-        return Run.of(ORIGIN, 5, [b"a"], PIECE | BEGIN, view=3, sent_ns=99)
+        return Run.of(ORIGIN, 5, [b"a"], FRAGMENT | FIRST_FRAGMENT, view=3, sent_ns=99)
 
     others: list[object] = [
-        Run.of(Address(1, 2), 5, [b"a"], PIECE | BEGIN, view=3, sent_ns=99),
-        Run.of(ORIGIN, 6, [b"a"], PIECE | BEGIN, view=3, sent_ns=99),
-        Run.of(ORIGIN, 5, [b"b"], PIECE | BEGIN, view=3, sent_ns=99),
-        Run.of(ORIGIN, 5, [b"a", b""], PIECE | BEGIN, view=3, sent_ns=99),
-        Run.of(ORIGIN, 5, [b"a"], PIECE, view=3, sent_ns=99),
-        Run.of(ORIGIN, 5, [b"a"], PIECE | BEGIN, view=4, sent_ns=99),
-        Run.of(ORIGIN, 5, [b"a"], PIECE | BEGIN, view=3, sent_ns=98),
+        Run.of(Address(1, 2), 5, [b"a"], FRAGMENT | FIRST_FRAGMENT, view=3, sent_ns=99),
+        Run.of(ORIGIN, 6, [b"a"], FRAGMENT | FIRST_FRAGMENT, view=3, sent_ns=99),
+        Run.of(ORIGIN, 5, [b"b"], FRAGMENT | FIRST_FRAGMENT, view=3, sent_ns=99),
+        Run.of(ORIGIN, 5, [b"a", b""], FRAGMENT | FIRST_FRAGMENT, view=3, sent_ns=99),
+        Run.of(ORIGIN, 5, [b"a"], FRAGMENT, view=3, sent_ns=99),
+        Run.of(ORIGIN, 5, [b"a"], FRAGMENT | FIRST_FRAGMENT, view=4, sent_ns=99),
+        Run.of(ORIGIN, 5, [b"a"], FRAGMENT | FIRST_FRAGMENT, view=3, sent_ns=98),
         (5, b"a"),
     ]
     assert same() == same()
@@ -195,16 +195,16 @@ def test_a_run_prints_what_a_person_needs() -> None:
 
 def within(*messages: bytes) -> Run:
     """A large run, as it comes out of a datagram."""
-    made = Run.of(ORIGIN, 5, messages, NOT_BACK, view=3, sent_ns=99)
+    made = Run.of(ORIGIN, 5, messages, NO_LOOPBACK, view=3, sent_ns=99)
     (frame,) = decode(encode(1, ORIGIN, [Data(made)])).frames
     assert isinstance(frame, Data)
-    assert isinstance(frame.run, RunWithin)
+    assert isinstance(frame.run, DatagramRun)
     return frame.run
 
 
 def test_a_large_run_is_what_a_plain_one_is() -> None:
     messages = [bytes((at,)) * (100 + at) for at in range(60)]
-    plain = Run.of(ORIGIN, 5, messages, NOT_BACK, view=3, sent_ns=99)
+    plain = Run.of(ORIGIN, 5, messages, NO_LOOPBACK, view=3, sent_ns=99)
     for touch in (bool, lambda run: run.payload):
         run = within(*messages)
         touch(run)
@@ -212,8 +212,11 @@ def test_a_large_run_is_what_a_plain_one_is() -> None:
         assert run.messages() == messages
         assert run.part(9, 20) == plain.part(9, 20)
         assert run.parts([(5, 6), (60, 64)]) == plain.parts([(5, 6), (60, 64)])
-        assert run.framed(1000) == plain.framed(1000)
-        assert (run.size_bytes, run.fitting(1000)) == (plain.size_bytes, plain.fitting(1000))
+        assert run.split_to_fit(1000) == plain.split_to_fit(1000)
+        assert (run.size_bytes, run.count_fitting(1000)) == (
+            plain.size_bytes,
+            plain.count_fitting(1000),
+        )
         assert run == plain == run
         assert hash(run) == hash(plain)
 
@@ -237,8 +240,8 @@ def test_a_large_run_is_put_together_when_somebody_wants_it_so() -> None:
     messages = [b"%d" % at * 400 for at in range(1, 30)]
     apart = Run.of(ORIGIN, 7, messages, view=3, sent_ns=9)
     whole = Run(ORIGIN, 7, apart.lengths, b"".join(messages), 0, 3, 9)
-    assert isinstance(apart, RunApart)
-    assert list(apart.pieces) == apart.messages() == messages, "nothing was copied yet"
+    assert isinstance(apart, GatherRun)
+    assert list(apart.buffers) == apart.messages() == messages, "nothing was copied yet"
     assert (apart.count, apart.last, apart.size_bytes) == (
         whole.count,
         whole.last,
@@ -246,10 +249,10 @@ def test_a_large_run_is_put_together_when_somebody_wants_it_so() -> None:
     )
     bare = encode(1, ORIGIN, [Data(apart)], None, bare=True)
     assert bare == encode(1, ORIGIN, [Data(whole)], None, bare=True)
-    assert len(apart.pieces) == 29, "to be sent it need not be put together by itself"
+    assert len(apart.buffers) == 29, "to be sent it need not be put together by itself"
     assert pickle.loads(pickle.dumps(apart)) == whole
     assert apart == whole
-    assert apart.pieces == (whole.payload,)
+    assert apart.buffers == (whole.payload,)
     assert apart.messages() == messages
     assert apart.part(9, 12) == whole.part(9, 12)
     assert encode(1, ORIGIN, [Data(apart)]) == encode(1, ORIGIN, [Data(whole)])

@@ -75,9 +75,11 @@ class Adapter(Member):
         from random import Random
 
         from gapless.faults.faults import Loss
-        from gapless.faults.faulty_transport import Chaos
+        from gapless.faults.faulty_transport import FaultyTransport
 
-        return Chaos(made, [Loss(Random(task.at), [task.loss])], name=str(task.at), call=str)
+        return FaultyTransport(
+            made, [Loss(Random(task.at), [task.loss])], name=str(task.at), call=str
+        )
 
     def _read(self) -> None:
         take_run = self.tally.take_run

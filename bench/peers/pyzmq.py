@@ -30,7 +30,7 @@ class Adapter(Member):
 
     def open(self) -> None:
         """Bind, connect, and wait for the subscribers."""
-        self._context = zmq.Context()
+        self._out = zmq.Context()
         task = self.task
         mine, *theirs = [
             f"tcp://{task.hosts[at]}:{task.ports[at]}" for at in (task.at, *task.others)
@@ -59,7 +59,7 @@ class Adapter(Member):
             self._await_subscribers((task.members or len(task.hosts)) - 1)
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        made = self._context.socket(kind)
+        made = self._out.socket(kind)
         made.setsockopt(zmq.LINGER, 0)
         made.setsockopt(zmq.SNDHWM, HIGH_WATER)
         made.setsockopt(zmq.RCVHWM, HIGH_WATER)

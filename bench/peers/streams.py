@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.groups import FailedError
 from bench.peers.base import PATIENCE_S, memory_bytes
-from gapless_lab.bench.processes import SOURCE
+from gapless_lab.bench.processes import SOURCE_ROOT
 
 MEMBERS = 32
 STREAMS = MEMBERS * (MEMBERS - 1)
@@ -30,7 +30,7 @@ def measure(peer: str, python: Path) -> float:
         text=True,
         check=False,
         timeout=300,
-        env={"PYTHONPATH": f"{root}:{SOURCE}", "PATH": ""},
+        env={"PYTHONPATH": f"{root}:{SOURCE_ROOT}", "PATH": ""},
     )
     if done.returncode:
         raise FailedError(
@@ -42,9 +42,9 @@ def measure(peer: str, python: Path) -> float:
 def of_gapless() -> float:
     """Open connections between members of one process."""
     from gapless import blocking
-    from gapless.transport import MemoryNetwork
+    from gapless.transport import InProcessNetwork
 
-    network = MemoryNetwork()
+    network = InProcessNetwork()
     config = {"found_after": "100ms", "join_interval": "50ms", "loopback": False}
     groups = [
         blocking.join("bench", transport=network.open(), config=config, node=at + 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gapless import blocking as blocking, errors as errors, events as events
-    from gapless.aio import Group as Group, Request as Request, Sent as Sent, join as join
+    from gapless.aio import Group as Group, Receipt as Receipt, Request as Request, join as join
     from gapless.config import Config as Config
     from gapless.delivery_mode import Mode as Mode
     from gapless.errors import GaplessError as GaplessError
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Group": "aio",
     "Request": "aio",
-    "Sent": "aio",
+    "Receipt": "aio",
     "join": "aio",
     "Config": "config",
     "GaplessError": "errors",

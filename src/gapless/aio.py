@@ -17,11 +17,11 @@ from weakref import WeakSet
 
 from gapless.delivery_mode import Mode
 from gapless.errors import DepartedError, GaplessError
-from gapless.group.base import Face, Question, Receipt, receipt
+from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
 from gapless.group.join_options import JoinOptions
 from gapless.group.message import Batch, Message
-from gapless.group.session import HURRY_S, Steps, Wait
-from gapless.group.timeouts import Time, deadline, duration_ns
+from gapless.group.session import ERROR_CLOSE_TIMEOUT_S, Steps, Wait
+from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.transport.base import log
 from gapless.units import NS_PER_S
 
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
     from gapless.group.headers import Headers
     from gapless.group.health import Explanation, Health
-    from gapless.group.inbox import Told
-    from gapless.group.rpc import Asked
-    from gapless.group.session import AnyHeaders, Core, Payload, To
-    from gapless.metrics.prometheus import Look
+    from gapless.group.inbox import GroupEvent
+    from gapless.group.rpc import RequestFrame
+    from gapless.group.session import AnyHeaders, GroupSession, Payload, To
+    from gapless.metrics.prometheus import MemberSnapshot
 
 _T = TypeVar("_T")
 
-MOST_HANDLED = 256
+MAX_CONCURRENT_REQUESTS = 256
 """Requests that ``on_request`` works on at the same time."""
-BREATH = 64
+YIELD_EVERY = 64
 """After so many messages in a row a reader lets other tasks have their turn."""
 
 
-async def drive(steps: Steps[_T]) -> _T:
+async def run_steps(steps: Steps[_T]) -> _T:
     """Carry out steps, awaiting each."""
     try:
         wait = next(steps)
         while True:
             try:
-                result = await _until(wait)
+                result = await _await_future(wait)
             except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
                 wait = steps.throw(error)
             else:
@@ -60,21 +60,21 @@ async def drive(steps: Steps[_T]) -> _T:
         return cast("_T", done.value)
 
 
-async def _until(wait: Wait) -> Any:
+async def _await_future(wait: Wait) -> Any:
     future = wait.future
     if not future.done():
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
-        future.add_done_callback(partial(_ring, loop, waiter, get_ident()))
+        future.add_done_callback(partial(_notify_waiter, loop, waiter, get_ident()))
         if wait.until_ns is None:
             await waiter
         else:
-            async with asyncio.timeout(wait.left_s()):
+            async with asyncio.timeout(wait.remaining_s()):
                 await waiter
     return future.result()
 
 
-def _ring(
+def _notify_waiter(
     loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], thread: int, _: Future[Any]
 ) -> None:
     if get_ident() == thread:
@@ -91,7 +91,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class Rounds:
+class LoopFlushScheduler:
     """Lets the sends of one round of an event loop leave together, at its end, in the thread of that loop.
 
     So many tasks that send at the same time share frames, and none of them waits for another
@@ -99,50 +99,50 @@ class Rounds:
     """
 
     def __init__(self) -> None:
-        self._planned: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._scheduled: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
     def __call__(self, see_to: Callable[[], None]) -> None:
         """Plan to see to what was sent, once a round."""
         loop = asyncio.get_running_loop()
-        if loop not in self._planned:
-            self._planned.add(loop)
-            loop.call_soon(self._see_to, loop, see_to)
+        if loop not in self._scheduled:
+            self._scheduled.add(loop)
+            loop.call_soon(self._flush, loop, see_to)
 
-    def _see_to(self, loop: asyncio.AbstractEventLoop, see_to: Callable[[], None]) -> None:
-        self._planned.discard(loop)
+    def _flush(self, loop: asyncio.AbstractEventLoop, see_to: Callable[[], None]) -> None:
+        self._scheduled.discard(loop)
         see_to()
 
 
-class Sent(Receipt):
+class Receipt(ReceiptBase):
     """What was sent."""
 
-    async def delivered(self, timeout: Time | None = None) -> None:  # noqa: ASYNC109
+    async def delivered(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
         """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
 
         Durable members that are away are waited for too. Raises UndeliveredError if that can never
         be, and TimedOutError after ``timeout``.
         """
-        await drive(self._delivered(timeout))
+        await run_steps(self._delivered(timeout))
 
 
-class Request(Question):
+class Request(IncomingRequest):
     """What another member asks: answer it with ``reply``, or say with ``fail`` why not."""
 
     async def reply(self, payload: Payload = b"") -> None:
         """Answer."""
-        await drive(self._answer(payload))
+        await run_steps(self._answer(payload))
 
     async def fail(self, error: BaseException) -> None:
         """Let ``request`` raise a RequestError there."""
-        await drive(self._answer(None, error))
+        await run_steps(self._answer(None, error))
 
 
-class Group(Face):
+class Group(GroupBase):
     """One member of one group; made by :func:`join`, and a member inside ``async with``."""
 
     @staticmethod
-    def _later() -> Rounds:
-        return Rounds()
+    def _flush_scheduler() -> LoopFlushScheduler:
+        return LoopFlushScheduler()
 
     def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         super().__init__(group, **options)
@@ -153,20 +153,22 @@ class Group(Face):
 
     async def open(self) -> Self:
         """Come into the group; ``async with`` does this."""
-        await drive(self._own.open(deadline(self._timeout)))
+        await run_steps(self._session.open(deadline_ns(self._timeout)))
         return self
 
-    async def close(self, timeout: Time | None = None) -> None:  # noqa: ASYNC109
+    async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
         """Leave: what was accepted is brought to its end, within ``timeout`` or ``leave_timeout``; what waits ends."""
         for task in self._tasks:
             task.cancel()
-        await drive(self._own.close(None if timeout is None else duration_ns(timeout) / NS_PER_S))
+        await run_steps(
+            self._session.close(None if timeout is None else duration_ns(timeout) / NS_PER_S)
+        )
 
     async def __aenter__(self) -> Self:
         return await self.open()
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self.close(None if kind is None else HURRY_S)
+        await self.close(None if kind is None else ERROR_CLOSE_TIMEOUT_S)
 
     # Sending
 
@@ -176,10 +178,10 @@ class Group(Face):
         to: To | None = None,
         *,
         mode: Mode | str = Mode.ORDERED,
-        timeout: Time | None = None,  # noqa: ASYNC109
+        timeout: Duration | None = None,  # noqa: ASYNC109
         loopback: bool | None = None,
         headers: Headers | None = None,
-    ) -> Sent:
+    ) -> Receipt:
         """Send a message to all, or to one member; wait for room, first come, first served.
 
         When this returns the message has its number and is on its way, and will not be dropped.
@@ -195,16 +197,21 @@ class Group(Face):
         )
         if (
             plain
-            and (turned := self._own.lay(payload, receipt := Sent(self._own, None, 1))) is not None
+            and (
+                turned := self._session.try_bundle(
+                    payload, make_receipt := Receipt(self._session, None, 1)
+                )
+            )
+            is not None
         ):
             if turned:
                 await asyncio.sleep(0)  # whoever sends without a pause lets others come to it
-            return receipt
+            return make_receipt
         sent = await self.send_many(
             (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
         )
         if plain:
-            self._own.note_send()
+            self._session.note_unbundled_send()
         return sent
 
     async def send_many(
@@ -213,19 +220,19 @@ class Group(Face):
         to: To | None = None,
         *,
         mode: Mode | str = Mode.ORDERED,
-        timeout: Time | None = None,  # noqa: ASYNC109
+        timeout: Duration | None = None,  # noqa: ASYNC109
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
-    ) -> Sent:
+    ) -> Receipt:
         """Send messages in this order, which is faster than one by one; with headers for all, or for each.
 
         Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
         """
-        sent = await drive(
-            self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers)
+        sent = await run_steps(
+            self._session.send(payloads, to, mode, timeout, loopback=loopback, headers=headers)
         )
         assert sent is not None
-        return receipt(Sent, self._own, sent)
+        return make_receipt(Receipt, self._session, sent)
 
     async def try_send(
         self,
@@ -235,12 +242,12 @@ class Group(Face):
         mode: Mode | str = Mode.ORDERED,
         loopback: bool | None = None,
         headers: Headers | None = None,
-    ) -> Sent | None:
+    ) -> Receipt | None:
         """Send a message if there is room now; None if there is not."""
-        sent = await drive(
-            self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers)
+        sent = await run_steps(
+            self._session.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers)
         )
-        return None if sent is None else receipt(Sent, self._own, sent)
+        return None if sent is None else make_receipt(Receipt, self._session, sent)
 
     # Receiving
 
@@ -250,77 +257,83 @@ class Group(Face):
     async def __anext__(self) -> Message:
         """Return the next message; coming back for more says that this one is done with."""
         self._taken += 1
-        if self._taken % BREATH == 0:
+        if self._taken % YIELD_EVERY == 0:
             await asyncio.sleep(0)  # where messages never end, other tasks have their turn too
-        message = self._own.next_at_hand() or await self.receive()
+        message = self._session.try_next_message() or await self.receive()
         if message is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout: Time | None = None) -> Message | None:  # noqa: ASYNC109
+    async def receive(self, timeout: Duration | None = None) -> Message | None:  # noqa: ASYNC109
         """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
         return cast(
             "Message | None",
-            await drive(self._own.receive(self._own.inbox.next_item, deadline(timeout))),
+            await run_steps(
+                self._session.receive(self._session.inbox.next_item, deadline_ns(timeout))
+            ),
         )
 
     async def batches(self) -> AsyncIterator[Batch]:
         """Iterate over messages many at a time: those of one sender that came together."""
-        own = self._own
-        while (found := await drive(own.receive(own.inbox.next_batch))) is not None:
+        own = self._session
+        while (found := await run_steps(own.receive(own.inbox.next_batch))) is not None:
             yield cast("Batch", found)
 
-    async def events(self) -> AsyncIterator[Message | Told]:
+    async def events(self) -> AsyncIterator[Message | GroupEvent]:
         """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
         while (found := await self.next_event()) is not None:
             yield found
 
-    async def next_event(self, timeout: Time | None = None) -> Message | Told | None:  # noqa: ASYNC109
+    async def next_event(self, timeout: Duration | None = None) -> Message | GroupEvent | None:  # noqa: ASYNC109
         """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
-        return await drive(
-            self._own.receive(self._own.inbox.next_item, deadline(timeout), all_events=True)
+        return await run_steps(
+            self._session.receive(
+                self._session.inbox.next_item, deadline_ns(timeout), all_events=True
+            )
         )
 
-    async def wait_for_members(self, count: int, timeout: Time | None = None) -> None:  # noqa: ASYNC109
+    async def wait_for_members(self, count: int, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
         """Wait until the view has at least ``count`` members, this one included."""
-        await drive(self._own.gather(count, deadline(timeout)))
+        await run_steps(self._session.wait_for_member_count(count, deadline_ns(timeout)))
 
-    async def wait_for(self, name: str, timeout: Time | None = None) -> None:  # noqa: ASYNC109
+    async def wait_for(self, name: str, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
         """Wait until a durable member of this name belongs to the group; from then on its place is kept for it."""
-        await drive(self._own.await_name(name, deadline(timeout)))
+        await run_steps(self._session.wait_for_member(name, deadline_ns(timeout)))
 
-    async def next_batch(self, timeout: Time | None = None) -> Batch | Told | None:  # noqa: ASYNC109
+    async def next_batch(self, timeout: Duration | None = None) -> Batch | GroupEvent | None:  # noqa: ASYNC109
         """Return the next messages of one sender, or event; None when this member has left.
 
         Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
         """
         return cast(
-            "Batch | Told | None",
-            await drive(
-                self._own.receive(self._own.inbox.next_batch, deadline(timeout), all_events=True)
+            "Batch | GroupEvent | None",
+            await run_steps(
+                self._session.receive(
+                    self._session.inbox.next_batch, deadline_ns(timeout), all_events=True
+                )
             ),
         )
 
     # Requests
 
-    async def request(self, payload: Payload, to: To, *, timeout: Time | None = 30.0) -> bytes:  # noqa: ASYNC109
+    async def request(self, payload: Payload, to: To, *, timeout: Duration | None = 30.0) -> bytes:  # noqa: ASYNC109
         """Ask a member, and return its answer.
 
         Raises DepartedError if it leaves before it has answered, RequestError if it could not do
         what was asked, and TimedOutError after ``timeout``.
         """
-        return await drive(self._own.request(payload, to, timeout))
+        return await run_steps(self._session.request(payload, to, timeout))
 
     async def requests(self) -> AsyncIterator[Request]:
         """Iterate over what others ask this member."""
-        async for request in _requests(self._own):
+        async for request in _requests(self._session):
             yield request
 
     def on_request(
         self, handler: Callable[[Request], Any | Awaitable[Any]]
     ) -> Callable[[Request], Any]:
         """Answer requests with what ``handler`` returns, or awaits to; what it raises is told to whoever asked."""
-        task = asyncio.get_running_loop().create_task(_serve(self._own, handler))
+        task = asyncio.get_running_loop().create_task(_serve(self._session, handler))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return handler
@@ -332,33 +345,38 @@ class Group(Face):
 
         Half of a group cannot be expelled, nor its coordinator, the first member of the view.
         """
-        await drive(self._own.expel(member))
+        await run_steps(self._session.expel(member))
 
     async def explain(self) -> Explanation:
         """Return who holds the window, since when, and what is missing from whom; made to be printed."""
-        return await drive(self._own.explain())
+        return await run_steps(self._session.explain())
 
     async def health(self) -> Health:
         """Return whether things go as they should, and what does not."""
-        return await drive(self._own.health())
+        return await run_steps(self._session.health())
 
     async def stats(self) -> dict[str, int]:
         """Return every figure of this member by its name: what it has counted, and how full its windows are."""
-        return await drive(self._own.stats())
+        return await run_steps(self._session.stats())
 
-    async def look(self, of: To | None = None, *, timeout: Time | None = 30.0) -> Look:  # noqa: ASYNC109
+    async def look(
+        self,
+        of: To | None = None,
+        *,
+        timeout: Duration | None = 30.0,  # noqa: ASYNC109
+    ) -> MemberSnapshot:
         """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
-        return await drive(self._own.look(of, timeout))
+        return await run_steps(self._session.look(of, timeout))
 
 
-async def _requests(core: Core) -> AsyncIterator[Request]:
-    while (found := await drive(core.receive(core.inbox.next_request))) is not None:
-        yield Request(core, cast("Asked", found))
+async def _requests(core: GroupSession) -> AsyncIterator[Request]:
+    while (found := await run_steps(core.receive(core.inbox.next_request))) is not None:
+        yield Request(core, cast("RequestFrame", found))
 
 
-async def _serve(core: Core, handler: Callable[[Request], Any]) -> None:
+async def _serve(core: GroupSession, handler: Callable[[Request], Any]) -> None:
     """Let a handler work on requests, many at a time; it does not keep the group from being closed."""
-    room = asyncio.Semaphore(MOST_HANDLED)
+    room = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
     async with asyncio.TaskGroup() as tasks:
         try:
             async for request in _requests(core):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from gapless.config_fields import (
-    Knob,
+    SettingSpec,
     Value,
     choice,
     count,
@@ -23,29 +23,29 @@ from gapless.config_fields import (
     flag,
     percent,
     size,
-    unknown_knob,
+    unknown_setting,
 )
-from gapless.delivery_mode import MOST_OUT_OF_BAND
+from gapless.delivery_mode import MAX_OUT_OF_BAND
 from gapless.errors import ConfigError
-from gapless.profiles import GROUP, ONE_TO_ONE, Profile
+from gapless.profiles import GROUP_PROFILES, UNICAST_PROFILES, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILES = tuple(GROUP)
+GROUP_PROFILE_NAMES = tuple(GROUP_PROFILES)
 """The profiles of messages to all."""
-UNICASTS = tuple(ONE_TO_ONE)
+UNICAST_PROFILE_NAMES = tuple(UNICAST_PROFILES)
 """The profiles of messages to one."""
 
 WindowKind = Literal["fixed", "growing"]
 RepairTo = Literal["auto", "always", "never"]
 Checksum = Literal["auto", "all", "headers"]
 OnStall = Literal["report", "retransmit"]
-OnPin = Literal["warn", "wait", "expel"]
+OnSlowReceiver = Literal["warn", "wait", "expel"]
 OnHoldFull = Literal["wait", "release"]
 
 
-class Row(NamedTuple):
+class SettingInfo(NamedTuple):
     """One knob as :meth:`Config.explain` shows it; ``value`` and ``default`` are in the form a person writes."""
 
     key: str
@@ -60,8 +60,10 @@ class Row(NamedTuple):
 class Config:
     """The settings of one member; ``Config()`` is the default for a local network."""
 
-    profile: str = choice("nakack4", PROFILES, "The protocol of messages to all.")
-    unicast: str = choice("unicast3", UNICASTS, "The protocol of messages to one member.")
+    profile: str = choice("nakack4", GROUP_PROFILE_NAMES, "The protocol of messages to all.")
+    unicast: str = choice(
+        "unicast3", UNICAST_PROFILE_NAMES, "The protocol of messages to one member."
+    )
 
     window: WindowKind = choice(
         "fixed",
@@ -182,7 +184,7 @@ class Config:
         1024,
         "Out-of-band messages that may wait for acks; more have to wait.",
         minimum=1,
-        maximum=MOST_OUT_OF_BAND,
+        maximum=MAX_OUT_OF_BAND,
     )
     conn_expiry_timeout_ns: int = duration(
         "2min", "Idle time after which a connection is closing; 0 means never."
@@ -213,9 +215,9 @@ class Config:
         minimum="1ms",
         maximum="24h",
     )
-    on_pin: OnPin = choice(
+    on_pin: OnSlowReceiver = choice(
         "warn",
-        get_args(OnPin),
+        get_args(OnSlowReceiver),
         "What comes of a member that pins the window: it is named again and again (warn), named once (wait), or"
         " expelled.",
     )
@@ -290,9 +292,9 @@ class Config:
     loopback: bool = flag(True, "Whether a sender's own messages are delivered to it too.")
 
     def __post_init__(self) -> None:
-        for knob in KNOBS.values():
+        for knob in SETTINGS.values():
             knob.check(getattr(self, knob.name))
-        self._check_pairs()
+        self._check_consistency()
 
     @property
     def effective_ack_threshold(self) -> int:
@@ -300,14 +302,14 @@ class Config:
         return self.ack_threshold or max(1, self.capacity // 4)
 
     @property
-    def row(self) -> Profile:
+    def group_profile(self) -> Profile:
         """The policies of messages to all."""
-        return GROUP[self.profile]
+        return GROUP_PROFILES[self.profile]
 
     @property
-    def unicast_row(self) -> Profile:
+    def unicast_profile(self) -> Profile:
         """The policies of messages to one member."""
-        return ONE_TO_ONE[self.unicast]
+        return UNICAST_PROFILES[self.unicast]
 
     @property
     def retransmits(self) -> bool:
@@ -375,7 +377,7 @@ class Config:
             knob, value = _property(key, value)
             if knob.name in values:
                 raise ConfigError(f"{key} sets {knob.key} a second time; keep one of them")
-            values[knob.name] = knob.read_text(value)
+            values[knob.name] = knob.parse_text(value)
         return cls(**_with_defaults(values))
 
     def replace(self, **knobs: object) -> Config:
@@ -385,9 +387,9 @@ class Config:
         """
         values = _read(knobs)
         if values.get("profile", self.profile) != self.profile:
-            before = _read(self.row.defaults)
+            before = _read(self.group_profile.defaults)
             left = {
-                name: KNOBS_BY_NAME[name].default
+                name: SETTINGS_BY_FIELD[name].default
                 for name, set_to in before.items()
                 if getattr(self, name) == set_to
             }
@@ -396,16 +398,18 @@ class Config:
 
     def as_dict(self) -> dict[str, Value]:
         """Return every knob in the form a person writes; ``Config.make(**config.as_dict())`` equals ``config``."""
-        return {key: knob.show(getattr(self, knob.name)) for key, knob in KNOBS.items()}
+        return {key: knob.format(getattr(self, knob.name)) for key, knob in SETTINGS.items()}
 
-    def explain(self) -> list[Row]:
+    def explain(self) -> list[SettingInfo]:
         """Return one row for each knob: its value here, its default, what it may be, and what it means."""
         return [
-            Row(key, knob.kind.value, value, knob.show(knob.default), knob.allowed, knob.meaning)
-            for (key, value), knob in zip(self.as_dict().items(), KNOBS.values(), strict=True)
+            SettingInfo(
+                key, knob.kind.value, value, knob.format(knob.default), knob.allowed, knob.meaning
+            )
+            for (key, value), knob in zip(self.as_dict().items(), SETTINGS.values(), strict=True)
         ]
 
-    def _check_pairs(self) -> None:
+    def _check_consistency(self) -> None:
         if self.ack_threshold > self.capacity:
             raise _pair_error(
                 self,
@@ -456,47 +460,47 @@ def _pair_error(config: Config, small: str, large: str, why: str) -> ConfigError
 
 def _read(knobs: Mapping[str, object]) -> dict[str, Any]:
     for key in knobs:
-        if key not in KNOBS:
-            raise unknown_knob(key, KNOBS)
-    return {KNOBS[key].name: KNOBS[key].read(value) for key, value in knobs.items()}
+        if key not in SETTINGS:
+            raise unknown_setting(key, SETTINGS)
+    return {SETTINGS[key].name: SETTINGS[key].parse(value) for key, value in knobs.items()}
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Return ``values`` with what their profile sets where they say nothing."""
-    row = GROUP.get(str(values.get("profile")))
+    row = GROUP_PROFILES.get(str(values.get("profile")))
     return values if row is None else {**_read(row.defaults), **values}
 
 
-_OTHER_NAMES = {
+_JGROUPS_NAMES = {
     "discard_delivered_msgs": "discard_delivered",
     "desired_avg_gossip": "stability_interval",
     "max_bytes": "stability_bytes",
 }
 
 
-def _property(key: str, value: str) -> tuple[Knob, str]:
+def _property(key: str, value: str) -> tuple[SettingSpec, str]:
     if key == "dynamic_buffers":
         kinds = {"true": "growing", "false": "fixed"}
         if value.lower() not in kinds:
             raise ConfigError(f"dynamic_buffers = {value!r}: expected true or false")
-        return KNOBS["window"], kinds[value.lower()]
-    key = _OTHER_NAMES.get(key, key)
+        return SETTINGS["window"], kinds[value.lower()]
+    key = _JGROUPS_NAMES.get(key, key)
     if key == "xmit_interval" and value.startswith("-"):
-        return KNOBS[key], "0"  # whatever is not above zero switches retransmission off
-    if key not in KNOBS:
-        raise unknown_knob(key, [*KNOBS, *_OTHER_NAMES, "dynamic_buffers"])
-    return KNOBS[key], value
+        return SETTINGS[key], "0"  # whatever is not above zero switches retransmission off
+    if key not in SETTINGS:
+        raise unknown_setting(key, [*SETTINGS, *_JGROUPS_NAMES, "dynamic_buffers"])
+    return SETTINGS[key], value
 
 
-def _knobs() -> dict[str, Knob]:
+def _settings() -> dict[str, SettingSpec]:
     knobs = [
-        Knob(name=field.name, default=cast("Value", field.default), **field.metadata)
+        SettingSpec(name=field.name, default=cast("Value", field.default), **field.metadata)
         for field in dataclasses.fields(Config)
     ]
     return {knob.key: knob for knob in knobs}
 
 
-KNOBS: dict[str, Knob] = _knobs()
+SETTINGS: dict[str, SettingSpec] = _settings()
 """Every knob by the name that a person writes, in the order of the docs."""
-KNOBS_BY_NAME: dict[str, Knob] = {knob.name: knob for knob in KNOBS.values()}
+SETTINGS_BY_FIELD: dict[str, SettingSpec] = {knob.name: knob for knob in SETTINGS.values()}
 """The same by the name of the field."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gapless.errors import ConfigError
 from gapless.units import (
-    MOST_DIGITS,
+    MAX_DIGITS,
     NS_PER_MS,
     format_duration,
     format_size,
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class SettingSpec:
     """One setting. ``minimum`` and ``maximum`` are in the inner form; ``None`` means that there is no bound."""
 
     name: str
@@ -71,10 +71,10 @@ class Knob:
             return "true or false"
         what = {Kind.DURATION: "a duration", Kind.SIZE: "a size"}.get(self.kind, "a whole number")
         if self.maximum is None:
-            return f"{what} of at least {self.show(self.minimum)}"
-        return f"{what} from {self.show(self.minimum)} to {self.show(self.maximum)}"
+            return f"{what} of at least {self.format(self.minimum)}"
+        return f"{what} from {self.format(self.minimum)} to {self.format(self.maximum)}"
 
-    def show(self, inner: Value) -> Value:
+    def format(self, inner: Value) -> Value:
         """Return the outer form of an inner value; :meth:`read` turns it back."""
         if self.kind is Kind.DURATION:
             return format_duration(int(inner))
@@ -82,23 +82,23 @@ class Knob:
             return format_size(int(inner))
         return inner
 
-    def read(self, outer: object) -> Value:
+    def parse(self, outer: object) -> Value:
         """Return the inner form of what Python code or a TOML file says."""
-        value = self._read(outer)
+        value = self._parse(outer)
         self.check(value, shown=outer)
         return cast("Value", value)
 
-    def read_text(self, text: str) -> Value:
+    def parse_text(self, text: str) -> Value:
         """Return the inner form of what a property string says: there a bare duration counts milliseconds."""
         outer: object = text
-        if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS:
+        if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
             outer = int(text)
             if self.kind is Kind.DURATION:
                 self.check(outer * NS_PER_MS, shown=text)
                 return outer * NS_PER_MS
         elif self.kind is Kind.FLAG or self.aliases:
             outer = _BOOLEANS.get(text.lower(), text)
-        return self.read(outer)
+        return self.parse(outer)
 
     def check(self, inner: object, *, shown: object = None) -> None:
         """Raise unless ``inner`` is a value of the right type within the bounds; ``shown`` is what the user wrote."""
@@ -116,7 +116,7 @@ class Knob:
         if not fits:
             raise self._error(inner if shown is None else shown, f"expected {self.allowed}")
 
-    def _read(self, outer: object) -> object:
+    def _parse(self, outer: object) -> object:
         bare_number = isinstance(outer, (int, float)) and not isinstance(outer, bool)
         try:
             if self.kind is Kind.DURATION and bare_number:
@@ -134,22 +134,22 @@ class Knob:
         return outer
 
     def _error(self, shown: object, problem: str) -> ConfigError:
-        near = near_to(shown, self.choices, 1) if isinstance(shown, str) else []
+        near = close_matches(shown, self.choices, 1) if isinstance(shown, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return ConfigError(f"{self.key} = {shown!r}: {problem}{hint}")
 
 
-def near_to(word: str, choices: Iterable[str], most: int) -> list[str]:
+def close_matches(word: str, choices: Iterable[str], most: int) -> list[str]:
     """Return what may have been meant by a word that is none of ``choices``, the nearest first."""
     from difflib import get_close_matches  # only a mistake needs it
 
     return get_close_matches(word, list(choices), most)
 
 
-def unknown_knob(name: str, keys: Iterable[str]) -> ConfigError:
+def unknown_setting(name: str, keys: Iterable[str]) -> ConfigError:
     """Return the error for a name that is no knob: the nearest ones first, then all of them."""
     choices = sorted(keys)
-    near = near_to(name, choices, 3)
+    near = close_matches(name, choices, 3)
     hint = f"did you mean {' or '.join(repr(key) for key in near)}? " if near else ""
     return ConfigError(f"unknown knob {name!r}: {hint}The knobs are {', '.join(choices)}")
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from gapless.errors import LocalProtocolError
 
-MOST_OUT_OF_BAND = 65_536
+MAX_OUT_OF_BAND = 65_536
 """How many out-of-band messages of one member may wait for acks, at the very most."""
 
 

@@ -29,7 +29,7 @@ from gapless.units import format_size
 
 PROBE_GROUP = "gapless doctor"
 """The group that is used to try things out."""
-FEWEST_FILES = 256
+MIN_OPEN_FILES = 256
 """Open files below which groups and their connections may run out of them."""
 
 _SIOCGIFADDR, _SIOCGIFFLAGS = 0x8915, 0x8913
@@ -37,7 +37,7 @@ _UP, _LOOPBACK, _MULTICAST = 0x1, 0x8, 0x1000
 _FLAGS = Struct("16xH")
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One thing that was looked at."""
 
     check: str
@@ -46,10 +46,10 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def examine(host: str | None = None, ports: int | range | None = None) -> list[Finding]:
+def run_checks(host: str | None = None, ports: int | range | None = None) -> list[DoctorFinding]:
     """Look at everything; no check keeps another from being made."""
     chosen = host or socket_options.default_host()
-    tried: list[tuple[str, Callable[[], Finding]]] = [
+    tried: list[tuple[str, Callable[[], DoctorFinding]]] = [
         ("python", python),
         ("interfaces", interfaces),
         ("address", lambda: address(chosen)),
@@ -60,7 +60,7 @@ def examine(host: str | None = None, ports: int | range | None = None) -> list[F
         ("send buffer", lambda: buffer("send", socket.SO_SNDBUF, "wmem_max")),
         ("offload", offload),
         ("ports", lambda: free_ports(chosen, PORTS if ports is None else ports)),
-        ("meeting place", meeting_place),
+        ("meeting place", rendezvous),
         ("open files", open_files),
         ("clock", clock),
         ("processors", processors),
@@ -73,27 +73,27 @@ def examine(host: str | None = None, ports: int | range | None = None) -> list[F
         try:
             findings.append(check())
         except (OSError, GaplessError) as error:
-            findings.append(Finding(name, "bad", str(error), "see to what the error says"))
+            findings.append(DoctorFinding(name, "bad", str(error), "see to what the error says"))
     return findings
 
 
-def python() -> Finding:
+def python() -> DoctorFinding:
     """Which Python, on which system."""
     found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {platform.machine()}"
     if sys.platform != "linux":
-        return Finding(
+        return DoctorFinding(
             "python",
             "note",
             found,
             "Gapless is tested on Linux; elsewhere plain socket calls are used",
         )
-    return Finding("python", "ok", found)
+    return DoctorFinding("python", "ok", found)
 
 
 # The network
 
 
-class Interface(NamedTuple):
+class NetworkInterface(NamedTuple):
     """One interface of this machine that is up."""
 
     name: str
@@ -102,25 +102,25 @@ class Interface(NamedTuple):
     multicast: bool
 
 
-def list_interfaces() -> list[Interface]:
+def list_interfaces() -> list[NetworkInterface]:
     """Return the interfaces that are up."""
     sixes = _ipv6_addresses()
     found = []
     for _, name in socket.if_nameindex():
-        flags = _ask(name, _SIOCGIFFLAGS)
+        flags = _ioctl(name, _SIOCGIFFLAGS)
         number = 0 if flags is None else _FLAGS.unpack_from(flags)[0]
         if not number & _UP:
             continue
-        four = _ask(name, _SIOCGIFADDR)
+        four = _ioctl(name, _SIOCGIFADDR)
         fours = [] if four is None else [socket.inet_ntoa(four[20:24])]
         addresses = (*fours, *sixes.get(name, ()))
         found.append(
-            Interface(name, addresses, bool(number & _LOOPBACK), bool(number & _MULTICAST))
+            NetworkInterface(name, addresses, bool(number & _LOOPBACK), bool(number & _MULTICAST))
         )
     return found
 
 
-def _ask(name: str, question: int) -> bytes | None:
+def _ioctl(name: str, question: int) -> bytes | None:
     if sys.platform != "linux":
         return None
     from fcntl import ioctl
@@ -140,7 +140,7 @@ def _ipv6_addresses() -> dict[str, list[str]]:
     return found
 
 
-def interfaces() -> Finding:
+def interfaces() -> DoctorFinding:
     """Which interfaces are up."""
     found = list_interfaces()
     shown = "; ".join(
@@ -148,20 +148,20 @@ def interfaces() -> Finding:
         for one in found
     )
     if not any(one.addresses for one in found):
-        return Finding(
+        return DoctorFinding(
             "interfaces", "bad", shown or "none is up", "bring an interface up, at least lo"
         )
     if all(one.loopback for one in found if one.addresses):
-        return Finding(
+        return DoctorFinding(
             "interfaces",
             "warning",
             shown,
             "only loopback: members on other machines are out of reach",
         )
-    return Finding("interfaces", "ok", shown)
+    return DoctorFinding("interfaces", "ok", shown)
 
 
-def address(host: str) -> Finding:
+def address(host: str) -> DoctorFinding:
     """Which address members use, and how large frames are there."""
     from gapless.locator import Locator
 
@@ -170,13 +170,13 @@ def address(host: str) -> Finding:
         frame = format_size(socket_options.path_frame_bytes(locator))
     found = f"{host}, frames of {frame}"
     if locator.ip.is_loopback:
-        return Finding(
+        return DoctorFinding(
             "address", "note", found, "reaches this machine only; name another address with host="
         )
-    return Finding("address", "ok", found)
+    return DoctorFinding("address", "ok", found)
 
 
-def group_of_two(host: str) -> Finding:
+def group_of_two(host: str) -> DoctorFinding:
     """Whether two members find each other over UDP and a message gets through."""
     from gapless import blocking
 
@@ -203,21 +203,21 @@ def group_of_two(host: str) -> Finding:
         second.send(b"are you there?")
         first.receive(timeout=10)
         took_ms = (time.monotonic() - start_s) * 1000
-    return Finding(
+    return DoctorFinding(
         "group of two", "ok", f"met in {met_ms:.0f} ms on {host}, a message took {took_ms:.1f} ms"
     )
 
 
-def multicast(family: int) -> Finding:
+def multicast(family: int) -> DoctorFinding:
     """Whether a multicast group gives back what is sent to it, on the interface that the system chooses."""
     name = f"multicast, IPv{family}"
     group = Multicast(default_group(PROBE_GROUP, 6 if family == 6 else 4), port=_free_udp_port())
-    if socket_options.gives_back(group):
-        return Finding(name, "ok", f"{group.address} gives back what is sent to it")
+    if socket_options.multicast_loops_back(group):
+        return DoctorFinding(name, "ok", f"{group.address} gives back what is sent to it")
     why = (
         "; ".join(problem.last for problem in group.problems.of(group.name)) or "nothing came back"
     )
-    return Finding(
+    return DoctorFinding(
         name,
         "note",
         f"{group.address} does not work: {why}",
@@ -231,7 +231,7 @@ def _free_udp_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def buffer(what: str, option: int, knob: str) -> Finding:
+def buffer(what: str, option: int, knob: str) -> DoctorFinding:
     """How large a socket buffer the kernel grants."""
     name = f"{what} buffer"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -244,9 +244,9 @@ def buffer(what: str, option: int, knob: str) -> Finding:
     found = f"asked for {format_size(RECEIVE_BUFFER_BYTES)}, granted {format_size(granted_bytes)}"
     found += f" (net.core.{knob} = {limit})" if limit else ""
     if granted_bytes >= RECEIVE_BUFFER_BYTES:
-        return Finding(name, "ok", found)
+        return DoctorFinding(name, "ok", found)
     advice = f"bursts are held back to what fits: sysctl -w net.core.{knob}={RECEIVE_BUFFER_BYTES}"
-    return Finding(name, "warning", found, advice)
+    return DoctorFinding(name, "warning", found, advice)
 
 
 def _read(path: str) -> str:
@@ -255,22 +255,22 @@ def _read(path: str) -> str:
     return ""
 
 
-def offload() -> Finding:
+def offload() -> DoctorFinding:
     """Whether one call can send, and receive, many datagrams."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         able = {
-            "UDP_SEGMENT": socket_options.can_segment(probe),
-            "UDP_GRO": socket_options.coalesce(probe),
+            "UDP_SEGMENT": socket_options.supports_gso(probe),
+            "UDP_GRO": socket_options.enable_gro(probe),
         }
     found = ", ".join(f"{name} {'yes' if can else 'no'}" for name, can in able.items())
     if all(able.values()):
-        return Finding("offload", "ok", found)
-    return Finding(
+        return DoctorFinding("offload", "ok", found)
+    return DoctorFinding(
         "offload", "note", found, "slower: one call for each datagram; Linux 5.0 and later has both"
     )
 
 
-def free_ports(host: str, ports: int | range) -> Finding:
+def free_ports(host: str, ports: int | range) -> DoctorFinding:
     """How many of the ports that members try are free."""
     asked: Iterable[int] = [ports] if isinstance(ports, int) else ports
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -283,43 +283,47 @@ def free_ports(host: str, ports: int | range) -> Finding:
                 used.append(port)
     total = len(list(asked))
     found = f"{total - len(used)} of {total} are free on {host}" + (
-        f"; in use: {_some(used)}" if used else ""
+        f"; in use: {_sample(used)}" if used else ""
     )
     if len(used) == total:
-        return Finding("ports", "bad", found, "name other ports, or 0 for any that is free")
-    return Finding("ports", "ok", found)
+        return DoctorFinding("ports", "bad", found, "name other ports, or 0 for any that is free")
+    return DoctorFinding("ports", "ok", found)
 
 
-def _some(ports: list[int]) -> str:
+def _sample(ports: list[int]) -> str:
     return ", ".join(map(str, ports[:8])) + (" …" if len(ports) > 8 else "")
 
 
-def meeting_place() -> Finding:
+def rendezvous() -> DoctorFinding:
     """Whether members of this machine can meet without a network."""
-    from gapless.group.join_options import meeting_place as find
+    from gapless.group.join_options import local_rendezvous as find
 
     found = find()
     if found is None:
         advice = "say discover='seeds://127.0.0.1:7800-7810', or see to the directory for temporary files"
-        return Finding(
+        return DoctorFinding(
             "meeting place", "warning", "members of this machine cannot meet in a directory", advice
         )
-    return Finding("meeting place", "ok", f"{found}, for members of this user on this machine")
+    return DoctorFinding(
+        "meeting place", "ok", f"{found}, for members of this user on this machine"
+    )
 
 
 # The machine
 
 
-def open_files() -> Finding:
+def open_files() -> DoctorFinding:
     """How many files a process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
-    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
-        return Finding("open files", "warning", found, "ulimit -n 1024 before members are started")
-    return Finding("open files", "ok", found)
+    if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
+        return DoctorFinding(
+            "open files", "warning", found, "ulimit -n 1024 before members are started"
+        )
+    return DoctorFinding("open files", "ok", found)
 
 
-def clock() -> Finding:
+def clock() -> DoctorFinding:
     """Whether the clock is fine enough, and how late a short wait ends."""
     resolution_ns = time.get_clock_info("monotonic").resolution * 1e9
     late_ms = 0.0
@@ -330,83 +334,83 @@ def clock() -> Finding:
     source = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     found = f"{f'{source}, ' if source else ''}resolution {resolution_ns:.0f} ns, waits of 1 ms end {late_ms:.1f} ms late"
     if time.time() < 1_700_000_000:
-        return Finding(
+        return DoctorFinding(
             "clock",
             "bad",
             f"{found}; it stands before 2023",
             "set it: a new life is known by a later time",
         )
     if late_ms > 50:
-        return Finding(
+        return DoctorFinding(
             "clock",
             "warning",
             found,
             "the machine is busy: members may be suspected; raise suspect_after",
         )
-    return Finding("clock", "ok", found)
+    return DoctorFinding("clock", "ok", found)
 
 
-def processors() -> Finding:
+def processors() -> DoctorFinding:
     """How busy the processors are."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     found = f"{cores}, load {load:.1f}"
     if load > 2 * cores:
-        return Finding(
+        return DoctorFinding(
             "processors",
             "warning",
             found,
             "more work than processors: figures will be low and uneven",
         )
-    return Finding("processors", "ok", found)
+    return DoctorFinding("processors", "ok", found)
 
 
 # Spark
 
 
-def java() -> Finding:
+def java() -> DoctorFinding:
     """Whether there is a Java, which only Spark needs."""
-    from pyspark_gapless.runtime.java import JavaMissingError, find
+    from pyspark_gapless.runtime.java import JavaMissingError, find_java
 
     try:
-        found = find()
+        found = find_java()
     except JavaMissingError as error:
-        return Finding("java", "note", error.problem, f"only Spark needs it: {error.advice}")
+        return DoctorFinding("java", "note", error.problem, f"only Spark needs it: {error.advice}")
     shown = f"{found.program}, version {found.version}, found by {found.found_in}"
-    if found.passed_over:
-        shown = f"{shown}; passed over: {'; '.join(found.passed_over)}"
-        return Finding("java", "note", shown, "correct what was passed over, or take it away")
-    return Finding("java", "ok", shown)
+    if found.rejected:
+        shown = f"{shown}; passed over: {'; '.join(found.rejected)}"
+        return DoctorFinding("java", "note", shown, "correct what was passed over, or take it away")
+    return DoctorFinding("java", "ok", shown)
 
 
-def spark() -> Finding:
+def spark() -> DoctorFinding:
     """Whether there is a Spark that the data pipeline can use, and where it would run."""
-    from pyspark_gapless.runtime.spark_config import choose_master, told_outside
-    from pyspark_gapless.runtime.spark_install import SparkMissingError, look
+    from pyspark_gapless.runtime.spark_config import choose_master, external_settings
+    from pyspark_gapless.runtime.spark_install import SparkMissingError, find_installation
 
     try:
-        here = look()
-        master = choose_master(None, told_outside(here.home, os.environ), os.environ)
+        here = find_installation()
+        master = choose_master(None, external_settings(here.home, os.environ), os.environ)
     except SparkMissingError as error:
-        return Finding(
+        return DoctorFinding(
             "spark", "note", error.problem, f"only the data pipeline needs it: {error.advice}"
         )
     except ConfigError as error:
-        return Finding(
+        return DoctorFinding(
             "spark", "note", str(error), "correct it, or unset it to run on this machine"
         )
     packages = ", ".join(f"{name} {version}" for name, version in here.packages.items())
-    reach = "" if here.connect else "; no Spark Connect (pip install 'gapless[connect]')"
-    return Finding(
+    reach = "" if here.has_connect else "; no Spark Connect (pip install 'gapless[connect]')"
+    return DoctorFinding(
         "spark",
         "ok",
         f"PySpark {here.version} in {here.home}, with {packages}; runs on {master.url}{reach}",
     )
 
 
-def extras() -> Finding:
+def extras() -> DoctorFinding:
     """Which optional packages are there."""
     wanted = {"pyspark": "the data pipeline", "opentelemetry": "metrics"}
     there = [name for name in wanted if find_spec(name) is not None]
     missing = [f"{name} ({use})" for name, use in wanted.items() if name not in there]
     found = f"here: {', '.join(there) or 'none'}; not here: {', '.join(missing) or 'none'}"
-    return Finding("extras", "ok", found)
+    return DoctorFinding("extras", "ok", found)

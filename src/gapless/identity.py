@@ -43,7 +43,7 @@ class View(NamedTuple):
         return cls(ViewId(number, members[0]), members)
 
 
-class Place(NamedTuple):
+class RosterEntry(NamedTuple):
     """A member's place in a roster: its address, its durable name (empty if it has none), and where it is reached.
 
     ``locator`` is what a transport needs to reach the member; the machine hands it on and does not
@@ -63,13 +63,13 @@ class Roster(NamedTuple):
     """
 
     id: ViewId
-    places: tuple[Place, ...]
-    away: tuple[Place, ...] = ()
+    entries: tuple[RosterEntry, ...]
+    absent: tuple[RosterEntry, ...] = ()
 
     @property
     def view(self) -> View:
         """The view alone."""
-        return View(self.id, tuple(place.address for place in self.places))
+        return View(self.id, tuple(place.address for place in self.entries))
 
 
 class Marks(NamedTuple):

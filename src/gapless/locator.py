@@ -32,7 +32,7 @@ from gapless.identity import U32_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MOST_LOCATOR_BYTES = 64
+MAX_LOCATOR_BYTES = 64
 """The longest locator that a frame carries, so that later families fit too."""
 
 _V4 = Struct("<B4sH")

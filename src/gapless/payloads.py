@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Payloads(tuple[bytes, ...]):  # noqa: SLOT001 - a tuple has no room for slots
-    """Messages to send, at least one; ``alike`` if all are of the same length."""
+    """Messages to send, at least one; ``uniform`` if all are of the same length."""
 
     sizes: list[int]
-    alike: bool
+    uniform: bool
     longest_bytes: int
     size_bytes: int
 
@@ -33,15 +33,15 @@ class Payloads(tuple[bytes, ...]):  # noqa: SLOT001 - a tuple has no room for sl
                 type(payload).__name__ for payload in messages if type(payload) is not bytes
             )
             raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
-        return cls.known(messages)  # type: ignore[arg-type]
+        return cls.of_validated(messages)  # type: ignore[arg-type]
 
     @classmethod
-    def known(cls, payloads: Iterable[bytes]) -> Self:
+    def of_validated(cls, payloads: Iterable[bytes]) -> Self:
         """Return messages of which somebody knows that they are bytes, and that there are any."""
         made = cls(payloads)
         sizes = made.sizes = list(map(len, made))
         size, count = sizes[0], len(sizes)
-        made.alike = sizes.count(size) == count
-        made.longest_bytes = size if made.alike else max(sizes)
-        made.size_bytes = size * count if made.alike else sum(sizes)
+        made.uniform = sizes.count(size) == count
+        made.longest_bytes = size if made.uniform else max(sizes)
+        made.size_bytes = size * count if made.uniform else sum(sizes)
         return made

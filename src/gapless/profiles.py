@@ -1,7 +1,7 @@
 """The family: each published protocol is a row of policies, and nothing else.
 
 The machine in ``core/`` reads the row of its profile wherever generations differ; there is no
-second copy of anything. ``GROUP`` holds the rows for messages to all, ``ONE_TO_ONE`` those for
+second copy of anything. ``GROUP_PROFILES`` holds the rows for messages to all, ``UNICAST_PROFILES`` those for
 messages to one member. A row's ``defaults`` are the knobs that the profile sets where its user did
 not.
 """
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Release = Literal["acks", "stability"]
-Tail = Literal["announce", "resend last", "resend all"]
-Numbering = Literal["life", "view", "connection"]
-Acks = Literal["counted", "asked", "paced", "each", "periodic"]
+ReleasePolicy = Literal["acks", "stability"]
+TailPolicy = Literal["announce", "resend last", "resend all"]
+NumberingScope = Literal["life", "view", "connection"]
+AckPolicy = Literal["counted", "asked", "paced", "each", "periodic"]
 
 
 class Profile(NamedTuple):
@@ -33,10 +33,10 @@ class Profile(NamedTuple):
     """
 
     name: str
-    release: Release
-    tail: Tail
-    numbering: Numbering
-    acks: Acks
+    release: ReleasePolicy
+    tail: TailPolicy
+    numbering: NumberingScope
+    acks: AckPolicy
     naks: bool
     defaults: Mapping[str, object]
     meaning: str
@@ -113,7 +113,7 @@ UNICAST2 = Profile(
     "The receiver asks for what it misses and reports now and then what it has delivered.",
 )
 
-GROUP = {row.name: row for row in (NAKACK4, NAKACK, ORDERED, CLASSIC)}
+GROUP_PROFILES = {row.name: row for row in (NAKACK4, NAKACK, ORDERED, CLASSIC)}
 """The protocols for messages to the whole group, by name."""
-ONE_TO_ONE = {row.name: row for row in (UNICAST3, UNICAST, UNICAST2)}
+UNICAST_PROFILES = {row.name: row for row in (UNICAST3, UNICAST, UNICAST2)}
 """The protocols for messages to one member, by name."""

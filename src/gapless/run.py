@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from gapless.identity import Address
 
-PIECE = 0x01
+FRAGMENT = 0x01
 """Flag: the run is one piece of a message that is larger than a frame."""
-BEGIN = 0x02
+FIRST_FRAGMENT = 0x02
 """Flag: the first piece of its message."""
-END = 0x04
+LAST_FRAGMENT = 0x04
 """Flag: the last piece of its message."""
-NOT_BACK = 0x08
+NO_LOOPBACK = 0x08
 """Flag: the origin does not want its own message back."""
 ACKED = 0x10
 """Flag: every receiver acknowledges the message as soon as it has delivered it."""
-ALONE = 0x20
+PRIVATE = 0x20
 """Flag of an out-of-band message: it is for one member, and no other gets it."""
 
-MAX_PART_BYTES = 0xFFFF
+MAX_ENTRY_BYTES = 0xFFFF
 """The longest single entry of a run; a longer message travels in pieces."""
 LENGTH_BYTES = 2
 """What one entry of the length table takes."""
@@ -130,15 +130,15 @@ class Run:
                 lengths = _LENGTH.pack(each_bytes) * len(messages)
         except StructError as error:
             raise LocalProtocolError(
-                f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_PART_BYTES}); "
+                f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_ENTRY_BYTES}); "
                 "send it in pieces"
             ) from error
         if len(messages) > 1 and len(lengths) // LENGTH_BYTES * len(messages[0]) >= _LARGE_BYTES:
-            return RunApart(origin, first, lengths, messages, flags, view, sent_ns)
+            return GatherRun(origin, first, lengths, messages, flags, view, sent_ns)
         return cls(origin, first, lengths, b"".join(messages), flags, view, sent_ns)
 
     @property
-    def pieces(self) -> Sequence[bytes]:
+    def buffers(self) -> Sequence[bytes]:
         """What ends up as the payload when it is put together."""
         return (self.payload,)
 
@@ -185,7 +185,7 @@ class Run:
         ends = list(accumulate(self.message_lengths(), initial=0))
         return [self._cut(first, last, ends) for first, last in ranges]
 
-    def cuts(self, room_bytes: int) -> list[tuple[int, int, int, int]]:
+    def split_points(self, room_bytes: int) -> list[tuple[int, int, int, int]]:
         """Return where to cut, so that each part costs at most ``room_bytes``, or is one message.
 
         Of each part: the numbers of its first message and of the one behind its last, and the same
@@ -209,14 +209,14 @@ class Run:
             head = tail
         return found
 
-    def framed(self, room_bytes: int) -> list[Run]:
+    def split_to_fit(self, room_bytes: int) -> list[Run]:
         """Return parts that cost at most ``room_bytes`` each, or are one message."""
         if self.size_bytes <= room_bytes or self.count == 1:
             return [self]
         return self.parts(
             [
                 (self.first + head, self.first + tail - 1)
-                for head, tail, _, _ in self.cuts(room_bytes)
+                for head, tail, _, _ in self.split_points(room_bytes)
             ]
         )
 
@@ -235,7 +235,7 @@ class Run:
     def _bytes(self, start: int, end: int) -> bytes:
         return self.payload[start:end]
 
-    def fitting(self, limit_bytes: int) -> int:
+    def count_fitting(self, limit_bytes: int) -> int:
         """Return how many messages from the front cost at most ``limit_bytes`` in a window."""
         if self.size_bytes <= limit_bytes:
             return self.count
@@ -267,12 +267,12 @@ class Run:
         return f"Run({self.origin} {self.first}..{self.last}, {len(self.payload)} bytes, flags={self.flags})"
 
 
-class _Unjoined(Run):
+class _LazyRun(Run):
     """A large run whose messages are put together when somebody wants them so."""
 
     __slots__ = ()
 
-    def _begin(
+    def _init_fields(
         self,
         origin: Address,
         first: int,
@@ -305,13 +305,13 @@ class _Unjoined(Run):
         )
 
 
-class RunApart(_Unjoined):
+class GatherRun(_LazyRun):
     """A large run as it is sent: its messages are put together with what stands before them, or not at all.
 
     Who repairs it, or takes it all at once, has them put together first.
     """
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_buffers",)
 
     def __init__(
         self,
@@ -323,36 +323,36 @@ class RunApart(_Unjoined):
         view: int,
         sent_ns: int,
     ) -> None:
-        self._begin(origin, first, lengths, total_bytes(lengths), flags, view, sent_ns)
-        self._pieces = messages
+        self._init_fields(origin, first, lengths, total_bytes(lengths), flags, view, sent_ns)
+        self._buffers = messages
 
     @property
-    def pieces(self) -> Sequence[bytes]:
+    def buffers(self) -> Sequence[bytes]:
         """What ends up as the payload when it is put together."""
-        return self._pieces
+        return self._buffers
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
         """The messages end to end."""
-        pieces = self._pieces
+        pieces = self._buffers
         if len(pieces) > 1:
-            self._pieces = pieces = (b"".join(pieces),)  # at once, as several threads may look
+            self._buffers = pieces = (b"".join(pieces),)  # at once, as several threads may look
         return pieces[0]
 
     def messages(self) -> list[bytes]:
         """Return every message of the run, in order."""
-        pieces = self._pieces
+        pieces = self._buffers
         return list(pieces) if len(pieces) > 1 else super().messages()
 
 
-class RunWithin(_Unjoined):
+class DatagramRun(_LazyRun):
     """A large run as it came: its messages stay within their datagrams until somebody wants them.
 
     Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of
     them, if they came in one datagram.
     """
 
-    __slots__ = ("_where",)
+    __slots__ = ("_sources",)
 
     def __init__(
         self,
@@ -366,36 +366,36 @@ class RunWithin(_Unjoined):
     ) -> None:
         """Take the messages from ``where`` they are: each datagram, and where they begin; they go to its end."""
         payload_bytes = sum([len(datagram) - at for datagram, at in where])
-        self._begin(origin, first, lengths, payload_bytes, flags, view, sent_ns)
-        self._where = where
+        self._init_fields(origin, first, lengths, payload_bytes, flags, view, sent_ns)
+        self._sources = where
 
-    def _together(self) -> tuple[bytes, int]:
+    def _joined(self) -> tuple[bytes, int]:
         """Return what holds all messages end to end, and where they begin."""
-        where = self._where
+        where = self._sources
         if len(where) > 1:
             data = b"".join([memoryview(datagram)[at:] for datagram, at in where])
-            self._where = where = ((data, 0),)  # at once, as several threads may look
+            self._sources = where = ((data, 0),)  # at once, as several threads may look
         return where[0]
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
         """The messages end to end; once somebody has wanted them so, the datagrams are let go."""
-        data, at = self._together()
+        data, at = self._joined()
         if at:
             data = data[at:]
-            self._where = ((data, 0),)
+            self._sources = ((data, 0),)
         return data
 
     @property
     def buffer(self) -> memoryview:
         """The messages end to end, not copied if they came in one datagram."""
-        data, at = self._together()
+        data, at = self._joined()
         return memoryview(data)[at:]
 
     def messages(self) -> list[bytes]:
         """Return every message of the run, in order."""
-        return self._messages_in(*self._together())
+        return self._messages_in(*self._joined())
 
     def _bytes(self, start: int, end: int) -> bytes:
-        data, at = self._together()
+        data, at = self._joined()
         return data[at + start : at + end]

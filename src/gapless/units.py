@@ -33,7 +33,7 @@ _SIZE_BYTES = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 # Read, never printed: binary units are exact for the powers of two that buffers have.
 _DECIMAL_SIZE_BYTES = {"GB": 1000**3, "MB": 1000**2, "kB": 1000}
 
-MOST_DIGITS = 40
+MAX_DIGITS = 40
 """The longest number that is read; no knob takes a larger one, and Python itself refuses numbers of some thousand."""
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
@@ -70,9 +70,9 @@ def _split(text: str, what: str, units: dict[str, int], example: str) -> tuple[F
     if match is None:
         raise ConfigError(f"expected {what} such as {example}")
     number, unit = match.groups()
-    if len(number) > MOST_DIGITS:
+    if len(number) > MAX_DIGITS:
         raise ConfigError(
-            f"a number of {len(number)} digits is too long for {what}; the most is {MOST_DIGITS}"
+            f"a number of {len(number)} digits is too long for {what}; the most is {MAX_DIGITS}"
         )
     unit = "us" if unit == "µs" else unit
     if unit and unit not in units:

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gapless_lab.chaos.processes import Process, command_of, descendants
-from gapless_lab.chaos.spark_driver import QUICK
+from gapless_lab.chaos.processes import LabProcess, command_line, descendants
+from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime import class_archive, java
-from pyspark_gapless.runtime.spark_install import look
+from pyspark_gapless.runtime.spark_install import find_installation
 
-START_S = 600.0
+START_TIMEOUT_S = 600.0
 """How long a server may take to say that it is ready, on a machine that is busy."""
 
 _LOGGING = """\
@@ -29,27 +29,27 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex
 """
 
 
-class Server(Process):
+class SparkServer(LabProcess):
     """A server of Spark: a master, a worker, one of Spark Connect."""
 
-    def wait_for(self, pattern: str) -> re.Match[str]:
+    def wait_for_output(self, pattern: str) -> re.Match[str]:
         """Wait until a line of the output has ``pattern``."""
 
         def seen() -> re.Match[str] | None:
             return next((match for line in self.lines if (match := re.search(pattern, line))), None)
 
-        found = self.until(seen, f"no line with {pattern!r}", START_S)
+        found = self.wait_until(seen, f"no line with {pattern!r}", START_TIMEOUT_S)
         assert found is not None
         return found
 
 
-class Cluster:
+class SparkCluster:
     """A master and workers; ``url`` is what a session is told."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
         self.url = ""
-        self.workers: list[Server] = []
+        self.workers: list[SparkServer] = []
         self._count = workers
         self._servers = ExitStack()
 
@@ -59,8 +59,8 @@ class Cluster:
             master = self._start(
                 stack, "master", "org.apache.spark.deploy.master.Master", environ, []
             )
-            self.url = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
-            master.wait_for("I have been elected leader")
+            self.url = master.wait_for_output(r"Starting Spark master at (spark://\S+)")[1]
+            master.wait_for_output("I have been elected leader")
             for number in range(self._count):
                 options = [
                     "--cores",
@@ -74,7 +74,7 @@ class Cluster:
                 kind = "org.apache.spark.deploy.worker.Worker"
                 self.workers.append(self._start(stack, f"worker{number}", kind, environ, options))
             for worker in self.workers:
-                worker.wait_for("Successfully registered with master")
+                worker.wait_for_output("Successfully registered with master")
             self._servers = stack.pop_all()
         return self
 
@@ -89,7 +89,7 @@ class Cluster:
     def executors(self) -> list[int]:
         """Return the pids of the executors that run now."""
         return [
-            pid for pid in self._processes() if "CoarseGrainedExecutorBackend" in command_of(pid)
+            pid for pid in self._processes() if "CoarseGrainedExecutorBackend" in command_line(pid)
         ]
 
     def python_workers(self) -> list[int]:
@@ -97,7 +97,7 @@ class Cluster:
         return [
             pid
             for pid in self._processes()
-            if "pyspark" in command_of(pid) and "java" not in command_of(pid)
+            if "pyspark" in command_line(pid) and "java" not in command_line(pid)
         ]
 
     def _processes(self) -> list[int]:
@@ -105,10 +105,12 @@ class Cluster:
 
     def _start(
         self, stack: ExitStack, name: str, kind: str, environ: dict[str, str], options: list[str]
-    ) -> Server:
-        program = str(look({}).home / "bin" / "spark-class")
+    ) -> SparkServer:
+        program = str(find_installation({}).home / "bin" / "spark-class")
         where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        server = Server(name, [program, kind, *where, *options], self.folder, environ, merged=True)
+        server = SparkServer(
+            name, [program, kind, *where, *options], self.folder, environ, merged=True
+        )
         stack.callback(server.kill)
         return server
 
@@ -119,12 +121,12 @@ def server_environ(folder: Path) -> dict[str, str]:
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
-    found = java.find()
-    classes = class_archive.options(found, look({}).home)
+    found = java.find_java()
+    classes = class_archive.jvm_options(found, find_installation({}).home)
     return kept | {
         "JAVA_HOME": str(found.home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "512m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()} {classes}".strip(),
+        "SPARK_DAEMON_JAVA_OPTS": f"{FAST_START_JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} {classes}".strip(),
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_gapless.source import options, schema as columns
-from pyspark_gapless.source.batch_reader import GaplessReader, PushdownReader
+from pyspark_gapless.source.batch_reader import GaplessBatchReader, PushdownBatchReader
 from pyspark_gapless.source.stream_reader import GaplessStreamReader
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class GaplessSource(DataSource):
+class GaplessDataSource(DataSource):
     """``format("gapless")``."""
 
     @classmethod
@@ -36,7 +36,11 @@ class GaplessSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
         parsed = options.parse(self.options, streaming=False)
-        return PushdownReader(parsed, schema) if parsed.pushdown else GaplessReader(parsed, schema)
+        return (
+            PushdownBatchReader(parsed, schema)
+            if parsed.pushdown
+            else GaplessBatchReader(parsed, schema)
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
         """Return what reads a stream."""
@@ -58,11 +62,11 @@ class GaplessSource(DataSource):
         return stream_writer(self.options, schema)
 
 
-DefaultSource = GaplessSource
+DefaultSource = GaplessDataSource
 """The name under which Spark looks for a source in a package by itself."""
 
 
 def register(spark: SparkSession) -> Any:
     """Register the source by hand, for a Spark that does not find it by itself; returns the session."""
-    spark.dataSource.register(GaplessSource)
+    spark.dataSource.register(GaplessDataSource)
     return spark

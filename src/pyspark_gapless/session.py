@@ -22,13 +22,18 @@ from pyspark_gapless.runtime.python_executable import interpreter, is_ours
 from pyspark_gapless.runtime.spark_config import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,
-    Master,
+    SparkMaster,
     choose_master,
-    defaults,
-    read_master,
-    told_outside,
+    default_settings,
+    external_settings,
+    parse_master,
 )
-from pyspark_gapless.runtime.spark_install import GET_CONNECT, Installed, SparkMissingError, look
+from pyspark_gapless.runtime.spark_install import (
+    INSTALL_CONNECT_HINT,
+    SparkInstallation,
+    SparkMissingError,
+    find_installation,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 """How much Spark may say on standard error, from everything to nothing."""
 
-_REACH_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _LOGGING = """\
 rootLogger.level = {level}
@@ -83,29 +88,29 @@ def session(
         JavaMissingError: There is no Java for it.
         SessionError: Spark does not start, or runs already and somewhere else.
     """
-    here = look()
+    here = find_installation()
     if log_level.upper() not in LEVELS:
         raise ConfigError(f"log_level is {log_level!r}; expected one of {', '.join(LEVELS)}")
     own = {key: _text(key, value) for key, value in (settings or {}).items()}
     master = (
         own.pop("spark.remote", None) or own.pop("spark.master", None) if master is None else master
     )
-    present = running()
+    present = active_session()
     if present is not None:
-        return _adapt(present, master, own)
-    told = _told(here.home)
+        return _configure_running(present, master, own)
+    told = _external_settings(here.home)
     chosen = choose_master(master, told, os.environ)
-    wanted = defaults(chosen)
-    _prepare(chosen, here)
-    _reach(chosen)
-    if chosen.kind != "connect" and not _submitted():
-        wanted |= _jvm_options(chosen, here.home, log_level.upper(), java.use())
+    wanted = default_settings(chosen)
+    _prepare_environment(chosen, here)
+    _check_reachable(chosen)
+    if chosen.kind != "connect" and not _is_spark_submit():
+        wanted |= _jvm_options(chosen, here.home, log_level.upper(), java.activate())
     wanted = {key: value for key, value in wanted.items() if key not in told} | own
     spark = _start(name, chosen, wanted)
     if chosen.kind != "connect":
         spark.sparkContext.setLogLevel(log_level.upper())
     if chosen.kind != "local" if ship is None else ship:
-        _ship(spark)
+        _ship_packages(spark)
     return spark
 
 
@@ -119,21 +124,21 @@ def _text(key: str, value: object) -> str:
     raise ConfigError(f"{key} is {value!r}; expected text, a number, or True or False")
 
 
-def _submitted() -> bool:
+def _is_spark_submit() -> bool:
     """Whether ``spark-submit`` has started this process, so that the JVM is there already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _told(home: Path) -> dict[str, str]:
-    if _submitted():
+def _external_settings(home: Path) -> dict[str, str]:
+    if _is_spark_submit():
         from pyspark import SparkConf, SparkContext
 
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
-    return told_outside(home, os.environ)
+    return external_settings(home, os.environ)
 
 
-def running() -> SparkSession | None:
+def active_session() -> SparkSession | None:
     """Return the session that this process has, in whichever thread it was made; None if there is none."""
     from pyspark.sql import SparkSession
 
@@ -149,13 +154,15 @@ def running() -> SparkSession | None:
     )
 
 
-def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) -> SparkSession:
+def _configure_running(
+    running: SparkSession, master: str | None, own: Mapping[str, str]
+) -> SparkSession:
     """Set on a session that runs what can be set there, and refuse what cannot."""
     fixed = []
     if master is not None:
         context = getattr(running, "_sc", None)
         where = "Spark Connect" if context is None else context.master
-        asked = read_master(master)
+        asked = parse_master(master)
         if asked.url != where and (asked.kind, context) != ("connect", None):
             fixed.append(f"it runs on {where}, not on {asked.url}")
     for key, value in own.items():
@@ -172,14 +179,14 @@ def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) ->
     return running
 
 
-def _reach(master: Master) -> None:
+def _check_reachable(master: SparkMaster) -> None:
     """Make sure that somebody listens: Spark itself would try for minutes, and then blame something else."""
     if master.kind == "connect" and any(os.environ.get(name) for name in _PROXIES):
         return
     refused = []
-    for place in master.places:
+    for place in master.endpoints:
         try:
-            with socket.create_connection(place, timeout=_REACH_S):
+            with socket.create_connection(place, timeout=_CONNECT_TIMEOUT_S):
                 return
         except OSError as error:
             refused.append(f"{place[0]}:{place[1]} ({error.strerror or error})")
@@ -189,15 +196,15 @@ def _reach(master: Master) -> None:
         )
 
 
-def _prepare(master: Master, here: Installed) -> None:
+def _prepare_environment(master: SparkMaster, here: SparkInstallation) -> None:
     """See to what Spark takes from the environment when it starts."""
     if master.kind == "connect":
-        if not here.connect:
+        if not here.has_connect:
             raise SparkMissingError(
-                f"{master.url} is reached over gRPC, which is not installed", GET_CONNECT
+                f"{master.url} is reached over gRPC, which is not installed", INSTALL_CONNECT_HINT
             )
         return
-    if not here.jars:
+    if not here.has_jars:
         raise SparkMissingError(
             f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}"
         )
@@ -216,7 +223,7 @@ def _prepare(master: Master, here: Installed) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
 
 
-def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> dict[str, str]:
+def _jvm_options(master: SparkMaster, home: Path, level: str, runtime: java.Java) -> dict[str, str]:
     """Return how the JVMs start: what they say, and the archive of classes if there is one on their machine."""
     folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
     logging = ""
@@ -224,7 +231,7 @@ def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> 
         content = _LOGGING.format(level=level.lower()).encode()
         file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
         logging = f"-Dlog4j2.configurationFile={file.as_uri()}"
-    shared = class_archive.options(runtime, home)
+    shared = class_archive.jvm_options(runtime, home)
     driver = " ".join(filter(None, [logging, shared]))
     executor = shared if master.kind != "local" and master.on_this_machine else ""
     return {
@@ -234,7 +241,7 @@ def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> 
     }
 
 
-def _ship(spark: SparkSession) -> None:
+def _ship_packages(spark: SparkSession) -> None:
     """Send the packages to executors, and register the source again: the one that Spark has found goes without them."""
     from pyspark_gapless.datasource import register
 
@@ -242,7 +249,7 @@ def _ship(spark: SparkSession) -> None:
     register(spark)
 
 
-def _start(name: str, master: Master, settings: Mapping[str, str]) -> SparkSession:
+def _start(name: str, master: SparkMaster, settings: Mapping[str, str]) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

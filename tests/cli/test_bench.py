@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gapless.cli.app import run
-from gapless_lab.bench.exactness import Checker, numbered
+from gapless_lab.bench.exactness import ExactnessChecker, numbered_messages
 from gapless_lab.bench.matrix import percentile
 
 QUICK = ["bench", "--seconds", "0.2", "--members", "2"]
@@ -70,15 +70,15 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("size_bytes", [4, 100, 101])
 def test_the_checker_sees_what_is_wrong(size_bytes: int) -> None:
-    one, two, three, four, five = numbered(0, 5, size_bytes)
-    checker = Checker(size_bytes)
-    checker.take(one + two)
+    one, two, three, four, five = numbered_messages(0, 5, size_bytes)
+    checker = ExactnessChecker(size_bytes)
+    checker.add(one + two)
     assert (checker.count, checker.lost(2), checker.lost(5)) == (2, 0, 3)
-    checker.take(five)
+    checker.add(five)
     assert (checker.lost(5), checker.out_of_order, checker.duplicated) == (2, 0, 0)
-    checker.take(three + three)
+    checker.add(three + three)
     assert (checker.lost(5), checker.out_of_order, checker.duplicated) == (1, 1, 1)
-    checker.take(four)
+    checker.add(four)
     assert (checker.lost(5), checker.out_of_order, checker.duplicated, checker.count) == (
         0,
         2,

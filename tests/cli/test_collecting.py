@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from gapless.cli.app import cli, run
-from gapless.cli.collect import line, rates, short_size
-from gapless.spool import SpoolView
-from gapless.spool.status import Status
+from gapless.cli.collect import rates, short_size, status_line
+from gapless.spool import SpoolReader
+from gapless.spool.status import CollectorStatus
 from tests.cli.members import stage
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
         code, said, complaints = collector.end()
     assert (code, said) == (0, b"")
     assert "talk: 3 messages" in complaints
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
     assert [
         message
@@ -58,7 +58,7 @@ def test_for_a_program_there_is_an_object_a_second_and_one_at_the_end(tmp_path: 
         first = json.loads(collector.wait_for("collecting"))
         assert first["members"] == 1
         where = collector.wait_for("serving", "stderr").split()[-1]
-        SpoolView(tmp_path / "spool").register("spark", {})
+        SpoolReader(tmp_path / "spool").register("spark", {})
         json.loads(collector.wait_for("spark"))
         with urlopen(where, timeout=30) as answer:
             figures = answer.read().decode()
@@ -69,7 +69,7 @@ def test_for_a_program_there_is_an_object_a_second_and_one_at_the_end(tmp_path: 
         code, said, complaints = collector.end()
     assert (code, len(complaints.splitlines())) == (0, 1)
     statuses = [json.loads(text) for text in said.splitlines()]
-    assert {*Status.__annotations__, "messages_per_s", "mb_per_s"} == set(statuses[-1])
+    assert {*CollectorStatus.__annotations__, "messages_per_s", "mb_per_s"} == set(statuses[-1])
     assert statuses[-1]["state"] == "stopped"
 
 
@@ -116,7 +116,7 @@ def test_a_spool_that_has_a_collector(tmp_path: Path) -> None:
 
 
 def test_the_line_for_a_person() -> None:
-    before = Status(
+    before = CollectorStatus(
         group="orders",
         spool="s",
         name="n",
@@ -125,7 +125,7 @@ def test_the_line_for_a_person() -> None:
         messages=100,
         size_bytes=0,
     )
-    now = Status(
+    now = CollectorStatus(
         group="orders",
         spool="s",
         name="n",
@@ -140,7 +140,7 @@ def test_the_line_for_a_person() -> None:
         waits_for="the disk",
     )
     assert rates(now, before) == {"messages_per_s": 2500.0, "mb_per_s": 2.5}
-    text = line(now, before).plain
+    text = status_line(now, before).plain
     assert "2,500 messages/s" in text
     assert "2.5 MB/s" in text
     assert "spool 3 MiB of 10 MiB in 2 segments" in text

@@ -7,8 +7,8 @@ import pytest
 
 from gapless.cli import compare as command
 from gapless.cli.app import run
-from gapless.sim.mutants.runner import named, planted
-from gapless.sim.profile_cost import KINDS, Cell
+from gapless.sim.mutants.runner import mutant_by_name, planted
+from gapless.sim.profile_cost import KINDS, ProfileCell
 
 SMALL = ("compare", "--messages", "20", "--workers", "1")
 
@@ -85,7 +85,7 @@ def test_tables_fit_the_screen(
 
 
 def test_a_violation_is_shown_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with planted(named("purge at maximum")):
+    with planted(mutant_by_name("purge at maximum")):
         assert run([*SMALL, "--loss", "10", "--profiles", "nakack4"]) == 1
     out = capsys.readouterr().out
     assert "nakack4 at 10 %: " in out
@@ -176,5 +176,5 @@ def test_wrong_input_gets_one_clear_line(
 
 
 def test_only_all_of_it_is_100_percent() -> None:
-    assert command._share(Cell("nakack4", 0, 1, 100_000, delivered=100_000)) == "100 %"
-    assert command._share(Cell("nakack4", 0, 1, 100_000, delivered=99_999)) == "99.9 %"
+    assert command._share(ProfileCell("nakack4", 0, 1, 100_000, delivered=100_000)) == "100 %"
+    assert command._share(ProfileCell("nakack4", 0, 1, 100_000, delivered=99_999)) == "99.9 %"

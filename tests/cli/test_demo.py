@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from gapless.cli.app import run
-from gapless.cli.demo import show, view
+from gapless.cli.demo import render_progress, show
 from gapless.trace import read
-from gapless_lab.demo.plan import MARKER, Plan
-from gapless_lab.demo.result import Result
-from gapless_lab.demo.runner import Stand
+from gapless_lab.demo.plan import MARKER, DemoPlan
+from gapless_lab.demo.result import DemoResult
+from gapless_lab.demo.runner import DemoProgress
 
 
 def test_the_group_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +63,9 @@ def test_only_the_folder_of_a_demo_is_cleared(
     assert "was not made by a demo" in capsys.readouterr().err
     assert (tmp_path / "mine.txt").read_text() == "precious"
     output = tmp_path / "out"
-    with Plan(output=output).prepared():
+    with DemoPlan(output=output).locked_output():
         (output / "left").touch()
-    with Plan(output=output).prepared():
+    with DemoPlan(output=output).locked_output():
         assert [path.name for path in output.iterdir()] == [MARKER]
 
 
@@ -73,20 +73,20 @@ def test_two_demos_do_not_share_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
-    with Plan(output=output).prepared():
+    with DemoPlan(output=output).locked_output():
         (output / "spool").mkdir()
         assert run(["demo", "--no-spark", "--output", str(output)]) == 2
         assert "another demo runs there" in capsys.readouterr().err
         assert (output / "spool").exists()
 
 
-def text_of(result: Result, capsys: pytest.CaptureFixture[str]) -> str:
+def text_of(result: DemoResult, capsys: pytest.CaptureFixture[str]) -> str:
     show(result)
     return " ".join(capsys.readouterr().out.split())
 
 
-def result(**more: object) -> Result:
-    told: dict[str, object] = dict.fromkeys(Result.__dataclass_fields__, 0)
+def result(**more: object) -> DemoResult:
+    told: dict[str, object] = dict.fromkeys(DemoResult.__dataclass_fields__, 0)
     told |= {
         "problems": [],
         "seconds": {"send": 9.0},
@@ -95,7 +95,7 @@ def result(**more: object) -> Result:
         "report": "r.html",
         **more,
     }
-    return Result(**told)  # type: ignore[arg-type]
+    return DemoResult(**told)  # type: ignore[arg-type]
 
 
 def test_what_people_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,15 +113,15 @@ def test_what_is_wrong_is_not_called_sound(wrong: str, capsys: pytest.CaptureFix
 
 
 def test_progress() -> None:
-    stand = Stand(
+    stand = DemoProgress(
         {"start": 2.0, "send": 0.0, "tables": None},
-        now="send",
+        phase="send",
         acknowledged=10,
         expected=40,
         rows=7,
     )
     screen = Console(file=StringIO(), width=100)
-    screen.print(view(stand))
+    screen.print(render_progress(stand))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "✓" in text
     assert "10 of 40 acknowledged, 7 rows in bronze" in text

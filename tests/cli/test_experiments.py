@@ -8,9 +8,9 @@ import pytest
 
 from gapless.cli import experiments
 from gapless.cli.app import run
-from gapless.cli.plot import Line, Panel, svg
+from gapless.cli.plot import PlotLine, PlotPanel, svg
 from gapless.sim import joins
-from gapless.sim.joins import settings
+from gapless.sim.joins import parameter_grid
 from gapless.sim.mutants.runner import planted
 from gapless.sim.mutants.stream_mutants import Mutant
 
@@ -79,9 +79,9 @@ def test_what_is_lost_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None
     bug = Mutant(
         "planted",
         "",
-        "gapless.protocol.stream.inbound:Inbound.begin",
-        "self._open(start)",
-        "self._open(start + 1)",
+        "gapless.protocol.stream.inbound:Inbound.open_at",
+        "self._create_window(start)",
+        "self._create_window(start + 1)",
     )
     with planted(bug):
         assert run([*SCALE, "--json"]) == 1
@@ -93,12 +93,12 @@ def test_who_is_stuck_is_exit_code_1(
 ) -> None:
     """And the table says so; one row of the experiment is enough to see it."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(joins, "settings", lambda *given: settings(*given)[:1])
+    monkeypatch.setattr(joins, "parameter_grid", lambda *given: parameter_grid(*given)[:1])
     never = Mutant(
         "planted",
         "",
-        "gapless.protocol.stream.inbound:Inbound.begin",
-        "self._open(start)",
+        "gapless.protocol.stream.inbound:Inbound.open_at",
+        "self._create_window(start)",
         "return",
     )
     with planted(never):
@@ -158,7 +158,7 @@ def test_wrong_input_gets_one_clear_line(
 
 
 def test_a_list_is_sorted_and_without_repetitions() -> None:
-    assert experiments.sizes_of("10, 2,10") == [2, 10]
+    assert experiments.parse_sizes("10, 2,10") == [2, 10]
 
 
 def test_members_of_seeds_are_a_number_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,11 @@ def test_members_of_seeds_are_a_number_as_ever(capsys: pytest.CaptureFixture[str
 
 
 def test_a_plot_of_one_point_and_of_nothing() -> None:
-    panels = [Panel("one <point>", "members", [2.0], [Line("a", [5.0]), Line("b & c", [None])])]
+    panels = [
+        PlotPanel(
+            "one <point>", "members", [2.0], [PlotLine("a", [5.0]), PlotLine("b & c", [None])]
+        )
+    ]
     picture = ET.fromstring(svg(panels))
     (line,) = picture.findall(".//{*}polyline")
     assert line.get("points", "").count(",") == 1
@@ -178,8 +182,8 @@ def test_a_plot_of_one_point_and_of_nothing() -> None:
 
 
 def test_a_higher_value_is_drawn_higher_and_labels_do_not_touch() -> None:
-    lines = [Line("low", [1.0, 10.0]), Line("high", [2.0, 11.0])]
-    picture = ET.fromstring(svg([Panel("two", "members", [2.0, 300.0], lines)]))
+    lines = [PlotLine("low", [1.0, 10.0]), PlotLine("high", [2.0, 11.0])]
+    picture = ET.fromstring(svg([PlotPanel("two", "members", [2.0, 300.0], lines)]))
     first, second = (
         line.get("points", "").split()[0].split(",") for line in picture.findall(".//{*}polyline")
     )

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from gapless.cli.app import run
 from gapless.cli.pipeline import Speeds, line, live_view, show
-from gapless_lab.sensor_pipeline.report import Report
-from gapless_lab.sensor_pipeline.runner import Stand, committed
+from gapless_lab.sensor_pipeline.report import PipelineReport
+from gapless_lab.sensor_pipeline.runner import PipelineProgress, committed_offsets
 from tests.cli.lacking import without
 
 WRONG = {
@@ -64,11 +64,13 @@ def test_without_java_it_says_what_doctor_says(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def stand(seconds: float, phase: str = "streaming", **more: int) -> Stand:
+def stand(seconds: float, phase: str = "streaming", **more: int) -> PipelineProgress:
     rows = {"bronze": more.get("bronze", 0), "silver": 0, "gold": 0}
     sent, lag = more.get("sent", 0), more.get("lag", 0)
     batches = dict.fromkeys(rows, 1)
-    return Stand(phase, seconds, sent, sent, 60_000, 2_000_000, lag, rows["bronze"], rows, batches)
+    return PipelineProgress(
+        phase, seconds, sent, sent, 60_000, 2_000_000, lag, rows["bronze"], rows, batches
+    )
 
 
 def test_speeds_are_those_of_the_last_second() -> None:
@@ -109,7 +111,7 @@ def test_how_things_stand_in_a_line_and_in_a_table() -> None:
     ]
 
 
-def report(**changes: object) -> Report:
+def report(**changes: object) -> PipelineReport:
     told: dict[str, object] = {
         **dict.fromkeys(("sent", "acknowledged", "bronze", "silver", "new_rows"), 6000),
         **dict.fromkeys(("lost", "repeated", "too_late"), 0),
@@ -127,7 +129,7 @@ def report(**changes: object) -> Report:
             "gold": "out/tables/gold",
         },
     }
-    return Report(**{**told, **changes})  # type: ignore[arg-type]
+    return PipelineReport(**{**told, **changes})  # type: ignore[arg-type]
 
 
 def test_the_end_says_whether_it_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,11 +151,11 @@ def test_the_end_says_whether_it_is_exact(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_how_far_a_query_has_read(tmp_path: Path) -> None:
-    assert committed(tmp_path) == {}
+    assert committed_offsets(tmp_path) == {}
     for folder in ("commits", "offsets"):
         (tmp_path / folder).mkdir()
     (tmp_path / "commits" / "9").touch()
     (tmp_path / "commits" / "10").touch()
     (tmp_path / "offsets" / "10").write_text('v1\n{}\n{"@reader":"spark-1","a.1":42}')
     (tmp_path / "offsets" / "11").write_text('v1\n{}\n{"@reader":"spark-1","a.1":50}')
-    assert committed(tmp_path) == {"a.1": 42}
+    assert committed_offsets(tmp_path) == {"a.1": 42}

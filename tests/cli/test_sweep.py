@@ -12,7 +12,7 @@ import pytest
 
 from gapless.cli import sweep as command
 from gapless.cli.app import run
-from pyspark_gapless.sweep.runner import Progress
+from pyspark_gapless.sweep.runner import SweepProgress
 from tests.cli.lacking import without
 
 GRID = """
@@ -188,12 +188,14 @@ def test_a_hunt_shows_failures_with_their_commands(
 
 def test_progress_has_a_rate_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_gapless.sweep.runner.monotonic", lambda: 110.0)
-    stand = Progress(total=1_000, before=100, done=100, began_s=100.0)
-    assert command.speed(stand) == "", "nothing is known"
+    stand = SweepProgress(total=1_000, before=100, done=100, began_s=100.0)
+    assert command.progress_text(stand) == "", "nothing is known"
     stand.done = 120
-    assert command.speed(stand) == "2.0/s, 7:20 left", "what was there before does not count"
+    assert command.progress_text(stand) == "2.0/s, 7:20 left", (
+        "what was there before does not count"
+    )
     stand.total = 100_120
-    assert command.speed(stand) == "2.0/s, 13:53:20 left"
+    assert command.progress_text(stand) == "2.0/s, 13:53:20 left"
 
 
 def test_ctrl_c_ends_in_good_order(
@@ -211,7 +213,7 @@ def test_ctrl_c_ends_in_good_order(
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)
     options = ["--no-spark", "--workers", "1", "--output", str(tmp_path / "out")]
-    assert run(["sweep", "--grid", str(grid), "--seeds", "2", *options]) == command.INTERRUPTED
+    assert run(["sweep", "--grid", str(grid), "--seeds", "2", *options]) == command.EXIT_INTERRUPTED
     out, err = capsys.readouterr()
     assert "what is under way is still kept" in err
     assert "8 runs are still to do: the same command goes on" in out

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gapless.cli.app import run
-from gapless.cli.verify import Pace, show
-from pyspark_gapless.verify.verdict import Finding, Verdict
+from gapless.cli.verify import CheckProgress, show
+from pyspark_gapless.verify.verdict import CheckResult, TraceVerdict
 from tests.cli.lacking import without
 
 
@@ -50,12 +50,12 @@ def test_a_person_sees_the_table_and_the_rows_around(capsys: pytest.CaptureFixtu
         "reason": "",
     }
     row |= {"low": 0, "delivered": 0, "high": 0, "here": True}
-    verdict = Verdict(
-        events=12345, lives=2, seeds=1, span_ns=9, mode="full", simulated=False, seconds=1.0
+    verdict = TraceVerdict(
+        events=12345, incarnations=2, seeds=1, span_ns=9, mode="full", simulated=False, seconds=1.0
     )
     verdict.checks = [
-        Finding("S3", "gapless prefix", "violated", 7, 1),
-        Finding("L4", "cost", "not checked", 0, 0, "real"),
+        CheckResult("S3", "gapless prefix", "violated", 7, 1),
+        CheckResult("L4", "cost", "not checked", 0, 0, "real"),
     ]
     verdict.incomplete = [{"life": "a", "missing_rows": 3, "why": ""}]
     verdict.violations = [
@@ -85,7 +85,7 @@ def test_a_person_sees_the_table_and_the_rows_around(capsys: pytest.CaptureFixtu
 def test_who_waits_is_told_what_for_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, said = [10.0], []
     monkeypatch.setattr("gapless.cli.verify.time.monotonic", lambda: now_s[0])
-    pace = Pace(lambda text, done: said.append((text, done)))
+    pace = CheckProgress(lambda text, done: said.append((text, done)))
     for check, rows, took_s in (("read", 0, 1.0), ("S1", 3000, 3.0), ("S2", 10, 0.0)):
         pace(check, rows)
         now_s[0] += took_s
@@ -93,9 +93,11 @@ def test_who_waits_is_told_what_for_and_how_fast(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_trace_that_shows_nothing_is_not_called_good(capsys: pytest.CaptureFixture[str]) -> None:
-    verdict = Verdict(events=0, lives=0, seeds=0, span_ns=0, mode="full", simulated=False)
-    verdict.checks = [Finding("L1", "delivery", "not checked", 0, 0, "no REST rows")]
-    assert not verdict.is_judged
+    verdict = TraceVerdict(
+        events=0, incarnations=0, seeds=0, span_ns=0, mode="full", simulated=False
+    )
+    verdict.checks = [CheckResult("L1", "delivery", "not checked", 0, 0, "no REST rows")]
+    assert not verdict.has_checks
     show(verdict)
     said = capsys.readouterr().out
     assert "no check could be made" in said

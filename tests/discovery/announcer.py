@@ -10,13 +10,15 @@ import sys
 import time
 
 from gapless.discovery import Discovery
-from gapless.identity import Address, Place
+from gapless.identity import Address, RosterEntry
 from gapless.locator import Locator
 
 
 def main(text: str, node: int, others: int) -> None:
     with Discovery.parse(text, group="orders") as found:
-        found.announce(Place(Address(node, 1), "", Locator.of("127.0.0.1", 7000 + node).encode()))
+        found.announce(
+            RosterEntry(Address(node, 1), "", Locator.of("127.0.0.1", 7000 + node).encode())
+        )
         deadline_s = time.monotonic() + 30
         while len(found.locate(0)) < others and time.monotonic() < deadline_s:
             found.wait(5)

@@ -14,12 +14,12 @@ def main(address: str, interface: str) -> None:
         if pair is None or heard is None:
             heard = None
             continue
-        pair.send.sendto(b"hello", pair.target)
+        pair.send_socket.sendto(b"hello", pair.target)
         if pair is pairs[0]:
             for one in pairs:
                 assert one is not None
-                one.receive.settimeout(5)
-                heard.append(one.receive.recv(10).decode())
+                one.receive_socket.settimeout(5)
+                heard.append(one.receive_socket.recv(10).decode())
     print(json.dumps({"heard": heard, "problems": source.problems.of("")}))
 
 

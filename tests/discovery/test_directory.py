@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.discovery import Directory, Discovery, Problem, Seeds
+from gapless.discovery import Directory, Discovery, DiscoveryProblem, Seeds
 from gapless.errors import ConfigError
 from gapless.identity import group_id
 from gapless.units import NS_PER_S
@@ -78,11 +78,11 @@ def test_an_announced_entry_is_kept_fresh_though_nobody_looks(tmp_path: Path) ->
     a = member(tmp_path, 1, stale_ns=NS_PER_S // 20)
     path = entry(tmp_path, 1)
     first = path.stat().st_ino, path.stat().st_mtime_ns
-    with a._turn:
+    with a._changed:
         rounds = a._done
     # The rounds that follow are begun by the timer alone: nothing here asks for one.
-    with a._turn:
-        assert a._turn.wait_for(
+    with a._changed:
+        assert a._changed.wait_for(
             lambda: a._done == a._wanted and (path.stat().st_ino, path.stat().st_mtime_ns) != first,
             10,
         )
@@ -304,7 +304,7 @@ def test_a_full_disk_is_a_problem_until_there_is_room(tmp_path: Path, scheme: st
         f"mount -t tmpfs -o size=16k none {share}", "inside_full_disk.py", scheme, str(share)
     )
     assert answer["found_while_full"] == ["127.0.0.1:1"]
-    (problem,) = [Problem(*problem) for problem in answer["problems_while_full"]]
+    (problem,) = [DiscoveryProblem(*problem) for problem in answer["problems_while_full"]]
     assert problem.reason == "write"
     assert problem.source.startswith(f"{scheme}://{share}")
     assert "No space left on device" in problem.last

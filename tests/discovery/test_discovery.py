@@ -1,9 +1,9 @@
 import pytest
 
-from gapless.discovery import Discovery, Multicast, Problem, Problems, Seeds
-from gapless.discovery.composite import MOST_MET
+from gapless.discovery import Discovery, DiscoveryProblem, DiscoveryProblems, Multicast, Seeds
+from gapless.discovery.composite import MAX_REMEMBERED
 from gapless.errors import ConfigError, LocalProtocolError
-from gapless.identity import Address, Place
+from gapless.identity import Address, RosterEntry
 from gapless.locator import Locator
 from tests.discovery.places import at, texts
 
@@ -14,9 +14,9 @@ class Broken:
     name = "broken://"
 
     def __init__(self) -> None:
-        self.problems = Problems()
+        self.problems = DiscoveryProblems()
 
-    def announce(self, place: Place) -> None:
+    def announce(self, place: RosterEntry) -> None:
         raise RuntimeError("announce")
 
     def withdraw(self) -> None:
@@ -46,14 +46,14 @@ def test_whoever_was_met_counts_too_within_bounds() -> None:
     found = Discovery([Seeds(["192.0.2.1:1"])])
     found.announce(at("192.0.2.9:1"))
     for text in ("192.0.2.1:1", "192.0.2.2:1", "192.0.2.9:1", "192.0.2.2:1"):
-        found.meet(Locator.parse(text))
+        found.remember(Locator.parse(text))
     assert texts(found.locate(0)) == ["192.0.2.1:1", "192.0.2.2:1"]
-    for port in range(1, MOST_MET):
-        found.meet(Locator.of("192.0.2.3", port))
+    for port in range(1, MAX_REMEMBERED):
+        found.remember(Locator.of("192.0.2.3", port))
     assert texts(found.locate(0))[:2] == ["192.0.2.1:1", "192.0.2.2:1"]
-    found.meet(Locator.of("192.0.2.3", MOST_MET))
+    found.remember(Locator.of("192.0.2.3", MAX_REMEMBERED))
     assert texts(found.locate(0))[:2] == ["192.0.2.1:1", "192.0.2.3:1"]
-    assert len(found.locate(0)) == 1 + MOST_MET
+    assert len(found.locate(0)) == 1 + MAX_REMEMBERED
 
 
 def test_a_source_that_breaks_stops_no_other() -> None:
@@ -63,7 +63,7 @@ def test_a_source_that_breaks_stops_no_other() -> None:
     assert not found.wait(10)
     found.withdraw()
     found.close()
-    assert found.problems() == [Problem("broken://", "failed", 5, "RuntimeError: close")]
+    assert found.problems() == [DiscoveryProblem("broken://", "failed", 5, "RuntimeError: close")]
 
 
 def test_problems_are_told_by_source_and_reason() -> None:
@@ -73,9 +73,9 @@ def test_problems_are_told_by_source_and_reason() -> None:
         two.problems.add(reason, text)
     one.problems.add("c", "other")
     assert found.problems() == [
-        Problem("seeds://192.0.2.1:1", "c", 1, "other"),
-        Problem("seeds://192.0.2.2:1", "a", 1, "only"),
-        Problem("seeds://192.0.2.2:1", "b", 2, "second"),
+        DiscoveryProblem("seeds://192.0.2.1:1", "c", 1, "other"),
+        DiscoveryProblem("seeds://192.0.2.2:1", "a", 1, "only"),
+        DiscoveryProblem("seeds://192.0.2.2:1", "b", 2, "second"),
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_place_without_a_locator_is_the_callers_mistake() -> None:
         with pytest.raises(
             LocalProtocolError, match="a place that is announced needs a locator that others reach"
         ):
-            Discovery([Seeds(["192.0.2.1:1"])]).announce(Place(Address(1, 1), "", locator))
+            Discovery([Seeds(["192.0.2.1:1"])]).announce(RosterEntry(Address(1, 1), "", locator))
 
 
 def test_the_same_source_twice_is_a_mistake() -> None:

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 
-from gapless.discovery import Discovery, Multicast, Pair, default_group
+from gapless.discovery import Discovery, Multicast, MulticastSockets, default_group
 from tests.discovery.networks import free_port, need_multicast
 from tests.discovery.processes import in_namespace
 
@@ -32,27 +32,27 @@ def port() -> int:
 
 def open_on_loopback(
     port: int, address: str = "239.255.77.1", interface: str = "127.0.0.1"
-) -> Pair:
+) -> MulticastSockets:
     source = Multicast(address, port, interface=interface)
     pair = source.open()
     assert pair is not None, source.problems.of(source.name)
-    pair.receive.settimeout(5)
+    pair.receive_socket.settimeout(5)
     return pair
 
 
 @pytest.fixture(params=["127.0.0.1", "lo"])
-def pairs(port: int, request: pytest.FixtureRequest) -> Iterator[list[Pair]]:
+def pairs(port: int, request: pytest.FixtureRequest) -> Iterator[list[MulticastSockets]]:
     opened = [open_on_loopback(port, interface=request.param) for _ in range(3)]
     yield opened
     for pair in opened:
         pair.close()
 
 
-def test_what_one_sends_all_hear_on_one_machine(pairs: list[Pair]) -> None:
+def test_what_one_sends_all_hear_on_one_machine(pairs: list[MulticastSockets]) -> None:
     for number, pair in enumerate(pairs):
-        pair.send.sendto(b"from %d" % number, pair.target)
+        pair.send_socket.sendto(b"from %d" % number, pair.target)
     for pair in pairs:
-        heard = [pair.receive.recv(100) for _ in pairs]
+        heard = [pair.receive_socket.recv(100) for _ in pairs]
         assert sorted(heard) == [b"from 0", b"from 1", b"from 2"]
 
 
@@ -64,11 +64,11 @@ def test_a_transport_may_send_with_its_own_socket(port: int) -> None:
         own.bind(("127.0.0.1", 0))
         pair = Multicast("239.255.77.1", port, interface="127.0.0.1", ttl=0).open(own)
         assert pair is not None
-        assert pair.send is own
+        assert pair.send_socket is own
         assert own.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 0
-        pair.send.sendto(b"hello", pair.target)
-        assert listener.receive.recvfrom(100) == (b"hello", own.getsockname())
-        pair.receive.close()
+        pair.send_socket.sendto(b"hello", pair.target)
+        assert listener.receive_socket.recvfrom(100) == (b"hello", own.getsockname())
+        pair.receive_socket.close()
 
 
 def test_another_group_on_the_same_port_is_not_heard(port: int) -> None:
@@ -76,19 +76,19 @@ def test_another_group_on_the_same_port_is_not_heard(port: int) -> None:
         closing(open_on_loopback(port, "239.255.77.1")) as one,
         closing(open_on_loopback(port, "239.255.77.2")) as two,
     ):
-        two.send.sendto(b"for two", two.target)
-        one.send.sendto(b"for one", one.target)
-        assert one.receive.recv(100) == b"for one"
-        assert two.receive.recv(100) == b"for two"
+        two.send_socket.sendto(b"for two", two.target)
+        one.send_socket.sendto(b"for one", one.target)
+        assert one.receive_socket.recv(100) == b"for one"
+        assert two.receive_socket.recv(100) == b"for two"
 
 
 def test_ttl_and_loop_are_set(port: int) -> None:
     pair = Multicast("239.255.77.1", port, interface="127.0.0.1", ttl=7).open()
     assert pair is not None
-    assert pair.send.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
-    assert pair.send.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP) == 1
-    assert not pair.send.getblocking()
-    assert not pair.receive.getblocking()
+    assert pair.send_socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
+    assert pair.send_socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP) == 1
+    assert not pair.send_socket.getblocking()
+    assert not pair.receive_socket.getblocking()
     pair.close()
 
 

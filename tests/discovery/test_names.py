@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from gapless.discovery import Discovery, Dns, Seeds
-from gapless.discovery.source import MOST_LOCATORS
+from gapless.discovery.source import MAX_LOCATORS
 from gapless.units import NS_PER_S
 from tests.discovery.places import at, settled, texts
 
@@ -95,7 +95,7 @@ def test_a_record_that_leads_nowhere_is_left_out() -> None:
 def test_a_flood_of_records_is_cut() -> None:
     dns = Dns("orders:1-1000", resolve=Book(orders=[f"192.0.2.{last}" for last in range(1, 9)]))
     assert dns.wait(10)
-    assert len(dns.locate(0)) == MOST_LOCATORS
+    assert len(dns.locate(0)) == MAX_LOCATORS
     assert [problem.reason for problem in dns.problems.of("")] == ["crowded"]
     dns.close()
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from gapless.config import Config
-from gapless.discovery import Discovery, Pair
+from gapless.discovery import Discovery, MulticastSockets
 from gapless.errors import RemoteProtocolError
-from gapless.identity import Address, Place, group_id
+from gapless.identity import Address, RosterEntry, group_id
 from gapless.locator import Locator
-from gapless.protocol.member import Participant
-from gapless.protocol.ready import WORLD, Located, Ready
+from gapless.protocol.member import Member
+from gapless.protocol.ready import ANYONE, Located, Ready
 from gapless.wire.codec import decode
 
 QUICK = Config.make(
@@ -41,12 +41,12 @@ class UdpMember:
         self.socket.setblocking(False)
         self.socket.bind((host, 0))
         self.locator = Locator.from_sockaddr(self.socket.getsockname())
-        self.place = Place(Address(node, 1), "", self.locator.encode())
-        self.participant = Participant(
+        self.place = RosterEntry(Address(node, 1), "", self.locator.encode())
+        self.participant = Member(
             self.place.address, group_id("orders"), QUICK, Random(node), locator=self.place.locator
         )
         self.discovery = Discovery()
-        self.pairs: list[Pair] = []
+        self.pairs: list[MulticastSockets] = []
         self.book: dict[Address, Locator] = {}
         self.received: list[tuple[Address, bytes]] = []
         self.deadline_ns: int | None = None
@@ -83,10 +83,10 @@ class UdpMember:
     def meet(self, address: Address, locator: Locator) -> None:
         """Take note of where a member is, or could be."""
         self.book[address] = locator
-        self.discovery.meet(locator)
+        self.discovery.remember(locator)
 
     def _targets(self, to: Address | None) -> list[tuple[str, int] | tuple[str, int, int, int]]:
-        if to == WORLD:
+        if to == ANYONE:
             known, own = self.discovery.locate(time.monotonic_ns()), self.locator.family
             return [pair.target for pair in self.pairs] + [
                 place.sockaddr for place in known if place.family == own
@@ -107,12 +107,12 @@ class UdpMember:
             return
         if said.sender not in self.book and said.group == self.participant.group:
             self.meet(said.sender, Locator.from_sockaddr(source))
-        self.work(self.participant.hear(said, time.monotonic_ns()))
+        self.work(self.participant.receive_decoded(said, time.monotonic_ns()))
 
     def close(self) -> None:
         """Let go of everything."""
         self.discovery.close()
-        for one in [self.socket, *(pair.receive for pair in self.pairs)]:
+        for one in [self.socket, *(pair.receive_socket for pair in self.pairs)]:
             one.close()
 
 
@@ -121,7 +121,7 @@ def pump(members: Sequence[UdpMember], until: Callable[[], bool], timeout_s: flo
     deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
     with selectors.DefaultSelector() as selector:
         for member in members:
-            for one in [member.socket, *(pair.receive for pair in member.pairs)]:
+            for one in [member.socket, *(pair.receive_socket for pair in member.pairs)]:
                 selector.register(one, selectors.EVENT_READ, member)
         while not until():
             now_ns = time.monotonic_ns()

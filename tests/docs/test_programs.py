@@ -12,13 +12,13 @@ import pytest
 from mkdocs.utils.yaml import yaml_load
 
 from gapless import blocking
-from gapless.config import KNOBS
+from gapless.config import SETTINGS
 from gapless.metrics import prometheus as metrics
 from gapless.metrics.prometheus import prometheus
 from gapless.protocol import ready
-from gapless.sim import Group
+from gapless.sim import SimulatedGroup
 from gapless.spool.collector import Collector
-from gapless.transport import MemoryNetwork
+from gapless.transport import InProcessNetwork
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "docs" / "quickstart.md"
@@ -119,7 +119,7 @@ def test_every_figure_of_the_alerts_is_one_that_members_serve(tmp_path: Path) ->
     named = {name for rule in rules for name in re.findall(r"gapless_\w+", rule["expr"])}
     assert len(rules) > 10
     network, quick = (
-        MemoryNetwork(),
+        InProcessNetwork(),
         {"found_after": "50ms", "join_interval": "20ms", "capacity": 4},
     )
     with (
@@ -128,7 +128,7 @@ def test_every_figure_of_the_alerts_is_one_that_members_serve(tmp_path: Path) ->
     ):
         group.wait_for("collector", timeout=20)
         group.send_many([b"more than the window takes"] * 50, timeout=20)
-        served = prometheus([group.look(), collector.look()])
+        served = prometheus([group.look(), collector.snapshot()])
     known = set(re.findall(r"^(gapless_\w+)", served, re.MULTILINE)) | {
         f"gapless_{name}" for name in metrics._HELP
     }
@@ -152,7 +152,7 @@ def test_every_knob_of_the_page_exists() -> None:
         for cell in re.findall(r"^\|[^|]*\|([^|]*)\|", table, re.MULTILINE)
         for name in re.findall(r"`(\w+)", cell)
     }
-    assert turned - {"rmem_max", "MALLOC_TRIM_THRESHOLD_"} <= set(KNOBS)
+    assert turned - {"rmem_max", "MALLOC_TRIM_THRESHOLD_"} <= set(SETTINGS)
     assert len(turned) > 15
 
 
@@ -160,7 +160,7 @@ def test_every_knob_of_the_page_exists() -> None:
 def test_what_is_in_flight_over_the_round_trip_is_the_rate(senders: int) -> None:
     """The formula of the page, on a path of 10 ms there and back, with the buffers that an untouched kernel grants."""
     buffer_bytes, round_trip_s = 208 << 10, 0.010
-    group = Group(3, delay="5ms", receive_buffer_bytes=buffer_bytes)
+    group = SimulatedGroup(3, delay="5ms", receive_buffer_bytes=buffer_bytes)
     for name in "ab"[:senders]:
         group[name].send(*[bytes(1000)] * (12_000 // senders))
     group.settle()

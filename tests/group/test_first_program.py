@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gapless.discovery import Directory, Multicast
-from gapless.group.join_options import meeting_place, read_discovery
+from gapless.group.join_options import local_rendezvous, read_discovery
 from tests.transport.processes import ENVIRONMENT, ROOT
 
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
@@ -89,16 +89,16 @@ def test_members_of_one_machine_meet_in_a_directory_of_their_user(
     with read_discovery(None, "orders") as discovery:
         assert [type(source) for source in discovery.sources] == [Multicast, Directory]
     place = tmp_path / f"gapless-{os.getuid()}"
-    assert meeting_place() == place
+    assert local_rendezvous() == place
     assert place.stat().st_mode & 0o777 == 0o700
     place.chmod(0o777)
-    assert meeting_place() is None, "others could write there"
+    assert local_rendezvous() is None, "others could write there"
     assert "is not a directory that this user alone can write to" in caplog.text
     place.rmdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     place.symlink_to(elsewhere)
-    assert meeting_place() is None, "somebody has put a link there"
+    assert local_rendezvous() is None, "somebody has put a link there"
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    assert meeting_place() is None
+    assert local_rendezvous() is None
     assert "do not meet in" in caplog.text

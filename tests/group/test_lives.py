@@ -69,7 +69,7 @@ def test_one_that_is_expelled_comes_back_and_its_program_sees_it() -> None:
             message = await one.receive(20)
             assert message is not None
             assert (message.sender, message.payload) == (last.me, b"back")
-            assert (await last.health()).lives == 2
+            assert (await last.health()).incarnations == 2
 
     run(story())
 
@@ -128,7 +128,7 @@ def test_a_machine_that_fails_ends_its_group_and_no_other() -> None:
             gapless.join("tests", **options(ports)) as one,
             gapless.join("others", **options(free_ports(1))) as other,
         ):
-            one._own.handle._seat.put = broken  # type: ignore[method-assign, assignment]
+            one._session.handle._runtime.collect = broken  # type: ignore[method-assign, assignment]
             with pytest.raises(GaplessError, match="has failed: ZeroDivisionError: planted"):
                 await one.receive(20)
             health = await one.health()
@@ -256,7 +256,7 @@ def test_durable_names() -> None:
                 if isinstance(event, gapless.ViewChange) and event.left:
                     break
             await one.send_many([b"1", b"2", b"3"], loopback=False)
-            assert [holder.name for holder in (await one.explain()).holders] in (["billing"], [])
+            assert [holder.name for holder in (await one.explain()).blockers] in (["billing"], [])
             async with gapless.join("tests", name="billing", **options(ports)) as two:
                 assert await read(two, 3) == [b"1", b"2", b"3"], "what was sent while it was away"
 

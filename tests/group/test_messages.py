@@ -151,9 +151,9 @@ def test_a_reader_that_stops_slows_the_sender_and_loses_nothing() -> None:
             assert 32 <= accepted <= 32 + 16, "what waits at the reader, and the window"
             assert await one.try_send(b"no room") is None
             explanation = await one.explain()
-            assert [holder.member for holder in explanation.holders] == [two.me]
+            assert [holder.member for holder in explanation.blockers] == [two.me]
             assert f"held by {two.me} has acknowledged up to 16" in str(explanation)
-            assert (await two.explain()).application_holds
+            assert (await two.explain()).application_blocks
             assert not (await two.health()).ok
             waiting = asyncio.create_task(one.send(b"last"))
             assert await read(two, accepted + 1) == [
@@ -264,7 +264,7 @@ def test_acknowledged_to_one_that_leaves() -> None:
             await two.send(b"fills the inbox of two", to=two.me)
             sent = await one.send(b"x", to=two.me, mode="acknowledged")
             gone = two.me
-            two._own.handle.stop()
+            two._session.handle.stop()
             with pytest.raises(UndeliveredError) as raised:
                 await sent.delivered(30)
             assert raised.value.members == (gone,)
@@ -277,7 +277,7 @@ def test_acknowledged_to_one_that_leaves() -> None:
 def test_views_and_messages_come_in_one_order() -> None:
     async def story() -> None:
         async with company(1) as (one,):
-            ports = [one._own.handle.transport.locator.port]
+            ports = [one._session.handle.transport.locator.port]
             joiner = gapless.join(
                 "tests",
                 host="127.0.0.1",

@@ -7,7 +7,7 @@ from typing import Any
 import gapless
 from gapless import blocking
 from gapless.errors import TimedOutError
-from gapless.group.sink_dedup import SINK, Row
+from gapless.group.sink_dedup import SINK, SinkRowId
 from tests.group.company import WITHIN_S, company, options, read, run, threads
 from tests.transport.networks import free_ports
 
@@ -16,7 +16,7 @@ def publish(rows: range, query: str = "q", batch: int = 0) -> dict[str, Any]:
     """Return what to hand to send_many."""
     return {
         "payloads": [b"%d" % row for row in rows],
-        "headers": [{SINK: Row(query, batch, 0, row).encode()} for row in rows],
+        "headers": [{SINK: SinkRowId(query, batch, 0, row).encode()} for row in rows],
         "mode": "acknowledged",
     }
 

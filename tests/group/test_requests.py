@@ -150,7 +150,7 @@ def test_a_cancelled_request_is_forgotten() -> None:
                 await request.reply(b"nobody waits")
                 break
             assert waiting.cancelled()
-            assert one._own.inbox.pending._waiting == {}
+            assert one._session.inbox.pending._waiting == {}
             await two.send(b"after", to=one.me)
             assert await read(one, 1) == [b"after"]
 

@@ -17,7 +17,7 @@ from gapless.config import Config
 from gapless.identity import Address, View
 from gapless.protocol.ready import (
     GROUP,
-    ONE,
+    UNICAST,
     UNRELIABLE,
     Delivery,
     Event,
@@ -25,7 +25,7 @@ from gapless.protocol.ready import (
     StateReceived,
     StateWanted,
 )
-from gapless.protocol.state_transfer.endpoint import Stateful
+from gapless.protocol.state_transfer.endpoint import StateTransferEndpoint
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Datagram, Frame, StateAsk, StateChunk, StateOffer, StatePull
 
@@ -78,7 +78,7 @@ class App:
     def deliver(self, delivery: Delivery) -> None:
         """Take a delivery in."""
         self.deliveries.append(delivery)
-        book = {ONE: self.direct, UNRELIABLE: self.unreliable}.get(delivery.kind, self.log)
+        book = {UNICAST: self.direct, UNRELIABLE: self.unreliable}.get(delivery.kind, self.log)
         book += delivery.messages()
         self.got += delivery.message_count
 
@@ -107,7 +107,7 @@ class Company:
         self.loss, self.twice, self.delay_ns = loss, twice, delay_ns
         self.padding = padding
         self.now_ns = SECOND
-        self.members: dict[str, Stateful] = {}
+        self.members: dict[str, StateTransferEndpoint] = {}
         self.apps: dict[str, App] = {}
         self.view_names = ""
         self.number = 0
@@ -122,7 +122,7 @@ class Company:
             self.view(names)
         self.run_for(SECOND)
 
-    def __getitem__(self, name: str) -> Stateful:
+    def __getitem__(self, name: str) -> StateTransferEndpoint:
         return self.members[name]
 
     # What happens
@@ -130,12 +130,12 @@ class Company:
     def add(self, name: str, *, state: bool = False, **knobs: Any) -> None:
         """Begin a life."""
         config = self.config.replace(**knobs) if knobs else self.config
-        self.members[name] = Stateful(
+        self.members[name] = StateTransferEndpoint(
             address(name), GROUP_ID, config, Random(f"{name} {self.rng.random()}")
         )
         self.apps[name] = App(self.padding)
         if state:
-            self.members[name].want_state()
+            self.members[name].request_state()
 
     def enter(self, names: str, *, lag_ns: int = 5 * MS, **knobs: Any) -> None:
         """Let new members join that want the state; the others learn of it up to ``lag_ns`` later."""
@@ -172,9 +172,12 @@ class Company:
 
     def receive(self, name: str, sender: str, *frames: Frame) -> None:
         """Hand a member a datagram, past the network."""
-        self.step(name, lambda m: m.hear(Datagram(GROUP_ID, address(sender), frames), self.now_ns))
+        self.step(
+            name,
+            lambda m: m.receive_decoded(Datagram(GROUP_ID, address(sender), frames), self.now_ns),
+        )
 
-    def step(self, name: str, act: Callable[[Stateful], Ready]) -> Ready:
+    def step(self, name: str, act: Callable[[StateTransferEndpoint], Ready]) -> Ready:
         """Give a member one input and work through what it answers."""
         member, app = self.members[name], self.apps[name]
         ready = act(member)
@@ -191,7 +194,7 @@ class Company:
         for delivery in ready.deliveries:
             app.deliver(delivery)
         for event in ready.events:
-            assert not isinstance(event, StateWanted) or not member.state.holding, (
+            assert not isinstance(event, StateWanted) or not member.state_transfer.is_holding, (
                 "who waits has nothing to give"
             )
             if isinstance(event, StateWanted) and app.answers:

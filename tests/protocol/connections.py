@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from gapless.identity import Address, Marks, View
-from gapless.protocol.endpoint import Member
-from gapless.protocol.ready import ONE, Connected
+from gapless.protocol.endpoint import Endpoint
+from gapless.protocol.ready import UNICAST, Connected
 from gapless.run import Run
-from gapless.wire.frames import CONNECTION, Data
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Data
 from tests.protocol.driver import GROUP, NAMES, Group
 
 rows = pytest.mark.parametrize("row", ["unicast3", "unicast", "unicast2"])
 """Runs a test with every protocol for messages to one member."""
 IDLE: dict[str, Any] = {"conn_expiry_timeout": "1s", "conn_close_timeout": "2s"}
 """Knobs of connections that close soon when they are idle."""
-EPOCH = CONNECTION + 500
+EPOCH = FIRST_CONNECTION_EPOCH + 500
 """An epoch for frames made by hand."""
 
 
@@ -48,7 +48,7 @@ def got(group: Group, at: str, origin: str) -> list[bytes]:
     highest: dict[int, int] = {}
     messages: list[bytes] = []
     for delivery in group.deliveries[NAMES[at]]:
-        if delivery.origin == NAMES[origin] and delivery.kind == ONE:
+        if delivery.origin == NAMES[origin] and delivery.kind == UNICAST:
             assert delivery.first > highest.get(delivery.epoch, 0), "nothing is delivered twice"
             highest[delivery.epoch] = delivery.last
             messages += delivery.messages()
@@ -73,11 +73,11 @@ def states(group: Group, at: str, *, outgoing: bool) -> list[str]:
 
 def close(group: Group, by: str, to: str) -> None:
     """Close the connection from one member to another."""
-    group.step(NAMES[by], lambda m: m.close(NAMES[to], group.now_ns))
+    group.step(NAMES[by], lambda m: m.close_connection(NAMES[to], group.now_ns))
 
 
 def restart(group: Group, name: str) -> None:
     """Give a member a new life under the same address, incarnation included; it knows nothing."""
     me, view = group[name].me, View.of(1, *group.addresses)
-    group.members[me] = Member(me, GROUP, group.config, Random(f"again {name}"), tracing=True)
+    group.members[me] = Endpoint(me, GROUP, group.config, Random(f"again {name}"), tracing=True)
     group.install(view, [me], digest=dict.fromkeys(group.addresses, Marks(0, 0, 0)))

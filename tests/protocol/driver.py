@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from gapless.config import Config
 from gapless.identity import Address, Digest, Marks, View
-from gapless.protocol.endpoint import Member
-from gapless.protocol.ready import OUT_OF_BAND, Delivery, Event, Ready, Step
+from gapless.protocol.endpoint import Endpoint
+from gapless.protocol.ready import OUT_OF_BAND, Delivery, Event, Ready, TraceEntry
 from gapless.run import Run
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Data, Frame, OutOfBand
@@ -65,7 +65,9 @@ class Group:
         self.config = Config.make(**knobs)
         self.addresses = [A, B, C, D][:members]
         self.members = {
-            address: Member(address, GROUP, self.config, Random(f"{seed} {address}"), tracing=True)
+            address: Endpoint(
+                address, GROUP, self.config, Random(f"{seed} {address}"), tracing=True
+            )
             for address in self.addresses
         }
         self.now_ns = SECOND
@@ -74,19 +76,19 @@ class Group:
         self.sent: list[Sent] = []
         self.deliveries: dict[Address, list[Delivery]] = {address: [] for address in self.addresses}
         self.events: dict[Address, list[Event]] = {address: [] for address in self.addresses}
-        self.steps: dict[Address, list[Step]] = {address: [] for address in self.addresses}
+        self.steps: dict[Address, list[TraceEntry]] = {address: [] for address in self.addresses}
         self._flying: list[tuple[int, int, Address, bytes]] = []
         self._order = count()
         if start:
             view = View.of(1, *self.addresses)
             self.install(view, self.addresses, digest=dict.fromkeys(self.addresses, Marks(0, 0, 0)))
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> Endpoint:
         return self.members[NAMES[name]]
 
     # Inputs
 
-    def step(self, member: Address, act: Callable[[Member], Ready]) -> Ready:
+    def step(self, member: Address, act: Callable[[Endpoint], Ready]) -> Ready:
         """Give a member one input and put what it answers on the network."""
         machine = self.members[member]
         ready = act(machine)
@@ -132,14 +134,14 @@ class Group:
         for member in members or view.members:
             self.step(member, lambda m: m.install(view, self.now_ns, digest, **places))
 
-    def crash(self, address: Address) -> Member:
+    def crash(self, address: Address) -> Endpoint:
         """Let a member end without a word; what is on its way to it is lost."""
         self.addresses.remove(address)
         return self.members.pop(address)
 
-    def begin(self, address: Address, *, resume: Mapping[Address, int] | None = None) -> Member:
+    def begin(self, address: Address, *, resume: Mapping[Address, int] | None = None) -> Endpoint:
         """Begin another life, which has no view yet; with ``resume`` it is that of a durable member."""
-        member = Member(address, GROUP, self.config, Random(f"{address}"), tracing=True)
+        member = Endpoint(address, GROUP, self.config, Random(f"{address}"), tracing=True)
         if resume is not None:
             member.resume(resume)
         self.addresses.append(address)
@@ -230,7 +232,7 @@ class Group:
         end_ns = self.now_ns + within_ns
         while (next_ns := self._next_ns()) is not None:
             assert next_ns <= end_ns, (
-                f"not settled: {[(str(a), m.armed()) for a, m in self.members.items()]}"
+                f"not settled: {[(str(a), m.armed_timers()) for a, m in self.members.items()]}"
             )
             self.run_until(next_ns)
 

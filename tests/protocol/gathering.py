@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.config import Config
 from gapless.identity import Address, group_id
-from gapless.protocol.member import Participant
-from gapless.protocol.ready import WORLD, Expelled, Left, Ready, ViewInstalled
+from gapless.protocol.member import Member
+from gapless.protocol.ready import ANYONE, Expelled, Left, Ready, ViewInstalled
 from gapless.wire import decode
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Host:
         self.name = name
         self.node = ord(name[0]) - ord("a") + 1
         self.incarnation = 0
-        self.member: Participant | None = None
+        self.member: Member | None = None
         self.paused = False
         self.inbox: list[bytes] = []
         self.events: list[Any] = []
@@ -74,14 +74,14 @@ class Gathering:
         self._serial = 0
         self.hosts = {chr(ord("a") + at): Host(chr(ord("a") + at)) for at in range(count)}
 
-    def __getitem__(self, name: str) -> Participant:
+    def __getitem__(self, name: str) -> Member:
         member = self.hosts[name].member
         assert member is not None
         return member
 
     # What happens to members
 
-    def start(self, where: str, **options: Any) -> Participant:
+    def start(self, where: str, **options: Any) -> Member:
         """Begin a life at ``where``."""
         host = self.hosts[where]
         host.incarnation += 1
@@ -89,7 +89,7 @@ class Gathering:
         host.inbox = []
         host.options = options
         address = Address(host.node, host.incarnation)
-        host.member = Participant(
+        host.member = Member(
             address,
             GROUP,
             self.config,
@@ -217,7 +217,7 @@ class Gathering:
             said = decode(datagram)
             self.sent += ((self.now_ns, name, frame) for frame in said.frames)
             for target in self.hosts.values():
-                if target is host or (to is not None and to != WORLD and target.node != to.node):
+                if target is host or (to is not None and to != ANYONE and target.node != to.node):
                     continue
                 if self._cut(name, target.name) or self.loses():
                     continue

@@ -21,7 +21,7 @@ from gapless.protocol.ready import (
     ViewInstalled,
 )
 from gapless.run import ACKED, Run
-from gapless.wire.frames import Ack, Data, Gone, Nak, Progress, Tail, Vote
+from gapless.wire.frames import Ack, Data, Gone, Nak, StreamProgress, Tail, Vote
 from tests.protocol.driver import MS, NAMES, SECOND, A, B, C, D, Group, frames
 
 ACKNOWLEDGED = Mode.ACKNOWLEDGED
@@ -204,7 +204,7 @@ def test_i20_at_most_a_few_wait_and_the_rest_is_repaired() -> None:
     for at in range(5):
         group.send("a", b"%d" % at)
     group.run_for(5 * MS)
-    assert len(group["b"].early) == 2
+    assert len(group["b"].future_view_buffer) == 2
     assert dropped(group, "b", "early") == 3
     group.install(View.of(2, A, B), [B])
     group.settle()
@@ -225,7 +225,7 @@ def test_i20_the_same_message_sent_again_waits_once() -> None:
     group.send("a", b"1", mode=ACKNOWLEDGED)
     group.run_for(5 * SECOND)
     assert len(group.data("a", repair=True)) > 3
-    assert len(group["b"].early) == 1
+    assert len(group["b"].future_view_buffer) == 1
     assert group.frames(Ack) == []  # an ack says: delivered (V-05)
     group.install(View.of(2, A, B), [B])
     group.settle()
@@ -248,9 +248,9 @@ def test_i20_what_one_who_joins_sent_in_the_later_view_waits_too() -> None:
 def test_i20_what_a_stranger_says_of_a_later_view_is_dropped_if_it_does_not_join() -> None:
     group = classic()
     group.receive("b", D, of_view(D, 2, 1), of_view(C, 2, 1))
-    assert len(group["b"].early) == 1  # what it says of others is nothing
+    assert len(group["b"].future_view_buffer) == 1  # what it says of others is nothing
     group.install(View.of(2, A, B))
-    assert len(group["b"].early) == 0
+    assert len(group["b"].future_view_buffer) == 0
     assert dropped(group, "b", "view") == 1
     assert group.deliveries[B] == []
 
@@ -539,7 +539,7 @@ def test_v06_late_frames_of_an_old_view_change_nothing() -> None:
         Nak(A, ((1, 3),), 1),
         Nak(A, (), 1),
         Ack(A, 1, 1000, 1),
-        Vote(B, 1, (Progress(A, 3, 3),)),
+        Vote(B, 1, (StreamProgress(A, 3, 3),)),
     ):
         assert frames(group.receive("a", B, frame)) == []
     for late in (Tail(A, 3, 3, None, 0, 1), Gone(A, 3, 1), Tail(A, 3, 9, 5, B.incarnation, 1)):

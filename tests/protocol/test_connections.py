@@ -8,7 +8,7 @@ from gapless.protocol.ready import (
     GivenUp,
     Undelivered,
 )
-from gapless.wire.frames import CONNECTION, Ack, Close, Data, Gone, Nak, Tail
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Gone, Nak, Tail
 from tests.protocol.connections import (
     EPOCH,
     IDLE,
@@ -194,7 +194,7 @@ def test_without_a_close_timeout_a_connection_stays_closing() -> None:
         == states(group, "b", outgoing=False)
         == ["open", "closing"]
     )
-    assert group["a"].armed() == ()
+    assert group["a"].armed_timers() == ()
 
 
 def test_closing_what_is_not_open_does_nothing() -> None:
@@ -224,7 +224,7 @@ def test_sending_after_the_end_begins_a_new_connection(row: str) -> None:
     assert [(frame.run.first, frame.first) for frame in opening] == [(1, True)] * 3
     epochs = [frame.epoch for frame in opening]
     assert epochs == sorted(set(epochs))
-    assert all(epoch >= CONNECTION for epoch in epochs)
+    assert all(epoch >= FIRST_CONNECTION_EPOCH for epoch in epochs)
     assert got(group, "b", "a") == [
         b"first",
         b"and more",
@@ -401,7 +401,7 @@ def test_p09_what_is_kept_of_an_unknown_connection_is_bounded() -> None:
     group = pair(become_server_queue_size=50)
     for seqno in range(2, 502):
         group.receive("b", A, one(A, seqno))
-    assert len(group["b"].connections._unknown[A].frames) == 50
+    assert len(group["b"].connections._unconfirmed[A].frames) == 50
     assert group["b"].counters["dropped.early"] == 450
 
 
@@ -425,9 +425,9 @@ def test_p09_what_is_kept_expires_with_the_question() -> None:
     group.receive("b", A, one(A, 2, b"x", b"y"))
     group.settle()
     assert len(group.frames(Nak)) == 8
-    assert group["b"].connections._unknown == {}
+    assert group["b"].connections._unconfirmed == {}
     assert group["b"].counters["dropped.early"] == 2
-    assert group["b"].armed() == ()
+    assert group["b"].armed_timers() == ()
 
 
 @pytest.mark.behaviour("P-09")

@@ -55,7 +55,7 @@ def gone(
     """Let the reader crash, and the others have a view that keeps its place."""
     if last in group.members:
         group.crash(last)
-    group.install(View.of(number, *members), kept={NAME: last})
+    group.install(View.of(number, *members), absent={NAME: last})
 
 
 def back(
@@ -70,7 +70,7 @@ def back(
     group.begin(new, resume=resume or {})
     view = View.of(number, *members)
     for member in (new, *members[:-1]):
-        group.install(view, [member], back={new: last})
+        group.install(view, [member], returning={new: last})
 
 
 def make(**knobs: Any) -> Group:
@@ -117,7 +117,7 @@ def test_a_group_that_only_waits_for_one_that_is_away_is_at_rest() -> None:
     group.settle()
     assert group["a"].is_quiet
     assert group["a"].outbound.delivered_by_members
-    assert group["a"].armed() == ()
+    assert group["a"].armed_timers() == ()
     sent = len(group.sent)
     group.run_for(30 * SECOND)
     assert group.sent[sent:] == []
@@ -128,7 +128,7 @@ def test_nothing_is_sent_to_one_that_is_away() -> None:
     group = make()
     group.crash(C)
     send(group, 4, 6, mode=Mode.ACKNOWLEDGED)
-    group.install(View.of(2, A, B), kept={NAME: C})
+    group.install(View.of(2, A, B), absent={NAME: C})
     before = len(group.sent)
     group.lose(Data, to="b", times=2)
     send(group, 7, 9, mode=Mode.ACKNOWLEDGED)
@@ -143,7 +143,7 @@ def test_acknowledged_sends_wait_for_one_that_is_away() -> None:
     ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
     group.settle()
     assert group["a"].outbound.delivered_by_members
-    assert group["a"].armed() == ()
+    assert group["a"].armed_timers() == ()
     assert not group.told("a", Acknowledged)
     back(group)
     group.settle()
@@ -284,7 +284,7 @@ def test_a_new_life_of_a_sender_keeps_everything_from_its_first_message_on() -> 
     gone(group)
     group.crash(A)
     group.begin(A2)
-    group.install(View.of(3, B, A2), kept={NAME: C})
+    group.install(View.of(3, B, A2), absent={NAME: C})
     group.step(A2, lambda m: m.send(numbers(1, 3), group.now_ns))
     group.settle()
     assert group.members[A2].outbound.window.marks == Marks(0, 3, 3)
@@ -300,7 +300,7 @@ def test_a_sender_that_never_saw_the_reader_keeps_from_where_it_is() -> None:
     send(group, 1, 4)
     group.run_for(5 * MS)
     assert group["a"].outbound.window.low == 0
-    group.install(View.of(2, A, B), kept={NAME: C})
+    group.install(View.of(2, A, B), absent={NAME: C})
     group.rules.clear()
     send(group, 5, 6)
     group.settle()
@@ -314,13 +314,13 @@ def test_one_is_back_in_the_view_in_which_another_goes() -> None:
     send(group, 1, 3)
     group.settle()
     group.crash(C)
-    group.install(View.of(2, A, B, D), kept={"c": C})
+    group.install(View.of(2, A, B, D), absent={"c": C})
     send(group, 4, 5)
     group.settle()
     group.crash(D)
     send(group, 6, 6)
     group.begin(C2, resume={})
-    group.install(View.of(3, A, B, C2), [C2, A, B], kept={"d": D}, back={C2: C})
+    group.install(View.of(3, A, B, C2), [C2, A, B], absent={"d": D}, returning={C2: C})
     send(group, 7, 7)
     group.settle()
     assert got(group, C2) == numbers(4, 7)
@@ -331,7 +331,7 @@ def test_one_is_back_in_the_view_in_which_another_goes() -> None:
         Held("d", D),
     ]
     group.begin(D2, resume={})
-    group.install(View.of(4, A, B, C2, D2), [D2, A, B, C2], back={D2: D})
+    group.install(View.of(4, A, B, C2, D2), [D2, A, B, C2], returning={D2: D})
     group.settle()
     assert got(group, D2) == numbers(6, 7)
 
@@ -377,8 +377,8 @@ def test_a_sender_that_missed_a_whole_life_of_the_reader_goes_on_from_what_it_kn
     group.run_for(5 * MS)
     group.begin(C3, resume={})
     view = View.of(5, A, B, C3)
-    group.install(view, [C3, A], back={C3: C2})  # nobody told this sender of C2
-    group.install(view, [B], back={C3: C})
+    group.install(view, [C3, A], returning={C3: C2})  # nobody told this sender of C2
+    group.install(view, [B], returning={C3: C})
     group.settle()
     assert got(group, C3) == numbers(4, 5)
 
@@ -414,12 +414,12 @@ def test_the_same_life_goes_on_after_a_partition(named: bool) -> None:
     split = group.rule(lambda sender, receiver, _frame: (sender == C) != (receiver == C))
     send(group, 4, 5)
     group.run_for(MS)
-    group.install(View.of(2, A, B), kept={NAME: C})
+    group.install(View.of(2, A, B), absent={NAME: C})
     group.install(View.of(2, C), [C])
     send(group, 6, 8)
     group.settle()
     group.rules.remove(split)
-    group.install(View.of(3, A, B, C), [C, A, B], back={C: C} if named else {})
+    group.install(View.of(3, A, B, C), [C, A, B], returning={C: C} if named else {})
     send(group, 9, 9)
     group.settle()
     assert got(group, C) == numbers(1, 9)
@@ -434,10 +434,10 @@ def test_what_the_same_life_got_and_could_not_acknowledge_is_not_repeated() -> N
     send(group, 4, 5)
     group.run_for(10 * MS)
     assert got(group, C) == numbers(1, 5)
-    group.install(View.of(2, A, B), kept={NAME: C})
+    group.install(View.of(2, A, B), absent={NAME: C})
     group.install(View.of(2, C), [C])
     group.rules.clear()
-    assert group["a"].outbound.holds.minimum == 3
+    assert group["a"].outbound.retention.minimum == 3
     group.install(View.of(3, A, B, C), [C, A, B])
     send(group, 6, 6)
     group.settle()
@@ -518,11 +518,11 @@ def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
 def test_only_the_places_that_are_furthest_behind_are_released() -> None:
     group = Group(4, capacity=4, on_hold_full="release")
     group.crash(D)
-    group.install(View.of(2, A, B, C), kept={"d": D})
+    group.install(View.of(2, A, B, C), absent={"d": D})
     send(group, 1, 2)
     group.settle()
     group.crash(C)
-    group.install(View.of(3, A, B), kept={"c": C, "d": D})
+    group.install(View.of(3, A, B), absent={"c": C, "d": D})
     send(group, 3, 5)
     group.settle()
     assert group.told("a", Released) == [Released("d", D, "capacity")]
@@ -532,18 +532,18 @@ def test_only_the_places_that_are_furthest_behind_are_released() -> None:
 def test_a_place_that_goes_leaves_what_another_needs() -> None:
     group = Group(4)
     group.crash(D)
-    group.install(View.of(2, A, B, C), kept={"d": D})
+    group.install(View.of(2, A, B, C), absent={"d": D})
     send(group, 1, 2)
     group.settle()
     group.crash(C)
-    group.install(View.of(3, A, B), kept={"c": C, "d": D})
+    group.install(View.of(3, A, B), absent={"c": C, "d": D})
     send(group, 3, 4)
     group.settle()
-    group.install(View.of(4, A, B), kept={"c": C})
+    group.install(View.of(4, A, B), absent={"c": C})
     assert group.told("a", Released) == [Released("d", D, "timeout")]
     assert group["a"].outbound.window.marks == Marks(2, 4, 4)
     group.begin(C2, resume={})
-    group.install(View.of(5, A, B, C2), [C2, A, B], back={C2: C})
+    group.install(View.of(5, A, B, C2), [C2, A, B], returning={C2: C})
     group.settle()
     assert got(group, C2) == numbers(3, 4)
 

@@ -52,11 +52,11 @@ class Town:
             before = self.known.get(member)
             places: dict[str, Any] = {}
             if not self.here:
-                places["kept"] = {NAME: self.reader}
+                places["absent"] = {NAME: self.reader}
             elif before not in {None, self.reader} or (
                 member == self.reader and self.reader.incarnation > 1
             ):
-                places["back"] = {self.reader: before or self.reader}
+                places["returning"] = {self.reader: before or self.reader}
             self.group.install(view, [member], **places)
             self.known[member] = self.reader
 

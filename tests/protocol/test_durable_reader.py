@@ -81,7 +81,7 @@ def test_the_rest_of_a_message_whose_beginning_is_gone_is_lost_and_said_to_be() 
     group.send("a", message)
     group.run_for(4 * MS)
     gone(group)
-    acked = group["a"].outbound.holds.minimum
+    acked = group["a"].outbound.retention.minimum
     assert acked is not None
     assert acked > 1
     back(group, resume={A: 0})
@@ -177,7 +177,7 @@ def test_what_came_before_the_view_is_taken_whatever_view_it_was_sent_in() -> No
         )
     )
     view = View.of(3, A, B, C2)
-    group.install(view, [C2, A, B], back={C2: C})
+    group.install(view, [C2, A, B], returning={C2: C})
     group.run_for(100 * MS)
     assert got(group, C2) == numbers(4, 5)
     assert "dropped.view" not in group.members[C2].counters
@@ -192,10 +192,10 @@ def test_a_digest_does_not_say_where_a_durable_member_goes_on(late: bool) -> Non
     group.begin(C2, resume={A: 3})
     digest = group["b"].digest()
     view = View.of(3, A, B, C2)
-    group.install(view, [C2], None if late else digest, back={C2: C})
+    group.install(view, [C2], None if late else digest, returning={C2: C})
     if late:
         group.step(C2, lambda m: m.set_digest(digest, group.now_ns))
-    group.install(view, [A, B], back={C2: C})
+    group.install(view, [A, B], returning={C2: C})
     group.settle()
     assert got(group, C2) == numbers(4, 5)
 
@@ -217,7 +217,7 @@ def test_a_member_that_a_view_says_is_back_is_durable_by_that() -> None:
     group.begin(C2)
     send(group, 4, 5)
     group.settle()
-    group.install(View.of(3, A, B, C2), [C2, A, B], group["b"].digest(), back={C2: C})
+    group.install(View.of(3, A, B, C2), [C2, A, B], group["b"].digest(), returning={C2: C})
     group.settle()
     assert got(group, C2) == numbers(4, 5)
 
@@ -262,7 +262,7 @@ def test_marks_are_not_forgotten_however_many_there_are() -> None:
     group.begin(C2, resume=marks)
     group.install(View.of(3, B, C2), [C2])
     group.install(View.of(4, C2), [C2])
-    group.install(View.of(5, A, B, C2), [C2, A, B], back={C2: C})
+    group.install(View.of(5, A, B, C2), [C2, A, B], returning={C2: C})
     group.settle()
     assert told(group, C2, Lost) == [Lost(A, 3, 3)]
 
@@ -276,7 +276,7 @@ def test_profiles_without_acks_refuse_to_keep_places(profile: str) -> None:
     with pytest.raises(
         LocalProtocolError, match=r"cannot keep places for \['reader'\].*use profile nakack4"
     ):
-        group["a"].install(View.of(2, A, B), group.now_ns, kept={NAME: C})
+        group["a"].install(View.of(2, A, B), group.now_ns, absent={NAME: C})
     view = group["a"].view
     assert view is not None
     assert view.id.number == 1, "nothing has happened"
@@ -290,12 +290,12 @@ def test_places_that_do_not_fit_the_view_are_refused() -> None:
         LocalProtocolError,
         match=r"3\.1 \('reader'\) is in view 2: only who is away has a kept place",
     ):
-        member.install(View.of(2, A, B, C), SECOND, kept={NAME: C})
+        member.install(View.of(2, A, B, C), SECOND, absent={NAME: C})
     with pytest.raises(
         LocalProtocolError, match=r"3\.2 is not in view 2: it cannot be back from 3\.1"
     ):
-        member.install(View.of(2, A, B), SECOND, back={C2: C})
-    member.install(View.of(2, A, B), SECOND, kept={NAME: C})
+        member.install(View.of(2, A, B), SECOND, returning={C2: C})
+    member.install(View.of(2, A, B), SECOND, absent={NAME: C})
 
 
 def test_marks_that_make_no_sense_are_refused() -> None:
@@ -321,16 +321,16 @@ def test_kept_places_are_part_of_the_state() -> None:
     snapshot = sender.snapshot()
     send(group, 7, 8)
     group.settle()
-    assert not sender.outbound.holds
+    assert not sender.outbound.retention
     released = sender.snapshot()
     assert released != snapshot
     sender.restore(snapshot)
     assert sender.snapshot() == snapshot
     sender.check_invariants()
-    assert sender.outbound.holds.minimum == 3
+    assert sender.outbound.retention.minimum == 3
     send(group, 7, 8)
     assert len(group.told("a", Released)) == 2
     sender.restore(released)
     assert sender.snapshot() == released
     gone(group, 3)
-    assert not sender.outbound.holds, "released is released"
+    assert not sender.outbound.retention, "released is released"

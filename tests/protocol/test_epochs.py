@@ -17,8 +17,8 @@ from gapless.protocol.ready import (
     Undelivered,
     ViewInstalled,
 )
-from gapless.run import BEGIN, END, PIECE, Run
-from gapless.wire.frames import CONNECTION, Ack, Close, Data, Frame, Gone, Nak, Tail
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, Run
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Frame, Gone, Nak, Tail
 from tests.protocol.connections import (
     EPOCH,
     IDLE,
@@ -38,7 +38,7 @@ from tests.protocol.driver import MS, SECOND, A, B, C, Group
 
 def grow_old(group: Group, name: str) -> None:
     """Let the next epoch of a member be as high as if its clock were years ahead."""
-    group[name].connections._last_epoch = CONNECTION + (1 << 62)
+    group[name].connections._last_epoch = FIRST_CONNECTION_EPOCH + (1 << 62)
 
 
 # What is remembered of a connection
@@ -117,7 +117,7 @@ def test_memory_of_ended_connections_is_bounded() -> None:
     for at in range(5_000):
         group.receive("b", A, one(A, 1, epoch=EPOCH + at, opens=True))
         group.receive("b", A, Close(A, EPOCH + at))
-    assert len(group["b"].connections._ended) == 4096
+    assert len(group["b"].connections._tombstones) == 4096
     assert len(got(group, "b", "a")) == 5_000
 
 
@@ -296,14 +296,14 @@ def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> N
     assert group.told("b", Undelivered) != []
     group.run_for(10 * SECOND)
     assert [sent for sent in group.sent[before:] if sent.by == B] == []
-    assert group["b"].armed() == ()
+    assert group["b"].armed_timers() == ()
 
 
 @pytest.mark.behaviour("P-15")
 def test_p15_an_ack_that_is_owed_goes_with_the_one_that_it_is_for() -> None:
     group = pair(3, unicast="unicast2")
     group.receive("b", A, one(A, 1, opens=True))
-    assert set(group["b"]._owing) == {(A, EPOCH)}
+    assert set(group["b"]._pending_acks) == {(A, EPOCH)}
     group.install(View.of(2, B, C), [B])
     group.settle()
     assert group.frames(Ack) == []
@@ -332,7 +332,7 @@ def test_what_a_departed_peer_had_sent_is_delivered_whatever_the_room() -> None:
     assert group.told("b", Discarded) == [Discarded(A, 1)]
     ready = group.consumed("b", 3)
     assert (ready.deliveries, ready.transmits) == ([], [])
-    assert group["b"]._stalled == {}
+    assert group["b"]._awaiting_credit == {}
 
 
 @pytest.mark.behaviour("U3-23")
@@ -340,10 +340,13 @@ def test_an_end_that_is_gone_neither_acknowledges_nor_delivers() -> None:
     """Whatever was owed or waited for room has been seen to, or goes with it."""
     group = pair(unicast="unicast2", stability_interval="50ms", max_unconsumed=2)
     group.receive("b", A, one(A, 1, *numbers(1, 4), opens=True))
-    assert (set(group["b"]._owing), set(group["b"]._stalled)) == ({(A, EPOCH)}, {(A, EPOCH)})
+    assert (set(group["b"]._pending_acks), set(group["b"]._awaiting_credit)) == (
+        {(A, EPOCH)},
+        {(A, EPOCH)},
+    )
     group.receive("b", A, Tail(A, 0, 4, None, 0, EPOCH), Close(A, EPOCH))
     assert got(group, "b", "a") == numbers(1, 4)
-    assert (group["b"]._owing, group["b"]._stalled) == ({}, {})
+    assert (group["b"]._pending_acks, group["b"]._awaiting_credit) == ({}, {})
     assert group.consumed("b", 4).deliveries == []
     group.settle()
     assert group.frames(Ack) == []
@@ -367,10 +370,10 @@ def test_what_the_application_has_no_room_for_is_not_removed() -> None:
 def test_a_message_of_which_pieces_are_here_is_not_removed() -> None:
     """M-14: they have been acknowledged, so nobody would send them again."""
     group = pair(**IDLE)
-    pieces = [Data(Run.of(A, 1, (b"be",), PIECE | BEGIN), False, EPOCH, True)]
+    pieces = [Data(Run.of(A, 1, (b"be",), FRAGMENT | FIRST_FRAGMENT), False, EPOCH, True)]
     pieces += [
-        Data(Run.of(A, 2, (b"gin",), PIECE), False, EPOCH),
-        Data(Run.of(A, 3, (b"s",), PIECE | END), False, EPOCH),
+        Data(Run.of(A, 2, (b"gin",), FRAGMENT), False, EPOCH),
+        Data(Run.of(A, 3, (b"s",), FRAGMENT | LAST_FRAGMENT), False, EPOCH),
     ]
     group.receive("b", A, pieces[0], pieces[1])
     group.run_for(30 * SECOND)
@@ -385,10 +388,14 @@ def test_pieces_are_kept_while_their_sender_is_out_of_the_view() -> None:
     """They have been acknowledged, so the sender may have let them go."""
     group = pair(3)
     group.lose(by="b")
-    group.receive("b", A, Data(Run.of(A, 1, (b"be",), PIECE | BEGIN), False, EPOCH, True))
+    group.receive(
+        "b", A, Data(Run.of(A, 1, (b"be",), FRAGMENT | FIRST_FRAGMENT), False, EPOCH, True)
+    )
     group.install(View.of(2, B, C), [B])
     group.install(View.of(3, A, B, C), [B], digest={A: Marks(0, 0, 0)})
-    group.receive("b", A, Data(Run.of(A, 2, (b"gins",), PIECE | END), False, EPOCH), one(A, 3))
+    group.receive(
+        "b", A, Data(Run.of(A, 2, (b"gins",), FRAGMENT | LAST_FRAGMENT), False, EPOCH), one(A, 3)
+    )
     assert got(group, "b", "a") == [b"begins", b"3"]
     assert group.frames(Nak) == []
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import Address, Place, ViewId
+from gapless.identity import Address, RosterEntry, ViewId
 from gapless.protocol.membership import coordinator, membership, view_transfer
 from gapless.protocol.ready import (
     Acknowledged,
@@ -109,7 +109,7 @@ def test_a_join_of_one_that_is_in_already_gets_the_view_again_and_makes_none() -
     world = gathered(3)
     views, roster = len(world.hosts["a"].views), world["a"].roster
     assert roster is not None
-    ready = say(world, "a", world["c"].me, Join(roster.places[2]))
+    ready = say(world, "a", world["c"].me, Join(roster.entries[2]))
     assert {to for to, _ in ready.transmits} == {world["c"].me}
     world.run(1)
     assert len(world.hosts["a"].views) == views
@@ -222,7 +222,7 @@ def _away(world: Gathering) -> list[str]:
     """Return the names of those whose places a keeps."""
     roster = world["a"].roster
     assert roster is not None
-    return [place.name for place in roster.away]
+    return [place.name for place in roster.absent]
 
 
 def _missed(world: Gathering) -> None:
@@ -266,10 +266,15 @@ def test_a_durable_joiner_that_nobody_has_seen_has_no_place_to_keep() -> None:
 def test_a_kept_place_gives_way_to_the_same_life_under_another_name() -> None:
     world = gathered(1, Gathering(3, **FAST))
     _missed(world)
-    place = Place(world["c"].me, "", b"c")
+    place = RosterEntry(world["c"].me, "", b"c")
     world.crash("c")
     say(world, "a", place.address, Join(place))
-    say(world, "a", place.address, Alive(place.address, ViewId(2, world["a"].me), you=True))
+    say(
+        world,
+        "a",
+        place.address,
+        Alive(place.address, ViewId(2, world["a"].me), includes_receiver=True),
+    )
     world.wait(lambda: members(world, "a") == ["a", "b", "c"])
     assert _away(world) == []
 
@@ -489,8 +494,8 @@ def test_late_frames_of_the_former_life_change_nothing() -> None:
     state = world["a"].view, world["a"].outbound.window.low, len(world.hosts["a"].views)
     for frame in (
         Alive(old, roster.id, True),
-        Join(Place(old, "", b"c")),
-        Join(Place(old, "", b"c"), True),
+        Join(RosterEntry(old, "", b"c")),
+        Join(RosterEntry(old, "", b"c"), True),
     ):
         say(world, "a", old, frame)
     world.run(1)
@@ -519,16 +524,16 @@ def test_one_life_joins_once() -> None:
 def test_a_flood_of_joins_of_nobody_is_bounded_and_does_not_stop_the_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "_MOST_JOINERS", 30)
-    monkeypatch.setattr(view_transfer, "_MOST_LOCATED", 60)
-    monkeypatch.setattr(membership, "_MOST_RIVALS", 40)
+    monkeypatch.setattr(coordinator, "_MAX_JOINERS", 30)
+    monkeypatch.setattr(view_transfer, "_MAX_LOCATED", 60)
+    monkeypatch.setattr(membership, "_MAX_RIVALS", 40)
     world = gathered(3)
     before = {name: len(world.hosts[name].views) for name in world.hosts}
     for number in range(200):
         ghost = Address(10_000 + number, 1)
-        world["a"].receive(_datagram(ghost, Join(Place(ghost, "", b"nowhere"))), world.now_ns)
+        world["a"].receive(_datagram(ghost, Join(RosterEntry(ghost, "", b"nowhere"))), world.now_ns)
     assert len(world["a"].membership.coordinator.joiners) == 30
-    assert len(world["a"].membership.rosters._located) == 60
+    assert len(world["a"].membership.view_transfer._located) == 60
     assert len(world["a"].membership._asked_ns) <= 40
     world.sent.clear()
     world.send("a", b"goes through")
@@ -545,13 +550,13 @@ def _datagram(sender: Address, frame: Join | Alive) -> bytes:
 
 
 def test_confirmations_of_nobody_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "_MOST_JOINERS", 30)
+    monkeypatch.setattr(coordinator, "_MAX_JOINERS", 30)
     world = gathered(2)
     me = world["a"].me
     for number in range(100):
         ghost = Address(10_000 + number, 1)
         world["a"].receive(_datagram(ghost, Alive(ghost, ViewId(5, me), True)), world.now_ns)
-    assert len(world["a"].membership.coordinator._met) == 30
+    assert len(world["a"].membership.coordinator._last_confirmed_ns) == 30
 
 
 @pytest.mark.behaviour("J-02", "P-21")

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from gapless.identity import Address, Digest, Marks, View
-from gapless.protocol.endpoint import Member
+from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.ready import (
     Accepted,
     Delivery,
@@ -62,7 +62,7 @@ def test_p02_acks_of_a_former_life_release_nothing() -> None:
     group.settle()
     reborn = Address(A.node, 2)
     del group.members[A]
-    group.members[reborn] = Member(reborn, GROUP, group.config, Random(1), tracing=True)
+    group.members[reborn] = Endpoint(reborn, GROUP, group.config, Random(1), tracing=True)
     group.addresses = [reborn, B]
     group.deliveries[reborn], group.events[reborn], group.steps[reborn] = [], [], []
     group.install(View.of(2, B, reborn))

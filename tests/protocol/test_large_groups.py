@@ -8,18 +8,18 @@ import pytest
 
 from gapless.config import Config
 from gapless.identity import Address, Marks, View
-from gapless.protocol.endpoint import Member
+from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.stream import ranges
 from gapless.run import Run
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Ack,
     Data,
     OutOfBand,
     OutOfBandAck,
-    Progress,
     Stable,
+    StreamProgress,
     Vote,
 )
 from tests.protocol.driver import GROUP, MS, SECOND, A, B, lines_of
@@ -27,16 +27,16 @@ from tests.protocol.driver import GROUP, MS, SECOND, A, B, lines_of
 _PER_VOTE = 40
 
 
-def _member(members: int, **knobs: object) -> tuple[Member, tuple[Address, ...]]:
+def _member(members: int, **knobs: object) -> tuple[Endpoint, tuple[Address, ...]]:
     addresses = tuple(Address(node, 1) for node in range(1, members + 1))
-    member = Member(A, GROUP, Config.make(jitter_percent=0, **knobs), Random(0))
+    member = Endpoint(A, GROUP, Config.make(jitter_percent=0, **knobs), Random(0))
     member.install(View.of(1, *addresses), SECOND, dict.fromkeys(addresses, Marks(0, 0, 0)))
     return member, addresses
 
 
 def _votes(voter: Address, origins: tuple[Address, ...], delivered: int) -> list[bytes]:
     parts = [origins[at : at + _PER_VOTE] for at in range(0, len(origins), _PER_VOTE)]
-    made = (tuple(Progress(origin, delivered, 1) for origin in part) for part in parts)
+    made = (tuple(StreamProgress(origin, delivered, 1) for origin in part) for part in parts)
     return [encode(GROUP, voter, [Vote(voter, 1, progress)]) for progress in made]
 
 
@@ -51,7 +51,7 @@ def _round_cost(members: int) -> float:
         member.receive(vote, SECOND)
     again = [vote for voter in addresses[1:] for vote in _votes(voter, addresses, 1)]
     lines = lines_of(lambda: [member.receive(vote, SECOND) for vote in again])
-    assert all(member.stability.behind(origin, 1) == () for origin in addresses)  # type: ignore[union-attr]
+    assert all(member.stability.lagging(origin, 1) == () for origin in addresses)  # type: ignore[union-attr]
     return lines / len(again)
 
 
@@ -77,10 +77,12 @@ def test_votes_for_streams_of_nobody_are_not_remembered() -> None:
     member, _ = _member(2, profile="nakack")
     before = member.snapshot()
     for node in range(1000, 1100):
-        vote = Vote(B, 1, (Progress(Address(node, 1), 5, 5),))
+        vote = Vote(B, 1, (StreamProgress(Address(node, 1), 5, 5),))
         assert not member.receive(encode(GROUP, B, [vote]), SECOND).transmits
     strangers = member.snapshot()
-    member.receive(encode(GROUP, B, [Vote(B, 1, (Progress(Address(2000, 1), 5, 5),))]), SECOND)
+    member.receive(
+        encode(GROUP, B, [Vote(B, 1, (StreamProgress(Address(2000, 1), 5, 5),))]), SECOND
+    )
     assert strangers == member.snapshot()
     assert len(str(strangers)) < len(str(before)) + 100
 
@@ -92,7 +94,7 @@ def test_the_minimum_rises_when_the_last_one_at_it_moves_on() -> None:
         member.receive(encode(GROUP, b, [Data(Run.of(b, seqno, (b"x",)))]), SECOND)
     told: list[tuple[int, int]] = []
     for voter, delivered in ((b, 3), (c, 1), (c, 2), (c, 1), (c, 3)):
-        vote = encode(GROUP, voter, [Vote(voter, 1, (Progress(b, delivered, 3),))])
+        vote = encode(GROUP, voter, [Vote(voter, 1, (StreamProgress(b, delivered, 3),))])
         frames = [
             frame
             for sent in member.receive(vote, SECOND).transmits
@@ -139,9 +141,9 @@ def test_ranges_that_are_put_in_one_by_one_are_those_that_are_merged_at_once() -
         for _ in range(12):
             first = rng.randint(1, 30)
             span = (first, first + rng.randint(0, 6))
-            fresh = ranges.minus([span], found)
-            together = ranges.merged([*found, span])
-            assert ranges.put(found, *span) == fresh
+            fresh = ranges.subtract([span], found)
+            together = ranges.merge([*found, span])
+            assert ranges.insert(found, *span) == fresh
             assert found == together
 
 
@@ -182,7 +184,7 @@ def test_activity_puts_the_end_of_a_connection_off_and_does_not_lose_it() -> Non
         member.send((b"x",), now_ns, to=B)
         high = member.connections.outgoing[B].stream.window.high
         epoch = member.connections.outgoing[B].stream.epoch
-        assert epoch >= CONNECTION
+        assert epoch >= FIRST_CONNECTION_EPOCH
         member.receive(encode(GROUP, B, [Ack(A, high, 1 << 20, epoch)]), now_ns)
     states: list[tuple[int, str]] = []
     start_ns = now_ns

@@ -184,7 +184,7 @@ def test_n4_22_nothing_new_no_ack() -> None:
     group.receive("b", A, data(A, 3))
     group.run_for(5 * MS)
     assert group.frames(Ack) == []
-    assert "ack" not in group["b"].armed()
+    assert "ack" not in group["b"].armed_timers()
 
 
 @pytest.mark.behaviour("N4-22", "P-04")
@@ -247,7 +247,7 @@ def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
     group.receive("a", B, Ack(A, 2, 5))
     assert (group["a"].snapshot(), group["a"].deadline_ns) == before
     assert group["a"].counters["dropped.ack beyond high"] == 1
-    assert group["a"].outbound.shares._buffers == {}
+    assert group["a"].outbound.flow_control._buffers == {}
 
 
 @pytest.mark.behaviour("N4-29", "P-03")
@@ -451,15 +451,15 @@ def test_a_duplicate_teaches_nothing_about_the_round_trip() -> None:
     group.receive("b", A, data(A, 1), data(A, 3), data(A, 6))
     group.run_for(8 * MS)
     assert group.frames(Nak, "b") == [Nak(A, ((2, 2), (4, 5)))]
-    trip = group["b"].inbound[A].gaps.round_trip
+    trip = group["b"].inbound[A].loss_detector.rtt
     first = data(A, 2, repair=True)
     group.receive("b", A, first)
-    learnt = (trip.smoothed_ns, trip.deviation_ns, trip.late_ns)
+    learnt = (trip.smoothed_ns, trip.deviation_ns, trip.max_lateness_ns)
     assert trip.smoothed_ns < group.config.initial_round_trip_ns
     group.run_for(5 * MS)
     group.receive("b", A, first)
     group.receive("b", A, data(A, 2))
-    assert (trip.smoothed_ns, trip.deviation_ns, trip.late_ns) == learnt
+    assert (trip.smoothed_ns, trip.deviation_ns, trip.max_lateness_ns) == learnt
 
 
 # Whole groups
@@ -530,7 +530,7 @@ def test_s16_a_settled_group_is_silent() -> None:
     for name in "abc":
         group.send(name, *numbers(1, 5), timeout_ns=SECOND)
     group.settle()
-    assert [group[name].armed() for name in "abc"] == [()] * 3
+    assert [group[name].armed_timers() for name in "abc"] == [()] * 3
     sent = len(group.sent)
     group.run_for(60 * SECOND)
     assert len(group.sent) == sent

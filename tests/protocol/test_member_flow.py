@@ -403,7 +403,7 @@ def test_p03_an_event_names_the_member_that_pins_the_window() -> None:
     group.settle()
     group.run_for(10 * SECOND)
     assert len(group.told("a", Pinned)) == 3
-    assert group["a"].armed() == ()
+    assert group["a"].armed_timers() == ()
 
 
 def test_a_window_that_moves_is_not_pinned() -> None:
@@ -434,18 +434,18 @@ def test_the_own_application_may_be_the_one_that_pins() -> None:
 def test_a_frame_costs_the_same_however_many_gaps_there_are() -> None:
     """S-51: with every other message lost, each frame opens one gap more."""
     group = Group(2, capacity=10_000)
-    stream, context = group["b"].inbound[A], group["b"]._context
+    stream, context = group["b"].inbound[A], group["b"]._out
 
     def cost(seqno: int) -> int:
         def take() -> None:
             stream.on_data(Run.of(A, seqno, [b"x"]), False, context)
-            stream.look_for_gaps(group.now_ns)
+            stream.detect_gaps(group.now_ns)
 
         return lines_of(take)
 
     costs = [cost(seqno) for seqno in range(2, 2000, 2)]
     assert max(costs[500:]) <= 2 * max(costs[:10])
-    stream.ask(context)
+    stream.send_naks(context)
     group.run_for(SECOND)
     assert cost(2001) <= 2 * max(costs[:10]), "and however many questions are open"
 
@@ -464,11 +464,17 @@ def test_s14_what_a_member_remembers_is_bounded() -> None:
     for name in "abc":
         member = group[name]
         assert len(member.counters) < 40
-        assert max(len(table) for table in (member._active, member._owing, member._stalled)) <= 3
-        assert len(member.outbound.shares) <= 2
+        assert (
+            max(
+                len(table)
+                for table in (member._active_senders, member._pending_acks, member._awaiting_credit)
+            )
+            <= 3
+        )
+        assert len(member.outbound.flow_control) <= 2
         assert member.outbound.window.stored == len(member.outbound.queue) == 0
         for stream in member.inbound.values():
-            assert (stream.gaps._asked, stream._early) == ([], [])
+            assert (stream.loss_detector._open_naks, stream._before_start) == ([], [])
             assert stream.window is not None
             assert stream.window.stored == 0
 

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 from gapless.config import Config
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Marks, View, ViewId
-from gapless.protocol.endpoint import Member
+from gapless.protocol.endpoint import Endpoint
 from gapless.wire.codec import encode
-from gapless.wire.frames import Ack, Frame, Gone, Membership, Nak, State, Tail
+from gapless.wire.frames import Ack, Frame, Gone, MembershipFrame, Nak, StateFrame, Tail
 from tests.protocol.driver import GROUP, MS, SECOND, A, B, C, Group, data
 from tests.wire.samples import GOLDEN
 
@@ -24,8 +24,8 @@ def busy() -> Group:
     return group
 
 
-def state(member: Member) -> tuple[object, ...]:
-    return member.snapshot(), member.deadline_ns, member.armed(), member.view
+def state(member: Endpoint) -> tuple[object, ...]:
+    return member.snapshot(), member.deadline_ns, member.armed_timers(), member.view
 
 
 FRAMES: list[Frame] = [
@@ -38,7 +38,7 @@ FRAMES: list[Frame] = [
 ]
 names = [type(frame).__name__ + str(at) for at, frame in enumerate(FRAMES)]
 ABOUT_THE_GROUP: list[Frame] = [
-    frame for frame, _ in GOLDEN if isinstance(frame, (Membership, State))
+    frame for frame, _ in GOLDEN if isinstance(frame, (MembershipFrame, StateFrame))
 ]
 
 
@@ -148,7 +148,7 @@ def test_s14_hostile_input_does_not_grow_the_counters() -> None:
         group.receive("a", B, Ack(A, 10**6 + number, number))
         group.step(A, lambda m, n=number: m.receive(b"GL%d" % n, group.now_ns))  # type: ignore[misc]
     assert len(group["a"].counters) < 20
-    assert set(group["a"]._active) | set(group["a"].outbound.shares._buffers) <= {B}
+    assert set(group["a"]._active_senders) | set(group["a"].outbound.flow_control._buffers) <= {B}
 
 
 @pytest.mark.behaviour("N7-09")
@@ -169,7 +169,7 @@ def test_before_the_first_view_a_few_runs_are_kept() -> None:
     group.receive("a", B, data(B, 1))
     group.receive("a", B, data(B, 2))
     group.receive("a", A, data(A, 1))
-    assert len(group["a"].early) == 1
+    assert len(group["a"].future_view_buffer) == 1
     assert group["a"].counters == {"dropped.stranger": 1, "dropped.own": 1}
     assert group["a"].digest() == {A: Marks(0, 0, 0)}
     assert group["a"].tick(SECOND).deadline_ns is None
@@ -178,7 +178,7 @@ def test_before_the_first_view_a_few_runs_are_kept() -> None:
 @pytest.mark.behaviour("P-02")
 def test_a_fresh_member_knows_nothing() -> None:
     """P-02: a new life is a new machine; there is nothing to clear."""
-    fresh = Member(B, GROUP, Config(), Random(0))
+    fresh = Endpoint(B, GROUP, Config(), Random(0))
     assert (fresh.digest(), fresh.deadline_ns, fresh.counters) == ({B: Marks(0, 0, 0)}, None, {})
 
 
@@ -261,7 +261,7 @@ def test_consuming_less_than_nothing_is_refused() -> None:
 )
 def test_an_address_that_the_wire_cannot_say_is_refused(me: Address, group_id: int) -> None:
     with pytest.raises(LocalProtocolError, match="64-bit"):
-        Member(me, group_id, Config(), Random(0))
+        Endpoint(me, group_id, Config(), Random(0))
 
 
 # Snapshots, for exhaustive search
@@ -284,7 +284,7 @@ def test_a_snapshot_goes_on_like_the_original() -> None:
     group.receive("a", B, data(B, 1), data(B, 3))
     group.send("a", b"own", b"x" * 2000, b"last")
     group.receive("a", B, Ack(A, 2, 1 << 20))
-    assert group["a"]._own_pieces._parts, "a message is under way in pieces"
+    assert group["a"]._own_reassembler._fragments, "a message is under way in pieces"
     handed = group.messages("a", "a") + group.messages("a", "b")
     copy["a"].restore(group["a"].snapshot())
     copy["a"].check_invariants()
@@ -297,11 +297,11 @@ def test_a_snapshot_goes_on_like_the_original() -> None:
 def test_timers_can_be_fired_one_by_one() -> None:
     """For exhaustive search: what is not due stays armed."""
     group = busy()
-    armed = group["a"].armed()
+    armed = group["a"].armed_timers()
     assert armed == ("ack", "gap", "pin", "tail")
     for name in ("gap", "tail", "pin"):
-        group.step(A, lambda m, name=name: m.fire(name, group.now_ns))  # type: ignore[misc]
-        assert group["a"].armed() == armed
-    ready = group.step(A, lambda m: m.fire("ack", group.now_ns + MS))
+        group.step(A, lambda m, name=name: m.fire_timer(name, group.now_ns))  # type: ignore[misc]
+        assert group["a"].armed_timers() == armed
+    ready = group.step(A, lambda m: m.fire_timer("ack", group.now_ns + MS))
     assert len(ready.transmits) == 1
-    assert group["a"].armed() == ("gap", "pin", "tail")
+    assert group["a"].armed_timers() == ("gap", "pin", "tail")

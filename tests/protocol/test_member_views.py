@@ -7,7 +7,7 @@ import pytest
 
 from gapless.identity import Address, Marks, View
 from gapless.protocol.ready import Accepted, Discarded, Lost, Started, ViewInstalled
-from gapless.run import BEGIN, END, PIECE, Run
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, Run
 from gapless.wire.frames import Ack, Data, Frame, Gone, Nak, Tail
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, data, frames
 
@@ -99,7 +99,7 @@ def test_p19_the_question_for_the_start_backs_off() -> None:
     start_ns = group.now_ns
     group.run_for(10 * SECOND)
     asked_ns = [sent.at_ns - start_ns for sent in group.sent if sent.frame == Nak(A, ())]
-    assert asked_ns[0] == group["b"].inbound[A].gaps.grace_ns
+    assert asked_ns[0] == group["b"].inbound[A].loss_detector.grace_ns
     pauses_ns = [after - before for before, after in pairwise(asked_ns)]
     assert pauses_ns[:5] == [30 * MS, 60 * MS, 120 * MS, 240 * MS, 480 * MS]
     assert set(pauses_ns[5:]) == {500 * MS}
@@ -135,7 +135,7 @@ def test_what_comes_before_the_start_is_bounded(size: int) -> None:
     for seqno in range(1, 11):
         group.receive("b", A, data(A, seqno))
     assert group["b"].counters["dropped.early"] == 10 - size
-    assert len(group["b"].inbound[A]._early) == size
+    assert len(group["b"].inbound[A]._before_start) == size
     group.receive("b", A, Tail(A, 0, 10, 0, 1))
     assert group.messages("b", "a") == numbers(1, size)
     group.run_for(20 * MS)
@@ -185,12 +185,16 @@ def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
 def test_a_life_that_comes_back_in_the_middle_of_a_message_gets_it_whole() -> None:
     """P-05: the pieces that were held went with the stream, so the message begins anew."""
     group = Group(2)
-    piece = Run.of(A, 2, [b"be"], PIECE | BEGIN)
+    piece = Run.of(A, 2, [b"be"], FRAGMENT | FIRST_FRAGMENT)
     group.receive("b", A, data(A, 1), Data(piece))
     group.install(View.of(2, B), [B])
     group.install(View.of(3, B, A), [B])
     group.receive(
-        "b", A, Tail(A, 0, 3, 0, 1), Data(piece), Data(Run.of(A, 3, [b"gin"], PIECE | END))
+        "b",
+        A,
+        Tail(A, 0, 3, 0, 1),
+        Data(piece),
+        Data(Run.of(A, 3, [b"gin"], FRAGMENT | LAST_FRAGMENT)),
     )
     assert group.messages("b", "a") == [*numbers(1, 1), b"begin"]
 
@@ -201,7 +205,7 @@ def test_the_ends_of_departed_streams_are_bounded() -> None:
     for number in range(2, 2 * 1100, 2):
         group.install(View.of(number, A, Address(9, number)), [A])
         group.install(View.of(number + 1, A), [A])
-    assert len(group["a"]._former) <= 1024
+    assert len(group["a"]._departed_marks) <= 1024
 
 
 @pytest.mark.behaviour("N4-36", "N4-37")
@@ -222,7 +226,7 @@ def test_a_tail_without_a_start_does_not_open_a_stream() -> None:
     assert A not in group["b"].digest()
     group.receive("b", A, Gone(A, 3))
     assert A not in group["b"].digest()
-    assert group["b"].inbound[A].gaps.due_ns is not None, "it goes on asking"
+    assert group["b"].inbound[A].loss_detector.due_ns is not None, "it goes on asking"
 
 
 @pytest.mark.behaviour("N4-35")
@@ -379,7 +383,10 @@ def test_gone_beyond_everything_is_one_step() -> None:
 def test_a_message_in_pieces_with_a_lost_piece_is_left_out() -> None:
     group = Group(2)
     group.receive(
-        "b", A, data(A, 1, b"begin", flags=PIECE | BEGIN), data(A, 3, b"end", flags=PIECE | END)
+        "b",
+        A,
+        data(A, 1, b"begin", flags=FRAGMENT | FIRST_FRAGMENT),
+        data(A, 3, b"end", flags=FRAGMENT | LAST_FRAGMENT),
     )
     group.receive("b", A, Gone(A, 2), data(A, 4))
     assert group.messages("b", "a") == [b"4"]
@@ -472,7 +479,7 @@ def test_everybody_leaves() -> None:
     group.install(View.of(3, A), [A])
     assert group.told("a", Accepted) == [Accepted(1, 1, 7)]
     assert group.messages("a", "a") == numbers(1, 7)
-    assert group["a"].armed() == ()
+    assert group["a"].armed_timers() == ()
 
 
 # Lives

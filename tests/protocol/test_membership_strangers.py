@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gapless.identity import U32_MAX, Address, Place, Roster, ViewId
+from gapless.identity import U32_MAX, Address, Roster, RosterEntry, ViewId
 from gapless.protocol.ready import Expelled, Suspected
 from gapless.wire.frames import (
     Alive,
@@ -33,7 +33,7 @@ def forged(origin: Address, roster: Roster) -> NewView:
 
 def roster_of(number: int, *addresses: Address) -> Roster:
     return Roster(
-        ViewId(number, addresses[0]), tuple(Place(address, "", b"x") for address in addresses)
+        ViewId(number, addresses[0]), tuple(RosterEntry(address, "", b"x") for address in addresses)
     )
 
 
@@ -44,7 +44,7 @@ def test_a_view_told_by_a_stranger_that_has_not_made_it_is_refused() -> None:
     for roster in (roster_of(50, a, b), roster_of(4, a, b, GHOST), roster_of(50, c, b, GHOST)):
         say(world, "b", GHOST, forged(GHOST, roster))
         assert world["b"].pending is None
-        assert world["b"].membership.rosters.get(roster.id) is None
+        assert world["b"].membership.view_transfer.get(roster.id) is None
     world.crash("c")
     world.settle()
     assert members(world, "b") == ["a", "b"]  # view 4 is the one that its coordinator made
@@ -124,16 +124,16 @@ def test_nobody_can_leave_for_another() -> None:
 
 def test_nobody_can_join_for_another_but_a_member_that_passes_it_on() -> None:
     world = gathered(2)
-    say(world, "a", GHOST, Join(Place(Address(78, 1), "", b"x")))
+    say(world, "a", GHOST, Join(RosterEntry(Address(78, 1), "", b"x")))
     assert world["a"].membership.coordinator.joiners == {}
-    say(world, "a", world["b"].me, Join(Place(Address(78, 1), "", b"x")))
+    say(world, "a", world["b"].me, Join(RosterEntry(Address(78, 1), "", b"x")))
     assert set(world["a"].membership.coordinator.joiners) == {Address(78, 1)}
 
 
 def test_a_join_in_the_name_of_my_own_node_is_dropped() -> None:
     world = gathered(2)
     twin = world["a"].me._replace(incarnation=9)
-    say(world, "a", twin, Join(Place(twin, "", b"x")))
+    say(world, "a", twin, Join(RosterEntry(twin, "", b"x")))
     world.run(1)
     assert world["a"].membership.coordinator.joiners == {}
     assert world.is_one()
@@ -219,7 +219,7 @@ def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -
         some = tuple(rng.sample([*real, Address(99, 1)], 2))
         view = rng.choice([None, *views])
         frames: list[Frame] = [
-            Join(Place(ghost, rng.choice(["", "n"]), b"x"), rng.random() < 0.5),
+            Join(RosterEntry(ghost, rng.choice(["", "n"]), b"x"), rng.random() < 0.5),
             Leave(ghost),
             Alive(ghost, view, view is not None and rng.random() < 0.5, rng.random() < 0.5),
             Suspect(ghost, some, rng.random() < 0.5),

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gapless.config import PROFILES, UNICASTS, Config
+from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config
 from gapless.delivery_mode import Mode
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.identity import Address, View
 from gapless.protocol.ready import (
     GROUP,
-    ONE,
     OUT_OF_BAND,
+    UNICAST,
     UNRELIABLE,
     Accepted,
     Acknowledged,
@@ -23,7 +23,7 @@ from gapless.wire.frames import Ack, Data, OutOfBand, Unreliable, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, frames, got
 
 ACKNOWLEDGED = Mode.ACKNOWLEDGED
-REPAIRING = [name for name in PROFILES if name != "ordered"]
+REPAIRING = [name for name in GROUP_PROFILE_NAMES if name != "ordered"]
 """The profiles that repair what is lost."""
 
 
@@ -48,7 +48,7 @@ def settled(members: int, profile: str) -> Group:
 def test_ol04_a_switch_holds_for_exactly_one_message() -> None:
     """V-09."""
     group = Group(2, profile="classic")
-    group["a"].switch(ACKNOWLEDGED)
+    group["a"].set_next_mode(ACKNOWLEDGED)
     tickets = [group.send("a", payload).ticket for payload in (b"1", b"2")]
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(tickets[0])]
@@ -59,18 +59,18 @@ def test_ol04_a_switch_holds_for_exactly_one_message() -> None:
 @pytest.mark.behaviour("OL-04")
 def test_ol04_a_switch_is_used_up_by_one_who_is_alone_too() -> None:
     group = Group(1)
-    group["a"].switch(ACKNOWLEDGED)
+    group["a"].set_next_mode(ACKNOWLEDGED)
     ticket = group.send("a", b"1").ticket
     group.send("a", b"2")
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-04", "OL-11")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 @pytest.mark.parametrize("mode", Mode)
 def test_ol04_a_switch_can_be_to_any_mode_in_any_profile(profile: str, mode: Mode) -> None:
     group = Group(2, profile=profile)
-    group["a"].switch(mode)
+    group["a"].set_next_mode(mode)
     group.send("a", b"1")
     group.send("a", b"2")
     group.settle()
@@ -87,13 +87,13 @@ def test_a_mode_goes_by_its_name_too_and_an_unknown_one_is_an_error() -> None:
     with pytest.raises(LocalProtocolError, match="not a mode: use one of ordered, acknowledged"):
         group.send("a", b"1", mode="urgent")
     with pytest.raises(LocalProtocolError, match="not a mode"):
-        group["a"].switch("urgent")  # type: ignore[arg-type]
+        group["a"].set_next_mode("urgent")  # type: ignore[arg-type]
 
 
 @pytest.mark.behaviour("OL-21", "OL-04")
 def test_ol21_a_message_to_one_member_does_not_use_the_switch_up() -> None:
     group = Group(2, profile="classic")
-    group["a"].switch(ACKNOWLEDGED)
+    group["a"].set_next_mode(ACKNOWLEDGED)
     one = group.send("a", b"one", to=B).ticket
     all_ = group.send("a", b"all").ticket
     group.settle()
@@ -104,7 +104,7 @@ def test_ol21_a_message_to_one_member_does_not_use_the_switch_up() -> None:
 @pytest.mark.behaviour("OL-04")
 def test_ol04_a_message_that_names_its_mode_does_not_use_the_switch_up() -> None:
     group = Group(2, profile="classic")
-    group["a"].switch(ACKNOWLEDGED)
+    group["a"].set_next_mode(ACKNOWLEDGED)
     group.send("a", b"1", mode=Mode.ORDERED)
     ticket = group.send("a", b"2").ticket
     group.settle()
@@ -115,8 +115,8 @@ def test_ol04_a_message_that_names_its_mode_does_not_use_the_switch_up() -> None
 def test_v09_the_last_switch_counts_and_switching_back_cancels() -> None:
     """V-09."""
     group = Group(2, profile="classic")
-    group["a"].switch(ACKNOWLEDGED)
-    group["a"].switch(Mode.ORDERED)
+    group["a"].set_next_mode(ACKNOWLEDGED)
+    group["a"].set_next_mode(Mode.ORDERED)
     group.send("a", b"1")
     group.settle()
     assert group.told("a", Acknowledged) == []
@@ -125,7 +125,7 @@ def test_v09_the_last_switch_counts_and_switching_back_cancels() -> None:
 @pytest.mark.behaviour("OL-04")
 def test_ol04_a_send_that_fails_or_is_refused_does_not_use_the_switch_up() -> None:
     group = Group(2, profile="classic", capacity=1, far_limit=1, max_message_bytes=10)
-    group["a"].switch(ACKNOWLEDGED)
+    group["a"].set_next_mode(ACKNOWLEDGED)
     with pytest.raises(LocalProtocolError, match="max_message_bytes"):
         group.send("a", b"x" * 11)
     with pytest.raises(LocalProtocolError, match="one message"):
@@ -144,7 +144,7 @@ def test_ol04_a_send_that_fails_or_is_refused_does_not_use_the_switch_up() -> No
 
 
 @pytest.mark.behaviour("OL-02", "I-18")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_i18_an_acknowledged_send_returns_at_once_and_is_reported_when_all_have_delivered(
     profile: str,
 ) -> None:
@@ -160,7 +160,7 @@ def test_i18_an_acknowledged_send_returns_at_once_and_is_reported_when_all_have_
 
 
 @pytest.mark.behaviour("OL-02")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol02_it_is_not_reported_before_the_last_has_delivered(profile: str) -> None:
     group = Group(3, profile=profile, max_unconsumed=1)
     group.send("a", b"1", mode=ACKNOWLEDGED)
@@ -229,7 +229,7 @@ def test_what_is_stable_is_acknowledged_whatever_became_of_the_acks(profile: str
 
 
 @pytest.mark.behaviour("OL-20")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_s58_it_is_complete_when_the_last_laggard_leaves(profile: str) -> None:
     """S-58, V-10."""
     group = Group(3, profile=profile)
@@ -245,7 +245,7 @@ def test_s58_it_is_complete_when_the_last_laggard_leaves(profile: str) -> None:
 
 
 @pytest.mark.behaviour("OL-02")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 @pytest.mark.parametrize("loopback", [True, False])
 def test_a_member_alone_has_its_acknowledgement_at_once(profile: str, loopback: bool) -> None:
     """M-11."""
@@ -256,7 +256,7 @@ def test_a_member_alone_has_its_acknowledgement_at_once(profile: str, loopback: 
 
 
 @pytest.mark.behaviour("OL-02")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_m11_what_the_sender_does_not_want_back_is_acknowledged_by_the_others(profile: str) -> None:
     """M-11, S-40."""
     group = Group(2, profile=profile, loopback=False)
@@ -268,7 +268,7 @@ def test_m11_what_the_sender_does_not_want_back_is_acknowledged_by_the_others(pr
 
 
 @pytest.mark.behaviour("OL-02")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_a_message_in_pieces_can_be_acknowledged(profile: str) -> None:
     group = Group(2, profile=profile, max_frame_bytes=256)
     ticket = group.send("a", b"x" * 2000, mode=ACKNOWLEDGED).ticket
@@ -278,7 +278,7 @@ def test_a_message_in_pieces_can_be_acknowledged(profile: str) -> None:
 
 
 @pytest.mark.behaviour("OL-02")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_an_acknowledged_send_that_is_given_up_is_not_reported_again(profile: str) -> None:
     group = Group(2, profile=profile, capacity=1, far_limit=1)
     group.lose(Ack, Vote)
@@ -292,18 +292,18 @@ def test_an_acknowledged_send_that_is_given_up_is_not_reported_again(profile: st
 
 
 @pytest.mark.behaviour("OL-02", "OL-21")
-@pytest.mark.parametrize("unicast", UNICASTS)
+@pytest.mark.parametrize("unicast", UNICAST_PROFILE_NAMES)
 def test_acknowledged_to_one_member(unicast: str) -> None:
     group = Group(2, unicast=unicast)
     group.lose(Data, by="a", times=1)
     ticket = group.send("a", b"1", to=B, mode=ACKNOWLEDGED).ticket
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
-    assert got(group, "b", ONE) == [b"1"]
+    assert got(group, "b", UNICAST) == [b"1"]
 
 
 @pytest.mark.behaviour("OL-20")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_acknowledged_to_one_member_that_leaves_ends_unacknowledged(profile: str) -> None:
     group = Group(3, profile=profile)
     group.lose(Data, to="b")
@@ -319,13 +319,13 @@ def test_acknowledged_to_oneself(loopback: bool) -> None:
     group = Group(2, loopback=loopback)
     ready = group.send("a", b"1", to=A, mode=ACKNOWLEDGED)
     assert Acknowledged(ready.ticket) in ready.events
-    assert got(group, "a", ONE) == [b"1"]
+    assert got(group, "a", UNICAST) == [b"1"]
 
 
 # Unreliable
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_unreliable_is_delivered_once_to_all_if_it_arrives(profile: str) -> None:
     """M-03, M-15."""
     group = settled(3, profile)
@@ -337,7 +337,7 @@ def test_unreliable_is_delivered_once_to_all_if_it_arrives(profile: str) -> None
     assert {type(entry.frame) for entry in group.sent} == {Unreliable}
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_unreliable_is_never_repaired_and_nobody_asks_for_it(profile: str) -> None:
     """M-15."""
     group = settled(2, profile)
@@ -358,7 +358,7 @@ def test_unreliable_comes_as_often_as_it_arrives() -> None:
     assert got(group, "b", UNRELIABLE) == [b"1", b"1"]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_unreliable_never_waits(profile: str) -> None:
     """M-15: Neither for a full window, nor behind a gap, nor for the application."""
     group = Group(2, profile=profile, capacity=1, max_unconsumed=1, far_limit=1)
@@ -397,7 +397,7 @@ def test_unreliable_in_another_name_is_dropped() -> None:
 
 
 @pytest.mark.behaviour("OL-16")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 @pytest.mark.parametrize("backwards", [False, True])
 def test_s47_modes_mixed_in_one_datagram_are_each_delivered_once(
     profile: str, backwards: bool
@@ -423,7 +423,7 @@ def test_s47_modes_mixed_in_one_datagram_are_each_delivered_once(
 
 
 @pytest.mark.behaviour("OL-12")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 @pytest.mark.parametrize("to", [None, A, B])
 def test_s39_what_the_network_makes_five_of_is_delivered_once(
     profile: str, to: Address | None
@@ -437,11 +437,11 @@ def test_s39_what_the_network_makes_five_of_is_delivered_once(
     group.settle()
     in_order = [b"0", b"2", b"3", b"5", b"6", b"8"]
     for name in "ab" if to is None else "a" if to == A else "b":
-        assert got(group, name, GROUP if to is None else ONE) == in_order
+        assert got(group, name, GROUP if to is None else UNICAST) == in_order
         assert sorted(got(group, name, OUT_OF_BAND)) == [b"1", b"4", b"7"]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_s40_the_sender_gets_exactly_what_it_wants_back(profile: str) -> None:
     """S-40, M-11."""
     group = Group(2, profile=profile)

@@ -8,7 +8,7 @@ import pytest
 from gapless.errors import ConfigError
 from gapless.identity import Marks, View
 from gapless.protocol.ready import Lost, Started
-from gapless.protocol.stream.window import Growing, Window
+from gapless.protocol.stream.window import GrowingWindow, Window
 from gapless.run import Run
 from gapless.wire.frames import Data, Gone, Nak, Tail
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, data, frames, lines_of
@@ -78,7 +78,7 @@ def test_adding_costs_the_same_however_much_is_stored() -> None:
     """At the end of the table, and in the middle of it."""
 
     def cost(stored: int) -> tuple[int, int]:
-        window = Window(Growing(1 << 20), keep=True)
+        window = Window(GrowingWindow(1 << 20), keep_delivered=True)
         for seqno in range(1, 2 * stored, 2):
             window.add(Run.of(A, seqno, [b"x"]))
         end = lines_of(lambda: window.add(Run.of(A, 2 * stored + 1, [b"x"])))
@@ -427,7 +427,7 @@ def test_what_a_digest_knows_beyond_delivered_is_a_gap(with_view: bool) -> None:
     assert group.frames(Nak, "b") == [Nak(A, ((6, 8),))]
     group.receive("b", A, Data(Run.of(A, 6, numbers(6, 8)), True))
     assert group.messages("b", "a") == numbers(6, 8)
-    assert group["b"].inbound[A].gaps.due_ns is None
+    assert group["b"].inbound[A].loss_detector.due_ns is None
 
 
 @pytest.mark.behaviour("N7-22", "I-04", "I-22")
@@ -518,9 +518,9 @@ def test_the_random_member_is_drawn_from_all_others() -> None:
 @pytest.mark.behaviour("P-13")
 def test_of_a_run_that_is_handed_out_in_parts_the_delivered_part_makes_room() -> None:
     """A reader that takes message by message must not make its window refuse what its sender may send."""
-    window = Window(Growing(12), keep=True, max_bytes=1000)
+    window = Window(GrowingWindow(12), keep_delivered=True, max_bytes=1000)
     window.add(Run.of(A, 1, [b"x" * 198] * 4))
     assert [run.last for run in window.take(3)] == [3]
-    assert window.shed(300) == 3
+    assert window.evict_delivered(300) == 3
     assert window.add(Run.of(A, 6, [b"y" * 298])).accepted == 1
     window.check_invariants()

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from gapless.identity import Marks, View
-from gapless.profiles import GROUP
+from gapless.profiles import GROUP_PROFILES
 from gapless.protocol.ready import Accepted, GivenUp, Ready, Refused
-from gapless.wire.frames import Ack, Nak, Progress, Stable, Vote
+from gapless.wire.frames import Ack, Nak, Stable, StreamProgress, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, data
 
 
@@ -18,7 +18,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 @pytest.mark.behaviour("N4-39")
 def test_the_row_of_the_table() -> None:
     """Acks release; there is no stability protocol beside them."""
-    row = GROUP["nakack4"]
+    row = GROUP_PROFILES["nakack4"]
     assert (row.release, row.tail, row.numbering, row.acks, row.naks) == (
         "acks",
         "announce",
@@ -134,8 +134,8 @@ def test_n4_39_votes_and_stability_messages_are_dropped() -> None:
     group.run_for(10 * MS)
     before = group["a"].snapshot()
     for frame in (
-        Vote(B, 1, (Progress(A, 5, 5),)),
-        Stable(B, 1, (Progress(A, 5, 5), Progress(B, 9, 9))),
+        Vote(B, 1, (StreamProgress(A, 5, 5),)),
+        Stable(B, 1, (StreamProgress(A, 5, 5), StreamProgress(B, 9, 9))),
     ):
         ready: Ready = group.receive("a", B, frame)
         assert (ready.transmits, ready.events) == ([], [])

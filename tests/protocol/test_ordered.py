@@ -8,7 +8,7 @@ import pytest
 from gapless.delivery_mode import Mode
 from gapless.identity import Marks, View
 from gapless.protocol.ready import Accepted, Acknowledged, Lost, Pinned, Stalled
-from gapless.wire.frames import Ack, Data, Nak, Progress, Stable, Tail
+from gapless.wire.frames import Ack, Data, Nak, Stable, StreamProgress, Tail
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, data, frames
 from tests.protocol.ordering import (
     begun,
@@ -100,10 +100,10 @@ def test_a_gap_is_never_asked_for() -> None:
 def test_a_stability_message_does_not_make_anybody_ask() -> None:
     """Not even for an end that it shows to be missing."""
     group = ordered(3)
-    group.receive("b", A, Stable(A, 1, (Progress(C, 0, 3),)))
+    group.receive("b", A, Stable(A, 1, (StreamProgress(C, 0, 3),)))
     group.run_for(10 * SECOND)
     assert group.frames(Nak) == []
-    assert group["b"].inbound[C].announced == 0
+    assert group["b"].inbound[C].announced_high == 0
 
 
 @pytest.mark.behaviour("NR-05")
@@ -121,7 +121,7 @@ def test_the_end_of_the_stream_is_not_announced() -> None:
     group = ordered()
     group.lose(Data)
     group.send("a", b"1")
-    assert "tail" not in group["a"].armed()
+    assert "tail" not in group["a"].armed_timers()
     group.run_for(60 * SECOND)
     assert group.frames(Tail) == []
 

@@ -8,7 +8,7 @@ from gapless.config import Config
 from gapless.errors import ConfigError
 from gapless.identity import Marks, View
 from gapless.protocol.ready import Lost, Stalled, Started
-from gapless.protocol.ready_builder import Context
+from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.stream.inbound import Inbound
 from gapless.run import Run
 from gapless.wire.frames import Data, Nak, Tail
@@ -37,7 +37,7 @@ def test_the_worked_case_of_a_join_at_100_with_70_messages_on_their_way(with_dig
     singles(group, "b", 101, 170)
     group.run_for(10 * MS)
     assert group.messages("c", "b") == []
-    assert len(group["c"].early) >= 70
+    assert len(group["c"].future_view_buffer) >= 70
     group.install(View.of(2, A, B, C), [C], digest=digest if with_digest else None)
     assert group.messages("c", "b") == numbers(101, 170)
     singles(group, "b", 171, 175)
@@ -74,7 +74,7 @@ def test_with_retransmission_the_queue_is_bounded_and_the_rest_is_repaired() -> 
     group.install(View.of(2, A, B, C), [A, B])
     singles(group, "b", 101, 170)
     group.run_for(10 * MS)
-    assert len(group["c"].early) == 50
+    assert len(group["c"].future_view_buffer) == 50
     group.install(View.of(2, A, B, C), [C], digest=digest)
     group.settle()
     assert group.messages("c", "b") == numbers(101, 170)
@@ -147,7 +147,7 @@ def test_the_size_of_the_queue_is_what_was_set(size: int) -> None:
     group.install(View.of(2, A, B, C), [A, B])
     singles(group, "b", 101, 170)
     group.run_for(10 * MS)
-    assert len(group["c"].early) == size
+    assert len(group["c"].future_view_buffer) == size
     group.install(View.of(2, A, B, C), [C])
     group.settle()
     assert group.messages("c", "b") == numbers(101, 170)
@@ -212,8 +212,8 @@ def test_switching_off_stops_what_is_under_way() -> None:
     group.lose_seqnos(2)
     singles(group, "a", 1, 3)
     group.run_for(2 * MS)
-    assert group["b"].inbound[A].gaps.due_ns is not None
-    assert "tail" in group["a"].armed()
+    assert group["b"].inbound[A].loss_detector.due_ns is not None
+    assert "tail" in group["a"].armed_timers()
     for name in "ab":
         switch(group, name, 0)
     group.run_for(60 * SECOND)
@@ -267,11 +267,11 @@ def test_switching_back_to_a_bounded_queue_loses_nothing_that_is_in_it() -> None
     singles(group, "b", 101, 170)
     group.run_for(10 * MS)
     switch(group, "c", 500 * MS)
-    queued = len(group["c"].early)
+    queued = len(group["c"].future_view_buffer)
     assert queued >= 70
     singles(group, "b", 171, 200)
     group.run_for(10 * MS)
-    assert len(group["c"].early) == queued, "it is bounded again"
+    assert len(group["c"].future_view_buffer) == queued, "it is bounded again"
     group.install(View.of(2, A, B, C), [C])
     assert group.messages("c", "b") == numbers(101, 170)
     group.settle()
@@ -310,8 +310,8 @@ def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_t
     """From the start on its sender waits: what is a whole window behind the newest was never meant for this member."""
     group = ordered(3, capacity=16, far_limit=16)
     config = group.config
-    context = Context(C, GROUP, config, lambda _: False, tracing=0)
-    stream = Inbound(B, config, config.row, Random(1), None)
+    context = ReadyBuilder(C, GROUP, config, lambda _: False, tracing=0)
+    stream = Inbound(B, config, config.group_profile, Random(1), None)
     sent = [Run.of(B, first, [b"%d" % first]) for first in range(1, 101)]
     for run in (
         *sent[:90],
@@ -319,8 +319,8 @@ def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_t
         *reversed(sent[90:]),
     ):  # some come twice, some in another order
         stream.on_data(run, False, context)
-    assert len(stream._early) == config.reach == 16
+    assert len(stream._before_start) == config.reach == 16
     assert context.counters["dropped.early"] == 100 + 5 - 16
-    stream.begin(84, context)
+    stream.open_at(84, context)
     assert stream.window is not None
     assert (stream.window.low, stream.window.high, stream.window.missing(100)) == (84, 100, [])

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gapless.config import PROFILES
+from gapless.config import GROUP_PROFILE_NAMES
 from gapless.delivery_mode import Mode
 from gapless.identity import Address, View
 from gapless.protocol.ready import (
@@ -19,7 +19,7 @@ from gapless.wire.frames import Ack, Data, OutOfBand, OutOfBandAck, Unreliable, 
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, aside, frames, got
 
 ASIDE = Mode.OUT_OF_BAND
-REPAIRING = [name for name in PROFILES if name != "ordered"]
+REPAIRING = [name for name in GROUP_PROFILE_NAMES if name != "ordered"]
 """The profiles that repair what is lost."""
 
 
@@ -36,7 +36,7 @@ def sent_again(group: Group, to: Address) -> list[int]:
 
 
 @pytest.mark.behaviour("OL-11", "OL-13", "OL-16", "I-18")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol13_it_is_delivered_by_all_acknowledged_by_each_and_reported(profile: str) -> None:
     group = Group(3, profile=profile)
     ready = group.send("a", b"1", b"2", mode=ASIDE)
@@ -54,7 +54,7 @@ def test_ol13_it_is_delivered_by_all_acknowledged_by_each_and_reported(profile: 
 
 
 @pytest.mark.behaviour("OL-11")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol11_its_numbers_are_its_own_and_leave_no_hole_in_the_stream(profile: str) -> None:
     group = Group(2, profile=profile)
     for mode in (Mode.ORDERED, ASIDE, Mode.ORDERED, ASIDE):
@@ -68,7 +68,7 @@ def test_ol11_its_numbers_are_its_own_and_leave_no_hole_in_the_stream(profile: s
 
 
 @pytest.mark.behaviour("OL-11", "OL-12", "I-19")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol11_its_numbers_never_restart(profile: str) -> None:
     group = Group(2, profile=profile)
     for number in (2, 3, 4):
@@ -80,7 +80,7 @@ def test_ol11_its_numbers_never_restart(profile: str) -> None:
 
 
 @pytest.mark.behaviour("OL-14")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol14_it_keeps_no_order_and_waits_for_no_other(profile: str) -> None:
     group = Group(2, profile=profile)
     group.receive("b", A, aside(A, 3))
@@ -110,7 +110,7 @@ def test_s46_many_in_one_send_of_which_two_are_lost(profile: str) -> None:
 
 
 @pytest.mark.behaviour("OL-12")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_v11_a_duplicate_is_not_delivered_again_but_acknowledged_again(profile: str) -> None:
     """V-11."""
     group = Group(2, profile=profile)
@@ -122,7 +122,7 @@ def test_v11_a_duplicate_is_not_delivered_again_but_acknowledged_again(profile: 
 
 
 @pytest.mark.behaviour("OL-12", "I-19")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_v08_a_duplicate_that_arrives_after_a_view_change_is_not_delivered_again(
     profile: str,
 ) -> None:
@@ -171,7 +171,7 @@ def test_v08_a_resend_after_a_view_change_is_delivered_once_though_the_ack_was_l
 
 @pytest.mark.behaviour("OL-12", "OL-18")
 @pytest.mark.parametrize("receiver_first", [True, False])
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol12_it_is_neither_queued_nor_discarded_because_of_a_view(
     profile: str, receiver_first: bool
 ) -> None:
@@ -185,7 +185,7 @@ def test_ol12_it_is_neither_queued_nor_discarded_because_of_a_view(
 
 
 @pytest.mark.behaviour("OL-12", "P-05")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_a_member_that_leaves_and_comes_back_in_the_same_life_gets_nothing_twice(
     profile: str,
 ) -> None:
@@ -219,7 +219,7 @@ def test_ol11_another_life_of_the_sender_has_its_own_numbers() -> None:
 
 
 @pytest.mark.behaviour("OL-18", "P-15")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: str) -> None:
     """S-42, S-44."""
     group = Group(2, profile=profile, capacity=2, far_limit=2, max_unconsumed=1)
@@ -238,7 +238,7 @@ def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: st
 
 
 @pytest.mark.behaviour("OL-14")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_s43_one_that_is_lost_does_not_hold_up_the_stream(profile: str) -> None:
     """S-43."""
     group = Group(2, profile=profile)
@@ -278,7 +278,7 @@ def test_s57_it_is_sent_again_to_exactly_those_that_have_not_acknowledged(profil
 
 
 @pytest.mark.behaviour("OL-20")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_s58_one_that_leaves_completes_it(profile: str) -> None:
     """S-58."""
     group = Group(4, profile=profile)
@@ -324,7 +324,7 @@ def test_with_retransmission_off_nothing_is_sent_again_until_it_is_switched_on()
 
 
 @pytest.mark.behaviour("OL-20")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_one_who_joins_gets_what_is_sent_from_then_on(profile: str) -> None:
     group = Group(3, profile=profile, start=False)
     group.install(View.of(1, A, B), [A, B])
@@ -376,7 +376,7 @@ def test_what_a_member_says_in_anothers_name_is_dropped() -> None:
 
 
 @pytest.mark.behaviour("OL-13", "OL-21")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_to_one_member_only_that_one_gets_it_and_acknowledges(profile: str) -> None:
     group = Group(3, profile=profile)
     ticket = group.send("a", b"1", to=B, mode=ASIDE).ticket
@@ -441,7 +441,7 @@ def test_to_oneself_it_is_delivered_whatever_loopback_says(loopback: bool) -> No
 
 
 @pytest.mark.behaviour("OL-12")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 @pytest.mark.parametrize("loopback", [True, False])
 def test_m09_the_own_message_is_delivered_once_or_not_at_all(profile: str, loopback: bool) -> None:
     """M-09, M-11, S-40."""
@@ -453,7 +453,7 @@ def test_m09_the_own_message_is_delivered_once_or_not_at_all(profile: str, loopb
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 @pytest.mark.parametrize("loopback", [True, False])
 def test_a_member_alone_has_its_acknowledgement_at_once(profile: str, loopback: bool) -> None:
     """M-11."""

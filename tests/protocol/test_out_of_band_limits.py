@@ -2,7 +2,7 @@
 
 import pytest
 
-from gapless.config import PROFILES
+from gapless.config import GROUP_PROFILE_NAMES
 from gapless.delivery_mode import Mode
 from gapless.identity import View
 from gapless.protocol.ready import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
@@ -16,7 +16,7 @@ ASIDE = Mode.OUT_OF_BAND
 
 
 @pytest.mark.behaviour("OL-11", "OL-18")
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_at_most_so_many_wait_for_acks_and_the_rest_waits_its_turn(profile: str) -> None:
     group = Group(2, profile=profile, max_out_of_band=2)
     lost = group.lose(OutOfBandAck)
@@ -97,7 +97,7 @@ def test_v11_the_floor_lets_receivers_forget_what_nobody_sends_again() -> None:
     for _ in range(50):
         group.send("a", b"x", mode=ASIDE)
         group.settle()
-    assert group["b"].aside._seen[A] == [(1, 50)]
+    assert group["b"].out_of_band._delivered_ranges[A] == [(1, 50)]
     assert group.frames(OutOfBand)[-1].floor == 49
 
 
@@ -108,7 +108,7 @@ def test_v11_the_floor_passes_over_what_went_to_others() -> None:
     for at in range(1, 101):
         group.send("a", b"x", mode=ASIDE, to=B if at % 10 == 0 else C)
         group.settle()
-    assert group["b"].aside._seen[A] == [(1, 100)]
+    assert group["b"].out_of_band._delivered_ranges[A] == [(1, 100)]
     assert len(got(group, "b")) == 10
 
 
@@ -122,7 +122,7 @@ def test_v11_one_old_message_without_ack_bounds_what_receivers_remember() -> Non
         group.send("a", b"x", mode=ASIDE, to=B)
     group.run_for(SECOND)
     assert (
-        group["a"].aside._high == 16
+        group["a"].out_of_band._high == 16
     )  # four times as many as may wait, and then the old one has to go first
     group.rules.clear()
     group.settle()

@@ -6,85 +6,87 @@ from hypothesis import given, strategies as st
 from gapless.config import Config
 from gapless.protocol.buggify import never
 from gapless.protocol.ready import Delivery, Oversized
-from gapless.protocol.ready_builder import Context
-from gapless.protocol.stream.flow_control import Credit
-from gapless.protocol.stream.reassembly import Pieces
-from gapless.protocol.timers import ACK, GAP, PIN, TAIL, TIMEOUT, Timers
-from gapless.run import BEGIN, END, PIECE, Run
+from gapless.protocol.ready_builder import ReadyBuilder
+from gapless.protocol.stream.flow_control import DeliveryCredit
+from gapless.protocol.stream.reassembly import Reassembler
+from gapless.protocol.timers import ACK, GAP, SLOW_RECEIVER, TAIL, TIMEOUT, Timers
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, Run
 from gapless.wire.codec import decode
 from gapless.wire.frames import Ack, Data, Gone
 from tests.protocol.driver import GROUP, A, B, C
 
 
-def context() -> Context:
-    return Context(B, GROUP, Config(), never, tracing=True)
+def context() -> ReadyBuilder:
+    return ReadyBuilder(B, GROUP, Config(), never, tracing=True)
 
 
 def piece(seqno: int, payload: bytes, flags: int = 0) -> Run:
-    return Run.of(A, seqno, [payload], PIECE | flags)
+    return Run.of(A, seqno, [payload], FRAGMENT | flags)
 
 
 # Pieces
 
 
 def test_the_last_piece_hands_the_message_out_whole() -> None:
-    pieces, ctx = Pieces(100), context()
-    assert pieces.add(piece(4, b"one ", BEGIN), ctx) is None
+    pieces, ctx = Reassembler(100), context()
+    assert pieces.add(piece(4, b"one ", FIRST_FRAGMENT), ctx) is None
     assert pieces.add(piece(5, b"two "), ctx) is None
-    assert pieces.add(piece(6, b"three", END), ctx) == Delivery(A, 4, 6, b"one two three")
-    assert pieces.snapshot() == Pieces(100).snapshot(), "nothing is kept"
+    assert pieces.add(piece(6, b"three", LAST_FRAGMENT), ctx) == Delivery(A, 4, 6, b"one two three")
+    assert pieces.snapshot() == Reassembler(100).snapshot(), "nothing is kept"
 
 
 def test_two_messages_do_not_mix() -> None:
-    pieces, ctx = Pieces(100), context()
+    pieces, ctx = Reassembler(100), context()
     for first in (1, 3):
-        pieces.add(piece(first, b"%d" % first, BEGIN), ctx)
-        delivery = pieces.add(piece(first + 1, b"!", END), ctx)
+        pieces.add(piece(first, b"%d" % first, FIRST_FRAGMENT), ctx)
+        delivery = pieces.add(piece(first + 1, b"!", LAST_FRAGMENT), ctx)
         assert delivery == Delivery(A, first, first + 1, b"%d!" % first)
 
 
 def test_pieces_without_their_beginning_are_left_out() -> None:
     """A stream may start in the middle of a message; the rest of it is counted, the next message is whole."""
-    pieces, ctx = Pieces(100), context()
+    pieces, ctx = Reassembler(100), context()
     assert pieces.add(piece(7, b"rest"), ctx) is None
-    assert pieces.add(piece(8, b"end", END), ctx) is None
+    assert pieces.add(piece(8, b"end", LAST_FRAGMENT), ctx) is None
     assert ctx.counters == {"dropped.headless": 2}
-    pieces.add(piece(9, b"a", BEGIN), ctx)
-    assert pieces.add(piece(10, b"b", END), ctx) == Delivery(A, 9, 10, b"ab")
+    pieces.add(piece(9, b"a", FIRST_FRAGMENT), ctx)
+    assert pieces.add(piece(10, b"b", LAST_FRAGMENT), ctx) == Delivery(A, 9, 10, b"ab")
 
 
 def test_a_new_beginning_forgets_what_was_open() -> None:
     """What lay between was given up as gone."""
-    pieces, ctx = Pieces(100), context()
-    pieces.add(piece(1, b"lost", BEGIN), ctx)
-    pieces.add(piece(9, b"a", BEGIN), ctx)
-    assert pieces.add(piece(10, b"b", END), ctx) == Delivery(A, 9, 10, b"ab")
+    pieces, ctx = Reassembler(100), context()
+    pieces.add(piece(1, b"lost", FIRST_FRAGMENT), ctx)
+    pieces.add(piece(9, b"a", FIRST_FRAGMENT), ctx)
+    assert pieces.add(piece(10, b"b", LAST_FRAGMENT), ctx) == Delivery(A, 9, 10, b"ab")
 
 
 def test_a_message_over_the_limit_is_reported_and_not_kept() -> None:
     """S14: memory never holds more than the limit, however long the message goes on."""
-    pieces, ctx = Pieces(10), context()
-    pieces.add(piece(1, b"x" * 10, BEGIN), ctx)
+    pieces, ctx = Reassembler(10), context()
+    pieces.add(piece(1, b"x" * 10, FIRST_FRAGMENT), ctx)
     for seqno in range(2, 50):
         assert pieces.add(piece(seqno, b"x" * 10), ctx) is None
-        assert pieces._parts == []
-    assert pieces.add(piece(50, b"x", END), ctx) is None
-    assert ctx.ready(None).events == [Oversized(A, 1, 50)]
-    pieces.add(piece(51, b"x" * 5, BEGIN), ctx)
-    assert pieces.add(piece(52, b"x" * 5, END), ctx) == Delivery(A, 51, 52, b"x" * 10), (
+        assert pieces._fragments == []
+    assert pieces.add(piece(50, b"x", LAST_FRAGMENT), ctx) is None
+    assert ctx.build(None).events == [Oversized(A, 1, 50)]
+    pieces.add(piece(51, b"x" * 5, FIRST_FRAGMENT), ctx)
+    assert pieces.add(piece(52, b"x" * 5, LAST_FRAGMENT), ctx) == Delivery(A, 51, 52, b"x" * 10), (
         "exactly the limit fits"
     )
 
 
 @given(st.lists(st.binary(min_size=1, max_size=5), min_size=2, max_size=6), st.integers(0, 5))
 def test_pieces_survive_a_snapshot(parts: list[bytes], at: int) -> None:
-    pieces, ctx = Pieces(100), context()
+    pieces, ctx = Reassembler(100), context()
     whole = None
     for index, part in enumerate(parts):
-        flags = (BEGIN if index == 0 else 0) | (END if index == len(parts) - 1 else 0)
+        flags = (FIRST_FRAGMENT if index == 0 else 0) | (
+            LAST_FRAGMENT if index == len(parts) - 1 else 0
+        )
         whole = pieces.add(piece(index + 1, part, flags), ctx)
         if index == at % len(parts):
-            other = Pieces(100)
+            other = Reassembler(100)
             other.restore(pieces.snapshot())
             assert hash(other.snapshot()) == hash(pieces.snapshot())
             pieces = other
@@ -96,7 +98,7 @@ def test_pieces_survive_a_snapshot(parts: list[bytes], at: int) -> None:
 
 def test_m16_credit_is_what_the_application_has_room_for() -> None:
     """M-16: at ``max_unconsumed`` nothing more is handed out, until some of it is consumed."""
-    credit = Credit(max_unconsumed=5, max_batch=0)
+    credit = DeliveryCredit(max_unconsumed=5, max_batch=0)
     assert credit.limit() == 5
     credit.spend(4)
     assert credit.limit() == 1
@@ -116,7 +118,7 @@ def test_m13_a_batch_is_limited_on_its_own(
     max_unconsumed: int, max_batch: int, limit: int | None
 ) -> None:
     """M-13."""
-    assert Credit(max_unconsumed, max_batch).limit() == limit
+    assert DeliveryCredit(max_unconsumed, max_batch).limit() == limit
 
 
 # Timers
@@ -126,24 +128,24 @@ def test_timers_fire_in_one_order_however_they_were_armed() -> None:
     """S17."""
     clock = Timers()
     assert clock.next_ns is None
-    for name in (PIN, TIMEOUT, GAP, TAIL, ACK):
+    for name in (SLOW_RECEIVER, TIMEOUT, GAP, TAIL, ACK):
         clock.arm(name, 10)
     assert clock.due(9) == []
-    assert clock.due(10) == [ACK, GAP, TAIL, TIMEOUT, PIN]
+    assert clock.due(10) == [ACK, GAP, TAIL, TIMEOUT, SLOW_RECEIVER]
     assert clock.next_ns == 10
 
 
 def test_a_timer_has_one_deadline() -> None:
     clock = Timers()
-    clock.arm_sooner(GAP, 10)
-    clock.arm_sooner(GAP, 12)
+    clock.arm_earlier(GAP, 10)
+    clock.arm_earlier(GAP, 12)
     assert clock.next_ns == 10
-    clock.arm_sooner(GAP, 7)
+    clock.arm_earlier(GAP, 7)
     assert clock.next_ns == 7
     clock.arm(GAP, 20)
     assert clock.next_ns == 20
     clock.arm(GAP, None)
-    assert not clock.armed(GAP)
+    assert not clock.is_armed(GAP)
     clock.arm(GAP, None)
     assert clock.due(100) == []
 
@@ -152,7 +154,7 @@ def test_timers_restored_are_due() -> None:
     clock, other = Timers(), Timers()
     clock.arm(TAIL, 100)
     clock.arm(ACK, 50)
-    other.arm(PIN, 3)
+    other.arm(SLOW_RECEIVER, 3)
     other.restore(clock.snapshot())
     assert other.due(0) == [ACK, TAIL]
 
@@ -167,7 +169,7 @@ def test_frames_to_one_destination_share_a_datagram_as_long_as_it_has_room() -> 
     for frame in sent:
         ctx.transmit(None, frame)
         ctx.transmit(C, Ack(C, frame.run.first, 9))
-    ready = ctx.ready(None)
+    ready = ctx.build(None)
     assert all(len(transmit.datagram) <= 1400 for transmit in ready.transmits)
     to_all = [
         frame for to, datagram in ready.transmits if to is None for frame in decode(datagram).frames
@@ -182,10 +184,10 @@ def test_frames_to_one_destination_share_a_datagram_as_long_as_it_has_room() -> 
 def test_every_answer_starts_anew() -> None:
     ctx = context()
     ctx.transmit(C, Gone(B, 1))
-    ctx.event(Oversized(A, 1, 1))
-    ctx.step("VIEW")
+    ctx.emit(Oversized(A, 1, 1))
+    ctx.trace("VIEW")
     ctx.deliver(Delivery(A, 1, 1, b"x"))
-    first, second = ctx.ready(5), ctx.ready(None)
+    first, second = ctx.build(5), ctx.build(None)
     assert [
         len(part) for part in (first.transmits, first.events, first.trace, first.deliveries)
     ] == [1] * 4
@@ -196,6 +198,6 @@ def test_every_answer_starts_anew() -> None:
 
 
 def test_without_tracing_there_is_no_trace_but_drops_are_counted() -> None:
-    ctx = Context(B, GROUP, Config(), never, tracing=False)
+    ctx = ReadyBuilder(B, GROUP, Config(), never, tracing=False)
     ctx.drop("stranger", message_count=3)
-    assert (ctx.ready(None).trace, ctx.counters) == ([], {"dropped.stranger": 3})
+    assert (ctx.build(None).trace, ctx.counters) == ([], {"dropped.stranger": 3})

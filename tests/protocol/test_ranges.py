@@ -42,14 +42,14 @@ def test_count_counts_every_seqno(found: list[Range]) -> None:
 
 @given(any_ranges)
 def test_merged_names_each_seqno_once_in_as_few_ranges_as_possible(found: list[Range]) -> None:
-    merged = ranges.merged(found)
+    merged = ranges.merge(found)
     assert named(merged) == sorted(set(named(found)))
     assert all(before[1] + 1 < after[0] for before, after in pairwise(merged)), "they touch"
 
 
 @given(disjoint(), disjoint())
 def test_minus_is_set_difference_in_order(found: list[Range], taken: list[Range]) -> None:
-    assert named(ranges.minus(found, taken)) == [
+    assert named(ranges.subtract(found, taken)) == [
         seqno for seqno in named(found) if seqno not in set(named(taken))
     ]
 
@@ -57,14 +57,14 @@ def test_minus_is_set_difference_in_order(found: list[Range], taken: list[Range]
 @given(disjoint())
 def test_minus_nothing_is_the_same_list(found: list[Range]) -> None:
     """The repairs tell by this comparison whether anything was taken away."""
-    assert ranges.minus(found, []) == found
-    assert ranges.minus(found, [(10**6, 10**6 + 5)]) == found
-    assert ranges.minus(found, found) == []
+    assert ranges.subtract(found, []) == found
+    assert ranges.subtract(found, [(10**6, 10**6 + 5)]) == found
+    assert ranges.subtract(found, found) == []
 
 
 @given(disjoint(), seqnos, seqnos)
 def test_within_keeps_what_lies_between(found: list[Range], floor: int, ceiling: int) -> None:
-    assert named(ranges.within(found, floor, ceiling)) == [
+    assert named(ranges.clip(found, floor, ceiling)) == [
         s for s in named(found) if floor <= s <= ceiling
     ]
 
@@ -73,11 +73,11 @@ def test_within_keeps_what_lies_between(found: list[Range], floor: int, ceiling:
 def test_meet_tells_whether_anything_lies_between(
     found: list[Range], first: int, more: int
 ) -> None:
-    assert ranges.meet(found, first, first + more) is any(
+    assert ranges.overlaps(found, first, first + more) is any(
         first <= seqno <= first + more for seqno in named(found)
     )
 
 
 @given(disjoint(), st.integers(0, 80))
 def test_first_seqnos_keeps_the_lowest(found: list[Range], limit: int) -> None:
-    assert named(ranges.first_seqnos(found, limit)) == named(found)[:limit]
+    assert named(ranges.take_lowest(found, limit)) == named(found)[:limit]

@@ -7,7 +7,7 @@ import pytest
 from gapless.identity import Marks, View
 from gapless.protocol.ready import Connected, Undelivered
 from gapless.run import Run
-from gapless.wire.frames import CONNECTION, Ack, Data, Nak
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Data, Nak
 from tests.protocol.connections import got
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, data
 
@@ -119,7 +119,7 @@ def test_i14_a_connection_that_is_closing_still_sends_what_is_not_acknowledged()
     lost = group.lose(Data, to="b")
     unicasts(group, 1, 1)
     before = group["a"].connections.outgoing[B].stream.epoch
-    group.step(A, lambda m: m.close(B, group.now_ns))
+    group.step(A, lambda m: m.close_connection(B, group.now_ns))
     group.run_for(SECOND)
     assert group["a"].connections.outgoing[B].state == "closing"
     group.rules.remove(lost)
@@ -140,10 +140,12 @@ def test_i15_the_question_for_the_first_message_hangs_on_the_peer() -> None:
     group = Group(2, sync_min_interval="200ms")
     group.lose(to="a")
     for seqno in range(2, 102):
-        group.receive("b", A, Data(Run.of(A, seqno, [b"x"]), False, CONNECTION + 7))
+        group.receive("b", A, Data(Run.of(A, seqno, [b"x"]), False, FIRST_CONNECTION_EPOCH + 7))
         group.run_for(10 * MS)
     assert A not in group["b"].connections.incoming
-    times_ns = [sent.at_ns for sent in group.sent if sent.frame == Nak(A, (), CONNECTION + 7)]
+    times_ns = [
+        sent.at_ns for sent in group.sent if sent.frame == Nak(A, (), FIRST_CONNECTION_EPOCH + 7)
+    ]
     assert 4 <= len(times_ns) <= 6
     assert {after - before for before, after in pairwise(times_ns)} == {200 * MS}
 

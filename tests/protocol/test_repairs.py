@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.config import Config
-from gapless.protocol.ready import Step
-from gapless.protocol.stream.retransmit import Answer, Repairs
-from gapless.protocol.stream.window import Fixed, Window
+from gapless.protocol.ready import TraceEntry
+from gapless.protocol.stream.retransmit import RepairPlan, RetransmitHandler
+from gapless.protocol.stream.window import FixedWindow, Window
 from gapless.run import Run
 from gapless.wire.frames import Ack, Data, Gone, Nak, Range, Tail
 from tests.protocol.driver import MS, A, B, C, D, Group, frames
@@ -16,18 +16,18 @@ T0 = 1000 * MS
 
 def stored(*lengths: int, size_bytes: int = 10) -> Window:
     """A sender's window that holds runs of so many messages, one after the other."""
-    window = Window(Fixed(10_000), keep=True)
+    window = Window(FixedWindow(10_000), keep_delivered=True)
     for length in lengths:
         window.add(Run.of(A, window.high + 1, [b"x" * size_bytes] * length))
     window.take()
     return window
 
 
-def repairs(**knobs: object) -> Repairs:
-    return Repairs(Config.make(**knobs))
+def repairs(**knobs: object) -> RetransmitHandler:
+    return RetransmitHandler(Config.make(**knobs))
 
 
-def named(answer: Answer) -> list[Range]:
+def named(answer: RepairPlan) -> list[Range]:
     return [(run.first, run.last) for run in answer.runs]
 
 
@@ -37,16 +37,20 @@ def named(answer: Answer) -> list[Range]:
 def test_what_was_stored_as_one_run_is_repaired_in_frames() -> None:
     """Runs that came together, or from one with larger frames, are stored as one."""
     window = stored(9, size_bytes=98)
-    assert named(repairs(max_frame_bytes=400).answer(B, [(1, 9)], window, T0)) == [
+    assert named(repairs(max_frame_bytes=400).plan_repairs(B, [(1, 9)], window, T0)) == [
         (1, 3),
         (4, 6),
         (7, 9),
     ]
-    assert named(repairs(max_frame_bytes=400).answer(B, [(2, 5)], window, T0)) == [(2, 4), (5, 5)]
+    assert named(repairs(max_frame_bytes=400).plan_repairs(B, [(2, 5)], window, T0)) == [
+        (2, 4),
+        (5, 5),
+    ]
     large = stored(2, size_bytes=900)
-    assert named(repairs(max_frame_bytes=400).answer(B, [(1, 2)], large, T0)) == [(1, 1), (2, 2)], (
-        "as small as it gets"
-    )
+    assert named(repairs(max_frame_bytes=400).plan_repairs(B, [(1, 2)], large, T0)) == [
+        (1, 1),
+        (2, 2),
+    ], "as small as it gets"
 
 
 # Exactness
@@ -62,7 +66,7 @@ def test_s10_what_is_asked_for_and_stored_is_sent_and_nothing_else(
     lengths: list[int], purged: int, gaps: list[tuple[int, int]]
 ) -> None:
     """S10, N4-32: and every message is the one that was sent under that seqno."""
-    window = Window(Fixed(10_000), keep=True)
+    window = Window(FixedWindow(10_000), keep_delivered=True)
     for length in lengths:
         first = window.high + 1
         window.add(Run.of(A, first, [b"%d" % seqno for seqno in range(first, first + length)]))
@@ -73,7 +77,7 @@ def test_s10_what_is_asked_for_and_stored_is_sent_and_nothing_else(
     for gap, more in gaps:
         asked.append((floor + gap, floor + gap + more))
         floor += gap + more
-    answer = repairs().answer(B, asked, window, T0)
+    answer = repairs().plan_repairs(B, asked, window, T0)
     got = [pair for run in answer.runs for pair in run]
     wanted = {seqno for first, last in asked for seqno in range(first, last + 1)}
     assert got == [
@@ -85,9 +89,9 @@ def test_s10_what_is_asked_for_and_stored_is_sent_and_nothing_else(
 
 
 def test_a_repair_keeps_what_the_run_says_of_itself() -> None:
-    window = Window(Fixed(10), keep=True)
+    window = Window(FixedWindow(10), keep_delivered=True)
     window.add(Run.of(A, 1, [b"a", b"b", b"c"], flags=8, view=3, sent_ns=77))
-    (run,) = repairs().answer(B, [(2, 2)], window, T0).runs
+    (run,) = repairs().plan_repairs(B, [(2, 2)], window, T0).runs
     assert (run.messages(), run.flags, run.view, run.sent_ns) == ([b"b"], 8, 3, 77)
 
 
@@ -98,8 +102,8 @@ def test_a_repair_keeps_what_the_run_says_of_itself() -> None:
 def test_p11_a_repeated_question_is_answered_once() -> None:
     """P-11: a nak that was duplicated, or crossed the repair, costs nothing."""
     repair, window = repairs(), stored(10)
-    assert named(repair.answer(B, [(2, 4)], window, T0)) == [(2, 4)]
-    again = repair.answer(B, [(1, 5)], window, T0 + MS)
+    assert named(repair.plan_repairs(B, [(2, 4)], window, T0)) == [(2, 4)]
+    again = repair.plan_repairs(B, [(1, 5)], window, T0 + MS)
     assert named(again) == [(1, 1), (5, 5)]
     assert again.repeated == [(2, 4)]
 
@@ -107,25 +111,25 @@ def test_p11_a_repeated_question_is_answered_once() -> None:
 def test_suppression_ends_before_the_receiver_asks_again() -> None:
     """Half of min_retry: what a receiver really misses is never held back twice in a row."""
     repair, window = repairs(min_retry="8ms"), stored(10)
-    repair.answer(B, [(2, 4)], window, T0)
-    assert named(repair.answer(B, [(2, 4)], window, T0 + 4 * MS - 1)) == []
-    assert named(repair.answer(B, [(2, 4)], window, T0 + 4 * MS)) == [(2, 4)]
+    repair.plan_repairs(B, [(2, 4)], window, T0)
+    assert named(repair.plan_repairs(B, [(2, 4)], window, T0 + 4 * MS - 1)) == []
+    assert named(repair.plan_repairs(B, [(2, 4)], window, T0 + 4 * MS)) == [(2, 4)]
 
 
 def test_what_went_to_one_member_alone_does_not_count_for_another() -> None:
     repair, window = repairs(use_mcast_xmit="never"), stored(10)
-    assert repair.answer(B, [(2, 4)], window, T0).to == B
-    answer = repair.answer(C, [(2, 4)], window, T0)
+    assert repair.plan_repairs(B, [(2, 4)], window, T0).to == B
+    answer = repair.plan_repairs(C, [(2, 4)], window, T0)
     assert (answer.to, named(answer), answer.repeated) == (C, [(2, 4)], [])
-    assert named(repair.answer(C, [(2, 4)], window, T0)) == []
+    assert named(repair.plan_repairs(C, [(2, 4)], window, T0)) == []
 
 
 def test_what_went_to_all_counts_for_everybody() -> None:
     """R-06: one multicast serves everybody who misses the same."""
     repair, window = repairs(use_mcast_xmit="always"), stored(10)
-    first = repair.answer(B, [(2, 4)], window, T0)
+    first = repair.plan_repairs(B, [(2, 4)], window, T0)
     assert (first.to, named(first)) == (None, [(2, 4)])
-    second = repair.answer(C, [(3, 5)], window, T0 + MS)
+    second = repair.plan_repairs(C, [(3, 5)], window, T0 + MS)
     assert (second.to, named(second), second.repeated) == (None, [(5, 5)], [(3, 4)])
 
 
@@ -133,26 +137,26 @@ def test_what_went_to_all_counts_for_everybody() -> None:
 def test_p12_auto_turns_to_all_when_a_second_member_asks() -> None:
     """P-12, R-06: the first is served alone; the second shows that the loss is shared, and serves the third too."""
     repair, window = repairs(use_mcast_xmit="auto"), stored(10)
-    assert repair.answer(B, [(2, 4)], window, T0).to == B
-    second = repair.answer(C, [(4, 4)], window, T0 + MS)
+    assert repair.plan_repairs(B, [(2, 4)], window, T0).to == B
+    second = repair.plan_repairs(C, [(4, 4)], window, T0 + MS)
     assert (second.to, named(second)) == (None, [(4, 4)])
-    third = repair.answer(D, [(4, 4)], window, T0 + MS)
+    third = repair.plan_repairs(D, [(4, 4)], window, T0 + MS)
     assert (named(third), third.repeated) == ([], [(4, 4)])
 
 
 def test_auto_serves_different_losses_apart() -> None:
     repair, window = repairs(use_mcast_xmit="auto"), stored(10)
-    repair.answer(B, [(2, 4)], window, T0)
-    assert repair.answer(C, [(5, 6)], window, T0).to == C
-    assert repair.answer(B, [(7, 7)], window, T0).to == B
-    assert repair.answer(C, [(2, 4)], window, T0 + 10 * MS).to == C, "the moment is over"
+    repair.plan_repairs(B, [(2, 4)], window, T0)
+    assert repair.plan_repairs(C, [(5, 6)], window, T0).to == C
+    assert repair.plan_repairs(B, [(7, 7)], window, T0).to == B
+    assert repair.plan_repairs(C, [(2, 4)], window, T0 + 10 * MS).to == C, "the moment is over"
 
 
 def test_what_is_remembered_does_not_pile_up() -> None:
     """S14."""
     repair, window = repairs(), stored(*[1] * 100)
     for at in range(1000):
-        repair.answer(B, [(at % 100 + 1, at % 100 + 1)], window, T0 + at * MS)
+        repair.plan_repairs(B, [(at % 100 + 1, at % 100 + 1)], window, T0 + at * MS)
     assert len(repair._recent) <= 3
 
 
@@ -166,14 +170,18 @@ def test_p11_repairs_have_a_budget_per_interval() -> None:
         repairs(repair_budget_bytes=3000, xmit_interval="100ms"),
         stored(*[1] * 10, size_bytes=998),
     )
-    answer = repair.answer(B, [(1, 10)], window, T0)
+    answer = repair.plan_repairs(B, [(1, 10)], window, T0)
     assert (named(answer), answer.over_budget) == (
         [(1, 1), (2, 2), (3, 3)],
         [(seqno, seqno) for seqno in range(4, 11)],
     )
-    later = repair.answer(B, [(4, 10)], window, T0 + 100 * MS - 1)
+    later = repair.plan_repairs(B, [(4, 10)], window, T0 + 100 * MS - 1)
     assert (named(later), later.over_budget[0]) == ([], (4, 4))
-    assert named(repair.answer(B, [(4, 10)], window, T0 + 100 * MS)) == [(4, 4), (5, 5), (6, 6)]
+    assert named(repair.plan_repairs(B, [(4, 10)], window, T0 + 100 * MS)) == [
+        (4, 4),
+        (5, 5),
+        (6, 6),
+    ]
 
 
 def test_what_was_not_sent_for_lack_of_budget_is_not_suppressed() -> None:
@@ -181,29 +189,29 @@ def test_what_was_not_sent_for_lack_of_budget_is_not_suppressed() -> None:
         repairs(repair_budget_bytes=1400, xmit_interval="5ms"),
         stored(1, 1, size_bytes=998),
     )
-    assert repair.answer(B, [(1, 2)], window, T0).over_budget == [(2, 2)]
-    assert named(repair.answer(B, [(2, 2)], window, T0 + 5 * MS)) == [(2, 2)]
+    assert repair.plan_repairs(B, [(1, 2)], window, T0).over_budget == [(2, 2)]
+    assert named(repair.plan_repairs(B, [(2, 2)], window, T0 + 5 * MS)) == [(2, 2)]
 
 
 def test_what_is_suppressed_costs_no_budget() -> None:
     repair, window = repairs(repair_budget_bytes=2000), stored(1, 1, size_bytes=998)
     for _ in range(5):
-        repair.answer(B, [(1, 1)], window, T0)
-    assert named(repair.answer(B, [(1, 2)], window, T0)) == [(2, 2)]
+        repair.plan_repairs(B, [(1, 1)], window, T0)
+    assert named(repair.plan_repairs(B, [(1, 2)], window, T0)) == [(2, 2)]
 
 
 def test_the_budget_always_takes_one_frame() -> None:
     """Config refuses a budget below a frame; so a repair is never too large for ever."""
     config = Config.make(max_frame_bytes=1400, repair_budget_bytes=1400)
-    window = Window(Fixed(10), keep=True)
+    window = Window(FixedWindow(10), keep_delivered=True)
     window.add(Run.of(A, 1, [b"x" * 1300]))
-    assert named(Repairs(config).answer(B, [(1, 1)], window, T0)) == [(1, 1)]
+    assert named(RetransmitHandler(config).plan_repairs(B, [(1, 1)], window, T0)) == [(1, 1)]
 
 
 # In the machine
 
 
-def sent(group: Group, step: str) -> list[Step]:
+def sent(group: Group, step: str) -> list[TraceEntry]:
     return [row for row in group.steps[A] if row.event == step]
 
 

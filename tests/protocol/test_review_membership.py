@@ -52,7 +52,7 @@ def test_nothing_comes_of_a_life_that_is_over(profile: str) -> None:
         member.consumed(2, world.now_ns),
         member.tick(world.now_ns),
         member.leave(world.now_ns),
-        member.close(a, world.now_ns),
+        member.close_connection(a, world.now_ns),
         member.cancel(1, world.now_ns),
     ):
         assert _nothing(ready)
@@ -158,7 +158,7 @@ def test_two_with_one_durable_name_do_not_make_views_for_ever(group: str, other:
     before = {name: len(host.views) for name, host in world.hosts.items()}
     world.run(20)
     assert {name: len(host.views) for name, host in world.hosts.items()} == before
-    assert sum(place.name == "twin" for place in world[group[0]].roster.places) == 1  # type: ignore[union-attr]
+    assert sum(place.name == "twin" for place in world[group[0]].roster.entries) == 1  # type: ignore[union-attr]
 
 
 # Wishes that come at a bad time
@@ -229,7 +229,7 @@ def test_talk_with_strangers_is_not_remembered() -> None:
         stranger = Address(1000 + at, 1)
         say(world, "a", stranger, Alive(stranger, ViewId(3, stranger), True, True))
     world.run(1)
-    spoke = world["a"]._context.spoke
+    spoke = world["a"]._out.last_sent_ns
     assert spoke is not None
     assert len(spoke) < 10
 

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from gapless.payloads import Payloads
 from gapless.protocol import timers
 from gapless.protocol.ready import Accepted, GivenUp, Refused
-from gapless.protocol.stream.send_queue import Batch, SendQueue
-from gapless.run import BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE
+from gapless.protocol.stream.send_queue import SendBatch, SendQueue
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, LENGTH_BYTES, NO_LOOPBACK
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Ack
 from tests.protocol.driver import MS, SECOND, A, B, Group
@@ -19,13 +19,13 @@ from tests.protocol.driver import MS, SECOND, A, B, Group
 
 def queue(*sends: Sequence[bytes], room_bytes: int = 100, most_bytes: int = 0) -> SendQueue:
     """A queue of these sends, whose frames take ``room_bytes``, and whose runs take one frame if no more is said."""
-    result = SendQueue(room_bytes, most_bytes=most_bytes)
+    result = SendQueue(room_bytes, max_run_bytes=most_bytes)
     for messages in sends:
-        result.put(messages, 0, None)
+        result.enqueue(messages, 0, None)
     return result
 
 
-def batches(waiting: SendQueue, room: int = 1000, room_bytes: int | None = None) -> list[Batch]:
+def batches(waiting: SendQueue, room: int = 1000, room_bytes: int | None = None) -> list[SendBatch]:
     """Everything that the queue gives while the room lasts."""
     result = []
     while (batch := waiting.next_batch(room, room_bytes, empty=False)) is not None:
@@ -36,7 +36,7 @@ def batches(waiting: SendQueue, room: int = 1000, room_bytes: int | None = None)
     return result
 
 
-def cost(batch: Batch) -> int:
+def cost(batch: SendBatch) -> int:
     return sum(len(message) + LENGTH_BYTES for message in batch.messages)
 
 
@@ -67,14 +67,19 @@ def test_a_run_has_no_more_messages_than_a_frame_can_count() -> None:
 def test_a_message_in_pieces_ends_a_run_of_many_frames() -> None:
     """It is larger than a frame, though not larger than the run."""
     found = batches(queue([b"x" * 8] * 15, [b"y" * 8, b"z" * 150, b"x" * 8], most_bytes=1000))
-    assert [batch.flags for batch in found] == [0, PIECE | BEGIN, PIECE | END, 0]
+    assert [batch.flags for batch in found] == [
+        0,
+        FRAGMENT | FIRST_FRAGMENT,
+        FRAGMENT | LAST_FRAGMENT,
+        0,
+    ]
     assert [len(batch.messages) for batch in found] == [16, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("size_bytes", "pieces"), [(98, 1), (99, 2), (196, 2), (197, 3)])
 def test_a_message_that_does_not_fit_a_run_becomes_pieces(size_bytes: int, pieces: int) -> None:
     waiting = queue([b"x" * size_bytes])
-    assert waiting.slots(Payloads.of([b"x" * size_bytes])) == pieces
+    assert waiting.seqno_count(Payloads.of([b"x" * size_bytes])) == pieces
     found = batches(waiting)
     assert len(found) == pieces
     assert b"".join(batch.messages[0] for batch in found) == b"x" * size_bytes
@@ -82,23 +87,31 @@ def test_a_message_that_does_not_fit_a_run_becomes_pieces(size_bytes: int, piece
     if pieces == 1:
         assert flags == [0]
     else:
-        assert flags == [PIECE | BEGIN, *[PIECE] * (pieces - 2), PIECE | END]
+        assert flags == [
+            FRAGMENT | FIRST_FRAGMENT,
+            *[FRAGMENT] * (pieces - 2),
+            FRAGMENT | LAST_FRAGMENT,
+        ]
 
 
 def test_several_sends_share_a_run() -> None:
     (batch,) = batches(queue([b"a1", b"a2"], [b"b1"], [b"c1"]))
     assert list(batch.messages) == [b"a1", b"a2", b"b1", b"c1"]
-    assert [(waiting.ticket, count) for waiting, count in batch.shares] == [(1, 2), (2, 1), (3, 1)]
+    assert [(waiting.ticket, count) for waiting, count in batch.portions] == [
+        (1, 2),
+        (2, 1),
+        (3, 1),
+    ]
 
 
 def test_messages_that_are_not_wanted_back_have_runs_of_their_own() -> None:
     """The flag belongs to the run."""
     waiting = queue([b"a"])
-    waiting.put([b"b", b"c"], NOT_BACK, None)
-    waiting.put([b"d"], 0, None)
+    waiting.enqueue([b"b", b"c"], NO_LOOPBACK, None)
+    waiting.enqueue([b"d"], 0, None)
     assert [(list(batch.messages), batch.flags) for batch in batches(waiting)] == [
         ([b"a"], 0),
-        ([b"b", b"c"], NOT_BACK),
+        ([b"b", b"c"], NO_LOOPBACK),
         ([b"d"], 0),
     ]
 
@@ -123,7 +136,7 @@ def test_when_nothing_is_outstanding_one_message_goes_however_large() -> None:
     assert list(batch.messages) == [b"x" * 50]
     piece = queue([b"x" * 500]).next_batch(1, 3, empty=True)
     assert piece is not None
-    assert (len(piece.messages[0]), piece.flags) == (98, PIECE | BEGIN)
+    assert (len(piece.messages[0]), piece.flags) == (98, FRAGMENT | FIRST_FRAGMENT)
 
 
 def test_empty_messages_are_messages() -> None:
@@ -145,12 +158,12 @@ def test_what_comes_out_is_what_went_in_in_order(
     inputs: list[tuple[list[int], bool]], rooms: list[tuple[int, int | None]], most_bytes: int
 ) -> None:
     """Whatever the room from step to step: order, bytes, flags and limits hold."""
-    waiting = SendQueue(100, most_bytes=most_bytes)
+    waiting = SendQueue(100, max_run_bytes=most_bytes)
     expected: list[tuple[bytes, int]] = []
     for lengths, back in inputs:
         messages = [bytes([len(expected) % 251]) * length for length in lengths]
-        expected += [(message, 0 if back else NOT_BACK) for message in messages]
-        waiting.put(messages, 0 if back else NOT_BACK, None)
+        expected += [(message, 0 if back else NO_LOOPBACK) for message in messages]
+        waiting.enqueue(messages, 0 if back else NO_LOOPBACK, None)
     found, parts = [], b""
     for room, room_bytes in [*rooms, *[(1, None)] * 200]:
         batch = waiting.next_batch(room, room_bytes, empty=False)
@@ -159,11 +172,11 @@ def test_what_comes_out_is_what_went_in_in_order(
         assert 0 < len(batch.messages) <= room
         assert cost(batch) <= min(most_bytes, most_bytes if room_bytes is None else room_bytes)
         assert all(len(message) + LENGTH_BYTES <= 100 for message in batch.messages)
-        if batch.flags & PIECE:
-            assert (batch.flags & BEGIN > 0) == (parts == b"")
+        if batch.flags & FRAGMENT:
+            assert (batch.flags & FIRST_FRAGMENT > 0) == (parts == b"")
             parts += batch.messages[0]
-            if batch.flags & END:
-                found.append((parts, batch.flags & NOT_BACK))
+            if batch.flags & LAST_FRAGMENT:
+                found.append((parts, batch.flags & NO_LOOPBACK))
                 parts = b""
         else:
             found += [(message, batch.flags) for message in batch.messages]
@@ -323,7 +336,7 @@ def test_every_send_has_its_own_timeout() -> None:
         ends = {event.ticket: after for event in group.told("a", GivenUp)} | ends
     assert ends == dict(zip(tickets, (30, 10, 20), strict=True))
     assert patient not in ends
-    assert timers.TIMEOUT not in group["a"].armed(), "no deadline is left, no timer is armed"
+    assert timers.TIMEOUT not in group["a"].armed_timers(), "no deadline is left, no timer is armed"
 
 
 def test_a_timeout_of_nothing_ends_at_the_next_moment() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gapless.identity import Marks, View
 from gapless.protocol.ready import Accepted, Pinned
-from gapless.wire.frames import Data, Gone, Nak, Progress, Stable, Tail, Vote
+from gapless.wire.frames import Data, Gone, Nak, Stable, StreamProgress, Tail, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, data, frames
 
 
@@ -25,7 +25,7 @@ def still(members: int = 3, **knobs: Any) -> Group:
 
 def stable(group: Group, *progress: tuple[Any, int, int], view: int = 1) -> None:
     """Let the coordinator tell c what is stable."""
-    group.receive("c", A, Stable(A, view, tuple(Progress(*entry) for entry in progress)))
+    group.receive("c", A, Stable(A, view, tuple(StreamProgress(*entry) for entry in progress)))
 
 
 # On a stability message
@@ -117,7 +117,7 @@ def test_a_stability_message_of_another_view_or_of_somebody_else_is_dropped(reas
     group.receive("c", A, data(A, 1))
     sender = A if reason == "other view" else B
     view = 2 if reason == "other view" else 1
-    group.receive("c", sender, Stable(sender, view, (Progress(A, 1, 1),)))
+    group.receive("c", sender, Stable(sender, view, (StreamProgress(A, 1, 1),)))
     assert group["c"].digest()[A] == Marks(0, 1, 1)
     assert group["c"].counters[f"dropped.{reason}"] == 1
 
@@ -135,8 +135,8 @@ def test_what_a_stability_message_knows_to_exist_is_a_gap() -> None:
 def test_where_acks_release_votes_and_stability_messages_are_dropped() -> None:
     """A-05, N4-39."""
     group = Group(2)
-    group.receive("b", A, Stable(A, 1, (Progress(A, 9, 9),)))
-    group.receive("a", B, Vote(B, 1, (Progress(A, 9, 9),)))
+    group.receive("b", A, Stable(A, 1, (StreamProgress(A, 9, 9),)))
+    group.receive("a", B, Vote(B, 1, (StreamProgress(A, 9, 9),)))
     assert group["a"].counters["dropped.stability"] == group["b"].counters["dropped.stability"] == 1
 
 
@@ -231,11 +231,11 @@ def test_nothing_is_stable_before_everybody_has_voted() -> None:
     group = still()
     group.send("b", *numbers(1, 4))
     group.run_for(5 * MS)
-    group.receive("a", B, Vote(B, 1, (Progress(B, 4, 4),)))
+    group.receive("a", B, Vote(B, 1, (StreamProgress(B, 4, 4),)))
     assert group["a"].digest()[B].low == 0
-    ready = group.receive("a", C, Vote(C, 1, (Progress(B, 3, 4),)))
+    ready = group.receive("a", C, Vote(C, 1, (StreamProgress(B, 3, 4),)))
     assert group["a"].digest()[B].low == 3
-    assert (None, Stable(A, 1, (Progress(B, 3, 4),))) in frames(ready)
+    assert (None, Stable(A, 1, (StreamProgress(B, 3, 4),))) in frames(ready)
 
 
 @pytest.mark.behaviour("N7-25")
@@ -244,8 +244,8 @@ def test_a_stream_that_a_voter_does_not_know_is_not_stable() -> None:
     group = still()
     group.send("b", b"1")
     group.run_for(5 * MS)
-    group.receive("a", B, Vote(B, 1, (Progress(B, 1, 1),)))
-    group.receive("a", C, Vote(C, 1, (Progress(A, 0, 0),)))
+    group.receive("a", B, Vote(B, 1, (StreamProgress(B, 1, 1),)))
+    group.receive("a", C, Vote(C, 1, (StreamProgress(A, 0, 0),)))
     assert group["a"].digest()[B].low == 0
 
 
@@ -259,7 +259,9 @@ def test_a_vote_of_another_view_or_of_a_stranger_does_not_count(
     """A-08."""
     group = still(2)
     group.send("a", b"1")
-    group.receive("a", sender, Vote(sender, vote, (Progress(A, 1, 1), Progress(B, 0, 0))))
+    group.receive(
+        "a", sender, Vote(sender, vote, (StreamProgress(A, 1, 1), StreamProgress(B, 0, 0)))
+    )
     assert group["a"].digest()[A] == Marks(0, 1, 1)
     assert group["a"].counters[f"dropped.{reason}"] == 1
 
@@ -268,9 +270,9 @@ def test_a_vote_of_another_view_or_of_a_stranger_does_not_count(
 def test_a_vote_for_somebody_else_does_not_count() -> None:
     """Only the first member of the view counts votes, and everybody votes for himself only."""
     group = still()
-    group.receive("b", C, Vote(C, 1, (Progress(A, 0, 0),)))
+    group.receive("b", C, Vote(C, 1, (StreamProgress(A, 0, 0),)))
     assert group["b"].counters["dropped.not mine"] == 1
-    group.receive("a", C, Vote(B, 1, (Progress(A, 0, 0),)))
+    group.receive("a", C, Vote(B, 1, (StreamProgress(A, 0, 0),)))
     assert group["a"].counters["dropped.origin"] == 1
 
 
@@ -279,11 +281,11 @@ def test_a_vote_only_rises() -> None:
     """An older vote that comes late does not take the newer one back."""
     group = still(2)
     group.send("a", *numbers(1, 3))
-    group.receive("a", B, Vote(B, 1, (Progress(A, 3, 3), Progress(B, 0, 0))))
-    group.receive("a", B, Vote(B, 1, (Progress(A, 1, 3), Progress(B, 0, 0))))
+    group.receive("a", B, Vote(B, 1, (StreamProgress(A, 3, 3), StreamProgress(B, 0, 0))))
+    group.receive("a", B, Vote(B, 1, (StreamProgress(A, 1, 3), StreamProgress(B, 0, 0))))
     assert group["a"].digest()[A] == Marks(3, 3, 3)
     assert group["a"].stability is not None
-    assert group["a"].stability.behind(A, 3) == ()
+    assert group["a"].stability.lagging(A, 3) == ()
 
 
 @pytest.mark.behaviour("N7-18")
@@ -344,10 +346,10 @@ def test_a_view_makes_all_votes_void() -> None:
     group = Group(3, start=False, profile="nakack", stability_interval="1h")
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     group.send("a", b"1")
-    group.receive("a", B, Vote(B, 1, (Progress(A, 0, 1), Progress(B, 0, 0))))
+    group.receive("a", B, Vote(B, 1, (StreamProgress(A, 0, 1), StreamProgress(B, 0, 0))))
     group.install(View.of(2, A, B, C), [A])
     group.send("a", b"2")
-    everything = (Progress(A, 2, 2), Progress(B, 0, 0), Progress(C, 0, 0))
+    everything = (StreamProgress(A, 2, 2), StreamProgress(B, 0, 0), StreamProgress(C, 0, 0))
     group.receive("a", B, Vote(B, 1, everything))
     group.receive("a", C, Vote(C, 2, everything))
     assert group["a"].digest()[A].low == 0, "the vote of b is of another view"
@@ -361,7 +363,7 @@ def test_a_vote_of_the_view_before_does_not_complete_a_round() -> None:
     """A-11: c has voted, a view comes, b votes."""
     group = still()
     group.send("a", b"1")
-    everything = (Progress(A, 1, 1), Progress(B, 0, 0), Progress(C, 0, 0))
+    everything = (StreamProgress(A, 1, 1), StreamProgress(B, 0, 0), StreamProgress(C, 0, 0))
     group.receive("a", C, Vote(C, 1, everything))
     group.install(View.of(2, A, B, C), [A])
     group.receive("a", B, Vote(B, 2, everything))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gapless.protocol.member import Participant
+from gapless.protocol.member import Member
 from gapless.protocol.ready import Ready, StateReceived, StateWanted
 from gapless.wire.frames import Frame, StateChunk, StateOffer
 from tests.protocol.gathering import Gathering, Host
@@ -22,7 +22,7 @@ class Office(Gathering):
         self.received: dict[str, list[StateReceived]] = defaultdict(list)
         self.serial: dict[str, int] = defaultdict(int)
 
-    def start(self, where: str, **options: Any) -> Participant:
+    def start(self, where: str, **options: Any) -> Member:
         """Begin a life with an empty log."""
         self.logs[where] = []
         return super().start(where, **options)

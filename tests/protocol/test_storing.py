@@ -23,7 +23,7 @@ def make(**knobs: Any) -> Group:
 
 
 def store(group: Group, seqno: int, life: Address = C, origin: Address = A) -> None:
-    group.step(life, lambda member: member.stored({origin: seqno}, group.now_ns))
+    group.step(life, lambda member: member.confirm_stored({origin: seqno}, group.now_ns))
 
 
 def test_nothing_is_acknowledged_before_it_is_stored() -> None:
@@ -56,7 +56,7 @@ def test_a_full_window_waits_for_the_store() -> None:
     send(group, 1, 9)
     group.run_for(1_000 * MS)
     assert got(group, C) == numbers(1, 4)
-    assert group["a"].waiting
+    assert group["a"].waiting_sends
     store(group, 4)
     group.run_for(1_000 * MS)
     assert got(group, C) == numbers(1, 8)
@@ -137,7 +137,7 @@ def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged
     gone(group)
     group.begin(C2).resume({}, stores=True)
     for member in (C2, A, B):
-        group.install(View.of(3, A, B, C2), [member], back={C2: C})
+        group.install(View.of(3, A, B, C2), [member], returning={C2: C})
     for _ in range(20):
         group.run_for(200 * MS)
         store(group, window.high, C2)
@@ -165,7 +165,7 @@ def test_the_same_life_after_a_partition_still_owes_its_store() -> None:
     group.run_for(100 * MS)
     store(group, 2)
     group.run_for(100 * MS)
-    group.install(View.of(2, A, B), [A, B], kept={NAME: C})
+    group.install(View.of(2, A, B), [A, B], absent={NAME: C})
     group.install(View.of(2, C), [C])
     group.run_for(100 * MS)
     store(group, 3)
@@ -181,4 +181,4 @@ def test_the_same_life_after_a_partition_still_owes_its_store() -> None:
 def test_who_does_not_store_has_nothing_to_report() -> None:
     group = Group(2)
     with pytest.raises(LocalProtocolError, match="stores=True"):
-        group["a"].stored({B: 1}, 0)
+        group["a"].confirm_stored({B: 1}, 0)

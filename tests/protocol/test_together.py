@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gapless.protocol.member import Participant
+from gapless.protocol.member import Member
 from gapless.protocol.ready import Accepted, Ready
 from gapless.wire import decode
 from tests.protocol.gathering import Gathering
@@ -31,7 +31,7 @@ def heard_by(name: str, world: Gathering) -> list[bytes]:
     return [*heard[:30], b"nonsense", *heard[30:], *heard[:5]]
 
 
-def outcome(member: Participant, readies: list[Ready]) -> tuple[Any, ...]:
+def outcome(member: Member, readies: list[Ready]) -> tuple[Any, ...]:
     deliveries = [delivery for ready in readies for delivery in ready.deliveries]
     messages: dict[tuple[object, ...], list[bytes]] = {}
     for delivery in deliveries:

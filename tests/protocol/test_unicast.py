@@ -247,7 +247,9 @@ def test_u3_11_the_walk_through() -> None:
     assert group.frames(Nak) == [Nak(A, ((46, 46), (48, 48)), epoch_of(group, "a", "b"))]
     assert acks_of(group) == [50]
     assert got(group, "b", "a") == numbers(1, 50)
-    assert group["a"].armed() == (), "acknowledged and sent are the same: nothing more to see to"
+    assert group["a"].armed_timers() == (), (
+        "acknowledged and sent are the same: nothing more to see to"
+    )
 
 
 @pytest.mark.behaviour("U3-08", "U3-09", "P-19")

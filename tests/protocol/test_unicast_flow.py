@@ -4,7 +4,15 @@ import pytest
 
 from gapless.delivery_mode import Mode
 from gapless.identity import View
-from gapless.protocol.ready import ONE, Accepted, Acknowledged, GivenUp, Oversized, Pinned, Refused
+from gapless.protocol.ready import (
+    UNICAST,
+    Accepted,
+    Acknowledged,
+    GivenUp,
+    Oversized,
+    Pinned,
+    Refused,
+)
 from gapless.run import Run
 from gapless.wire.frames import Ack, Data, OutOfBand
 from tests.protocol.connections import epoch_of, got, marks_of, numbers, one, rows
@@ -58,9 +66,9 @@ def test_one_full_connection_does_not_stop_others() -> None:
     group.send("a", b"for all")
     group.run_for(SECOND)
     assert got(group, "c", "a") == numbers(1, 10)
-    assert [delivery.messages() for delivery in group.deliveries[C] if delivery.kind != ONE] == [
-        [b"for all"]
-    ]
+    assert [
+        delivery.messages() for delivery in group.deliveries[C] if delivery.kind != UNICAST
+    ] == [[b"for all"]]
     assert marks_of(group, "a", "b") == (0, 5)
 
 
@@ -227,7 +235,7 @@ def test_connections_work_beside_every_protocol_of_the_group(profile: str, row: 
     group.settle()
     assert got(group, "b", "a") == numbers(1, 10)
     assert epoch_of(group, "a", "b") == epoch
-    runs = [delivery.content for delivery in group.deliveries[B] if delivery.kind == ONE]
+    runs = [delivery.content for delivery in group.deliveries[B] if delivery.kind == UNICAST]
     assert [run.view for run in runs if isinstance(run, Run)][-1] == 2
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from gapless.config import Config
 from gapless.errors import LocalProtocolError
-from gapless.identity import Address, Place, Roster, View, ViewId
+from gapless.identity import Address, Roster, RosterEntry, View, ViewId
 from gapless.protocol import buggify
-from gapless.protocol.membership.view_transfer import Rosters
+from gapless.protocol.membership.view_transfer import ViewTransfer
 from gapless.protocol.ready import Discarded, ViewInstalled
-from gapless.protocol.ready_builder import Context
+from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.wire import decode
 from gapless.wire.frames import Alive, AskView, Data, NewView
 from gapless.wire.roster import encode_roster
@@ -252,22 +252,22 @@ def test_a_change_of_a_view_that_is_not_known_is_asked_for_as_a_whole() -> None:
 
 @pytest.mark.behaviour("G-12")
 def test_the_teller_of_a_change_is_asked_at_once_for_what_it_is_a_change_of() -> None:
-    group = [Place(Address(node, 1), "", b"at %d" % node) for node in range(1, 5)]
+    group = [RosterEntry(Address(node, 1), "", b"at %d" % node) for node in range(1, 5)]
     before = Roster(ViewId(6, group[0].address), tuple(group))
     after = Roster(ViewId(7, group[0].address), tuple(group[:3]))
     me = group[2].address
     receiver, context = (
-        Rosters(me, Config.make()),
-        Context(me, GROUP, Config(), buggify.never, tracing=False),
+        ViewTransfer(me, Config.make()),
+        ReadyBuilder(me, GROUP, Config(), buggify.never, tracing=False),
     )
     change = NewView(group[0].address, after.id, before.id, 0, 1, encode_roster(after, before))
-    assert receiver.take(change, context) is None
-    ((to, datagram),) = context.ready(None).transmits
+    assert receiver.on_part(change, context) is None
+    ((to, datagram),) = context.build(None).transmits
     assert to == group[0].address
     assert decode(datagram).frames == (AskView(me),)
     whole = NewView(group[0].address, after.id, None, 0, 1, encode_roster(after))
-    assert receiver.take(whole, context) == after
-    assert receiver.take(change, context) == after  # it is known by now
+    assert receiver.on_part(whole, context) == after
+    assert receiver.on_part(change, context) == after  # it is known by now
 
 
 def test_one_that_is_behind_is_given_the_present_view() -> None:
@@ -317,7 +317,7 @@ def test_a_view_of_a_stranger_that_is_too_late_takes_nobody_in() -> None:
     world.part()
     view = world["a"].view
     assert view is not None
-    places = (Place(world["d"].me, "", b"d"), Place(world["a"].me, "", b"a"))
+    places = (RosterEntry(world["d"].me, "", b"d"), RosterEntry(world["a"].me, "", b"a"))
     roster = Roster(ViewId(view.id.number, world["d"].me), places)
     say(
         world,
@@ -370,17 +370,20 @@ def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
     """Fifty places in frames of a few each: whole in the end, whatever order, and never wrong on the way."""
     rng, group = (
         Random(seed),
-        [Place(Address(node, 1), "", b"at %d" % node) for node in range(1, 51)],
+        [RosterEntry(Address(node, 1), "", b"at %d" % node) for node in range(1, 51)],
     )
     roster = Roster(ViewId(7, group[0].address), tuple(group))
     config = Config.make(max_frame_bytes=256)
-    sender, receiver = Rosters(group[0].address, config), Rosters(group[9].address, config)
-    context = Context(
+    sender, receiver = (
+        ViewTransfer(group[0].address, config),
+        ViewTransfer(group[9].address, config),
+    )
+    context = ReadyBuilder(
         group[0].address, GROUP, Config.make(max_frame_bytes=256), buggify.never, tracing=False
     )
     sender.send(group[9].address, roster, context)
     parts = [
-        frame for _, datagram in context.ready(None).transmits for frame in decode(datagram).frames
+        frame for _, datagram in context.build(None).transmits for frame in decode(datagram).frames
     ]
     assert len(parts) > 5
     found, left = [], set(range(len(parts)))
@@ -388,7 +391,7 @@ def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
         frame = rng.choice(parts)
         assert isinstance(frame, NewView)
         left.discard(frame.part)
-        found.append(receiver.take(frame, context))
+        found.append(receiver.on_part(frame, context))
     assert found[:-1] == [None] * (len(found) - 1)
     assert found[-1] == roster
 

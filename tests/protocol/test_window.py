@@ -3,7 +3,7 @@
 import pytest
 
 from gapless.identity import Marks
-from gapless.protocol.stream.window import Added, Fixed, Growing, Window
+from gapless.protocol.stream.window import AddResult, FixedWindow, GrowingWindow, Window
 from gapless.run import LENGTH_BYTES, Run
 from gapless.wire.codec import SEQNO_MAX
 from tests.protocol.windows import KINDS, ORIGIN, Maker, add, message, run, seqnos, span, stored
@@ -28,7 +28,7 @@ def test_s01_a_fresh_window_is_empty(make: Maker, offset: int) -> None:
     """S-01, N4-05: all marks equal the offset, the first acceptable seqno is offset+1."""
     window = make(offset=offset)
     assert window.marks == Marks(offset, offset, offset)
-    assert (window.stored, window.stored_bytes, window.deliverable, window.next_is_there) == (
+    assert (window.stored, window.stored_bytes, window.deliverable, window.has_next) == (
         0,
         0,
         offset,
@@ -46,7 +46,7 @@ def test_s02_a_duplicate_changes_nothing(make: Maker) -> None:
     """S-02, N4-08, N7-10: the first value is kept."""
     window = make()
     add(window, 1)
-    assert window.add(Run.of(ORIGIN, 1, [b"another"])) == Added(0, duplicate=1)
+    assert window.add(Run.of(ORIGIN, 1, [b"another"])) == AddResult(0, duplicate=1)
     assert window.stored == 1
     assert window.stored_bytes == len(message(1)) + LENGTH_BYTES
     assert stored(window) == [1]
@@ -56,7 +56,7 @@ def test_s03_at_or_below_the_offset_is_old(make: Maker) -> None:
     """S-03: refused, nothing stored."""
     window = make(offset=20)
     for seqno in (10, 20):
-        assert window.add(run(seqno)) == Added(0, old=1)
+        assert window.add(run(seqno)) == AddResult(0, old=1)
     assert window.marks == Marks(20, 20, 20)
     assert window.stored == 0
 
@@ -96,20 +96,20 @@ def test_high_is_the_highest_accepted(make: Maker) -> None:
 # Partial overlaps, exact to the message
 
 
-OVERLAPS: list[tuple[tuple[int, int], Added, list[int]]] = [
-    ((1, 3), Added(1, duplicate=2), [1, 2, 3, 5, 6, 9]),
-    ((2, 3), Added(0, duplicate=2), [2, 3, 5, 6, 9]),
-    ((3, 5), Added(1, duplicate=2), [2, 3, 4, 5, 6, 9]),
-    ((1, 9), Added(4, duplicate=5), [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-    ((4, 4), Added(1), [2, 3, 4, 5, 6, 9]),
-    ((4, 7), Added(2, duplicate=2), [2, 3, 4, 5, 6, 7, 9]),
-    ((7, 8), Added(2), [2, 3, 5, 6, 7, 8, 9]),
-    ((6, 10), Added(3, duplicate=2), [2, 3, 5, 6, 7, 8, 9, 10]),
-    ((9, 11), Added(2, duplicate=1), [2, 3, 5, 6, 9, 10, 11]),
-    ((10, 12), Added(3), [2, 3, 5, 6, 9, 10, 11, 12]),
-    ((11, 14), Added(2, far=2), [2, 3, 5, 6, 9, 11, 12]),
-    ((13, 14), Added(0, far=2), [2, 3, 5, 6, 9]),
-    ((1, 14), Added(7, duplicate=5, far=2), span(1, 12)),
+OVERLAPS: list[tuple[tuple[int, int], AddResult, list[int]]] = [
+    ((1, 3), AddResult(1, duplicate=2), [1, 2, 3, 5, 6, 9]),
+    ((2, 3), AddResult(0, duplicate=2), [2, 3, 5, 6, 9]),
+    ((3, 5), AddResult(1, duplicate=2), [2, 3, 4, 5, 6, 9]),
+    ((1, 9), AddResult(4, duplicate=5), [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    ((4, 4), AddResult(1), [2, 3, 4, 5, 6, 9]),
+    ((4, 7), AddResult(2, duplicate=2), [2, 3, 4, 5, 6, 7, 9]),
+    ((7, 8), AddResult(2), [2, 3, 5, 6, 7, 8, 9]),
+    ((6, 10), AddResult(3, duplicate=2), [2, 3, 5, 6, 7, 8, 9, 10]),
+    ((9, 11), AddResult(2, duplicate=1), [2, 3, 5, 6, 9, 10, 11]),
+    ((10, 12), AddResult(3), [2, 3, 5, 6, 9, 10, 11, 12]),
+    ((11, 14), AddResult(2, far=2), [2, 3, 5, 6, 9, 11, 12]),
+    ((13, 14), AddResult(0, far=2), [2, 3, 5, 6, 9]),
+    ((1, 14), AddResult(7, duplicate=5, far=2), span(1, 12)),
 ]
 
 
@@ -117,7 +117,7 @@ OVERLAPS: list[tuple[tuple[int, int], Added, list[int]]] = [
     ("bounds", "added", "now"), OVERLAPS, ids=[f"{bounds}" for bounds, _, _ in OVERLAPS]
 )
 def test_only_what_is_new_of_a_run_is_stored(
-    make: Maker, bounds: tuple[int, int], added: Added, now: list[int]
+    make: Maker, bounds: tuple[int, int], added: AddResult, now: list[int]
 ) -> None:
     """Stored are 2..3, 5..6 and 9, the ceiling is 12."""
     window = make(12)
@@ -144,7 +144,7 @@ def test_old_new_and_far_in_one_run(make: Maker) -> None:
     window.add(run(1, 3))
     window.take()
     window.purge(3)
-    assert window.add(run(2, 12)) == Added(4, old=2, far=5)
+    assert window.add(run(2, 12)) == AddResult(4, old=2, far=5)
     assert window.marks == Marks(3, 3, 7)
     assert stored(window) == [4, 5, 6, 7]
 
@@ -155,7 +155,7 @@ def test_delivered_but_kept_is_a_duplicate_not_old(make: Maker) -> None:
     window = make()
     window.add(run(1, 4))
     window.take(3)
-    expected = Added(0, duplicate=4) if make.keep else Added(0, duplicate=1, old=3)
+    expected = AddResult(0, duplicate=4) if make.keep else AddResult(0, duplicate=1, old=3)
     assert window.add(run(1, 4)) == expected
     assert seqnos(window.take()) == [4]
 
@@ -173,10 +173,10 @@ def test_i05_exactly_capacity_messages_are_accepted(
     window = make(capacity, offset=offset)
     assert window.ceiling == offset + capacity
     assert window.room() == capacity
-    assert window.add(run(offset + capacity + 1)) == Added(0, far=1)
-    assert window.add(run(offset + capacity)) == Added(1)
-    assert window.add(run(offset)) == Added(0, old=1)
-    assert window.add(run(offset + 1, offset + capacity + 1)) == Added(
+    assert window.add(run(offset + capacity + 1)) == AddResult(0, far=1)
+    assert window.add(run(offset + capacity)) == AddResult(1)
+    assert window.add(run(offset)) == AddResult(0, old=1)
+    assert window.add(run(offset + 1, offset + capacity + 1)) == AddResult(
         capacity - 1, duplicate=1, far=1
     )
     assert stored(window) == span(offset + 1, offset + capacity)
@@ -198,11 +198,11 @@ def test_s21_a_batch_into_a_full_window(make: Maker) -> None:
     """S-21: after five were taken exactly 11..15 are accepted."""
     window = make(10)
     window.add(run(1, 10))
-    assert window.add(run(11, 15)) == Added(0, far=5)
-    assert window.add(run(1, 15)) == Added(0, duplicate=10, far=5)
+    assert window.add(run(11, 15)) == AddResult(0, far=5)
+    assert window.add(run(1, 15)) == AddResult(0, duplicate=10, far=5)
     window.take(5)
     window.purge(5)
-    assert window.add(run(5, 15)) == Added(5, duplicate=5, old=1)
+    assert window.add(run(5, 15)) == AddResult(5, duplicate=5, old=1)
     assert stored(window) == span(6, 15)
 
 
@@ -215,11 +215,11 @@ def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> No
     window.take(1)
     window.purge(1)
     assert window.room() == 1
-    assert window.add(run(11, 14)) == Added(1, far=3)
+    assert window.add(run(11, 14)) == AddResult(1, far=3)
     assert stored(window) == span(2, 11)
     window.purge(5, force=True)
     assert window.room() == 4
-    assert window.add(run(12, 14)) == Added(3)
+    assert window.add(run(12, 14)) == AddResult(3)
     assert window.room() == 1
     assert stored(window) == span(6, 14)
 
@@ -227,11 +227,11 @@ def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> No
 @pytest.mark.behaviour("N4-02")
 def test_a_kept_window_gets_room_by_purging_only() -> None:
     """N4-02: at a sender low is what everybody acknowledged; own delivery makes no room."""
-    window = Window(Fixed(4), keep=True)
+    window = Window(FixedWindow(4), keep_delivered=True)
     window.add(run(1, 4))
     window.take()
     assert window.room() == 0
-    assert window.add(run(5)) == Added(0, far=1)
+    assert window.add(run(5)) == AddResult(0, far=1)
     window.purge(3)
     assert window.room() == 3
 
@@ -239,9 +239,9 @@ def test_a_kept_window_gets_room_by_purging_only() -> None:
 @pytest.mark.behaviour("N4-40")
 def test_a_growing_window_holds_more_than_the_limit_ahead() -> None:
     """N4-40: the limit counts from delivered, so what is kept behind it is not limited."""
-    window = Window(Growing(4), keep=True)
+    window = Window(GrowingWindow(4), keep_delivered=True)
     for first in range(1, 100, 4):
-        assert window.add(run(first, first + 3)) == Added(4)
+        assert window.add(run(first, first + 3)) == AddResult(4)
         window.take()
     assert window.marks == Marks(0, 100, 100)
     assert stored(window) == span(1, 100)
@@ -252,9 +252,9 @@ def test_p10_a_far_seqno_costs_nothing(make: Maker) -> None:
     """P-10, W-16: refused and counted, in the growing window too."""
     window = make(1000)
     before = window.snapshot()
-    assert window.add(run(1001)) == Added(0, far=1)
-    assert window.add(run(5_000_000)) == Added(0, far=1)
-    assert window.add(run(SEQNO_MAX)) == Added(0, far=1)
+    assert window.add(run(1001)) == AddResult(0, far=1)
+    assert window.add(run(5_000_000)) == AddResult(0, far=1)
+    assert window.add(run(SEQNO_MAX)) == AddResult(0, far=1)
     assert window.snapshot() == before
     assert window.missing() == []
 
@@ -264,7 +264,7 @@ def test_s28_near_the_largest_seqno(make: Maker) -> None:
     window = make(16, offset=SEQNO_MAX - 20)
     taken: list[int] = []
     for seqno in span(SEQNO_MAX - 19, SEQNO_MAX):
-        assert window.add(run(seqno)) == Added(1)
+        assert window.add(run(seqno)) == AddResult(1)
         taken += seqnos(window.take())
         window.purge(seqno)
     assert taken == span(SEQNO_MAX - 19, SEQNO_MAX)
@@ -291,9 +291,9 @@ def test_s05_a_gap_and_its_filling(make: Maker) -> None:
     add(window, 1, 2, 4, 5, 6)
     assert seqnos(window.take()) == [1, 2]
     assert window.take() == []
-    assert (window.missing(), window.next_is_there) == ([(3, 3)], False)
+    assert (window.missing(), window.has_next) == ([(3, 3)], False)
     add(window, 3)
-    assert (window.missing(), window.next_is_there) == ([], True)
+    assert (window.missing(), window.has_next) == ([], True)
     assert seqnos(window.take()) == [3, 4, 5, 6]
     assert window.missing() == []
     assert window.marks == Marks(make.low(6), 6, 6)
@@ -485,7 +485,7 @@ def test_purging_in_the_middle_of_a_run_keeps_the_rest(make_keeping: Maker) -> N
 @pytest.mark.behaviour("N4-03")
 def test_a_receiver_purges_by_taking() -> None:
     """N4-03: low equals delivered, so there is nothing left to purge."""
-    window = Window(Fixed(10))
+    window = Window(FixedWindow(10))
     window.add(run(1, 3))
     window.take(2)
     assert window.purge(2) == 0
@@ -522,7 +522,7 @@ def test_skipping_beyond_high_moves_every_mark(make: Maker) -> None:
     assert window.marks == Marks(50, 50, 50)
     assert window.stored_bytes == 0
     assert window.ceiling == 60
-    assert window.add(run(50, 51)) == Added(1, old=1)
+    assert window.add(run(50, 51)) == AddResult(1, old=1)
 
 
 def test_skipping_into_a_run_keeps_its_rest(make: Maker) -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from gapless.identity import Address
-from gapless.protocol.stream.window import Added, Fixed, Growing, Window
+from gapless.protocol.stream.window import AddResult, FixedWindow, GrowingWindow, Window
 from gapless.run import LENGTH_BYTES, Run
 
 ORIGIN = Address(1, 1)
@@ -29,7 +29,7 @@ class Model:
     """What a window should be."""
 
     def __init__(
-        self, policy: Fixed | Growing, keep: bool, offset: int, max_bytes: int | None
+        self, policy: FixedWindow | GrowingWindow, keep: bool, offset: int, max_bytes: int | None
     ) -> None:
         self.policy, self.keep, self.max_bytes = policy, keep, max_bytes
         self.low = self.delivered = self.high = offset
@@ -37,7 +37,7 @@ class Model:
 
     @property
     def ceiling(self) -> int:
-        if isinstance(self.policy, Fixed):
+        if isinstance(self.policy, FixedWindow):
             return self.low + self.policy.capacity
         return self.delivered + self.policy.far_limit
 
@@ -45,8 +45,8 @@ class Model:
     def stored_bytes(self) -> int:
         return sum(len(message) + LENGTH_BYTES for message in self.stored.values())
 
-    def add(self, first: int, messages: list[bytes]) -> Added:
-        count = dict.fromkeys(Added._fields, 0)
+    def add(self, first: int, messages: list[bytes]) -> AddResult:
+        count = dict.fromkeys(AddResult._fields, 0)
         in_line = self.delivered
         for seqno, message in enumerate(messages, start=first):
             fits = (
@@ -66,7 +66,7 @@ class Model:
                 self.high = max(self.high, seqno)
             else:
                 count["full"] += 1
-        return Added(**count)
+        return AddResult(**count)
 
     def take(self, limit: int | None) -> list[tuple[int, bytes]]:
         taken: list[tuple[int, bytes]] = []
@@ -102,9 +102,9 @@ class Pair:
     """A window and its model: each step is done to both, and they must agree on the answer and on all the rest."""
 
     def __init__(
-        self, policy: Fixed | Growing, keep: bool, offset: int, max_bytes: int | None
+        self, policy: FixedWindow | GrowingWindow, keep: bool, offset: int, max_bytes: int | None
     ) -> None:
-        self.window = Window(policy, offset=offset, keep=keep, max_bytes=max_bytes)
+        self.window = Window(policy, offset=offset, keep_delivered=keep, max_bytes=max_bytes)
         self.model = Model(policy, keep, offset, max_bytes)
         self.serial = itertools.count()
 
@@ -144,7 +144,7 @@ class Pair:
 
     def copy(self) -> None:
         snapshot = self.window.snapshot()
-        self.window = Window(self.model.policy, keep=self.model.keep)
+        self.window = Window(self.model.policy, keep_delivered=self.model.keep)
         self.window.restore(snapshot)
         assert self.window.snapshot() == snapshot
 
@@ -154,7 +154,7 @@ class Pair:
         assert window.marks == (model.low, model.delivered, model.high)
         assert [pair for run in window.runs for pair in run] == sorted(model.stored.items())
         assert (window.stored, window.stored_bytes) == (len(model.stored), model.stored_bytes)
-        assert window.next_is_there == (model.delivered + 1 in model.stored)
+        assert window.has_next == (model.delivered + 1 in model.stored)
         assert window.deliverable == min({*model.missing(None), model.high + 1}) - 1
         assert window.ceiling == model.ceiling
         assert window.room() == max(0, model.ceiling - model.high)
@@ -176,7 +176,7 @@ sizes = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 class WindowMachine(RuleBasedStateMachine):
     """The steps, as rules for Hypothesis."""
 
-    policy: ClassVar[Fixed | Growing]
+    policy: ClassVar[FixedWindow | GrowingWindow]
     keep: ClassVar[bool]
 
     @initialize(offset=st.sampled_from([0, 1, 1000]), max_bytes=st.none() | st.integers(1, 60))
@@ -241,7 +241,10 @@ def random_step(pair: Pair, random: Random, longest: int) -> None:
             (pair.copy if random.random() < 0.5 else lambda: pair.skip_to(near))()
 
 
-POLICIES: dict[str, Fixed | Growing] = {"fixed": Fixed(10), "growing": Growing(10)}
+POLICIES: dict[str, FixedWindow | GrowingWindow] = {
+    "fixed": FixedWindow(10),
+    "growing": GrowingWindow(10),
+}
 
 
 def examples() -> int:
@@ -261,9 +264,13 @@ def test_a_window_is_its_model(policy: str, keep: bool) -> None:
 
 @pytest.mark.parametrize("keep", [False, True], ids=["erase", "keep"])
 @pytest.mark.parametrize(
-    "policy", [*POLICIES.values(), Fixed(1), Growing(1), Fixed(200), Growing(200)], ids=str
+    "policy",
+    [*POLICIES.values(), FixedWindow(1), GrowingWindow(1), FixedWindow(200), GrowingWindow(200)],
+    ids=str,
 )
-def test_a_window_is_its_model_on_random_walks(policy: Fixed | Growing, keep: bool) -> None:
+def test_a_window_is_its_model_on_random_walks(
+    policy: FixedWindow | GrowingWindow, keep: bool
+) -> None:
     random = Random(f"{policy} {keep}")
     for _ in range(examples()):
         pair = Pair(

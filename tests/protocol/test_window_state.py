@@ -10,7 +10,13 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Marks
-from gapless.protocol.stream.window import Added, Fixed, Growing, Window, window_policy
+from gapless.protocol.stream.window import (
+    AddResult,
+    FixedWindow,
+    GrowingWindow,
+    Window,
+    window_policy,
+)
 from gapless.run import LENGTH_BYTES, Run
 from gapless.wire.codec import SEQNO_MAX
 from tests.protocol.windows import KINDS, ORIGIN, Maker, add, run, seqnos, sized, span, stored
@@ -62,7 +68,7 @@ def test_s17_the_limit_counts_ranges(make: Maker) -> None:
 
 def test_s18_a_million_missing_are_one_range() -> None:
     """S-18."""
-    window = Window(Growing(2_000_000))
+    window = Window(GrowingWindow(2_000_000))
     add(window, 1_000_001)
     assert window.missing() == [(1, 1_000_000)]
 
@@ -137,19 +143,19 @@ def test_what_is_stored_costs_messages_and_length_entries(make: Maker) -> None:
 def test_the_byte_limit_is_exact(make: Maker) -> None:
     """N4-41 and P-13: limited by bytes as well as by count."""
     window = make(max_bytes=100)
-    assert window.add(sized(2, 60)) == Added(1)
+    assert window.add(sized(2, 60)) == AddResult(1)
     assert window.room_bytes() == 40
-    assert window.add(sized(3, 41)) == Added(0, full=1)
+    assert window.add(sized(3, 41)) == AddResult(0, full=1)
     assert window.high == 2
-    assert window.add(sized(3, 40)) == Added(1)
+    assert window.add(sized(3, 40)) == AddResult(1)
     assert window.room_bytes() == 0
-    assert window.add(sized(4, 2)) == Added(0, full=1)
+    assert window.add(sized(4, 2)) == AddResult(0, full=1)
     assert window.marks == Marks(0, 0, 3)
 
 
 def test_bytes_are_given_from_the_front_of_a_run(make: Maker) -> None:
     window = make(max_bytes=100)
-    assert window.add(sized(2, 50, 40, 20, 5)) == Added(2, full=2)
+    assert window.add(sized(2, 50, 40, 20, 5)) == AddResult(2, full=2)
     assert window.high == 3
     assert window.stored_bytes == 90
 
@@ -158,7 +164,7 @@ def test_behind_the_first_message_that_does_not_fit_the_run_is_refused(make: Mak
     """A later stretch of the same run must not take the bytes that the earlier one needs."""
     window = make(max_bytes=100)
     window.add(sized(4, 60))
-    assert window.add(sized(2, 30, 20, 1 + LENGTH_BYTES, 5)) == Added(1, duplicate=1, full=2)
+    assert window.add(sized(2, 30, 20, 1 + LENGTH_BYTES, 5)) == AddResult(1, duplicate=1, full=2)
     assert window.stored_bytes == 90
     assert [entry.first for entry in window.runs] == [2, 4]
 
@@ -167,8 +173,8 @@ def test_a_run_next_in_line_is_taken_whatever_its_bytes(make: Maker) -> None:
     """Refusing it would stop the stream for ever: only its arrival lets the others go."""
     window = make(max_bytes=100)
     window.add(sized(2, 100))
-    assert window.add(sized(3, 2)) == Added(0, full=1)
-    assert window.add(sized(1, 70)) == Added(1)
+    assert window.add(sized(3, 2)) == AddResult(0, full=1)
+    assert window.add(sized(1, 70)) == AddResult(1)
     assert window.stored_bytes == 170
     assert window.room_bytes() == 0
     assert [entry.first for entry in window.take()] == [1, 2]
@@ -178,17 +184,17 @@ def test_a_run_next_in_line_is_taken_whatever_its_bytes(make: Maker) -> None:
 
 def test_a_run_next_in_line_is_taken_into_an_empty_window(make: Maker) -> None:
     window = make(max_bytes=10)
-    assert window.add(sized(1, 50, 50)) == Added(2)
-    assert window.add(sized(3, 2)) == Added(0, full=1)
+    assert window.add(sized(1, 50, 50)) == AddResult(2)
+    assert window.add(sized(3, 2)) == AddResult(0, full=1)
 
 
 def test_next_in_line_counts_from_delivered(make: Maker) -> None:
     """What waits to be taken is not handed out at once, so what follows it has to fit."""
     window = make(max_bytes=100)
     window.add(sized(1, 90))
-    assert window.add(sized(2, 20)) == Added(0, full=1)
+    assert window.add(sized(2, 20)) == AddResult(0, full=1)
     window.take()
-    assert window.add(sized(2, 20)) == Added(1)
+    assert window.add(sized(2, 20)) == AddResult(1)
 
 
 def test_the_end_of_an_old_run_can_be_next_in_line(make: Maker) -> None:
@@ -197,7 +203,7 @@ def test_the_end_of_an_old_run_can_be_next_in_line(make: Maker) -> None:
     window.take()
     window.purge(2)
     window.add(sized(4, 100))
-    assert window.add(sized(1, 10, 10, 50, 7)) == Added(1, duplicate=1, old=2)
+    assert window.add(sized(1, 10, 10, 50, 7)) == AddResult(1, duplicate=1, old=2)
     assert [entry.first for entry in window.take()] == [3, 4]
 
 
@@ -413,17 +419,17 @@ def test_more_work_counts_as_more() -> None:
 
 
 def test_policies_by_name() -> None:
-    assert window_policy("fixed", 5, 7) == Fixed(5)
-    assert window_policy("growing", 5, 7) == Growing(7)
+    assert window_policy("fixed", 5, 7) == FixedWindow(5)
+    assert window_policy("growing", 5, 7) == GrowingWindow(7)
     with pytest.raises(LocalProtocolError, match="'round' is not one of: fixed, growing"):
         window_policy("round", 5, 7)
 
 
 def test_the_ceilings_count_from_different_marks() -> None:
-    assert Fixed(10).ceiling(low=3, delivered=7) == 13
-    assert Growing(10).ceiling(low=3, delivered=7) == 17
+    assert FixedWindow(10).ceiling(low=3, delivered=7) == 13
+    assert GrowingWindow(10).ceiling(low=3, delivered=7) == 17
 
 
 def test_n4_01_a_capacity_is_for_life() -> None:
     with pytest.raises(AttributeError):
-        Fixed(10).capacity = 20  # type: ignore[misc]
+        FixedWindow(10).capacity = 20  # type: ignore[misc]

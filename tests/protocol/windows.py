@@ -3,7 +3,13 @@
 from collections.abc import Callable
 
 from gapless.identity import Address
-from gapless.protocol.stream.window import Added, Fixed, Growing, Policy, Window
+from gapless.protocol.stream.window import (
+    AddResult,
+    FixedWindow,
+    GrowingWindow,
+    Window,
+    WindowPolicy,
+)
 from gapless.run import LENGTH_BYTES, Run
 
 ORIGIN = Address(1, 1)
@@ -12,13 +18,15 @@ ORIGIN = Address(1, 1)
 class Maker:
     """Makes windows of one policy, with or without keeping what was delivered."""
 
-    def __init__(self, policy: Callable[[int], Policy], keep: bool) -> None:
+    def __init__(self, policy: Callable[[int], WindowPolicy], keep: bool) -> None:
         self.policy, self.keep = policy, keep
 
     def __call__(
         self, capacity: int = 100, *, offset: int = 0, max_bytes: int | None = None
     ) -> Window:
-        return Window(self.policy(capacity), offset=offset, keep=self.keep, max_bytes=max_bytes)
+        return Window(
+            self.policy(capacity), offset=offset, keep_delivered=self.keep, max_bytes=max_bytes
+        )
 
     def low(self, delivered: int) -> int:
         """What low is when nothing was purged and ``delivered`` messages of a fresh window were taken."""
@@ -26,10 +34,10 @@ class Maker:
 
 
 KINDS = {
-    "fixed-erase": Maker(Fixed, keep=False),
-    "fixed-keep": Maker(Fixed, keep=True),
-    "growing-erase": Maker(Growing, keep=False),
-    "growing-keep": Maker(Growing, keep=True),
+    "fixed-erase": Maker(FixedWindow, keep=False),
+    "fixed-keep": Maker(FixedWindow, keep=True),
+    "growing-erase": Maker(GrowingWindow, keep=False),
+    "growing-keep": Maker(GrowingWindow, keep=True),
 }
 
 
@@ -48,7 +56,7 @@ def sized(first: int, *sizes: int) -> Run:
 
 def add(window: Window, *seqnos: int) -> None:
     for seqno in seqnos:
-        assert window.add(run(seqno)) == Added(1)
+        assert window.add(run(seqno)) == AddResult(1)
         window.check_invariants()
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gapless_lab.spark_cluster import Server, server_environ
-from pyspark_gapless.runtime.spark_install import look
+from gapless_lab.spark_cluster import SparkServer, server_environ
+from pyspark_gapless.runtime.spark_install import find_installation
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def connect_server(
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": environ["SPARK_DAEMON_JAVA_OPTS"],
     }
-    command = [str(look({}).home / "bin" / "spark-submit"), "--master", master]
+    command = [str(find_installation({}).home / "bin" / "spark-submit"), "--master", master]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]
     command += [
@@ -37,9 +37,9 @@ def connect_server(
         "org.apache.spark.sql.connect.service.SparkConnectServer",
         "spark-internal",
     ]
-    server = Server("connect", command, folder, environ, merged=True)
+    server = SparkServer("connect", command, folder, environ, merged=True)
     try:
-        port = server.wait_for(r"Spark Connect server started at: \S+:(\d+)")[1]
+        port = server.wait_for_output(r"Spark Connect server started at: \S+:(\d+)")[1]
         yield f"sc://127.0.0.1:{port}"
     finally:
         server.kill()

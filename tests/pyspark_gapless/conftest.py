@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gapless_lab.chaos.spark_driver import QUICK
+from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
 from pyspark_gapless.session import session
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     running = session(
-        "tests", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK}
+        "tests",
+        master="local[2,3]",
+        settings={"spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS},
     )
     yield running
     running.stop()

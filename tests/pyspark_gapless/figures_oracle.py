@@ -6,21 +6,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gapless.trace.schema import Row
+from gapless.trace.schema import TraceRow
 
 At = tuple[int, str, str, int, str]
 Life = tuple[int, str]
 
 
-def at(row: Row) -> At:
+def at(row: TraceRow) -> At:
     return row.seed, row.member, row.origin, row.epoch, row.to
 
 
-def life(row: Row) -> Life:
+def life(row: TraceRow) -> Life:
     return row.seed, row.member
 
 
-def seqnos(row: Row) -> range:
+def seqnos(row: TraceRow) -> range:
     return range(row.seqno, row.seqno_last + 1)
 
 
@@ -35,7 +35,7 @@ def percentile(weighted: Iterable[tuple[int, int]], share: float) -> int:
     raise AssertionError("nothing has no percentiles")
 
 
-def latencies(rows: Sequence[Row]) -> dict[tuple[int, str, str, str], list[tuple[int, int]]]:
+def latencies(rows: Sequence[TraceRow]) -> dict[tuple[int, str, str, str], list[tuple[int, int]]]:
     found = defaultdict(list)
     for row in rows:
         if row.event == "DELIVER" and row.member != row.origin:
@@ -45,7 +45,7 @@ def latencies(rows: Sequence[Row]) -> dict[tuple[int, str, str, str], list[tuple
     return found
 
 
-def fate(rows: Sequence[Row]) -> dict[str, int]:
+def fate(rows: Sequence[TraceRow]) -> dict[str, int]:
     """Return what became of messages, from sets of seqnos alone: neither ``k`` nor ``part`` is looked at."""
     sent: dict[tuple[int, str, int, str], set[int]] = defaultdict(set)
     got: dict[At, Counter[int]] = defaultdict(Counter)
@@ -91,7 +91,7 @@ def fate(rows: Sequence[Row]) -> dict[str, int]:
     }
 
 
-def overhead(rows: Sequence[Row]) -> dict[Life, dict[str, Any]]:
+def overhead(rows: Sequence[TraceRow]) -> dict[Life, dict[str, Any]]:
     found: dict[Life, Counter[str]] = defaultdict(Counter)
     naks: dict[Life, set[tuple[Any, ...]]] = defaultdict(set)
     for row in rows:
@@ -134,7 +134,7 @@ def overhead(rows: Sequence[Row]) -> dict[Life, dict[str, Any]]:
 _KINDS = ("data", "repair")
 
 
-def blocked(rows: Sequence[Row]) -> dict[Life, dict[str, Any]]:
+def blocked(rows: Sequence[TraceRow]) -> dict[Life, dict[str, Any]]:
     """Return who waited, by walking over the rows of each life with a set of the tickets that wait."""
     ends = {life(row): row.t_ns for row in rows}
     signs = {}
@@ -175,15 +175,15 @@ def blocked(rows: Sequence[Row]) -> dict[Life, dict[str, Any]]:
     return found
 
 
-def repair_log(rows: Sequence[Row]) -> dict[tuple[At, int, int], dict[str, Any]]:
+def repair_log(rows: Sequence[TraceRow]) -> dict[tuple[At, int, int], dict[str, Any]]:
     """Return what became of every range that was asked for."""
-    asked: dict[At, list[Row]] = defaultdict(list)
+    asked: dict[At, list[TraceRow]] = defaultdict(list)
     for row in rows:
         if row.event == "NAK_OUT" and row.seqno:
             asked[at(row)].append(row)
     found = {}
     for key, naks in asked.items():
-        parts: list[list[Row]] = []
+        parts: list[list[TraceRow]] = []
         for nak in sorted(naks, key=lambda row: (row.seqno, row.seqno_last)):
             if parts and nak.seqno <= max(row.seqno_last for row in parts[-1]):
                 parts[-1].append(nak)
@@ -198,7 +198,7 @@ def repair_log(rows: Sequence[Row]) -> dict[tuple[At, int, int], dict[str, Any]]
 
 
 def _times(
-    rows: Sequence[Row], key: At, first: int, last: int, nak_ns: int, naks: int
+    rows: Sequence[TraceRow], key: At, first: int, last: int, nak_ns: int, naks: int
 ) -> dict[str, Any]:
     seed, member, origin, epoch, to = key
     times: dict[str, list[int]] = defaultdict(list)
@@ -233,7 +233,7 @@ def _times(
     return {**said, "stored_ns": stored, "nak_ns": nak_ns, "naks": naks}
 
 
-def marks(rows: Sequence[Row]) -> dict[tuple[int, str, str, str], list[Row]]:
+def marks(rows: Sequence[TraceRow]) -> dict[tuple[int, str, str, str], list[TraceRow]]:
     found = defaultdict(list)
     for row in rows:
         if row.event == "STATE":

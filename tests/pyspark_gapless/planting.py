@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from gapless.sim import simulate
-from gapless.sim.runner import Outcome
-from gapless.trace.incarnations import LIVES
-from gapless.trace.parquet import table_of, write_table
-from gapless.trace.schema import Row
+from gapless.sim.runner import SeedResult
+from gapless.trace.incarnations import INCARNATIONS_FILE
+from gapless.trace.parquet import rows_to_table, write_table
+from gapless.trace.schema import TraceRow
 
-Rows = list[Row]
+Rows = list[TraceRow]
 Change = Callable[[Rows], Rows]
-Which = Callable[[Row], bool]
+Which = Callable[[TraceRow], bool]
 
 
 @cache
-def good(base: str) -> Outcome:
+def good(base: str) -> SeedResult:
     """Return one of the runs that the bad traces are made of."""
     seed, character, profile = {
         "loss": (2, "loss", "nakack4"),
@@ -41,9 +41,9 @@ def write(folder: Path, runs: dict[int, tuple[str, Change]]) -> None:
     for seed, (base, change) in runs.items():
         outcome = good(base)
         rows += [row._replace(seed=seed) for row in renumbered(change(list(outcome.trace or ())))]
-        lines += [life._replace(seed=seed).line() for life in outcome.lives]
-    (folder / "set" / LIVES).write_text("".join(lines), encoding="utf-8")
-    write_table(table_of(rows), folder / "set" / "00001.parquet")
+        lines += [life._replace(seed=seed).to_json_line() for life in outcome.incarnations]
+    (folder / "set" / INCARNATIONS_FILE).write_text("".join(lines), encoding="utf-8")
+    write_table(rows_to_table(rows), folder / "set" / "00001.parquet")
 
 
 def renumbered(rows: Rows) -> Rows:
@@ -153,7 +153,7 @@ def started_anew(which: Which, nth: int = 0) -> Change:
     return change
 
 
-def _counted_on(rows: Rows, changed: Row, by: int) -> Rows:
+def _counted_on(rows: Rows, changed: TraceRow, by: int) -> Rows:
     same = "member", "origin", "epoch", "to", "part", "event", "reason"
     of = [getattr(changed, name) for name in same]
     return [
@@ -162,5 +162,5 @@ def _counted_on(rows: Rows, changed: Row, by: int) -> Rows:
     ]
 
 
-def _count(row: Row) -> int:
+def _count(row: TraceRow) -> int:
     return row.seqno_last - row.seqno + 1

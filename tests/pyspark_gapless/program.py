@@ -68,12 +68,12 @@ def sweep_grid(grid: str, folder: str) -> list[tuple[str, int, str]]:
 
     from pyspark_gapless.sweep.cell import code_digest
     from pyspark_gapless.sweep.grid_file import read_grid
-    from pyspark_gapless.sweep.results import Results, Wanted
-    from pyspark_gapless.sweep.runner import Plan, run
+    from pyspark_gapless.sweep.results import RequestedRuns, SweepResults
+    from pyspark_gapless.sweep.runner import SweepPlan, run
 
     cells = read_grid(grid)
-    run(Plan(cells, range(2), Path(folder)), lambda _: None, threading.Event())
-    batches = Results(Path(folder)).scan(Wanted(cells, range(2), code_digest()))
+    run(SweepPlan(cells, range(2), Path(folder)), lambda _: None, threading.Event())
+    batches = SweepResults(Path(folder)).scan(RequestedRuns(cells, range(2), code_digest()))
     return [
         (row["key"], row["seed"], row["digest"]) for batch in batches for row in batch.to_pylist()
     ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gapless import blocking
-from gapless.group.sink_dedup import Row, row_of
+from gapless.group.sink_dedup import SinkRowId, parse_row_id
 from tests.group.company import QUICK, WITHIN_S, options
 from tests.transport.networks import free_ports, seeds
 
@@ -75,9 +75,9 @@ class Receiver:
             self.found.pop()
             return [payload for payload, _ in self.found]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SinkRowId]:
         """Return which rows have come."""
-        found = [row_of(headers) for _, headers in self.found]
+        found = [parse_row_id(headers) for _, headers in self.found]
         assert None not in found, "what came was not sent by a sink"
         return [row for row in found if row is not None]
 

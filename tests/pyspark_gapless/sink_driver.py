@@ -3,13 +3,17 @@
 import json
 import sys
 
-from gapless_lab.chaos.spark_driver import QUICK
+from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
 from pyspark_gapless.session import session
 
 
 def main(given: str) -> None:
     told = json.loads(given)
-    spark = session("sink", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK})
+    spark = session(
+        "sink",
+        master="local[2,3]",
+        settings={"spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS},
+    )
     rows = (
         spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(told["input"])
     )

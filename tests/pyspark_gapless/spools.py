@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import Limits, Spool
+from gapless.spool import SpoolLimits, SpoolWriter
 from pyspark_gapless.source import schema
-from pyspark_gapless.source.batch_reader import GaplessReader, PushdownReader
+from pyspark_gapless.source.batch_reader import GaplessBatchReader, PushdownBatchReader
 from pyspark_gapless.source.options import parse
 from pyspark_gapless.source.stream_reader import GaplessStreamReader
 
@@ -47,15 +47,17 @@ _TYPES: dict[str, Any] = {
 class Writer:
     """A spool that a test writes to; seqnos go on where each stream is."""
 
-    def __init__(self, path: Path, *, group: str = "plant", limits: Limits | None = None) -> None:
+    def __init__(
+        self, path: Path, *, group: str = "plant", limits: SpoolLimits | None = None
+    ) -> None:
         self.path = path
         self.group = group
-        self.limits = limits or Limits()
+        self.limits = limits or SpoolLimits()
         self.clock_ns = NOW_NS
         self.spool = self._open()
 
-    def _open(self) -> Spool:
-        return Spool.open(self.path, group=self.group, limits=self.limits, sync=False)
+    def _open(self) -> SpoolWriter:
+        return SpoolWriter.open(self.path, group=self.group, limits=self.limits, sync=False)
 
     def restart(self) -> None:
         """Close the spool and open it again, as a collector that was started anew does."""
@@ -116,7 +118,7 @@ def schema_of(**options: str) -> StructType:
 
     parsed = parse(options)
     fields = []
-    for name, kind in schema.selected(parsed):
+    for name, kind in schema.selected_columns(parsed):
         known = {"long": "bigint", "double": "double", "boolean": "boolean", "date": "date"}.get(
             kind, kind
         )
@@ -139,10 +141,12 @@ def stream_reader(path: Path | str, **options: str) -> GaplessStreamReader:
     return GaplessStreamReader(parse(given, streaming=True), schema_of(**given))
 
 
-def batch_reader(path: Path | str, **options: str) -> GaplessReader:
+def batch_reader(path: Path | str, **options: str) -> GaplessBatchReader:
     given = {"spool": str(path)} | options
     parsed = parse(given, streaming=False)
-    return (PushdownReader if parsed.pushdown else GaplessReader)(parsed, schema_of(**given))
+    return (PushdownBatchReader if parsed.pushdown else GaplessBatchReader)(
+        parsed, schema_of(**given)
+    )
 
 
 def read(
@@ -157,7 +161,7 @@ def read(
     ]
 
 
-def read_batch(reader: GaplessReader) -> list[dict[str, Any]]:
+def read_batch(reader: GaplessBatchReader) -> list[dict[str, Any]]:
     return [
         row
         for part in reader.partitions()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_gapless.sweep.cell import code_digest
 from pyspark_gapless.sweep.grid_file import read_grid
-from pyspark_gapless.sweep.results import Results, Wanted
+from pyspark_gapless.sweep.results import RequestedRuns, SweepResults
 from pyspark_gapless.sweep.schema import COLUMNS
-from pyspark_gapless.sweep.task import Run, row_of
+from pyspark_gapless.sweep.task import SweepRun, run_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,19 +33,21 @@ WHERE = ("cpu_s", "python")
 """The columns that say where and how a run was done, and not what came of it."""
 
 
-def small(seeds: int, text: str = SMALL) -> Wanted:
-    return Wanted(read_grid(text), range(seeds), code_digest())
+def small(seeds: int, text: str = SMALL) -> RequestedRuns:
+    return RequestedRuns(read_grid(text), range(seeds), code_digest())
 
 
-def rows_in_process(wanted: Wanted) -> list[dict[str, Any]]:
+def rows_in_process(wanted: RequestedRuns) -> list[dict[str, Any]]:
     """Return the rows of all runs, done here one after the other."""
-    runs = [Run(cell, seed) for cell in wanted.cells for seed in wanted.seeds]
-    return comparable([row_of(run, wanted.code) for run in runs])
+    runs = [SweepRun(cell, seed) for cell in wanted.cells for seed in wanted.seeds]
+    return comparable([run_row(run, wanted.code) for run in runs])
 
 
-def rows_of(folder: Path, wanted: Wanted) -> list[dict[str, Any]]:
+def rows_of(folder: Path, wanted: RequestedRuns) -> list[dict[str, Any]]:
     """Return the rows that a sweep has left in a folder."""
-    return comparable([row for batch in Results(folder).scan(wanted) for row in batch.to_pylist()])
+    return comparable(
+        [row for batch in SweepResults(folder).scan(wanted) for row in batch.to_pylist()]
+    )
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

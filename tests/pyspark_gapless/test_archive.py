@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_config import DRIVER_OPTIONS
-from pyspark_gapless.runtime.spark_install import look
+from pyspark_gapless.runtime.spark_install import find_installation
 from tests.pyspark_gapless.test_java import plant
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def homes(folder: Path) -> tuple[java.Java, Path]:
 
 
 def put(cache: Path, found: java.Java, spark_home: Path, content: bytes = b"archive") -> Path:
-    where, made_from = class_archive._names(found, spark_home)
+    where, made_from = class_archive._cache_names(found, spark_home)
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"{where}-{made_from}-{len(content)}.jsa"
     path.write_bytes(content)
@@ -41,10 +41,10 @@ def put(cache: Path, found: java.Java, spark_home: Path, content: bytes = b"arch
 
 def test_one_that_fits_is_used(tmp_path: Path, cache: Path) -> None:
     found, spark_home = homes(tmp_path)
-    assert class_archive.options(found, spark_home) == ""
+    assert class_archive.jvm_options(found, spark_home) == ""
     path = put(cache, found, spark_home)
-    assert class_archive.options(found, spark_home).startswith(f"-XX:SharedArchiveFile={path} ")
-    assert class_archive.make(found, spark_home) == path, "what is there is not made again"
+    assert class_archive.jvm_options(found, spark_home).startswith(f"-XX:SharedArchiveFile={path} ")
+    assert class_archive.build_archive(found, spark_home) == path, "what is there is not made again"
 
 
 def test_one_that_was_cut_short_is_not_used_because_it_would_kill_the_jvm(
@@ -53,7 +53,7 @@ def test_one_that_was_cut_short_is_not_used_because_it_would_kill_the_jvm(
     found, spark_home = homes(tmp_path)
     path = put(cache, found, spark_home)
     os.truncate(path, 3)
-    assert class_archive.options(found, spark_home) == ""
+    assert class_archive.jvm_options(found, spark_home) == ""
 
 
 @pytest.mark.parametrize("change", ["a jar is replaced", "a jar is added", "java is updated"])
@@ -66,12 +66,12 @@ def test_one_for_something_else_is_not_used(tmp_path: Path, cache: Path, change:
         (spark_home / "jars" / "more.jar").touch()
     else:
         (tmp_path / "jvm" / "release").write_text('JAVA_VERSION="17.0.99"')
-    assert class_archive.options(found, spark_home) == ""
+    assert class_archive.jvm_options(found, spark_home) == ""
 
 
 @pytest.mark.xdist_group("spark")
 def test_a_session_starts_from_one_where_there_is_one(spark: SparkSession) -> None:
-    options = class_archive.options(java.find(), look().home)
+    options = class_archive.jvm_options(java.find_java(), find_installation().home)
     told = spark.sparkContext.getConf().get(DRIVER_OPTIONS, "")
     assert options in told
     assert ("SharedArchiveFile" in told) == bool(options)
@@ -81,8 +81,10 @@ def test_a_session_starts_from_one_where_there_is_one(spark: SparkSession) -> No
     os.environ.get("GAPLESS_HYPOTHESIS") != "nightly", reason="takes a minute: only at night"
 )
 def test_one_is_made_and_the_jvm_takes_it(cache: Path) -> None:
-    found = java.find()
-    path = class_archive.make(found, look().home)
+    found = java.find_java()
+    path = class_archive.build_archive(found, find_installation().home)
     assert list(cache.iterdir()) == [path]
     assert str(path.stat().st_size) in path.name
-    class_archive._try_out(found, path, f"{look().home}/conf:{look().home}/jars/*")
+    class_archive._verify_archive(
+        found, path, f"{find_installation().home}/conf:{find_installation().home}/jars/*"
+    )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, strategies as st
 
-from gapless.trace.parquet import table_of
-from gapless.trace.schema import Row, life_id
-from pyspark_gapless.analytics.clock_offsets import Clock, _judged, _solve, estimate
-from pyspark_gapless.analytics.clock_solver import Bounds, solve
+from gapless.trace.parquet import rows_to_table
+from gapless.trace.schema import TraceRow, incarnation_id
+from pyspark_gapless.analytics.clock_offsets import ClockOffset, _solve, _with_drift, estimate
+from pyspark_gapless.analytics.clock_solver import OffsetBounds, solve
 from pyspark_gapless.analytics.incarnations import spans
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_a_way_over_others_is_no_worse_than_the_pair_alone(
 def test_half_of_the_difference_and_half_of_the_sum() -> None:
     found = solve({(1, 2): 5 * S + 300, (2, 1): -5 * S + 100}, reference=1)
     assert (found.bounds[2].offset_ns, found.bounds[2].uncertainty_ns) == (5 * S + 100, 200)
-    assert found.bounds[1] == Bounds(0, 0)
+    assert found.bounds[1] == OffsetBounds(0, 0)
 
 
 def test_who_was_heard_in_one_direction_only_is_uncertain() -> None:
@@ -90,9 +90,13 @@ def test_lives_of_one_host_share_a_clock_unless_it_cannot_be() -> None:
 
 def test_drift_is_told_only_if_it_is_larger_than_what_can_be_known() -> None:
     whole = solve({(1, 2): 100, (2, 1): 100}, reference=1)
-    near, far = Bounds(-10, 30), Bounds(4_990, 5_030)
-    assert _judged(2, Bounds(-10, 20), whole, near, Bounds(20, 60)) == Clock(2, 5, 15, 0)
-    assert _judged(2, Bounds(-10, 20), whole, near, far) == Clock(2, 2_510, 2_520, 5_000)
+    near, far = OffsetBounds(-10, 30), OffsetBounds(4_990, 5_030)
+    assert _with_drift(2, OffsetBounds(-10, 20), whole, near, OffsetBounds(20, 60)) == ClockOffset(
+        2, 5, 15, 0
+    )
+    assert _with_drift(2, OffsetBounds(-10, 20), whole, near, far) == ClockOffset(
+        2, 2_510, 2_520, 5_000
+    )
 
 
 @pytest.mark.xdist_group("spark")
@@ -107,7 +111,7 @@ def test_planted_offsets_are_found_in_rows(spark: SparkSession) -> None:
                 took_ns = 50_000 + rng.randrange(2_000_000) + (400_000 if member == "b" else 0)
                 idx += 1
                 got_ns = sent_ns + took_ns
-                row = Row(
+                row = TraceRow(
                     0,
                     member,
                     idx,
@@ -126,12 +130,14 @@ def test_planted_offsets_are_found_in_rows(spark: SparkSession) -> None:
                         member=origin, event="ACK_IN", peer=member, t_ns=back_ns + ahead_ns[origin]
                     )
                     rows.append(heard)
-    frame = spark.createDataFrame(table_of(rows))
-    found = estimate(frame, {life_id(name): name for name in "abc"}, spans(frame).frame.collect())
+    frame = spark.createDataFrame(rows_to_table(rows))
+    found = estimate(
+        frame, {incarnation_id(name): name for name in "abc"}, spans(frame).frame.collect()
+    )
     clocks = {clock.life: clock for clock in found}
-    reference = next(name for name in "abc" if clocks[life_id(name)][1:3] == (0, 0))
+    reference = next(name for name in "abc" if clocks[incarnation_id(name)][1:3] == (0, 0))
     for name in "abc":
-        clock = clocks[life_id(name)]
+        clock = clocks[incarnation_id(name)]
         assert clock.uncertainty_ns is not None
         assert clock.uncertainty_ns < 1_000_000
         assert abs(clock.offset_ns - (ahead_ns[name] - ahead_ns[reference])) <= clock.uncertainty_ns

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from gapless_lab.chaos.spark_driver import QUICK
-from gapless_lab.spark_cluster import Cluster
+from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
+from gapless_lab.spark_cluster import SparkCluster
 from pyspark_gapless.runtime.package_zip import package_root, package_zip
 from tests.pyspark_gapless.cluster import connect_server
 from tests.pyspark_gapless.spools import A, B, Writer
@@ -31,8 +31,8 @@ PROGRAM = Path(__file__).with_name("program.py")
 BOTH = {
     "spark.cores.max": 2,
     "spark.scheduler.minRegisteredResourcesRatio": 1.0,
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": FAST_START_JVM_OPTIONS,
 }
 """Settings by which no task starts before both executors are there, and these start fast."""
 
@@ -71,8 +71,8 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
@@ -117,7 +117,7 @@ def run_program(
 
 
 def test_on_a_standalone_cluster(
-    cluster: Cluster, bare_python: Path, spool: Path, tmp_path: Path
+    cluster: SparkCluster, bare_python: Path, spool: Path, tmp_path: Path
 ) -> None:
     found = run_program(cluster.url, bare_python, spool, tmp_path, BOTH)
     assert found["master"] == cluster.url

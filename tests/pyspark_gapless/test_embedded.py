@@ -11,7 +11,7 @@ import pytest
 
 from gapless import blocking
 from gapless.errors import ConfigError
-from gapless.spool import Spool, SpoolLocked
+from gapless.spool import SpoolLocked, SpoolWriter
 from pyspark_gapless.source import embedded_collector
 from tests.group.company import options
 from tests.pyspark_gapless.spools import latest, read, stream_reader
@@ -53,7 +53,7 @@ def test_a_source_with_a_group_fills_its_spool_by_itself(tmp_path: Path) -> None
             b"m-%d" % n for n in range(1, 51)
         ]
         with pytest.raises(SpoolLocked):
-            Spool.open(tmp_path / "spool", group="tests")
+            SpoolWriter.open(tmp_path / "spool", group="tests")
         reader.stop()
         again = stream_reader(tmp_path / "spool", **source)
         latest(again, end)

@@ -13,13 +13,13 @@ from gapless.faults.faults import Loss
 from gapless.rng import split
 from gapless.sim import profile_cost
 from gapless.sim.runner import simulate
-from gapless.sim.swarm.profile_draw import FAMILY
-from gapless.sim.world.tracer import Tracer
-from gapless.trace.incarnations import LIVES, Life
-from gapless.trace.parquet import table_of, write_table
-from gapless.trace.schema import Row
+from gapless.sim.swarm.profile_draw import ALL_PROFILES
+from gapless.sim.world.tracer import SimulationTracer
+from gapless.trace.incarnations import INCARNATIONS_FILE, IncarnationRecord
+from gapless.trace.parquet import rows_to_table, write_table
+from gapless.trace.schema import TraceRow
 from pyspark_gapless.analytics import figures, sections, shared_frames
-from pyspark_gapless.analytics.histogram import ERROR
+from pyspark_gapless.analytics.histogram import MAX_RELATIVE_ERROR
 from pyspark_gapless.trace import Trace
 from tests.pyspark_gapless import figures_oracle as oracle
 
@@ -39,11 +39,11 @@ PLANTED = 901
 class Told(NamedTuple):
     """The rows of some runs, the lives in them, and their figures."""
 
-    rows: list[Row]
-    lives: list[Life]
+    rows: list[TraceRow]
+    lives: list[IncarnationRecord]
     figures: dict[str, Any]
     steps: list[tuple[str, int, int]]
-    meter: profile_cost._Meter
+    meter: profile_cost._ProfileMeter
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -51,27 +51,27 @@ class Told(NamedTuple):
         return found
 
 
-def measured_run() -> tuple[list[Row], list[Life], profile_cost._Meter]:
+def measured_run() -> tuple[list[TraceRow], list[IncarnationRecord], profile_cost._ProfileMeter]:
     """Let the default profile work on a lossy network, with a trace and with the meter of the comparison."""
-    load = profile_cost.Work(messages=60, seed=MEASURED)
+    load = profile_cost.ProfileWorkload(messages=60, seed=MEASURED)
     names = ("a", "b", "c")
     faults: list[Fault] = [Loss(split(MEASURED, "loss"), (0.05,))]
     world, meter = profile_cost._world(
         "nakack4", load, names, names, faults, profile_cost.config_of("nakack4")
     )
-    world.tracer = Tracer(MEASURED, world.config)
+    world.tracer = SimulationTracer(MEASURED, world.config)
     world.run()
-    return world.tracer.rows, world.tracer.mentioned("compare"), meter
+    return world.tracer.rows, world.tracer.incarnation_records("compare"), meter
 
 
-def planted_run() -> tuple[list[Row], list[Life]]:
+def planted_run() -> tuple[list[TraceRow], list[IncarnationRecord]]:
     """Return a run of two lives: of 20 messages 5 come twice, 8 and 9 out of order, 12 and 13 never."""
-    a = Row(PLANTED, "a", 0, 1, 1_000, "BEGIN", high=64)
+    a = TraceRow(PLANTED, "a", 0, 1, 1_000, "BEGIN", high=64)
     rows = [
         a,
         a._replace(idx=1, step=2, event="SEND", origin="a", seqno=1, seqno_last=20, sent_ns=1_000),
     ]
-    b = Row(PLANTED, "b", 0, 3, 1_000, "BEGIN", high=64)
+    b = TraceRow(PLANTED, "b", 0, 3, 1_000, "BEGIN", high=64)
     rows.append(b)
     seqnos = [1, 2, 3, 4, 5, 5, 6, 9, 7, 8, 10, 11, *range(14, 21)]
     for k, seqno in enumerate(seqnos):
@@ -93,7 +93,9 @@ def planted_run() -> tuple[list[Row], list[Life]]:
         )
     )
     lives = [
-        Life(PLANTED, name, own=True, member=name, mode="full", every=1, clock="virtual")
+        IncarnationRecord(
+            PLANTED, name, own=True, member=name, mode="full", every=1, clock="virtual"
+        )
         for name in "ab"
     ]
     return rows, lives
@@ -113,19 +115,19 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(rows, lives, found, steps, meter)
 
 
-def swarm() -> Iterator[tuple[list[Row], list[Life]]]:
+def swarm() -> Iterator[tuple[list[TraceRow], list[IncarnationRecord]]]:
     """Return a run of each profile, and two that make their own views."""
-    for number, profile in enumerate(FAMILY):
+    for number, profile in enumerate(ALL_PROFILES):
         outcome = simulate(40 + number, profile=profile, messages=25, trace=True)
-        yield outcome.trace or [], outcome.lives
+        yield outcome.trace or [], outcome.incarnations
     for seed in (71, 72):
         outcome = simulate(seed, membership=True, messages=15, trace=True)
-        yield outcome.trace or [], outcome.lives
+        yield outcome.trace or [], outcome.incarnations
 
 
-def write(folder: Path, rows: list[Row], lives: list[Life]) -> None:
-    write_table(table_of(rows), folder / "00001.parquet")
-    (folder / LIVES).write_text("".join(life.line() for life in lives))
+def write(folder: Path, rows: list[TraceRow], lives: list[IncarnationRecord]) -> None:
+    write_table(rows_to_table(rows), folder / "00001.parquet")
+    (folder / INCARNATIONS_FILE).write_text("".join(life.to_json_line() for life in lives))
 
 
 def name(seed: int, life: str) -> str:
@@ -134,7 +136,7 @@ def name(seed: int, life: str) -> str:
 
 def within(told: float, exact: float) -> bool:
     """Whether a percentile is the exact one, or too high by no more than a bucket."""
-    return exact <= told <= exact * (1 + ERROR) + 1
+    return exact <= told <= exact * (1 + MAX_RELATIVE_ERROR) + 1
 
 
 def test_there_is_something_to_count(told: Told) -> None:
@@ -214,7 +216,7 @@ def test_counts_of_the_summary(told: Told) -> None:
 def test_latencies_by_stream_and_of_all(told: Told) -> None:
     exact = oracle.latencies(told.rows)
     whole, *each = told.figures["latency"]
-    assert len(each) == min(len(exact), sections.MOST_LATENCIES)
+    assert len(each) == min(len(exact), sections.MAX_LATENCIES)
     by_name = {
         (name(seed, m), name(seed, o), name(seed, to)): took
         for (seed, m, o, to), took in exact.items()
@@ -292,7 +294,7 @@ def test_windows_are_thinned_to_the_last_marks_of_each_part(told: Told) -> None:
         (name(s, m), name(s, o), name(s, to)): rows
         for (s, m, o, to), rows in oracle.marks(told.rows).items()
     }
-    assert len(told.figures["windows"]) == min(len(exact), sections.MOST_WINDOWS)
+    assert len(told.figures["windows"]) == min(len(exact), sections.MAX_WINDOWS)
     for window in told.figures["windows"]:
         last = {}
         for row in exact[window["member"], window["origin"], window["to"]]:
@@ -324,7 +326,7 @@ def test_occupancy_is_weighted_by_time(told: Told) -> None:
 
 def test_from_gap_to_repair(told: Told) -> None:
     exact = oracle.repair_log(told.rows)
-    assert 5 < len(exact) <= sections.MOST_REPAIRS, "all of them are told, so all can be compared"
+    assert 5 < len(exact) <= sections.MAX_REPAIRS, "all of them are told, so all can be compared"
     named = {
         (
             name(at[0], at[1]),
@@ -376,7 +378,7 @@ def test_over_time_adds_up(told: Told) -> None:
         if row.event == "DROPPED" and row.reason in {"duplicate", "old"}:
             count["duplicates"] += row.k or size
     lives = {point["member"] for point in points}
-    assert 0 < len(lives) <= shared_frames.MOST_IN_TIME
+    assert 0 < len(lives) <= shared_frames.MAX_INCARNATIONS_OVER_TIME
     found = {(point["member"], (point["t_ns"] - begin_ns) // step_ns): point for point in points}
     assert len(found) == len(points)
     columns = ("sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates")

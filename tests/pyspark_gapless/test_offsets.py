@@ -10,17 +10,17 @@ from hypothesis import given, strategies as st
 from pyspark_gapless.source.offsets import (
     READER,
     OffsetError,
-    Span,
+    ReplicaSpan,
     advance,
     cover,
     digest_of,
+    fair_shares,
     loss_message,
-    merged,
+    merge_digests,
     offset_of,
     parse_digest,
-    raised,
     reader_of,
-    share,
+    with_floor,
 )
 
 digests = st.dictionaries(st.sampled_from(["1.1", "1.2", "2.1", "f.a"]), st.integers(0, 50))
@@ -57,7 +57,7 @@ def test_what_is_no_digest_is_refused_with_a_reason(text: str, said: str) -> Non
 def test_an_offset_never_goes_back(start: dict[str, int], wanted: dict[str, int]) -> None:
     end = advance(start, wanted, {*start, *wanted})
     assert all(end[key] >= seqno for key, seqno in start.items())
-    assert raised(end, start) == end
+    assert with_floor(end, start) == end
     assert list(end) == sorted(end)
 
 
@@ -77,7 +77,7 @@ def test_a_forgotten_stream_leaves_only_with_progress() -> None:
     st.integers(1, 200),
 )
 def test_a_share_is_fair(waiting: dict[str, int], limit: int) -> None:
-    got = share(waiting, limit)
+    got = fair_shares(waiting, limit)
     hungry = {key: amount for key, amount in waiting.items() if amount}
     assert got.keys() == hungry.keys()
     assert all(1 <= got[key] <= amount for key, amount in hungry.items()), "all make progress"
@@ -90,13 +90,15 @@ def test_a_share_is_fair(waiting: dict[str, int], limit: int) -> None:
 
 
 def test_merged_takes_the_best_of_each_stream() -> None:
-    assert merged([{"a.1": 3, "b.1": 9}, {"a.1": 5}], highest=True) == {"a.1": 5, "b.1": 9}
-    assert merged([{"a.1": 3, "b.1": 9}, {"a.1": 5}], highest=False) == {"a.1": 3, "b.1": 9}
+    assert merge_digests([{"a.1": 3, "b.1": 9}, {"a.1": 5}], highest=True) == {"a.1": 5, "b.1": 9}
+    assert merge_digests([{"a.1": 3, "b.1": 9}, {"a.1": 5}], highest=False) == {"a.1": 3, "b.1": 9}
 
 
 def test_a_range_is_covered_by_those_who_have_it() -> None:
-    found = cover(0, 200, [Span(0, 0, 100), Span(1, 50, 150), Span(2, 160, 300)])
-    assert found.pieces == [(0, 0, 100), (1, 100, 150), (2, 160, 200)]
+    found = cover(
+        0, 200, [ReplicaSpan(0, 0, 100), ReplicaSpan(1, 50, 150), ReplicaSpan(2, 160, 300)]
+    )
+    assert found.ranges == [(0, 0, 100), (1, 100, 150), (2, 160, 200)]
     assert found.holes == [(150, 160)]
 
 
@@ -106,15 +108,15 @@ def test_a_range_is_covered_by_those_who_have_it() -> None:
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4),
 )
 def test_a_cover_is_exact(above: int, upto: int, ranges: list[tuple[int, int]]) -> None:
-    spans = [Span(at, low, high) for at, (low, high) in enumerate(ranges)]
+    spans = [ReplicaSpan(at, low, high) for at, (low, high) in enumerate(ranges)]
     found = cover(above, upto, spans)
-    parts = sorted([(low, high) for _, low, high in found.pieces] + found.holes)
+    parts = sorted([(low, high) for _, low, high in found.ranges] + found.holes)
     at = above
     for low, high in parts:
         assert low == at < high, "each seqno once, in order"
         at = high
     assert at == max(above, upto) or not parts
-    for replica, low, high in found.pieces:
+    for replica, low, high in found.ranges:
         assert spans[replica].low <= low <= high <= spans[replica].high
     for low, high in found.holes:
         assert not any(

@@ -16,7 +16,7 @@ from pyspark_gapless.source.options import (
     EARLIEST,
     LATEST,
     OptionError,
-    Position,
+    ReadPosition,
     parse,
 )
 
@@ -24,8 +24,8 @@ from pyspark_gapless.source.options import (
 def test_the_defaults(tmp_path: Path) -> None:
     options = parse({"spool": str(tmp_path)})
     assert options.spools == (str(tmp_path),)
-    assert options.starting == Position(EARLIEST)
-    assert options.end == Position(LATEST)
+    assert options.starting_position == ReadPosition(EARLIEST)
+    assert options.end == ReadPosition(LATEST)
     assert options.fail_on_data_loss
     assert options.max_rows is options.max_bytes is None
     assert options.min_partitions == 1 <= options.max_partitions
@@ -56,18 +56,20 @@ def test_a_path_is_a_spool_and_a_file_address_a_path() -> None:
     ],
 )
 def test_a_start_by_time(text: str, kind: str, time_ns: int) -> None:
-    assert parse({"spool": "/a", "startingTimestamp": text}).starting == Position(
+    assert parse({"spool": "/a", "startingTimestamp": text}).starting_position == ReadPosition(
         kind, time_ns=time_ns
     )
-    assert parse({"spool": "/a", "from": text}, streaming=False).begin == Position(
+    assert parse({"spool": "/a", "from": text}, streaming=False).begin == ReadPosition(
         kind, time_ns=time_ns
     )
 
 
 def test_a_start_by_digest() -> None:
     options = parse({"spool": "/a", "startingOffsets": '{"b.1": 5, "a.1": 2}'})
-    assert options.starting == Position(AT_DIGEST, {"a.1": 2, "b.1": 5})
-    assert parse({"spool": "/a", "startingOffsets": "Latest"}).starting == Position(LATEST)
+    assert options.starting_position == ReadPosition(AT_DIGEST, {"a.1": 2, "b.1": 5})
+    assert parse({"spool": "/a", "startingOffsets": "Latest"}).starting_position == ReadPosition(
+        LATEST
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ JSON_SCHEMA = json.dumps(
 
 
 def names(**options: str) -> list[str]:
-    return [name for name, _ in columns.selected(parse({"spool": "/a"} | options))]
+    return [name for name, _ in columns.selected_columns(parse({"spool": "/a"} | options))]
 
 
 def test_columns_are_all_unless_some_are_named() -> None:

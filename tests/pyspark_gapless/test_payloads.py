@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from pyspark_gapless.source.payload_decoder import Decoded, decoder
+from pyspark_gapless.source.payload_decoder import DecodedPayloads, make_decoder
 
 FIELDS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
-def decode(form: str, fields: pa.Schema, *payloads: bytes) -> Decoded:
-    return decoder(form, fields)(pa.array(payloads, pa.binary()))
+def decode(form: str, fields: pa.Schema, *payloads: bytes) -> DecodedPayloads:
+    return make_decoder(form, fields)(pa.array(payloads, pa.binary()))
 
 
 def ipc(**columns: Any) -> bytes:

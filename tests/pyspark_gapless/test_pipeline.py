@@ -18,14 +18,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from gapless.errors import ConfigError
-from gapless_lab.sensor_pipeline.ledger import read_lives
-from gapless_lab.sensor_pipeline.plan import Plan
+from gapless_lab.sensor_pipeline.ledger import read_incarnations
+from gapless_lab.sensor_pipeline.plan import PipelinePlan
 from gapless_lab.sensor_pipeline.readings import BREAKS, START, Reading, reading
 from gapless_lab.sensor_pipeline.report import watermark_of
 from gapless_lab.sensor_pipeline.runner import run
 from pyspark_gapless.tables import Bronze, Gold, SchemaError, Silver
-from pyspark_gapless.tables.pipeline import Pipeline, decode, forget_torn_beginning, give_types
-from pyspark_gapless.tables.table import Table
+from pyspark_gapless.tables.pipeline import (
+    Pipeline,
+    cast_columns,
+    discard_unplanned_batch,
+    parse_payload,
+)
+from pyspark_gapless.tables.table import ParquetTable
 from tests.pyspark_gapless.spools import A, B, Writer
 
 if TYPE_CHECKING:
@@ -44,7 +49,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     made.close()
 
 
-def rows(table: Table[Any], *names: str) -> list[tuple[Any, ...]]:
+def rows(table: ParquetTable[Any], *names: str) -> list[tuple[Any, ...]]:
     """Return what a reader sees that knows nothing of Spark: all Parquet files of the folder."""
     found = ds.dataset(table.folder, format="parquet", partitioning="hive").to_table(
         columns=list(names)
@@ -53,7 +58,7 @@ def rows(table: Table[Any], *names: str) -> list[tuple[Any, ...]]:
     return sorted(made, key=lambda row: [(value is None, value) for value in row])
 
 
-def keys(table: Table[Any]) -> list[tuple[Any, ...]]:
+def keys(table: ParquetTable[Any]) -> list[tuple[Any, ...]]:
     return rows(table, "origin", "seqno")
 
 
@@ -96,7 +101,7 @@ def test_a_step_with_a_wrong_method_is_refused(spark: SparkSession, tmp_path: Pa
     pipeline = Pipeline(tmp_path, tmp_path / "spool")
     pipeline.prepare()
     forgets = pipeline._step(
-        lambda spark: pipeline.bronze.stream(spark).frame, (decode,), pipeline.silver
+        lambda spark: pipeline.bronze.stream(spark).frame, (parse_payload,), pipeline.silver
     )
     with pytest.raises(SchemaError, match="'problem' is missing"):
         forgets.start(spark)
@@ -122,7 +127,9 @@ def test_silver_has_types_and_names_every_problem(spark: SparkSession) -> None:
         ("g", "a.1", "", "a", 1, n, "ordered", 1, at, at, {}, bytearray(each))
         for n, each in enumerate([*sent.values(), *others])
     ]
-    silver = Silver(give_types(decode(Bronze(spark.createDataFrame(made, Bronze.ddl())).frame)))
+    silver = Silver(
+        cast_columns(parse_payload(Bronze(spark.createDataFrame(made, Bronze.ddl())).frame))
+    )
     found = silver.frame.orderBy("seqno").collect()
     assert [row.problem for row in found] == [
         *(name or None for name in sent),
@@ -179,7 +186,7 @@ def test_a_watermark_lets_late_readings_in_and_leaves_those_out_that_come_too_la
     assert len(rows(pipeline.silver, "seqno")) == 9, "what is too late or broken is in silver"
 
 
-class Stumbling(Table[Any]):
+class Stumbling(ParquetTable[Any]):
     """A table that fails at its first batches: before and after the batch is there."""
 
     falls = 0
@@ -211,7 +218,7 @@ def test_a_batch_that_is_done_again_is_there_once(
     assert list((tmp_path / "staging").rglob("*.parquet")), (
         "what the first attempt has left is not in the table"
     )
-    fresh = Table(tmp_path, Bronze)
+    fresh = ParquetTable(tmp_path, Bronze)
     fresh.prepare()
     assert (fresh.batches, fresh.rows) == (1, 300)
     assert not list((tmp_path / "staging").rglob("*.parquet"))
@@ -224,7 +231,7 @@ def sent_by(output: Path) -> dict[tuple[str, int], bytes]:
     """Return what was acknowledged by the ledgers, by stream and seqno."""
     found = {}
     for path in (output / "producers").glob("*.jsonl"):
-        for life in read_lives(path):
+        for life in read_incarnations(path):
             for seqno in range(1, life.acknowledged + 1):
                 found[life.origin, seqno] = reading(
                     1, int(path.stem), life.first + seqno - 1
@@ -279,7 +286,7 @@ def test_a_run_from_producers_to_gold(spark: SparkSession, tmp_path: Path) -> No
     output = tmp_path / "out"
     stands: list[Any] = []
     report = run(
-        Plan(output=output, producers=2, messages=4200, rate=None, once=True), stands.append
+        PipelinePlan(output=output, producers=2, messages=4200, rate=None, once=True), stands.append
     )
     assert report.is_exact, report.problems
     assert (report.sent, report.acknowledged, report.bronze, report.silver) == (
@@ -326,9 +333,9 @@ def test_what_a_kill_left_of_the_first_plan_is_in_nobodys_way(
 
     with pytest.raises(StreamingQueryException, match="should be empty on batch 0"):
         numbers()
-    forget_torn_beginning(checkpoint)
+    discard_unplanned_batch(checkpoint)
     assert numbers() == 5
-    forget_torn_beginning(checkpoint)
+    discard_unplanned_batch(checkpoint)
     assert (checkpoint / "offsets" / "0").exists()
 
 
@@ -367,7 +374,7 @@ def test_a_run_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path) -> No
     assert command.wait() == -signal.SIGKILL, "".join(lines)
     before = len(sent_by(output))
     assert 0 < before < 12_000, "it was killed in the middle"
-    report = run(Plan(output=output, producers=2, messages=6000, rate=None, once=True))
+    report = run(PipelinePlan(output=output, producers=2, messages=6000, rate=None, once=True))
     assert report.is_exact, report.problems
     assert (report.acknowledged, report.bronze, report.silver) == (12_000, 12_000, 12_000)
     assert (report.lost, report.repeated, report.streams) == (0, 0, 4)
@@ -379,10 +386,10 @@ def test_a_spool_of_somebody_else(spark: SparkSession, writer: Writer, tmp_path:
     writer.run(A, [payload(minute) for minute in range(30)])
     writer.large(B, payload(31), 3)
     writer.commit()
-    report = run(Plan(output=tmp_path / "out", spool=writer.path))
+    report = run(PipelinePlan(output=tmp_path / "out", spool=writer.path))
     assert report.is_exact
     assert (report.acknowledged, report.bronze, report.silver, report.sent) == (31, 31, 31, 0)
     assert report.gold > 0
     (tmp_path / "out" / "checkpoints").rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="is gone"):
-        run(Plan(output=tmp_path / "out", spool=writer.path))
+        run(PipelinePlan(output=tmp_path / "out", spool=writer.path))

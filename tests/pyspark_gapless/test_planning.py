@@ -8,19 +8,19 @@ from random import Random
 
 import pytest
 
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from pyspark_gapless.source.partition_planner import (
     PARTITION_ROWS,
-    Stretch,
+    SegmentRange,
     pack,
     partition_count,
-    stretches,
+    segment_ranges,
 )
 from tests.pyspark_gapless.spools import A, B, C, Writer
 
 
 @pytest.fixture
-def view(tmp_path: Path) -> SpoolView:
+def view(tmp_path: Path) -> SpoolReader:
     writer = Writer(tmp_path / "spool")
     random = Random(4)
     for _ in range(60):
@@ -33,7 +33,7 @@ def view(tmp_path: Path) -> SpoolView:
             writer.lost(A, 2)
         writer.commit()
     writer.close()
-    found = SpoolView(tmp_path / "spool")
+    found = SpoolReader(tmp_path / "spool")
     found.refresh()
     return found
 
@@ -41,12 +41,12 @@ def view(tmp_path: Path) -> SpoolView:
 @pytest.mark.parametrize("per_stretch", [1, 7, 100, 10**9])
 @pytest.mark.parametrize("part", [(0.0, 1.0), (0.2, 0.7), (0.5, 0.51)])
 def test_stretches_cover_each_seqno_once(
-    view: SpoolView, per_stretch: int, part: tuple[float, float]
+    view: SpoolReader, per_stretch: int, part: tuple[float, float]
 ) -> None:
     high = view.high()
     ranges = {key: (int(seqno * part[0]), int(seqno * part[1])) for key, seqno in high.items()}
     (index,) = view.segments()
-    found = stretches(0, index, ranges, per_stretch)
+    found = segment_ranges(0, index, ranges, per_stretch)
     for key, (above, upto) in ranges.items():
         at = above
         for stretch in found:
@@ -62,14 +62,14 @@ def test_stretches_cover_each_seqno_once(
         assert len(found) > 20, "cut small if asked"
 
 
-def test_a_stream_that_is_not_there_gives_no_stretch(view: SpoolView) -> None:
+def test_a_stream_that_is_not_there_gives_no_stretch(view: SpoolReader) -> None:
     (index,) = view.segments()
-    assert stretches(0, index, {str(C): (0, 100)}, 10) == []
-    assert stretches(0, index, {str(A): (10**6, 10**7)}, 10) == []
+    assert segment_ranges(0, index, {str(C): (0, 100)}, 10) == []
+    assert segment_ranges(0, index, {str(A): (10**6, 10**7)}, 10) == []
 
 
-def stretch(rows: int) -> Stretch:
-    return Stretch(0, 1, 0, 1, rows, rows * 100, {"a.1": (0, rows)})
+def stretch(rows: int) -> SegmentRange:
+    return SegmentRange(0, 1, 0, 1, rows, rows * 100, {"a.1": (0, rows)})
 
 
 def test_few_partitions_unless_there_is_much() -> None:

@@ -11,14 +11,24 @@ from typing import Any
 import pytest
 
 from gapless.errors import ConfigError
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless_lab.sensor_pipeline import readings
-from gapless_lab.sensor_pipeline.ledger import Ledger, Life, read_lives
-from gapless_lab.sensor_pipeline.plan import About, Plan, locked
-from gapless_lab.sensor_pipeline.producers import CONFIG, LEAD, Pace, Producer, lossy
-from gapless_lab.sensor_pipeline.report import Held, against_lives, against_spool
-from pyspark_gapless.tables.pipeline import reason
+from gapless_lab.sensor_pipeline.ledger import (
+    ProducerIncarnation,
+    ProducerLedger,
+    read_incarnations,
+)
+from gapless_lab.sensor_pipeline.plan import PipelineInfo, PipelinePlan, locked
+from gapless_lab.sensor_pipeline.producers import (
+    CONFIG,
+    MAX_LEAD,
+    ProducerPacer,
+    SensorProducer,
+    lossy_transport,
+)
+from gapless_lab.sensor_pipeline.report import StreamRows, missing_by_incarnation, missing_by_stream
+from pyspark_gapless.tables.pipeline import root_cause
 from tests.pyspark_gapless.spools import A, B, Writer
 
 GROUP = "plant-test"
@@ -66,27 +76,39 @@ def test_a_good_reading_is_a_json_object() -> None:
 
 def test_a_ledger_outlasts_its_producer(tmp_path: Path) -> None:
     path = tmp_path / "producers" / "1.jsonl"
-    with Ledger(path) as ledger:
-        assert ledger.next == 1
+    with ProducerLedger(path) as ledger:
+        assert ledger.next_number == 1
         ledger.begin("a.1", 1)
         ledger.acknowledge(120)
         ledger.acknowledge(80)
     with path.open("a") as file:
         file.write('{"acknowl')  # as a kill leaves it
-    with Ledger(path) as ledger:
-        assert ledger.lives == [Life("a.1", 1, 120)]
-        assert ledger.next == 121
+    with ProducerLedger(path) as ledger:
+        assert ledger.incarnations == [ProducerIncarnation("a.1", 1, 120)]
+        assert ledger.next_number == 121
         ledger.begin("a.2", 121)
         ledger.acknowledge(10)
-    assert read_lives(path) == [Life("a.1", 1, 120), Life("a.2", 121, 10)]
+    assert read_incarnations(path) == [
+        ProducerIncarnation("a.1", 1, 120),
+        ProducerIncarnation("a.2", 121, 10),
+    ]
 
 
 def test_what_is_lost_is_found() -> None:
-    lives = [Life("a.1", 1, 10), Life("b.1", 1, 10), Life("c.1", 1, 10), Life("d.1", 1, 0)]
-    held = {"a.1": Held(10, 10, 1, 10), "b.1": Held(9, 9, 1, 10), "c.1": Held(8, 8, 1, 8)}
-    assert against_lives(held, lives) == (30, {"b.1": 1, "c.1": 2})
-    more = {key: Held(12, 12, 1, 12) for key in ("a.1", "b.1", "c.1")}
-    assert against_lives(more, lives) == (30, {}), (
+    lives = [
+        ProducerIncarnation("a.1", 1, 10),
+        ProducerIncarnation("b.1", 1, 10),
+        ProducerIncarnation("c.1", 1, 10),
+        ProducerIncarnation("d.1", 1, 0),
+    ]
+    held = {
+        "a.1": StreamRows(10, 10, 1, 10),
+        "b.1": StreamRows(9, 9, 1, 10),
+        "c.1": StreamRows(8, 8, 1, 8),
+    }
+    assert missing_by_incarnation(held, lives) == (30, {"b.1": 1, "c.1": 2})
+    more = {key: StreamRows(12, 12, 1, 12) for key in ("a.1", "b.1", "c.1")}
+    assert missing_by_incarnation(more, lives) == (30, {}), (
         "what was stored and not acknowledged in time may be there too"
     )
 
@@ -105,24 +127,24 @@ class Group:
         )
 
     def transport(self, who: str) -> Any:
-        return lossy(GROUP, self.folder / "meeting", 0.05, 1, who)
+        return lossy_transport(GROUP, self.folder / "meeting", 0.05, 1, who)
 
     def high(self) -> dict[str, int]:
-        view = SpoolView(self.spool)
+        view = SpoolReader(self.spool)
         view.refresh()
         return view.high()
 
-    def producers(self, count: int, messages: int) -> list[Producer]:
-        pace = Pace()
-        pace.go.set()
+    def producers(self, count: int, messages: int) -> list[SensorProducer]:
+        pace = ProducerPacer()
+        pace.started.set()
         return [
-            Producer(
+            SensorProducer(
                 number,
                 group=GROUP,
                 collector="collector",
                 transport=lambda number=number: self.transport(f"producer {number}"),  # type: ignore[misc]
-                ledger=Ledger(self.folder / f"{number}.jsonl"),
-                kept=lambda origin: self.high().get(origin, 0),
+                ledger=ProducerLedger(self.folder / f"{number}.jsonl"),
+                stored_seqno=lambda origin: self.high().get(origin, 0),
                 pace=pace,
                 seed=1,
                 messages=messages,
@@ -134,7 +156,7 @@ class Group:
     def numbers(self, producer: int) -> list[int]:
         """Return the numbers of the readings that the spool has of a producer, by the lives in its ledger."""
         found: list[int] = []
-        for life in read_lives(self.folder / f"{producer}.jsonl"):
+        for life in read_incarnations(self.folder / f"{producer}.jsonl"):
             found += range(life.first, life.first + self.high().get(life.origin, 0))
         return found
 
@@ -146,7 +168,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield made
 
 
-def work(producers: list[Producer]) -> None:
+def work(producers: list[SensorProducer]) -> None:
     for producer in producers:
         producer.start()
     for producer in producers:
@@ -164,9 +186,9 @@ def test_producers_go_on_where_they_were(group: Group) -> None:
     # before.
     path = group.folder / "1.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    assert read_lives(path)[0].acknowledged < 700
+    assert read_incarnations(path)[0].acknowledged < 700
     second = group.producers(2, 1000)
-    assert [each.left for each in second] == [300, 300], "the spool knows what it has"
+    assert [each.remaining for each in second] == [300, 300], "the spool knows what it has"
     work(second)
     assert [group.numbers(number) for number in (1, 2)] == [list(range(1, 1001))] * 2
     work(group.producers(2, 1000))
@@ -174,13 +196,13 @@ def test_producers_go_on_where_they_were(group: Group) -> None:
 
 
 def test_nobody_runs_far_ahead() -> None:
-    pace = Pace()
-    pace.move(1, 0)
-    pace.move(2, 500)
-    assert pace.may(LEAD, 0.0)
-    assert not pace.may(LEAD + 1, 0.0)
-    pace.move(1, None)
-    assert pace.may(LEAD + 500, 0.0)
+    pace = ProducerPacer()
+    pace.report_position(1, 0)
+    pace.report_position(2, 500)
+    assert pace.wait_for_turn(MAX_LEAD, 0.0)
+    assert not pace.wait_for_turn(MAX_LEAD + 1, 0.0)
+    pace.report_position(1, None)
+    assert pace.wait_for_turn(MAX_LEAD + 500, 0.0)
 
 
 # Plans
@@ -206,27 +228,27 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_plan_that_cannot_be(name: str, tmp_path: Path) -> None:
     options, said = WRONG[name]
     with pytest.raises(ConfigError, match=said):
-        Plan(**{"output": tmp_path, **options})
+        PipelinePlan(**{"output": tmp_path, **options})
 
 
 def test_an_output_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.mkdir()
-    begun = About.of(Plan(output=output, seed=7))
-    assert About.of(Plan(output=output)) == begun, "the same group, the same seed"
+    begun = PipelineInfo.of(PipelinePlan(output=output, seed=7))
+    assert PipelineInfo.of(PipelinePlan(output=output)) == begun, "the same group, the same seed"
     with pytest.raises(ConfigError, match="begun with --seed 7"):
-        About.of(Plan(output=output, seed=8))
+        PipelineInfo.of(PipelinePlan(output=output, seed=8))
     with pytest.raises(ConfigError, match="begun with producers of its own"):
-        About.of(Plan(output=output, group="orders"))
+        PipelineInfo.of(PipelinePlan(output=output, group="orders"))
     (output / "pipeline.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
-        About.of(Plan(output=output))
+        PipelineInfo.of(PipelinePlan(output=output))
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="was not made by a pipeline"):
-        About.of(Plan(output=tmp_path))
+        PipelineInfo.of(PipelinePlan(output=tmp_path))
 
 
 def test_one_pipeline_at_a_time(tmp_path: Path) -> None:
@@ -246,15 +268,15 @@ def test_what_spark_raises_is_told_in_a_line() -> None:
         "Traceback (most recent call last):\n{}\n=== Streaming Query ==="
     )
     assert (
-        reason(trace.format("gapless.spool.errors.SpoolCorrupt: 7.run: the record at 9"))
+        root_cause(trace.format("gapless.spool.errors.SpoolCorrupt: 7.run: the record at 9"))
         == "7.run: the record at 9"
     )
-    assert reason(trace.format("RuntimeError: fell")) == "RuntimeError: fell"
+    assert root_cause(trace.format("RuntimeError: fell")) == "RuntimeError: fell"
     assert (
-        reason("[X] Query: Python worker failed to connect back. Y")
+        root_cause("[X] Query: Python worker failed to connect back. Y")
         == "Python worker failed to connect back"
     )
-    assert reason("") == "Spark gave no reason"
+    assert root_cause("") == "Spark gave no reason"
 
 
 def test_a_spool_says_what_is_not_in_the_table(tmp_path: Path) -> None:
@@ -264,10 +286,10 @@ def test_a_spool_says_what_is_not_in_the_table(tmp_path: Path) -> None:
     writer.lost(B, 5)
     writer.commit()
     high = {str(A): 10, str(B): 15}
-    whole = {str(A): Held(10, 10, 1, 10), str(B): Held(10, 10, 1, 10)}
-    assert against_spool(whole, high, writer.path) == (20, {}), (
+    whole = {str(A): StreamRows(10, 10, 1, 10), str(B): StreamRows(10, 10, 1, 10)}
+    assert missing_by_stream(whole, high, writer.path) == (20, {}), (
         "what never came was not acknowledged"
     )
-    part = {str(B): Held(8, 8, 1, 8)}
-    assert against_spool(part, high, writer.path) == (20, {str(A): 10, str(B): 2})
+    part = {str(B): StreamRows(8, 8, 1, 8)}
+    assert missing_by_stream(part, high, writer.path) == (20, {str(A): 10, str(B): 2})
     writer.close()

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from gapless.spool import DROP_OLDEST, Limits, SpoolFull, SpoolMismatch, SpoolView
-from pyspark_gapless.source.offset_release import Releaser
+from gapless.spool import DROP_OLDEST, SpoolFull, SpoolLimits, SpoolMismatch, SpoolReader
+from pyspark_gapless.source.offset_release import OffsetReleaser
 from pyspark_gapless.source.offsets import DataLossError
 from pyspark_gapless.source.options import OptionError
-from pyspark_gapless.source.stream_reader import MOST_RIVALS, GaplessStreamReader, ReaderTakenError
+from pyspark_gapless.source.stream_reader import MAX_RIVALS, GaplessStreamReader, ReaderTakenError
 from tests.pyspark_gapless.spools import (
     A,
     B,
@@ -44,11 +44,11 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 
 
 def small_segments(tmp_path: Path, **limits: Any) -> Writer:
-    return Writer(tmp_path / "spool", limits=Limits(segment_bytes=2000, **limits))
+    return Writer(tmp_path / "spool", limits=SpoolLimits(segment_bytes=2000, **limits))
 
 
 def registered(path: Path) -> dict[str, dict[str, int]]:
-    return {reader.name: reader.digest for reader in SpoolView(path).readers()}
+    return {reader.name: reader.digest for reader in SpoolReader(path).consumers()}
 
 
 # Where it begins
@@ -308,7 +308,7 @@ def test_more_partitions_give_the_same_rows(tmp_path: Path) -> None:
 
 def test_a_bounded_spool_never_locks_up(tmp_path: Path) -> None:
     """The spool is full, so nothing new comes; what Spark has committed must be released without anything new."""
-    writer = Writer(tmp_path / "spool", limits=Limits(max_bytes=40_000))
+    writer = Writer(tmp_path / "spool", limits=SpoolLimits(max_bytes=40_000))
     reader = stream_reader(writer.path, reader="r")
     start = reader.initialOffset()
     sent = 0
@@ -389,7 +389,7 @@ def test_two_queries_under_one_name_are_told(writer: Writer) -> None:
 
     def both() -> None:
         nonlocal start, other
-        for _ in range(MOST_RIVALS + 3):
+        for _ in range(MAX_RIVALS + 3):
             start = latest(one, start, ReadMaxRows(10))
             other = latest(two, other, ReadMaxRows(5))
 
@@ -419,7 +419,7 @@ def test_a_new_query_under_an_old_name_is_kept_for_at_once(
     former = stream_reader(writer.path, reader="r")
     latest(former, latest(former, former.initialOffset()))
     assert registered(writer.path) == {"r": {"a.1": 10}}
-    monkeypatch.setattr(Releaser, "offer", lambda *_: None)
+    monkeypatch.setattr(OffsetReleaser, "submit", lambda *_: None)
     fresh = stream_reader(writer.path, reader="r")
     latest(fresh, fresh.initialOffset())
     assert registered(writer.path) == {"r": {"a.1": 0}}
@@ -440,7 +440,7 @@ def test_a_reader_that_gets_a_name_leaves_the_drawn_one(writer: Writer) -> None:
 
 
 def dropping(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "spool", limits=Limits(max_bytes=40_000, policy=DROP_OLDEST))
+    return Writer(tmp_path / "spool", limits=SpoolLimits(max_bytes=40_000, policy=DROP_OLDEST))
 
 
 def test_data_loss_is_an_error_unless_told_otherwise(tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_data_loss_is_an_error_unless_told_otherwise(tmp_path: Path) -> None:
         writer.runs(A, 100)
         writer.commit()
         writer.spool.trim()
-    low = SpoolView(writer.path).low()["a.1"]
+    low = SpoolReader(writer.path).low()["a.1"]
     assert low > 10
     end = latest(reader, middle)
     with pytest.raises(DataLossError, match=rf"a.1 \(anna\): 11..{low}.*failOnDataLoss"):
@@ -497,7 +497,7 @@ def test_what_never_came_is_stepped_over(writer: Writer) -> None:
 
 
 def test_a_stream_that_the_spool_has_forgotten_leaves_the_offset(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "spool", limits=Limits(segment_bytes=2000, forget_after_ns=1))
+    writer = Writer(tmp_path / "spool", limits=SpoolLimits(segment_bytes=2000, forget_after_ns=1))
     writer.runs(A, 10)
     writer.commit()
     reader = stream_reader(writer.path, reader="r")

@@ -92,13 +92,13 @@ def test_headers_are_taken_off_and_shown(writer: Writer) -> None:
     marked = headers.MARK + b"looks like a wrapper"
     plain = [
         b"a",
-        headers.join(b"b", {"kind": b"order", "n": b"1"}),
-        headers.join(marked, {}),
+        headers.attach_headers(b"b", {"kind": b"order", "n": b"1"}),
+        headers.attach_headers(marked, {}),
         b"",
         headers.MARK + b"x",
     ]
     writer.run(A, plain)
-    writer.large(A, headers.join(b"c" * 200_000, {"big": b"yes"}), 4)
+    writer.large(A, headers.attach_headers(b"c" * 200_000, {"big": b"yes"}), 4)
     writer.commit()
     rows = everything(stream_reader(writer.path, columns="seqno,headers,payload"))
     assert [row["payload"] for row in rows] == [

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from gapless.errors import GaplessError
-from gapless.spool import SpoolMismatch, SpoolView, columnar
+from gapless.spool import SpoolMismatch, SpoolReader, columnar
 from gapless.spool.segment_file import segment_path
 from pyspark_gapless.source.offsets import DataLossError
 from tests.pyspark_gapless.spools import (
@@ -46,7 +46,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 
 
 def registered(path: Path) -> dict[str, dict[str, int]]:
-    return {reader.name: reader.digest for reader in SpoolView(path).readers()}
+    return {reader.name: reader.digest for reader in SpoolReader(path).consumers()}
 
 
 # Replicas
@@ -111,7 +111,7 @@ def test_a_replica_that_fails_midway_is_gone_on_from_there(
     reader = stream_reader(spools(pair))
     start = reader.initialOffset()
     (part,) = reader.partitions(start, latest(reader, start))
-    used = part.stretches[0].replica
+    used = part.segment_ranges[0].replica
     damage(pair[used].path, b"a.1-25")
     batches = list(reader.read(part))
     assert batches[0].num_rows == 10, "some of it had come from the damaged one"

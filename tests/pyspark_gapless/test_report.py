@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless.cli.app import run
-from gapless.sim.mutants.runner import named, planted
+from gapless.sim.mutants.runner import mutant_by_name, planted
 from gapless.sim.runner import simulate
-from gapless.trace.incarnations import LIVES
-from gapless.trace.parquet import table_of, write_table
+from gapless.trace.incarnations import INCARNATIONS_FILE
+from gapless.trace.parquet import rows_to_table, write_table
 from pyspark_gapless.analytics import trace_summary as figures_run
 from pyspark_gapless.verify import CHECKS
 
@@ -32,15 +32,19 @@ def test_a_trace_becomes_a_page_with_its_verdict(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with planted(named("take over a gap")):
+    with planted(mutant_by_name("take over a gap")):
         outcome = simulate(2, profile="nakack4", trace=True)
     assert outcome.trace is not None
-    write_table(table_of(outcome.trace), tmp_path / "00001.parquet")
-    (tmp_path / LIVES).write_text("".join(life.line() for life in outcome.lives))
+    write_table(rows_to_table(outcome.trace), tmp_path / "00001.parquet")
+    (tmp_path / INCARNATIONS_FILE).write_text(
+        "".join(life.to_json_line() for life in outcome.incarnations)
+    )
     # By its name, as the package has a function that is called like the module.
     checking = sys.modules["pyspark_gapless.verify.runner"]
     monkeypatch.setattr(checking, "CHECKS", {check: CHECKS[check] for check in FEW_CHECKS})
-    monkeypatch.setattr(figures_run, "PARTS", {part: figures_run.PARTS[part] for part in FEW_PARTS})
+    monkeypatch.setattr(
+        figures_run, "PARTS", {part: figures_run.SECTIONS[part] for part in FEW_PARTS}
+    )
     assert run(["report", str(tmp_path), "--json"]) == 1
     figures = json.loads(capsys.readouterr().out)
     assert [(check["id"], check["state"]) for check in figures["verdict"]["checks"]] == [
@@ -63,6 +67,6 @@ def test_what_is_no_trace_is_refused(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spark is not None
-    (tmp_path / LIVES).touch()
+    (tmp_path / INCARNATIONS_FILE).touch()
     assert run(["report", str(tmp_path)]) == 2
     assert "no trace is there" in capsys.readouterr().err

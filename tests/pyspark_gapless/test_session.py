@@ -14,7 +14,7 @@ import pytest
 
 from gapless.errors import ConfigError, GaplessError
 from pyspark_gapless.runtime.package_zip import package_root
-from pyspark_gapless.runtime.spark_install import look
+from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.session import SessionError, session
 from tests.pyspark_gapless.program import SCHEMA, whereabouts
 
@@ -90,7 +90,7 @@ except Exception as error:
     ["spark://127.0.0.1:{port}", "sc://127.0.0.1:{port}", "sc://127.0.0.1:{port}/;user_id=a"],
 )
 def test_a_server_that_is_not_there_is_named_at_once(form: str) -> None:
-    if form.startswith("sc:") and not look().connect:
+    if form.startswith("sc:") and not find_installation().has_connect:
         pytest.skip("grpcio is not installed: pip install 'gapless[connect]'")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -127,7 +127,7 @@ def test_spark_submit_says_where_and_how(tmp_path: Path) -> None:
     ]
     program = Path(__file__).with_name("program.py")
     command = [
-        str(look({}).home / "bin" / "spark-submit"),
+        str(find_installation({}).home / "bin" / "spark-submit"),
         *told,
         str(program),
         '{"settings": {"spark.sql.session.timeZone": "CET"}}',

@@ -13,7 +13,11 @@ import pytest
 from gapless.errors import ConfigError
 from pyspark_gapless.runtime import spark_config
 from pyspark_gapless.runtime.package_zip import package_root, package_zip
-from pyspark_gapless.runtime.spark_install import SparkMissingError, look, version_of_jars
+from pyspark_gapless.runtime.spark_install import (
+    SparkMissingError,
+    find_installation,
+    version_of_jars,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ from pyspark_gapless.runtime.spark_install import SparkMissingError, look, versi
     ],
 )
 def test_masters_that_are_known(url: str, kind: str, here: bool) -> None:
-    found = spark_config.read_master(url)
+    found = spark_config.parse_master(url)
     assert (found.url, found.kind, found.on_this_machine) == (url.strip(), kind, here)
 
 
@@ -47,7 +51,7 @@ def test_masters_that_are_not(url: str) -> None:
     with pytest.raises(
         ConfigError, match=f"^{re.escape(repr(url))} is no master that Spark knows; expected local"
     ):
-        spark_config.read_master(url)
+        spark_config.parse_master(url)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_masters_that_are_not(url: str) -> None:
     ],
 )
 def test_where_somebody_has_to_listen(url: str, places: list[tuple[str, int]]) -> None:
-    assert spark_config.read_master(url).places == places
+    assert spark_config.parse_master(url).endpoints == places
 
 
 def test_who_says_where_it_runs() -> None:
@@ -89,16 +93,17 @@ def test_what_is_safe_on_one_machine_only_stays_there() -> None:
         "spark.ui.enabled",
     }
     loopback = {"spark.driver.host", "spark.driver.bindAddress"}
-    local = spark_config.defaults(spark_config.read_master("local[3]"))
+    local = spark_config.default_settings(spark_config.parse_master("local[3]"))
     assert alone | loopback <= set(local)
     assert local["spark.sql.shuffle.partitions"] == "3"
-    near = set(spark_config.defaults(spark_config.read_master("spark://127.0.0.1:7077")))
+    near = set(spark_config.default_settings(spark_config.parse_master("spark://127.0.0.1:7077")))
     assert (near & alone, near & loopback) == (set(), loopback)
     for url in ("spark://there:7077", "yarn", "k8s://https://there"):
         assert (
-            set(spark_config.defaults(spark_config.read_master(url))) & (alone | loopback) == set()
+            set(spark_config.default_settings(spark_config.parse_master(url))) & (alone | loopback)
+            == set()
         )
-    connect = spark_config.defaults(spark_config.read_master("sc://there"))
+    connect = spark_config.default_settings(spark_config.parse_master("sc://there"))
     assert all(key.startswith("spark.sql.") for key in connect), "a client can set nothing else"
 
 
@@ -109,11 +114,14 @@ def test_what_spark_was_told_by_its_own_means(tmp_path: Path) -> None:
         "# words\nspark.master  yarn\nspark.a=1\n\n  spark.b : two words  \n! no\nspark.c\tx=y\n"
     )
     read = {"spark.master": "yarn", "spark.a": "1", "spark.b": "two words", "spark.c": "x=y"}
-    assert spark_config.told_outside(tmp_path, {}) == read
-    assert spark_config.told_outside(Path("/nowhere"), {"SPARK_CONF_DIR": str(file.parent)}) == read
-    assert spark_config.told_outside(Path("/nowhere"), {}) == {}
+    assert spark_config.external_settings(tmp_path, {}) == read
+    assert (
+        spark_config.external_settings(Path("/nowhere"), {"SPARK_CONF_DIR": str(file.parent)})
+        == read
+    )
+    assert spark_config.external_settings(Path("/nowhere"), {}) == {}
     words = "--master local[2] --conf spark.a=2 --conf 'spark.d=p q' --jars x.jar pyspark-shell"
-    told = spark_config.told_outside(tmp_path, {"PYSPARK_SUBMIT_ARGS": words})
+    told = spark_config.external_settings(tmp_path, {"PYSPARK_SUBMIT_ARGS": words})
     assert told == read | {"spark.master": "local[2]", "spark.a": "2", "spark.d": "p q"}
 
 
@@ -121,15 +129,15 @@ def test_words_for_spark_submit_that_cannot_be_read() -> None:
     with pytest.raises(
         ConfigError, match="PYSPARK_SUBMIT_ARGS cannot be read: No closing quotation"
     ):
-        spark_config.told_outside(Path("/nowhere"), {"PYSPARK_SUBMIT_ARGS": "--conf 'x"})
+        spark_config.external_settings(Path("/nowhere"), {"PYSPARK_SUBMIT_ARGS": "--conf 'x"})
 
 
 # What is installed
 
 
 def test_what_is_installed_fits_together() -> None:
-    here = look({})
-    assert here.jars
+    here = find_installation({})
+    assert here.has_jars
     assert version_of_jars(here.home) == here.version
     assert {"pyarrow", "numpy", "pandas", "msgpack"} <= set(here.packages)
 
@@ -138,8 +146,8 @@ def test_a_spark_home_of_another_version_or_of_none(tmp_path: Path) -> None:
     with pytest.raises(
         SparkMissingError, match=r"has no Spark and PySpark is .*: unset SPARK_HOME"
     ):
-        look({"SPARK_HOME": str(tmp_path)})
-    assert look({"SPARK_HOME": str(look({}).home)}).jars
+        find_installation({"SPARK_HOME": str(tmp_path)})
+    assert find_installation({"SPARK_HOME": str(find_installation({}).home)}).has_jars
 
 
 # What executors are sent

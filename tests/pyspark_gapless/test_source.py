@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.spool.segment_file import segment_path
 from tests.pyspark_gapless.spools import A, B, Writer
 from tests.pyspark_gapless.test_reading import damage
@@ -62,7 +62,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     writer.commit()
     query = drain(stream(spark, writer.path), tmp_path)
     assert table(spark, tmp_path) == expected(a=1000)
-    (reader,) = SpoolView(writer.path).readers()
+    (reader,) = SpoolReader(writer.path).consumers()
     assert reader.digest == {"a.1": 1000}, "what is committed is released when the query ends"
     writer.runs(A, 500)
     writer.runs(B, 300)
@@ -74,7 +74,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     counts = [each["numInputRows"] for each in progress if each["numInputRows"]]
     assert len(counts) >= 4
     assert max(counts) <= 200
-    assert [found.name for found in SpoolView(writer.path).readers()] == [reader.name], (
+    assert [found.name for found in SpoolReader(writer.path).consumers()] == [reader.name], (
         "it is the same reader"
     )
 

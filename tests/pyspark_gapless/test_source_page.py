@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark-source.md"
 
 def test_the_page_lists_every_option_and_every_column() -> None:
     told = set(re.findall(r"`(\w+)`", PAGE.read_text()))
-    assert set(options.KNOWN.values()) - {"path"} <= told
+    assert set(options.KNOWN_OPTIONS.values()) - {"path"} <= told
     assert schema.COLUMNS.keys() <= told
 
 

@@ -21,10 +21,17 @@ from pyspark.sql.types import StructType
 from gapless.errors import ConfigError
 from pyspark_gapless.sink import options as sink_options, publisher as publishing, writer as sink
 from pyspark_gapless.sink.publisher import publish
-from pyspark_gapless.sink.publisher_process import Publisher
-from pyspark_gapless.sink.row_encoder import choose, encoder
-from pyspark_gapless.sink.staging import Part, SinkError, Staging, default_root, payloads_of, slices
-from pyspark_gapless.source.payload_decoder import decoder
+from pyspark_gapless.sink.publisher_process import PublisherProcess
+from pyspark_gapless.sink.row_encoder import choose_encoding, make_encoder
+from pyspark_gapless.sink.staging import (
+    SinkError,
+    StagedPartition,
+    Staging,
+    default_root,
+    payloads_of,
+    split_batch,
+)
+from pyspark_gapless.source.payload_decoder import make_decoder
 from tests.pyspark_gapless.receiving import receiver, sink_options as options_for
 
 SECOND_NS = 1_000_000_000
@@ -35,7 +42,7 @@ def batch(*payloads: bytes) -> pa.RecordBatch:
 
 
 def read(staging: Staging, number: int) -> list[bytes]:
-    manifest = staging.manifest(number)
+    manifest = staging.read_manifest(number)
     assert manifest is not None
     return [payload for _, each in staging.rows(manifest) for payload in payloads_of(each)[0]]
 
@@ -47,13 +54,16 @@ def test_a_batch_is_settled_once_and_its_files_go_when_it_is_published(tmp_path:
         staging.stage(4, 0, [batch(b"a", b"b")]),
     ]
     empty = staging.stage(4, 2, [])
-    assert staging.settle(4, [*first, empty]).rows == 4
+    assert staging.commit_manifest(4, [*first, empty]).rows == 4
     assert read(staging, 4) == [b"a", b"b", b"c", b"d"], "partitions in their order"
 
     # The batch is computed again, with another result: what was settled holds, and the new files
     # go.
     again = [staging.stage(4, 0, [batch(b"x")])]
-    assert Staging(tmp_path, "q").settle(4, again).parts == staging.settle(4, first).parts
+    assert (
+        Staging(tmp_path, "q").commit_manifest(4, again).parts
+        == staging.commit_manifest(4, first).parts
+    )
     assert read(staging, 4) == [b"a", b"b", b"c", b"d"]
     assert not (staging.path / "rows" / again[0].name).exists()
     staging.discard(4, first)
@@ -61,10 +71,10 @@ def test_a_batch_is_settled_once_and_its_files_go_when_it_is_published(tmp_path:
 
     left = staging.stage(3, 0, [batch(b"of a task that nobody waited for")])
     later = staging.stage(5, 0, [batch(b"e")])
-    assert staging.published() == -1
-    staging.finish(4)
-    assert Staging(tmp_path, "q").published() == 4
-    assert staging.manifest(4) is None
+    assert staging.last_published_batch() == -1
+    staging.mark_published(4)
+    assert Staging(tmp_path, "q").last_published_batch() == 4
+    assert staging.read_manifest(4) is None
     assert [path.name for path in (staging.path / "rows").iterdir()] == [later.name]
     assert not (staging.path / "rows" / left.name).exists()
     staging.discard(5, [later])
@@ -75,7 +85,7 @@ def test_a_batch_is_settled_once_and_its_files_go_when_it_is_published(tmp_path:
 def test_a_staged_file_that_was_changed_or_lost_is_not_published(tmp_path: Path) -> None:
     staging = Staging(tmp_path, "q")
     part = staging.stage(0, 0, [batch(b"a" * 1000)])
-    staging.settle(0, [part])
+    staging.commit_manifest(0, [part])
     path = staging.path / "rows" / part.name
     whole = path.read_bytes()
     path.write_bytes(whole[:500] + b"?" + whole[501:])
@@ -87,8 +97,8 @@ def test_a_staged_file_that_was_changed_or_lost_is_not_published(tmp_path: Path)
     path.unlink()
     with pytest.raises(SinkError, match="is not there"):
         read(staging, 0)
-    far = Part(0, part.name, 1, part.size_bytes, part.crc, "another-machine")
-    staging.settle(1, [far])
+    far = StagedPartition(0, part.name, 1, part.size_bytes, part.crc, "another-machine")
+    staging.commit_manifest(1, [far])
     with pytest.raises(SinkError, match=r"written on another-machine.*give the option staging"):
         read(staging, 1)
 
@@ -108,10 +118,10 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     staging.stage(0, 0, [batch(b"a")])
     (staging.path / "published.json").write_text("{")
     with pytest.raises(SinkError, match=r"published.json cannot be read"):
-        staging.published()
+        staging.last_published_batch()
     (staging.path / "published.json").write_text('{"version": 9}')
     with pytest.raises(SinkError, match="version 9"):
-        staging.published()
+        staging.last_published_batch()
 
 
 def test_one_process_commits_at_a_time(tmp_path: Path) -> None:
@@ -158,7 +168,7 @@ def test_where_rows_cannot_be_staged(checkpoint: str) -> None:
 @given(st.lists(st.binary(max_size=50), max_size=40), st.integers(1, 10), st.integers(1, 200))
 def test_slices_are_the_batch(payloads: list[bytes], most_rows: int, most_bytes: int) -> None:
     whole = batch(*payloads)
-    parts = list(slices(whole, most_rows, most_bytes))
+    parts = list(split_batch(whole, most_rows, most_bytes))
     assert [payload for part in parts for payload in payloads_of(part)[0]] == payloads
     assert all(0 < part.num_rows <= most_rows for part in parts)
 
@@ -175,11 +185,11 @@ def schema(**kinds: pa.DataType) -> StructType:
 
 def test_which_columns_are_the_messages() -> None:
     text, number = pa.string(), pa.int32()
-    assert choose(schema(payload=pa.binary())).payload == "payload"
-    assert choose(schema(value=text)).payload == "value"
-    assert choose(schema(headers=MAP, payload=text)).headers == "headers"
-    assert choose(schema(a=number, b=text), "json").columns == ("a", "b")
-    assert choose(schema(a=number, headers=MAP), "msgpack").headers == "headers"
+    assert choose_encoding(schema(payload=pa.binary())).payload == "payload"
+    assert choose_encoding(schema(value=text)).payload == "value"
+    assert choose_encoding(schema(headers=MAP, payload=text)).headers == "headers"
+    assert choose_encoding(schema(a=number, b=text), "json").columns == ("a", "b")
+    assert choose_encoding(schema(a=number, headers=MAP), "msgpack").headers == "headers"
     for wrong in (
         schema(a=number),
         schema(a=number, b=text),
@@ -189,13 +199,13 @@ def test_which_columns_are_the_messages() -> None:
         with pytest.raises(
             ConfigError, match=r"not clear what the messages are.*option\(.format., .json.\)"
         ):
-            choose(wrong)
+            choose_encoding(wrong)
     with pytest.raises(ConfigError, match="expected one of json, msgpack"):
-        choose(schema(a=number), "avro")
+        choose_encoding(schema(a=number), "avro")
 
 
 def convert(rows: pa.RecordBatch, form: str = "", most_bytes: int = 10_000) -> pa.RecordBatch:
-    return encoder(choose(from_arrow_schema(rows.schema), form), most_bytes)(rows)
+    return make_encoder(choose_encoding(from_arrow_schema(rows.schema), form), most_bytes)(rows)
 
 
 def test_text_becomes_bytes_and_bad_rows_are_told() -> None:
@@ -236,7 +246,7 @@ MANY = {
 def test_whole_rows_are_read_back_by_the_source(form: str) -> None:
     rows = pa.RecordBatch.from_pydict(MANY)
     encoded = convert(rows, form).column("payload")
-    read_back = decoder(form, rows.schema)(encoded)
+    read_back = make_decoder(form, rows.schema)(encoded)
     assert read_back.errors.null_count == 2, read_back.errors
     assert read_back.values.to_pylist() == rows.to_pylist()
     first: Any = (
@@ -310,16 +320,16 @@ def test_batches_are_published_by_one_member_that_stays_and_then_leaves(tmp_path
                 staging.stage(number, at, [batch(*rows[at * 2500 : (at + 1) * 2500])])
                 for at in range(2)
             ]
-            publish(staging, staging.settle(number, parts), options)
+            publish(staging, staging.commit_manifest(number, parts), options)
             expected += rows
         assert reader.until(15_000) == expected
         assert [(row.batch, row.row) for row in reader.rows()] == [
             (n, r) for n in range(3) for r in range(5000)
         ]
         assert {row.partition for row in reader.rows()} == {0, 1}
-        assert publishing.seat_of(options).joins == 1
+        assert publishing.member_for(options).joins == 1
         # It begins again, as after a crash: nobody sees a thing.
-        manifest = staging.manifest(2)
+        manifest = staging.read_manifest(2)
         assert manifest is not None
         publish(staging, manifest, options)
         assert reader.all() == expected
@@ -338,12 +348,12 @@ def test_the_process_that_publishes_leaves_when_it_is_left_alone(tmp_path: Path)
         options = sink_options.parse(
             options_for(ports, **{f"config.{name}": value for name, value in knobs.items()})
         )
-        publisher = Publisher()
+        publisher = PublisherProcess()
         failing = Staging(tmp_path, "other")
-        lost = failing.settle(0, [Part(0, "nothing.arrow", 1, 1, 1)])
+        lost = failing.commit_manifest(0, [StagedPartition(0, "nothing.arrow", 1, 1, 1)])
         with pytest.raises(SinkError, match="is not there"):
             publisher.publish(failing, lost, options)
-        manifest = staging.settle(0, [staging.stage(0, 0, [batch(*rows)])])
+        manifest = staging.commit_manifest(0, [staging.stage(0, 0, [batch(*rows)])])
         caught: list[SinkError] = []
 
         def publish_all() -> None:
@@ -364,7 +374,7 @@ def test_the_process_that_publishes_leaves_when_it_is_left_alone(tmp_path: Path)
         publisher.close()
         assert reader.group.view is not None
         assert len(reader.group.view.members) == 1
-        again = Publisher()
+        again = PublisherProcess()
         again.publish(staging, manifest, options)
         again.close()
         assert reader.all() == rows
@@ -372,7 +382,7 @@ def test_the_process_that_publishes_leaves_when_it_is_left_alone(tmp_path: Path)
 
 def test_nobody_there_or_nobody_of_that_name_is_told(tmp_path: Path) -> None:
     staging = Staging(tmp_path, "q")
-    manifest = staging.settle(0, [staging.stage(0, 0, [batch(b"a")])])
+    manifest = staging.commit_manifest(0, [staging.stage(0, 0, [batch(b"a")])])
     with receiver() as (reader, ports):
         few = sink_options.parse(options_for(ports, joinTimeout="2s", minMembers=3))
         with pytest.raises(
@@ -388,7 +398,7 @@ def test_nobody_there_or_nobody_of_that_name_is_told(tmp_path: Path) -> None:
 def test_a_receiver_that_does_not_read_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     rows = [b"%d" % row for row in range(2000)]
     staging = Staging(tmp_path, "q")
-    manifest = staging.settle(0, [staging.stage(0, 0, [batch(*rows)])])
+    manifest = staging.commit_manifest(0, [staging.stage(0, 0, [batch(*rows)])])
     knobs = {"capacity": 64, "max_unconsumed": 64}
     with receiver(slow_after=1, **knobs) as (reader, ports):
         more = {f"config.{name}": value for name, value in knobs.items()}
@@ -407,16 +417,20 @@ def test_a_batch_that_was_begun_is_published_though_it_is_computed_again_without
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = Staging(tmp_path, "q")
-    settled = staging.settle(7, [staging.stage(7, 0, [pa.record_batch({"payload": [b"a"]})])])
+    settled = staging.commit_manifest(
+        7, [staging.stage(7, 0, [pa.record_batch({"payload": [b"a"]})])]
+    )
     published: list[Any] = []
     monkeypatch.setattr(
-        sink, "publish_apart", lambda _staging, manifest, _options: published.append(manifest)
+        sink,
+        "publish_out_of_process",
+        lambda _staging, manifest, _options: published.append(manifest),
     )
     options = sink_options.parse({"group": "g"})
     writer = sink.GaplessStreamWriter(options, None, tmp_path)  # type: ignore[arg-type]
     writer.commit([], 7)
     assert published == [settled]
-    assert staging.published() == 7
+    assert staging.last_published_batch() == 7
     writer.commit([], 8)
     assert published == [settled]
 
@@ -429,7 +443,7 @@ class Unreadable:
 
 
 def test_a_publisher_that_understands_nothing_ends_and_says_so() -> None:
-    publisher = Publisher()
+    publisher = PublisherProcess()
     with pytest.raises(SinkError, match="has ended"):
         publisher.publish(Unreadable(), Unreadable(), Unreadable())  # type: ignore[arg-type]
     publisher.close()

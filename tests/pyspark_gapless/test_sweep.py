@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from bench import sweep as bench
 from gapless.cli.app import run as gapless
-from pyspark_gapless.sweep.executors import OnSpark
-from pyspark_gapless.sweep.results import Results, read_runs
-from pyspark_gapless.sweep.runner import Plan, run
+from pyspark_gapless.sweep.executors import SparkSweepExecutor
+from pyspark_gapless.sweep.results import SweepResults, read_runs
+from pyspark_gapless.sweep.runner import SweepPlan, run
 from pyspark_gapless.sweep.schema import KEY, SweepRuns, arrow_schema
 from pyspark_gapless.tables import SchemaError
 from tests.pyspark_gapless.sweeping import comparable, rows_in_process, rows_of, small
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 def test_spark_has_the_rows_that_single_runs_have(spark: SparkSession, tmp_path: Path) -> None:
     wanted = small(3)
-    done = run(Plan(wanted.cells, wanted.seeds, tmp_path), lambda _: None, threading.Event())
+    done = run(SweepPlan(wanted.cells, wanted.seeds, tmp_path), lambda _: None, threading.Event())
     assert done.slots == spark.sparkContext.defaultParallelism == 2
     assert (done.progress.before, done.progress.done, done.summary.missing) == (0, 18, 0)
     expected = rows_in_process(wanted)
@@ -39,11 +39,11 @@ def test_spark_has_the_rows_that_single_runs_have(spark: SparkSession, tmp_path:
     assert isinstance(runs, SweepRuns)
     told = comparable(runs.frame.toArrow().to_pylist())
     assert told == expected
-    copied = next(Results(tmp_path).files.iterdir())
+    copied = next(SweepResults(tmp_path).files.iterdir())
     copied.with_name("copy.parquet").write_bytes(copied.read_bytes())
     assert read_runs(spark, tmp_path).frame.groupBy(*KEY).count().where("count > 1").isEmpty()
     assert read_runs(spark, tmp_path).frame.count() == 18
-    again = run(Plan(wanted.cells, wanted.seeds, tmp_path), lambda _: None, threading.Event())
+    again = run(SweepPlan(wanted.cells, wanted.seeds, tmp_path), lambda _: None, threading.Event())
     assert (again.progress.before, again.progress.done, again.slots) == (18, 18, 0), (
         "nothing was started"
     )
@@ -109,12 +109,12 @@ def test_a_planted_bug_is_found_and_its_commands_find_it_again(
 def test_spark_that_gives_up_is_told_in_a_line(spark: SparkSession) -> None:
     from pyspark.errors import PySparkException
 
-    engine = OnSpark(spark, None)  # type: ignore[arg-type]
-    error = engine.explain(PySparkException("Job aborted: lost\n at org.apache\n at java"))
+    engine = SparkSweepExecutor(spark, None)  # type: ignore[arg-type]
+    error = engine.explain_failure(PySparkException("Job aborted: lost\n at org.apache\n at java"))
     assert str(error) == "Spark has given up: Job aborted: lost"
-    assert engine.explain(ValueError("mine")) is None
+    assert engine.explain_failure(ValueError("mine")) is None
     assert "Spark has died" in str(
-        engine.explain(ConnectionRefusedError(111, "Connection refused"))
+        engine.explain_failure(ConnectionRefusedError(111, "Connection refused"))
     )
 
 

@@ -10,11 +10,11 @@ import pytest
 from gapless.config import Config
 from gapless.errors import ConfigError
 from gapless.sim.profile_cost import config_of, properties_of
-from gapless.sim.swarm.profile_draw import FAMILY
+from gapless.sim.swarm.profile_draw import ALL_PROFILES
 from gapless.units import NS_PER_MS
-from pyspark_gapless.sweep.cell import Cell, code_digest
+from pyspark_gapless.sweep.cell import SweepCell, code_digest
 from pyspark_gapless.sweep.grid_file import (
-    MOST_CELLS,
+    MAX_CELLS,
     PRESETS,
     load_grid,
     preset,
@@ -43,7 +43,7 @@ def test_every_combination_is_a_cell_once() -> None:
     assert len(cells) == 2 * 2 * 3 * 2 * 2 * 2, "0.5s and 500ms are the same"
     assert len({cell.key for cell in cells}) == len(cells)
     knobs = (("adaptive_grace", "false"), ("capacity", "64"), ("xmit_interval", "100ms"))
-    assert cells[0] == Cell("grid", "nakack4", 3, 50, 0.0, 100, 2 * NS_PER_MS, knobs)
+    assert cells[0] == SweepCell("grid", "nakack4", 3, 50, 0.0, 100, 2 * NS_PER_MS, knobs)
     assert cells[0].config() == Config.make(
         capacity=64, xmit_interval="100ms", adaptive_grace=False
     )
@@ -53,7 +53,7 @@ def test_every_combination_is_a_cell_once() -> None:
 
 
 def test_what_is_left_out_has_the_defaults_of_compare() -> None:
-    assert read_grid("[grid]") == [Cell("grid", "nakack4", 3, 300, 0.0, 100, NS_PER_MS)]
+    assert read_grid("[grid]") == [SweepCell("grid", "nakack4", 3, 300, 0.0, 100, NS_PER_MS)]
 
 
 def test_several_grids_add_up() -> None:
@@ -68,11 +68,11 @@ def test_several_grids_add_up() -> None:
 
 def test_a_hunt_draws_what_is_not_said() -> None:
     assert read_grid("[hunt]") == [
-        Cell("told", None, None, 100),
-        Cell("membership", None, None, 40),
+        SweepCell("told", None, None, 100),
+        SweepCell("membership", None, None, 40),
     ]
     text = "[hunt]\nmessages = 7\nmembers = [2, 4]\nprofile = 'classic'\ngroups = ['membership']"
-    assert read_grid(text) == [Cell("membership", "classic", members, 7) for members in (2, 4)]
+    assert read_grid(text) == [SweepCell("membership", "classic", members, 7) for members in (2, 4)]
 
 
 def test_a_key_is_the_same_in_every_process_and_changes_with_every_parameter() -> None:
@@ -92,7 +92,7 @@ def test_a_key_is_the_same_in_every_process_and_changes_with_every_parameter() -
     assert len({cell.key, *(one.key for one in other)}) == len(cell) + 1
 
 
-@pytest.mark.parametrize("profile", FAMILY)
+@pytest.mark.parametrize("profile", ALL_PROFILES)
 def test_knobs_come_back_from_a_command_line(profile: str) -> None:
     text = f"""
     [grid]
@@ -128,7 +128,7 @@ def test_the_commands_of_a_cell() -> None:
 
 def test_presets_are_grid_files() -> None:
     cells = read_grid(preset("protocols"))
-    assert {cell.profile for cell in cells} == set(FAMILY)
+    assert {cell.profile for cell in cells} == set(ALL_PROFILES)
     assert len({cell.members for cell in cells}) > 1
     assert len({cell.loss_percent for cell in cells}) > 2
     assert [cell.kind for cell in read_grid(preset("hunt"))] == ["told", "membership"]
@@ -174,7 +174,7 @@ WRONG = {
     "groups that are none": ("[hunt]\ngroups = 'membershop'", "did you mean 'membership'?"),
     "too many cells": (
         f"[grid]\ncapacity = {list(range(1, 401))}\nxmit_interval = {[f'{ms}ms' for ms in range(10, 311)]}",
-        f"400 x 301 are 120,400 cells; the most is {MOST_CELLS:,}",
+        f"400 x 301 are 120,400 cells; the most is {MAX_CELLS:,}",
     ),
 }
 

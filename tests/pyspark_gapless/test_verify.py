@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from gapless.errors import ConfigError
-from gapless.sim.checkers.stream_safety import CHECKS as ONLINE
+from gapless.sim.checkers.stream_safety import CHECKERS as ONLINE
 from gapless.sim.runner import simulate
 from gapless.trace import CHECKS as BY_ROWS
-from gapless.trace.parquet import table_of, write_table
+from gapless.trace.parquet import rows_to_table, write_table
 from pyspark_gapless.trace import Trace, TraceError
-from pyspark_gapless.verify import CHECKS, NOT_SHOWN, verify
-from pyspark_gapless.verify.runner import known
+from pyspark_gapless.verify import CHECKS, NOT_CHECKABLE, verify
+from pyspark_gapless.verify.runner import resolve_check_ids
 from tests.pyspark_gapless.planting import (
     Change,
     Which,
@@ -38,8 +38,8 @@ from tests.pyspark_gapless.planting import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gapless.trace import Row
-    from pyspark_gapless.verify import Verdict
+    from gapless.trace import TraceRow
+    from pyspark_gapless.verify import TraceVerdict
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -48,7 +48,7 @@ def of(member: str, origin: str, event: str = "DELIVER", **columns: object) -> W
     return is_a(event, member=member, origin=origin, **columns)
 
 
-def ghost(origin: str, rows: list[Row]) -> list[Row]:
+def ghost(origin: str, rows: list[TraceRow]) -> list[TraceRow]:
     """Return marks of somebody that nobody knows, with as much stored as a window may hold."""
     reach = next(row.high for row in rows if row.event == "BEGIN")
     end = next(row for row in rows if row.event == "END" and row.member == "b")
@@ -187,7 +187,7 @@ PLANTED: dict[str, tuple[str, Change, set[str]]] = {
 BASES = ("loss", "aside", "stable")
 
 
-def naks_written_late(rows: list[Row]) -> list[Row]:
+def naks_written_late(rows: list[TraceRow]) -> list[TraceRow]:
     """Let whoever asks twice write down the first time just before the second: it was kept from running."""
     asked = [row for row in rows if row.event == "NAK_OUT"]
     again = next(row for at, row in enumerate(asked) for one in asked[:at] if _same_nak(one, row))
@@ -199,7 +199,7 @@ def naks_written_late(rows: list[Row]) -> list[Row]:
     return late
 
 
-def _same_nak(one: Row, other: Row) -> bool:
+def _same_nak(one: TraceRow, other: TraceRow) -> bool:
     return (one.member, one.origin, one.seqno) == (other.member, other.origin, other.seqno)
 
 
@@ -216,13 +216,13 @@ def record_swarm(folder: Path) -> None:
         place = folder / f"swarm-{at}"
         place.mkdir()
         (place / "lives.jsonl").write_text(
-            "".join(life.line() for life in outcome.lives), encoding="utf-8"
+            "".join(life.to_json_line() for life in outcome.incarnations), encoding="utf-8"
         )
-        write_table(table_of(outcome.trace or ()), place / "00001.parquet")
+        write_table(rows_to_table(outcome.trace or ()), place / "00001.parquet")
 
 
 @pytest.fixture(scope="module")
-def verdict(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+def verdict(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> TraceVerdict:
     """Return what is found in one trace with all that can be wrong, each in a simulated group of its own."""
     folder = tmp_path_factory.mktemp("planted")
     runs = {seed: (base, change) for seed, (base, change, _) in enumerate(PLANTED.values(), 1)}
@@ -234,16 +234,16 @@ def verdict(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ve
     return verify(Trace.read(spark, folder))
 
 
-def test_each_bad_trace_is_found_by_its_check_and_good_ones_by_none(verdict: Verdict) -> None:
+def test_each_bad_trace_is_found_by_its_check_and_good_ones_by_none(verdict: TraceVerdict) -> None:
     found: dict[str, set[str]] = {}
     names = dict(enumerate(PLANTED, 1))
-    for seed, checks in verdict.failing.items():
+    for seed, checks in verdict.failing_seeds.items():
         found[names.get(seed, "good")] = set(checks)
     expected = {name: checks for name, (_, _, checks) in PLANTED.items()}
     assert found == expected
 
 
-def test_what_is_found_is_told_with_the_rows_around(verdict: Verdict) -> None:
+def test_what_is_found_is_told_with_the_rows_around(verdict: TraceVerdict) -> None:
     assert not verdict.ok
     assert verdict.simulated
     assert verdict.seeds == len(PLANTED) + len(BASES) + 1 + SWARM
@@ -274,12 +274,12 @@ def test_the_page_lists_the_checks() -> None:
     assert re.findall(r"^\| ([SL]\d+) \| ([^|]+?) \|", shown, re.MULTILINE) == [
         (check.id, check.name) for check in CHECKS.values()
     ]
-    assert dict(re.findall(r"^\| ([SL]\d+) \| (.+) \|$", hidden, re.MULTILINE)) == NOT_SHOWN
+    assert dict(re.findall(r"^\| ([SL]\d+) \| (.+) \|$", hidden, re.MULTILINE)) == NOT_CHECKABLE
 
 
 def test_a_check_that_there_is_not_is_named(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="no check of traces is called 'S98'"):
-        known(["S98"])
+        resolve_check_ids(["S98"])
 
 
 def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -290,8 +290,8 @@ def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_the_list_is_that_of_the_simulator() -> None:
-    assert {*CHECKS, *NOT_SHOWN} == {check.name for check in ONLINE} | {"S17", "L5"}
-    assert not set(CHECKS) & set(NOT_SHOWN)
+    assert {*CHECKS, *NOT_CHECKABLE} == {check.id for check in ONLINE} | {"S17", "L5"}
+    assert not set(CHECKS) & set(NOT_CHECKABLE)
     assert set(BY_ROWS) <= set(CHECKS)
 
 
@@ -316,11 +316,11 @@ def test_who_is_not_recorded_to_the_end_is_named_and_makes_nobody_guilty(
         found += [row._replace(seed=seed) for row in change(rows)]
         lives = [
             life._replace(seed=seed, **(about if life.name == "a" else {}))
-            for life in outcome.lives
+            for life in outcome.incarnations
         ]
-        lines += [life._replace(clock="time of day").line() for life in lives]
+        lines += [life._replace(clock="time of day").to_json_line() for life in lives]
     (tmp_path / "lives.jsonl").write_text("".join(lines), encoding="utf-8")
-    write_table(table_of(found), tmp_path / "00001.parquet")
+    write_table(rows_to_table(found), tmp_path / "00001.parquet")
     verdict = verify(Trace.read(spark, tmp_path), only=("S1", "S8", "S9", "L6"))
     assert [one.state for one in verdict.checks] == ["held"] * 4, verdict.violations
     assert verdict.events == len(found)
@@ -366,11 +366,11 @@ def test_a_sample_makes_nobody_guilty(spark: SparkSession, tmp_path: Path) -> No
     ]
     lives = [
         life._replace(mode="sampled", every=7) if life.name == "a" else life
-        for life in outcome.lives
+        for life in outcome.incarnations
     ]
-    lines = [life._replace(clock="time of day").line() for life in lives]
+    lines = [life._replace(clock="time of day").to_json_line() for life in lives]
     (tmp_path / "lives.jsonl").write_text("".join(lines), encoding="utf-8")
-    write_table(table_of(renumbered(found)), tmp_path / "00001.parquet")
+    write_table(rows_to_table(renumbered(found)), tmp_path / "00001.parquet")
     verdict = verify(Trace.read(spark, tmp_path), only=("S1", "S8", "S11"))
     assert [(one.state, one.violations) for one in verdict.checks] == [("held", 0)] * 3, (
         verdict.violations

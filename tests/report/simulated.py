@@ -11,11 +11,11 @@ from gapless.config import Config
 from gapless.faults.faults import Delay, Loss
 from gapless.faults.frame_names import node_name
 from gapless.rng import split
-from gapless.sim.mutants.runner import named, planted
+from gapless.sim.mutants.runner import mutant_by_name, planted
 from gapless.sim.runner import simulate
 from gapless.sim.scenario.actions import Crash, Leave, Read, Script, Send, Start, payload
 from gapless.sim.world.world import World
-from gapless.trace.schema import Row
+from gapless.trace.schema import TraceRow
 from gapless.units import NS_PER_MS, NS_PER_S
 
 CHECKED = {
@@ -78,12 +78,12 @@ class Story:
         self.script = Script(seed, 400_000, end_ns, actions=actions, membership=True)
         self.faults = faults
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TraceRow]:
         """Run it and return its rows."""
         world = World(self.config, self.script, faults=self.faults, trace=True)
         world.run()
         assert world.tracer is not None
-        assert not world.judge.violations, world.judge.violations
+        assert not world.oracle.violations, world.oracle.violations
         return world.tracer.rows
 
 
@@ -99,7 +99,7 @@ def story_figures(members: int = 4, messages: int = 600, loss: float = 0.05) -> 
 
 def broken_figures(bug: str = "take over a gap", seed: int = 2) -> dict[str, Any]:
     """Return the figures of a simulated run with a planted bug, which a check has caught."""
-    with planted(named(bug)):
+    with planted(mutant_by_name(bug)):
         outcome = simulate(seed, profile="nakack4", trace=True)
     assert outcome.trace is not None
     assert outcome.violations, f"seed {seed} does not show {bug!r} any more; take another one"
@@ -109,7 +109,7 @@ def broken_figures(bug: str = "take over a gap", seed: int = 2) -> dict[str, Any
 
 
 def figures_of(
-    rows: list[Row],
+    rows: list[TraceRow],
     violations: Sequence[Any] = (),
     *,
     reach: int = 0,
@@ -153,7 +153,7 @@ def figures_of(
     }
 
 
-def _sent_times(rows: list[Row]) -> dict[tuple[str, int, int], int]:
+def _sent_times(rows: list[TraceRow]) -> dict[tuple[str, int, int], int]:
     return {
         (row.origin, row.epoch, seqno): row.t_ns
         for row in rows
@@ -162,7 +162,9 @@ def _sent_times(rows: list[Row]) -> dict[tuple[str, int, int], int]:
     }
 
 
-def _latencies(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> list[tuple[Row, int]]:
+def _latencies(
+    rows: list[TraceRow], sent_at: dict[tuple[str, int, int], int]
+) -> list[tuple[TraceRow, int]]:
     found = []
     for row in rows:
         if row.event != "DELIVER" or row.reason or row.origin == row.member:
@@ -178,7 +180,7 @@ def _share(values: list[int], share: float) -> int:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0
 
 
-def _verdict(rows: list[Row], violations: Sequence[Any]) -> dict[str, Any]:
+def _verdict(rows: list[TraceRow], violations: Sequence[Any]) -> dict[str, Any]:
     counts = Counter(violation.check for violation in violations)
     checks = []
     for check, name in CHECKED.items():
@@ -220,7 +222,7 @@ def _verdict(rows: list[Row], violations: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _summary(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> dict[str, Any]:
+def _summary(rows: list[TraceRow], sent_at: dict[tuple[str, int, int], int]) -> dict[str, Any]:
     latencies = [latency_ns for _, latency_ns in _latencies(rows, sent_at)]
     delivered = sum(
         r.seqno_last - r.seqno + 1
@@ -248,7 +250,7 @@ def _summary(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> dict[
     }
 
 
-def _lives(rows: list[Row]) -> list[dict[str, Any]]:
+def _lives(rows: list[TraceRow]) -> list[dict[str, Any]]:
     lives: dict[str, dict[str, Any]] = {}
     for row in rows:
         name = row.member
@@ -272,7 +274,7 @@ def _lives(rows: list[Row]) -> list[dict[str, Any]]:
     return list(lives.values())
 
 
-def _windows(rows: list[Row], reach: int) -> list[dict[str, Any]]:
+def _windows(rows: list[TraceRow], reach: int) -> list[dict[str, Any]]:
     streams: dict[tuple[str, str], list[list[int]]] = defaultdict(list)
     for row in rows:
         if row.event == "STATE" and row.origin:
@@ -290,7 +292,7 @@ def _thin(points: list[Any], most: int) -> list[Any]:
     return [points[at * (len(points) - 1) // (most - 1)] for at in range(most)]
 
 
-def _repair_log(rows: list[Row]) -> list[dict[str, Any]]:
+def _repair_log(rows: list[TraceRow]) -> list[dict[str, Any]]:
     naks_in = [row for row in rows if row.event == "NAK_IN"]
     repairs = [row for row in rows if row.event == "REPAIR"]
     stores = [row for row in rows if row.event == "STORE"]
@@ -326,7 +328,13 @@ def _repair_log(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def _first(
-    rows: list[Row], after_ns: int, origin: str, seqno: int, *, peer: str = "", member: str = ""
+    rows: list[TraceRow],
+    after_ns: int,
+    origin: str,
+    seqno: int,
+    *,
+    peer: str = "",
+    member: str = "",
 ) -> int | None:
     at = bisect_left(rows, after_ns, key=lambda row: row.t_ns)
     for row in rows[at : at + 4000]:
@@ -336,7 +344,7 @@ def _first(
     return None
 
 
-def _gap(stores: list[Row], nak: Row) -> int:
+def _gap(stores: list[TraceRow], nak: TraceRow) -> int:
     at = bisect_left(stores, nak.t_ns, key=lambda row: row.t_ns)
     for row in reversed(stores[max(0, at - 500) : at]):
         if row.member == nak.member and row.origin == nak.origin and row.seqno > nak.seqno_last:
@@ -346,7 +354,7 @@ def _gap(stores: list[Row], nak: Row) -> int:
     return nak.t_ns - 3 * NS_PER_MS
 
 
-def _over_time(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> dict[str, Any]:
+def _over_time(rows: list[TraceRow], sent_at: dict[tuple[str, int, int], int]) -> dict[str, Any]:
     if not rows:
         return {"step_ns": 0, "points": []}
     start_ns = rows[0].t_ns
@@ -384,7 +392,9 @@ def _over_time(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> dic
     return {"step_ns": step_ns, "points": points}
 
 
-def _latency(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> list[dict[str, Any]]:
+def _latency(
+    rows: list[TraceRow], sent_at: dict[tuple[str, int, int], int]
+) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row, latency_ns in _latencies(rows, sent_at):
         groups["", ""].append(latency_ns)
@@ -416,7 +426,7 @@ def _bucket(value_ns: int) -> int:
 _KIND = {"DATA": "data", "REPAIR": "repair", "ACK": "ack", "NAK": "nak", "TAIL": "tail"}
 
 
-def _overhead(rows: list[Row]) -> list[dict[str, Any]]:
+def _overhead(rows: list[TraceRow]) -> list[dict[str, Any]]:
     members: dict[str, dict[str, Any]] = {}
     for row in rows:
         if row.event != "TX":
@@ -446,7 +456,7 @@ def _overhead(rows: list[Row]) -> list[dict[str, Any]]:
     return list(members.values())
 
 
-def _blocked(rows: list[Row]) -> list[dict[str, Any]]:
+def _blocked(rows: list[TraceRow]) -> list[dict[str, Any]]:
     began: dict[str, int] = {}
     spans: dict[str, list[int]] = defaultdict(list)
     for row in rows:
@@ -470,7 +480,7 @@ def _blocked(rows: list[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _occupancy(rows: list[Row], reach: int) -> list[dict[str, Any]]:
+def _occupancy(rows: list[TraceRow], reach: int) -> list[dict[str, Any]]:
     held: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:
         if row.event == "STATE" and row.origin:
@@ -504,7 +514,7 @@ _SAID = {
 }
 
 
-def _violation(rows: list[Row], violation: Any, seed: int) -> dict[str, Any]:
+def _violation(rows: list[TraceRow], violation: Any, seed: int) -> dict[str, Any]:
     near = [
         row
         for row in rows
@@ -553,7 +563,7 @@ def _violation(rows: list[Row], violation: Any, seed: int) -> dict[str, Any]:
     }
 
 
-def _frames(rows: list[Row], lo_ns: int, hi_ns: int, lives: set[str]) -> list[dict[str, Any]]:
+def _frames(rows: list[TraceRow], lo_ns: int, hi_ns: int, lives: set[str]) -> list[dict[str, Any]]:
     """Return the frames between two lives in a stretch of time, with the first arrival after each that was not lost."""
     lost = {row.frame_id for row in rows if row.event == "NET_DROP"}
     came: dict[tuple[str, str], list[int]] = defaultdict(list)

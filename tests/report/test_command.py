@@ -9,11 +9,11 @@ import pytest
 
 from gapless.cli import report as command
 from gapless.cli.app import run
-from pyspark_gapless.sweep.cell import Cell, code_digest
+from pyspark_gapless.sweep.cell import SweepCell, code_digest
 from pyspark_gapless.sweep.report_input import figures as sweep_figures
-from pyspark_gapless.sweep.results import Results
+from pyspark_gapless.sweep.results import SweepResults
 from pyspark_gapless.sweep.schema import arrow_schema
-from pyspark_gapless.sweep.task import Run, row_of
+from pyspark_gapless.sweep.task import SweepRun, run_row
 from tests.report import cases
 
 
@@ -122,7 +122,7 @@ def test_a_folder_of_something_else_is_refused(
 def test_a_file_that_is_far_too_large_is_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "MOST_BYTES", 5)
+    monkeypatch.setattr(command, "MAX_BYTES", 5)
     assert run(["report", str(written(tmp_path / "figures.json", cases.nothing()))]) == 2
     assert "never larger than 5" in capsys.readouterr().err
 
@@ -130,14 +130,15 @@ def test_a_file_that_is_far_too_large_is_not_read(
 # A real sweep, small
 
 
-def swept(folder: Path, cells: list[Cell], seeds: range, code: str) -> None:
+def swept(folder: Path, cells: list[SweepCell], seeds: range, code: str) -> None:
     import pyarrow as pa
 
-    results = Results(folder)
-    with results.opened():
+    results = SweepResults(folder)
+    with results.locked():
         results.add(
             pa.Table.from_pylist(
-                [row_of(Run(cell, seed), code) for cell in cells for seed in seeds], arrow_schema()
+                [run_row(SweepRun(cell, seed), code) for cell in cells for seed in seeds],
+                arrow_schema(),
             )
         )
 
@@ -145,7 +146,7 @@ def swept(folder: Path, cells: list[Cell], seeds: range, code: str) -> None:
 def test_a_sweep_is_read_from_its_folder_alone(tmp_path: Path) -> None:
     knobs = (("capacity", "64"), ("xmit_interval", "100ms"))
     cells = [
-        Cell("grid", profile, 3, 5, loss, 50, 1_000_000, knobs if profile == "nakack" else ())
+        SweepCell("grid", profile, 3, 5, loss, 50, 1_000_000, knobs if profile == "nakack" else ())
         for profile in ("nakack4", "nakack")
         for loss in (0.0, 10.0)
     ]
@@ -165,7 +166,7 @@ def test_a_sweep_is_read_from_its_folder_alone(tmp_path: Path) -> None:
 
 def test_a_hunt_with_a_planted_bug_shows_how_to_repeat_it(tmp_path: Path) -> None:
     bug = "ceiling+1"
-    swept(tmp_path, [Cell("told", None, None, 20, mutant=bug)], range(2), code_digest())
+    swept(tmp_path, [SweepCell("told", None, None, 20, mutant=bug)], range(2), code_digest())
     found = sweep_figures(tmp_path)
     assert found["failed"], "the seeds show the bug"
     assert found["hunts"][0]["groups"] == "told"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gapless.errors import GaplessError
-from gapless.report import formatting, render, shaped
+from gapless.report import formatting, render, validate_figures
 from gapless.report.charts.palette import DARK, LIGHT
-from gapless.report.html import Html, called, data, in_order, shorten, tag
+from gapless.report.html import Html, json_script, name_markup, natural_sort_key, shorten, tag
 from gapless.report.meanings import MEANINGS
 from gapless.report.page import judgement
-from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.trace.checks import CHECKS as TRACE_CHECKS
 from tests.report import cases
 from tests.report.conftest import figures_of, page_of
@@ -186,7 +186,7 @@ def test_missing_rows_take_the_certainty_away() -> None:
 
 
 def test_what_nobody_has_judged_stays_so() -> None:
-    twice = shaped(shaped(figures_of("unjudged")))
+    twice = validate_figures(validate_figures(figures_of("unjudged")))
     assert twice["judged"] is False
     assert judgement(twice).headline == "Not judged"
     assert "Violations\N{EN DASH}not counted" in text_of(render(twice)), (
@@ -227,7 +227,7 @@ def test_a_sweep_that_is_not_done_or_not_thorough_is_not_sound() -> None:
 
 
 def test_every_check_has_a_meaning() -> None:
-    wanted = {check.__name__ for check in CHECKS} | set(TRACE_CHECKS)
+    wanted = {check.__name__ for check in CHECKERS} | set(TRACE_CHECKS)
     assert {name for name in wanted if re.fullmatch(r"[SL]\d+", name)} - MEANINGS.keys() == set()
     assert all(meaning.endswith(".") for meaning in MEANINGS.values())
 
@@ -252,13 +252,13 @@ def test_what_is_no_figures_is_refused_with_its_place() -> None:
     }
     for message, figures in wrong.items():
         with pytest.raises(GaplessError, match=re.escape(message)):
-            shaped(figures)
+            validate_figures(figures)
 
 
 def test_what_is_missing_is_empty_and_nothing_is_infinite() -> None:
     for kind in ("run", "sweep"):
         assert "<h1>" in render({"kind": kind})
-    run = shaped(
+    run = validate_figures(
         {
             "kind": "run",
             "summary": {"latency_p50_ns": float("nan")},
@@ -322,8 +322,8 @@ def test_only_markup_is_markup() -> None:
     assert tag("use", href="#x", hidden=True, open=False, id=None) == '<use href="#x" hidden/>'
     assert "\x00" not in tag("b", "a\x00b")
     assert tag("b", "\ud800").encode("utf-8")
-    assert "</script" not in data({"name": "</script><script>"})[30:-9]
-    assert json.loads(re.sub(r"<.?script.*?>", "", data({"name": "</script>&"}))) == {
+    assert "</script" not in json_script({"name": "</script><script>"})[30:-9]
+    assert json.loads(re.sub(r"<.?script.*?>", "", json_script({"name": "</script>&"}))) == {
         "name": "</script>&"
     }
 
@@ -332,8 +332,8 @@ def test_long_names_lose_their_middle_and_keep_both_ends() -> None:
     assert shorten("producer-12.example.com:7000", 13) == "produc…m:7000"
     assert len(shorten("x" * 99, 13)) == 13
     assert shorten("short", 13) == "short"
-    assert called("x" * 20, 9) == f'<bdi class="name" title="{"x" * 20}">xxxx…xxxx</bdi>'
-    assert sorted(["node 10", "node 2", "a", "node 1"], key=in_order) == [
+    assert name_markup("x" * 20, 9) == f'<bdi class="name" title="{"x" * 20}">xxxx…xxxx</bdi>'
+    assert sorted(["node 10", "node 2", "a", "node 1"], key=natural_sort_key) == [
         "a",
         "node 1",
         "node 2",
@@ -350,8 +350,8 @@ def test_numbers_read_well() -> None:
         formatting.duration(-1_500): "\N{MINUS SIGN}1.5 µs",
         formatting.duration(200e9): "3 min 20 s",
         formatting.duration(7300e9): "2 h 1 min",
-        formatting.brief(1_653_333.3): "1.65 M",
-        formatting.brief(0.0512): "0.05",
+        formatting.compact(1_653_333.3): "1.65 M",
+        formatting.compact(0.0512): "0.05",
         formatting.count(1234567): "1,234,567",
         formatting.count(None): "\N{EN DASH}",
         formatting.size(1536): "1.5 KiB",
@@ -405,5 +405,5 @@ def test_a_number_beyond_all_measure_is_not_drawn(number: float) -> None:
         "checks": cases.checks(),
     }
     run = {"kind": "run", "verdict": verdict, "summary": {"latency_p99_ns": number, "lost": number}}
-    assert shaped(run)["summary"]["lost"] is None
+    assert validate_figures(run)["summary"]["lost"] is None
     assert "Every check" in text_of(render(run))

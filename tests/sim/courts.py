@@ -4,11 +4,11 @@ from random import Random
 
 from gapless.config import Config
 from gapless.identity import Address, Marks, View
-from gapless.protocol.endpoint import Member
-from gapless.protocol.ready import Ready, Step
-from gapless.sim.checkers.stream_safety import CHECKS
-from gapless.sim.oracle.model import Life
-from gapless.sim.oracle.oracle import Judge
+from gapless.protocol.endpoint import Endpoint
+from gapless.protocol.ready import Ready, TraceEntry
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.oracle.model import MemberModel
+from gapless.sim.oracle.oracle import Oracle
 from gapless.units import NS_PER_S
 from gapless.wire import Datagram, Frame, decode, encode
 
@@ -22,15 +22,15 @@ class Court:
 
     def __init__(self, *, calm_ns: int = 1 << 60, **knobs: object) -> None:
         self.config = Config().replace(**knobs)
-        self.judge = Judge(self.config, CHECKS, calm_ns=calm_ns, bounds_ns=BOUNDS_NS)
+        self.judge = Oracle(self.config, CHECKERS, calm_ns=calm_ns, bounds_ns=BOUNDS_NS)
         self.now_ns = 0
-        self.lives: dict[Address, Life] = {}
+        self.lives: dict[Address, MemberModel] = {}
         view = View.of(1, A, B)
         for address, name in ((A, "a"), (B, "b")):
-            member = Member(address, GROUP, self.config, Random(1), tracing=True)
-            self.lives[address] = life = self.judge.begin(address, name, member)
+            member = Endpoint(address, GROUP, self.config, Random(1), tracing=True)
+            self.lives[address] = life = self.judge.on_incarnation_start(address, name, member)
             zero = {A: Marks(0, 0, 0), B: Marks(0, 0, 0)}
-            self.judge.install(life, view, zero, 0)
+            self.judge.on_install(life, view, zero, 0)
             self.take(address, "install", member.install(view, 0, zero))
 
     # Honest steps
@@ -39,7 +39,7 @@ class Court:
         """Let a member send, and return its first datagram."""
         life = self.lives[who]
         ready = life.member.send(payloads, self.now_ns)
-        self.judge.send(life, payloads, ready)
+        self.judge.on_send(life, payloads, ready)
         self.take(who, "send", ready)
         return ready.transmits[0].datagram if ready.transmits else b""
 
@@ -47,7 +47,7 @@ class Court:
         """Let a member receive a datagram."""
         life = self.lives[who]
         said = decode(datagram)
-        before = self.judge.before(life, said)
+        before = self.judge.fingerprint_if_refused(life, said)
         ready = life.member.receive(datagram, self.now_ns)
         self.take(who, "receive", ready, said, before)
         return ready
@@ -68,7 +68,7 @@ class Court:
     ) -> None:
         """Show a step to the judge."""
         outgoing = [(to, decode(datagram)) for to, datagram in ready.transmits]
-        self.judge.step(
+        self.judge.on_step(
             self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before
         )
 
@@ -80,7 +80,7 @@ class Court:
         *frames: Frame,
         to: Address | None = None,
         cause: str = "tick",
-        rows: tuple[Step, ...] = (),
+        rows: tuple[TraceEntry, ...] = (),
         ready: Ready | None = None,
         said: Datagram | None = None,
         before: object = None,
@@ -89,7 +89,7 @@ class Court:
         ready = ready or Ready()
         ready.trace += rows
         outgoing = [(to, Datagram(GROUP, who, frames))] if frames else []
-        self.judge.step(
+        self.judge.on_step(
             self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before
         )
 

@@ -5,24 +5,24 @@ from random import Random
 import pytest
 
 from gapless.config import Config
-from gapless.identity import Address, Place, Roster, View, ViewId
-from gapless.protocol.member import Participant
+from gapless.identity import Address, Roster, RosterEntry, View, ViewId
+from gapless.protocol.member import Member
 from gapless.protocol.ready import (
-    WORLD,
+    ANYONE,
     Delivery,
     Expelled,
     Ready,
     Released,
     StateReceived,
-    Step,
     Suspected,
+    TraceEntry,
 )
 from gapless.run import Run
 from gapless.sim.checkers.membership import group_bound_ns
-from gapless.sim.checkers.stream_safety import CHECKS
-from gapless.sim.coverage.membership_coverage import Sightings
-from gapless.sim.oracle.model import Life
-from gapless.sim.oracle.oracle import Judge
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.coverage.membership_coverage import MembershipCoverage
+from gapless.sim.oracle.model import MemberModel
+from gapless.sim.oracle.oracle import Oracle
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Data, Datagram, Frame, Tail
 from gapless.wire.frames import Alive, Beacon, Join, Leave, NewView
@@ -32,9 +32,9 @@ A, B, C = Address(1, 1), Address(2, 1), Address(3, 1)
 A2 = Address(1, 2)
 
 
-def roster_of(number: int, *members: Address, away: tuple[Place, ...] = ()) -> Roster:
+def roster_of(number: int, *members: Address, away: tuple[RosterEntry, ...] = ()) -> Roster:
     places = tuple(
-        Place(member, f"name-{member.node}" if member.node == 3 else "") for member in members
+        RosterEntry(member, f"name-{member.node}" if member.node == 3 else "") for member in members
     )
     return Roster(ViewId(number, members[0]), places, away)
 
@@ -44,23 +44,26 @@ class GatheringCourt:
 
     def __init__(self, **knobs: object) -> None:
         self.config = Config().replace(**knobs)
-        self.judge = Judge(
-            self.config, (*CHECKS, Sightings), bounds_ns=(NS_PER_S, NS_PER_S), membership=True
+        self.judge = Oracle(
+            self.config,
+            (*CHECKERS, MembershipCoverage),
+            bounds_ns=(NS_PER_S, NS_PER_S),
+            membership=True,
         )
         self.now_ns = 0
-        self.lives: dict[Address, Life] = {}
+        self.lives: dict[Address, MemberModel] = {}
         for address, name in ((A, "a"), (B, "b"), (C, "c"), (A2, "a'")):
-            member = Participant(address, GROUP, self.config, Random(1), tracing=True)
-            self.lives[address] = self.judge.begin(address, name, member)
+            member = Member(address, GROUP, self.config, Random(1), tracing=True)
+            self.lives[address] = self.judge.on_incarnation_start(address, name, member)
 
     def install(self, who: Address, roster: Roster) -> None:
         """Tell the judge of a view, and let the member install it, if it may."""
         life = self.lives[who]
-        self.judge.install(life, roster.view, None, self.now_ns, roster=roster)
+        self.judge.on_install(life, roster.view, None, self.now_ns, roster=roster)
         self.judge._departing.clear()
         if not self.judge.violations:
             member = life.member
-            assert isinstance(member, Participant)
+            assert isinstance(member, Member)
             member.membership.phase, member.membership.pending = "joining", roster
             member.tick(self.now_ns)
 
@@ -71,17 +74,17 @@ class GatheringCourt:
         to: Address | None = None,
         events: tuple[object, ...] = (),
         deliveries: tuple[Delivery, ...] = (),
-        rows: tuple[Step, ...] = (),
+        rows: tuple[TraceEntry, ...] = (),
     ) -> None:
         """Show the judge a step that the member did not take."""
         ready = Ready(events=list(events), deliveries=list(deliveries), trace=list(rows))  # type: ignore[arg-type]
         outgoing = [(to, Datagram(GROUP, who, frames))] if frames else []
-        self.judge.step(self.lives[who], "tick", None, ready, outgoing, self.now_ns, self.now_ns)
+        self.judge.on_step(self.lives[who], "tick", None, ready, outgoing, self.now_ns, self.now_ns)
 
     def send(self, who: Address, *payloads: bytes) -> Run:
         """Let the judge see messages go out that the application gave."""
         life = self.lives[who]
-        self.judge.send(life, payloads, Ready(ticket=1))
+        self.judge.on_send(life, payloads, Ready(ticket=1))
         run = Run.of(who, life.stream.high + 1, payloads, view=1)
         self.forge(who, Data(run))
         return run
@@ -129,7 +132,7 @@ def test_s15_one_id_with_two_lists() -> None:
     [
         roster_of(1, A, B),
         roster_of(2, B, C),
-        Roster(ViewId(2, B), (Place(A), Place(B))),
+        Roster(ViewId(2, B), (RosterEntry(A), RosterEntry(B))),
         roster_of(2, A, A2),
         roster_of(2, A, Address(9, 1)),
     ],
@@ -145,20 +148,20 @@ def test_s15_a_datagram_of_a_stranger_that_moves_a_stream() -> None:
     court = together(A, B)
     life = court.lives[A]
     said = Datagram(GROUP, C, (Data(Run.of(C, 1, [b"x"], view=1)),))
-    before = court.judge.before(life, said)
+    before = court.judge.fingerprint_if_refused(life, said)
     assert before is not None
-    court.judge.step(life, "receive", said, Ready(), [], 0, 0, before)
+    court.judge.on_step(life, "receive", said, Ready(), [], 0, 0, before)
     assert court.broken == set()
     life.member.outbound.stable = 5
-    court.judge.step(life, "receive", said, Ready(), [], 0, 0, before)
+    court.judge.on_step(life, "receive", said, Ready(), [], 0, 0, before)
     assert court.broken == {"S15"}
 
 
 def test_s15_a_sign_of_life_of_a_stranger_may_change_much() -> None:
     court = together(A, B)
-    said = Datagram(GROUP, C, (Join(Place(C)),))
-    assert court.judge.before(court.lives[A], said) is None
-    assert court.judge.before(court.lives[A], said._replace(group=8)) is not None
+    said = Datagram(GROUP, C, (Join(RosterEntry(C)),))
+    assert court.judge.fingerprint_if_refused(court.lives[A], said) is None
+    assert court.judge.fingerprint_if_refused(court.lives[A], said._replace(group=8)) is not None
 
 
 # S16: silence
@@ -167,7 +170,7 @@ def test_s15_a_sign_of_life_of_a_stranger_may_change_much() -> None:
 def resting(court: GatheringCourt) -> GatheringCourt:
     court.judge.rested_ns = 3 * court.config.heartbeat_interval_ns
     court.judge.settled = court.judge.resting = True
-    court.judge.gather(0)
+    court.judge.on_converged(0)
     for life in court.lives.values():
         life.alive = life.view is not None
     return court
@@ -177,13 +180,13 @@ def test_s16_signs_of_life_and_a_beacon_are_no_noise() -> None:
     court = resting(together(A, B))
     for _ in range(3):
         court.forge(A, Alive(A, ViewId(1, A), True), to=B)
-    court.forge(A, Beacon(A, ViewId(1, A), ()), to=WORLD)
+    court.forge(A, Beacon(A, ViewId(1, A), ()), to=ANYONE)
     court.judge.close(NS_PER_S)
     assert court.broken == set()
 
 
 @pytest.mark.parametrize(
-    "frame", [Join(Place(A)), Leave(A), NewView(A, ViewId(1, A), None, 0, 1, b"")]
+    "frame", [Join(RosterEntry(A)), Leave(A), NewView(A, ViewId(1, A), None, 0, 1, b"")]
 )
 def test_s16_a_group_at_rest_does_not_talk_about_views(frame: Frame) -> None:
     court = resting(together(A, B))
@@ -242,22 +245,22 @@ def test_s20_a_suspicion_where_nothing_is_wrong() -> None:
     court = together(A, B)
     court.forge(A, events=(Suspected(B),))
     assert court.broken == set()
-    court.judge.calm = True
+    court.judge.fault_free = True
     court.forge(A, events=(Suspected(B),))
     assert court.broken == {"S21"}
 
 
 def test_s20_the_dead_may_be_suspected() -> None:
     court = together(A, B)
-    court.judge.calm = True
-    court.judge.end(court.lives[B])
+    court.judge.fault_free = True
+    court.judge.on_incarnation_end(court.lives[B])
     court.forge(A, events=(Suspected(B),))
     assert court.broken == set()
 
 
 def test_s20_who_leaves_may_suspect_those_that_have_gone_on() -> None:
     court = together(A, B)
-    court.judge.calm = True
+    court.judge.fault_free = True
     court.lives[A].leaving_ns = 0
     court.forge(A, events=(Suspected(B),))
     assert court.broken == set()
@@ -267,7 +270,7 @@ def test_s20_an_expulsion_for_a_short_pause() -> None:
     court = together(A, B)
     court.forge(A, events=(Expelled(ViewId(2, B)),))
     assert court.broken == set()
-    court.judge.gentle = True
+    court.judge.only_short_pauses = True
     court.forge(A, events=(Expelled(ViewId(2, B)),))
     assert court.broken == {"S21"}
 
@@ -281,7 +284,7 @@ def waiting_for_state() -> GatheringCourt:
     court.lives[B].transferring = True
     court.send(A, b"one", b"two")
     court.lives[A].own_next = 3
-    court.lives[B].heard[A].begin(0)
+    court.lives[B].inbound[A].open_at(0)
     court.judge.violations.clear()
     return court
 
@@ -293,7 +296,7 @@ def delivery(first: int, *messages: bytes) -> Delivery:
 
 def test_s21_the_state_and_what_follows() -> None:
     court = waiting_for_state()
-    court.judge.give_state(court.lives[A], b"state", {})
+    court.judge.on_state_provided(court.lives[A], b"state", {})
     court.forge(B, events=(StateReceived(A, b"state"),))
     court.send(A, b"three")
     court.judge.violations.clear()
@@ -310,14 +313,14 @@ def test_s21_a_delivery_before_the_state() -> None:
 
 def test_s21_what_is_in_the_state_is_not_delivered_again() -> None:
     court = waiting_for_state()
-    court.judge.give_state(court.lives[A], b"state", {})
+    court.judge.on_state_provided(court.lives[A], b"state", {})
     court.forge(B, events=(StateReceived(A, b"state"),), deliveries=(delivery(2, b"two"),))
     assert court.broken == {"S2"}
 
 
 def test_s21_nothing_is_left_out_behind_the_state() -> None:
     court = waiting_for_state()
-    court.judge.give_state(court.lives[A], b"state", {})
+    court.judge.on_state_provided(court.lives[A], b"state", {})
     court.send(A, b"three", b"four")
     court.judge.violations.clear()
     court.forge(B, events=(StateReceived(A, b"state"),), deliveries=(delivery(4, b"four"),))
@@ -333,7 +336,7 @@ def test_s21_a_state_that_nobody_gave(provider: Address | None, state: bytes) ->
 
 def test_s21_no_state_though_others_have_one() -> None:
     court = waiting_for_state()
-    court.judge.calm = True
+    court.judge.fault_free = True
     court.forge(B, events=(StateReceived(None, b""),))
     assert court.broken == {"S22"}
 
@@ -345,7 +348,7 @@ def test_l6_one_group_in_time() -> None:
     court = together(A, B)
     court.judge.settled = True
     court.judge.group_bound_ns = NS_PER_S
-    court.judge.gather(NS_PER_S)
+    court.judge.on_converged(NS_PER_S)
     court.judge.close(2 * NS_PER_S)
     assert court.broken == set()
 
@@ -356,18 +359,18 @@ def test_l6_one_group_too_late_or_never(gathered_ns: int | None) -> None:
     court.judge.settled = True
     court.judge.group_bound_ns = NS_PER_S
     if gathered_ns is not None:
-        court.judge.gather(gathered_ns)
+        court.judge.on_converged(gathered_ns)
     court.judge.close(2 * NS_PER_S)
     assert court.broken == {"L6"}
 
 
 def test_l6_another_view_lets_everything_count_anew() -> None:
     court = together(A, B)
-    court.judge.gather(NS_PER_S)
-    court.judge.scatter()
-    assert court.judge.gathered_ns is None
-    court.judge.gather(2 * NS_PER_S)
-    assert court.judge.gathered_ns == court.judge.look_ns == 2 * NS_PER_S
+    court.judge.on_converged(NS_PER_S)
+    court.judge.on_view_pending()
+    assert court.judge.converged_ns is None
+    court.judge.on_converged(2 * NS_PER_S)
+    assert court.judge.converged_ns == court.judge.next_check_ns == 2 * NS_PER_S
 
 
 def test_the_bound_grows_with_every_knob_it_names() -> None:
@@ -396,7 +399,7 @@ def one_away(acked: int) -> GatheringCourt:
     court.send(A, b"one", b"two", b"three")
     stream = court.lives[A].stream
     stream.acks.update({A: 3, B: 3, C: acked})
-    court.install(A, roster_of(2, A, B, away=(Place(C, "name-3"),)))
+    court.install(A, roster_of(2, A, B, away=(RosterEntry(C, "name-3"),)))
     court.judge.violations.clear()
     return court
 
@@ -407,7 +410,12 @@ def test_s9_a_kept_place_counts_like_a_member() -> None:
 
 def test_s9_the_next_life_starts_behind_the_last_ack() -> None:
     court = one_away(1)
-    court.install(A, Roster(ViewId(3, A), (Place(A), Place(B), Place(Address(3, 2), "name-3"))))
+    court.install(
+        A,
+        Roster(
+            ViewId(3, A), (RosterEntry(A), RosterEntry(B), RosterEntry(Address(3, 2), "name-3"))
+        ),
+    )
     assert court.lives[A].stream.starts[Address(3, 2)] == 1
 
 
@@ -415,8 +423,12 @@ def test_s9_the_next_life_starts_behind_the_last_ack() -> None:
 def test_s9_a_start_that_leaves_out_or_repeats(start: int, broken: set[str]) -> None:
     court = one_away(1)
     back = Address(3, 2)
-    court.judge.begin(back, "c'", Participant(back, GROUP, court.config, Random(1), tracing=True))
-    court.install(A, Roster(ViewId(3, A), (Place(A), Place(B), Place(back, "name-3"))))
+    court.judge.on_incarnation_start(
+        back, "c'", Member(back, GROUP, court.config, Random(1), tracing=True)
+    )
+    court.install(
+        A, Roster(ViewId(3, A), (RosterEntry(A), RosterEntry(B), RosterEntry(back, "name-3")))
+    )
     window = court.lives[A].member.outbound.window
     for number, message in enumerate((b"one", b"two", b"three"), 1):
         window.add(Run.of(A, number, [message], view=1))
@@ -429,14 +441,14 @@ def test_s9_a_place_that_was_given_up_counts_no_more() -> None:
     court = one_away(1)
     court.forge(A, events=(Released("name-3", C, "capacity"),))
     assert C not in court.lives[A].stream.acks
-    court.install(A, roster_of(3, A, B, away=(Place(C, "name-3"),)))
+    court.install(A, roster_of(3, A, B, away=(RosterEntry(C, "name-3"),)))
     assert C not in court.lives[A].stream.acks
 
 
 def test_s9_one_who_was_never_counted_is_kept_from_here_on() -> None:
     court = together(A, B)
     court.send(A, b"one")
-    court.install(A, roster_of(2, A, B, away=(Place(C, "name-3"),)))
+    court.install(A, roster_of(2, A, B, away=(RosterEntry(C, "name-3"),)))
     assert court.lives[A].stream.acks[C] == 1
 
 
@@ -445,8 +457,8 @@ def test_s9_one_who_was_never_counted_is_kept_from_here_on() -> None:
 
 def test_a_merge_of_three_is_seen_by_its_maker() -> None:
     court = GatheringCourt()
-    sightings = court.judge.checks[-1]
-    assert isinstance(sightings, Sightings)
+    sightings = court.judge.checkers[-1]
+    assert isinstance(sightings, MembershipCoverage)
     for member in (A, B, C):
         court.install(member, roster_of(1, member))
     court.install(A, roster_of(2, A, B, C))
@@ -455,8 +467,8 @@ def test_a_merge_of_three_is_seen_by_its_maker() -> None:
 
 def test_members_that_lag_behind_are_no_parts_of_their_own() -> None:
     court = together(A, B, C)
-    sightings = court.judge.checks[-1]
-    assert isinstance(sightings, Sightings)
+    sightings = court.judge.checkers[-1]
+    assert isinstance(sightings, MembershipCoverage)
     court.install(B, roster_of(2, A, B, C))
     court.install(A, roster_of(3, A, B, C))
     assert "merge of two" not in sightings.seen

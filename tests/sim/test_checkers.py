@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gapless.identity import Address, View
-from gapless.protocol.ready import Accepted, Delivery, Lost, Ready, Started, Step
-from gapless.protocol.stream.retransmit import _Done
+from gapless.protocol.ready import Accepted, Delivery, Lost, Ready, Started, TraceEntry
+from gapless.protocol.stream.retransmit import _RecentRepair
 from gapless.run import Run
-from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.oracle.oracle import SAMPLE_STEPS
-from gapless.sim.world.network import Books
+from gapless.sim.world.network import LinkCounters
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail
 from tests.sim.courts import GROUP, A, B, Court, says
@@ -39,7 +39,7 @@ def test_the_checks_are_those_of_the_docs() -> None:
     text = (Path(__file__).parents[2] / "docs" / "invariants.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| ([SL]\d+) \|", text, re.MULTILINE)
     elsewhere = {"S17", "L5"}
-    assert {check.name for check in CHECKS} == {name for name in listed if name not in elsewhere}
+    assert {check.id for check in CHECKERS} == {name for name in listed if name not in elsewhere}
 
 
 # What is delivered
@@ -60,7 +60,7 @@ def test_s1_a_first_transmission_of_what_the_application_never_gave() -> None:
 def test_s1_a_first_transmission_with_other_bytes_than_were_given() -> None:
     court = Court()
     life = court.lives[A]
-    court.judge.send(life, [b"given"], Ready(ticket=1))
+    court.judge.on_send(life, [b"given"], Ready(ticket=1))
     court.forge(A, Data(run_of(A, 1, b"forged")))
     assert court.broken == {"S1"}
 
@@ -148,7 +148,7 @@ def test_s7_an_ack_that_goes_back() -> None:
 
 def test_s7_a_trace_that_says_otherwise() -> None:
     court = heard_two()
-    court.forge(B, rows=(Step("STATE", A, low=2, delivered=2, high=3),))
+    court.forge(B, rows=(TraceEntry("STATE", A, low=2, delivered=2, high=3),))
     assert court.broken == {"S7"}
 
 
@@ -190,7 +190,7 @@ def test_s9_a_purge_without_acks() -> None:
     court.send(A, b"one")
     window = court.lives[A].member.outbound.window
     window.purge(1)
-    court.forge(A, rows=(Step("PURGE", A, 1, 1),))
+    court.forge(A, rows=(TraceEntry("PURGE", A, 1, 1),))
     assert court.broken == {"S9"}
 
 
@@ -203,7 +203,7 @@ def test_s9_an_announcement_beyond_the_window() -> None:
 
 def test_s9_a_loss_at_one_who_counts() -> None:
     court = heard_two()
-    court.lives[B].heard[A].gone = 3
+    court.lives[B].inbound[A].gone = 3
     court.forge(B, ready=Ready(events=[Lost(A, 3, 3)]))
     assert "S9" in court.broken
 
@@ -226,7 +226,7 @@ NAK_ONE = Datagram(GROUP, B, (Nak(A, ((1, 1),)),))
 def test_s10_a_repair_that_nobody_asked_for() -> None:
     court = waiting_for_one()
     court.forge(
-        A, Data(run_of(A, 1, b"one"), repair=True), to=B, rows=(Step("REPAIR", A, 1, 1, B),)
+        A, Data(run_of(A, 1, b"one"), repair=True), to=B, rows=(TraceEntry("REPAIR", A, 1, 1, B),)
     )
     assert "S10" in court.broken
 
@@ -240,14 +240,16 @@ def test_s10_a_nak_without_an_answer() -> None:
 def test_s10_a_repair_with_other_bytes() -> None:
     court = waiting_for_one()
     forged = Data(run_of(A, 1, b"eno"), repair=True)
-    court.forge(A, forged, to=B, cause="receive", said=NAK_ONE, rows=(Step("REPAIR", A, 1, 1, B),))
+    court.forge(
+        A, forged, to=B, cause="receive", said=NAK_ONE, rows=(TraceEntry("REPAIR", A, 1, 1, B),)
+    )
     assert court.broken == {"S10"}
 
 
 def test_s10_a_repair_again_within_a_moment() -> None:
     court = waiting_for_one()
     honest = Data(run_of(A, 1, b"one"), repair=True)
-    rows = (Step("REPAIR", A, 1, 1, B),)
+    rows = (TraceEntry("REPAIR", A, 1, 1, B),)
     court.forge(A, honest, to=B, cause="receive", said=NAK_ONE, rows=rows)
     court.now_ns += court.config.min_retry_ns // 2
     court.forge(A, honest, to=B, cause="receive", said=NAK_ONE, rows=rows)
@@ -262,7 +264,7 @@ def test_s10_a_repair_to_others_than_it_should_go_to(rule: str, to: Address | No
     court = waiting_for_one(use_mcast_xmit=rule)
     honest = Data(run_of(A, 1, b"one"), repair=True)
     court.forge(
-        A, honest, to=to, cause="receive", said=NAK_ONE, rows=(Step("REPAIR", A, 1, 1, to),)
+        A, honest, to=to, cause="receive", said=NAK_ONE, rows=(TraceEntry("REPAIR", A, 1, 1, to),)
     )
     assert court.broken == {"S10"}
 
@@ -271,7 +273,10 @@ def test_s10_a_repair_to_others_than_it_should_go_to(rule: str, to: Address | No
 def test_s10_a_repair_held_back_for_a_false_reason(reason: str) -> None:
     court = waiting_for_one()
     court.forge(
-        A, cause="receive", said=NAK_ONE, rows=(Step("SUPPRESSED", A, 1, 1, B, reason=reason),)
+        A,
+        cause="receive",
+        said=NAK_ONE,
+        rows=(TraceEntry("SUPPRESSED", A, 1, 1, B, reason=reason),),
     )
     assert court.broken == {"S10"}
 
@@ -314,12 +319,12 @@ def test_s11_a_nak_again_at_once() -> None:
     "rows",
     [
         (),
-        (Step("STORE", A, 1, 1, A, 2),),
-        (Step("DROPPED", A, 1, 1, A, 1, reason="duplicate"),),
-        (Step("DROPPED", A, 1, 1, A, 1, reason="far"),),
+        (TraceEntry("STORE", A, 1, 1, A, 2),),
+        (TraceEntry("DROPPED", A, 1, 1, A, 1, reason="duplicate"),),
+        (TraceEntry("DROPPED", A, 1, 1, A, 1, reason="far"),),
     ],
 )
-def test_s12_data_in_range_that_is_not_taken(rows: tuple[Step, ...]) -> None:
+def test_s12_data_in_range_that_is_not_taken(rows: tuple[TraceEntry, ...]) -> None:
     court = Court()
     court.send(A, b"one")
     said = Datagram(GROUP, A, (Data(run_of(A, 1, b"one")),))
@@ -330,7 +335,7 @@ def test_s12_data_in_range_that_is_not_taken(rows: tuple[Step, ...]) -> None:
 def test_s12_data_out_of_reach_of_one_who_counts() -> None:
     court = Court(capacity=2)
     said = Datagram(GROUP, A, (Data(run_of(A, 3, b"three")),))
-    rows = (Step("DROPPED", A, 3, 3, A, 1, reason="far"),)
+    rows = (TraceEntry("DROPPED", A, 3, 3, A, 1, reason="far"),)
     court.forge(B, cause="receive", said=said, rows=rows)
     assert court.broken == {"S12"}
 
@@ -340,7 +345,7 @@ def test_s12_no_room_although_there_is() -> None:
     court.send(A, b"one")
     said = Datagram(GROUP, A, (Data(run_of(A, 1, b"one")),))
     court.forge(
-        B, cause="receive", said=said, rows=(Step("DROPPED", A, 1, 1, A, 1, reason="full"),)
+        B, cause="receive", said=said, rows=(TraceEntry("DROPPED", A, 1, 1, A, 1, reason="full"),)
     )
     assert "S12" in court.broken
 
@@ -348,8 +353,8 @@ def test_s12_no_room_although_there_is() -> None:
 # Hostile bytes, memory, views
 
 
-def refusal(reason: str) -> tuple[Step, ...]:
-    return (Step("DROPPED", reason=reason),)
+def refusal(reason: str) -> tuple[TraceEntry, ...]:
+    return (TraceEntry("DROPPED", reason=reason),)
 
 
 def test_s13_nonsense_that_changes_the_state() -> None:
@@ -378,10 +383,10 @@ def test_s13_another_group_that_has_an_effect() -> None:
 
 def test_s14_a_table_that_grows() -> None:
     court = Court(capacity=2)
-    recent = court.lives[A].member.outbound.repairs._recent
-    recent += [_Done(1, 1, B, 0)] * 17
-    check = next(check for check in court.judge.checks if check.name == "S14")
-    court.judge.life = court.lives[A]
+    recent = court.lives[A].member.outbound.retransmit_handler._recent
+    recent += [_RecentRepair(1, 1, B, 0)] * 17
+    check = next(check for check in court.judge.checkers if check.id == "S14")
+    court.judge.current_member = court.lives[A]
     check.measure(court.lives[A])  # type: ignore[attr-defined]
     assert court.broken == {"S14"}
 
@@ -389,7 +394,7 @@ def test_s14_a_table_that_grows() -> None:
 def test_s14_books_that_do_not_add_up() -> None:
     court = heard_two()
     court.lives[A].member.outbound.window.stored_bytes += 1
-    check = next(check for check in court.judge.checks if check.name == "S14")
+    check = next(check for check in court.judge.checkers if check.id == "S14")
     check.measure(court.lives[A])  # type: ignore[attr-defined]
     assert court.broken == {"S14"}
 
@@ -403,19 +408,19 @@ def test_s15_a_stranger_that_changes_the_state() -> None:
 
 def test_s15_views_that_go_back_or_have_two_lists() -> None:
     court = heard_two()
-    court.judge.install(court.lives[A], View.of(1, A, B), None, 0)
+    court.judge.on_install(court.lives[A], View.of(1, A, B), None, 0)
     assert court.broken == {"S15"}
     court.judge.violations.clear()
-    court.judge.install(court.lives[A], View.of(2, A, B), None, 0)
+    court.judge.on_install(court.lives[A], View.of(2, A, B), None, 0)
     assert court.broken == set()
-    court.judge.install(court.lives[B], View.of(2, B), None, 0)
+    court.judge.on_install(court.lives[B], View.of(2, B), None, 0)
     assert court.broken == {"S15"}
 
 
 def test_s18_books_that_do_not_balance() -> None:
     court = heard_two()
     court.judge.settled = True
-    books = court.judge.books["a", "b"] = Books()
+    books = court.judge.link_counters["a", "b"] = LinkCounters()
     books.sent = books.intact = 3
     court.judge.close(0)
     assert court.broken == set()
@@ -462,14 +467,14 @@ def test_l2_a_message_that_does_not_become_stable_in_time() -> None:
 def test_l2_a_wait_that_does_not_end() -> None:
     court = heard_two()
     court.judge.settled = True
-    court.forge(A, rows=(Step("BLOCK", first=5),))
+    court.forge(A, rows=(TraceEntry("BLOCK", first=5),))
     court.judge.close(0)
     assert court.broken == {"L2"}
 
 
 def test_l2_a_wait_that_ends_and_never_began() -> None:
     court = heard_two()
-    court.forge(A, rows=(Step("UNBLOCK", first=5, reason="ack"),))
+    court.forge(A, rows=(TraceEntry("UNBLOCK", first=5, reason="ack"),))
     assert court.broken == {"L2"}
 
 

@@ -6,16 +6,16 @@ from gapless.config import Config
 from gapless.identity import Address, View
 from gapless.protocol.ready import Delivery, Lost, Ready, ViewInstalled
 from gapless.run import Run
-from gapless.sim.crowd import Crowd, Gap, Heard, Node
+from gapless.sim.crowd import DeliveryMismatch, LightNode, LightWorld, ReceivedRange
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 
-def crowd_of(count: int, **options: object) -> Crowd:
+def crowd_of(count: int, **options: object) -> LightWorld:
     """Return a crowd whose members are all in one view."""
-    crowd = Crowd(Config.make(), **options)  # type: ignore[arg-type]
+    crowd = LightWorld(Config.make(), **options)  # type: ignore[arg-type]
     for number in range(1, count + 1):
         crowd.join(number)
-    assert crowd.run(20 * NS_PER_S, crowd.is_one)
+    assert crowd.run(20 * NS_PER_S, crowd.has_converged)
     crowd.run(NS_PER_S)
     return crowd
 
@@ -25,8 +25,8 @@ def delivery(origin: Address, *numbers: int) -> Delivery:
     return Delivery(origin, run.first, run.last, run)
 
 
-def hand_out(crowd: Crowd, node: Node, *deliveries: Delivery) -> None:
-    crowd._hand_out(node, Ready(deliveries=list(deliveries)), 0)
+def hand_out(crowd: LightWorld, node: LightNode, *deliveries: Delivery) -> None:
+    crowd._handle_outputs(node, Ready(deliveries=list(deliveries)), 0)
 
 
 def test_all_get_everything() -> None:
@@ -36,7 +36,9 @@ def test_all_get_everything() -> None:
     crowd.run(NS_PER_S)
     assert sender.sent == 500
     assert crowd.delivered == 1500
-    assert [crowd.owed(sender, crowd.nodes[number], 500) for number in (1, 2, 4)] == [Gap(0, 0)] * 3
+    assert [crowd.compare_deliveries(sender, crowd.nodes[number], 500) for number in (1, 2, 4)] == [
+        DeliveryMismatch(0, 0)
+    ] * 3
     assert crowd.problems == []
 
 
@@ -56,9 +58,9 @@ def test_a_busy_process_reads_one_datagram_after_the_other() -> None:
     began_ns = crowd.now_ns
     crowd.send(first, 1, 40)
     crowd.send(second, 1, 40)
-    assert crowd.run(NS_PER_S, lambda: first.address in reader.heard)
+    assert crowd.run(NS_PER_S, lambda: first.address in reader.received)
     first_ns = crowd.now_ns - began_ns
-    assert crowd.run(NS_PER_S, lambda: second.address in reader.heard)
+    assert crowd.run(NS_PER_S, lambda: second.address in reader.received)
     assert first_ns == NS_PER_MS + 100 * NS_PER_US, "written, then under way"
     assert crowd.now_ns - began_ns == first_ns + 100 * NS_PER_US
     assert crowd.run(NS_PER_S, lambda: crowd.delivered == 4), "and what waited is not forgotten"
@@ -78,20 +80,20 @@ def test_a_crash_and_a_leave_end_in_one_view() -> None:
     crowd.leave(crowd.nodes[4])
     assert crowd.run(10 * NS_PER_S, lambda: crowd.nodes[4].ended is not None)
     crowd.crash(crowd.nodes[1])
-    assert not crowd.is_one()
-    assert crowd.run(20 * NS_PER_S, crowd.is_one)
-    assert crowd.newest is not None
-    assert set(crowd.newest.members) == {crowd.nodes[2].address, crowd.nodes[3].address}
+    assert not crowd.has_converged()
+    assert crowd.run(20 * NS_PER_S, crowd.has_converged)
+    assert crowd.latest_view is not None
+    assert set(crowd.latest_view.members) == {crowd.nodes[2].address, crowd.nodes[3].address}
     back = crowd.join(4)
     assert back.address == Address(4, 2), "a new life has a new incarnation"
-    assert crowd.run(20 * NS_PER_S, crowd.is_one)
+    assert crowd.run(20 * NS_PER_S, crowd.has_converged)
     assert crowd.problems == []
 
 
 # What is checked
 
 
-def two() -> tuple[Crowd, Node, Node]:
+def two() -> tuple[LightWorld, LightNode, LightNode]:
     crowd = crowd_of(2)
     return crowd, crowd.nodes[1], crowd.nodes[2]
 
@@ -131,7 +133,9 @@ def test_a_hole_is_excused_where_it_is_told_to_one_who_does_not_count(
         sender.members -= {reader.address}
     hand_out(crowd, reader, delivery(sender.address, 1))
     events = [Lost(sender.address, first, last) for first, last in told]
-    crowd._hand_out(reader, Ready(events=[*events], deliveries=[delivery(sender.address, 5)]), 0)
+    crowd._handle_outputs(
+        reader, Ready(events=[*events], deliveries=[delivery(sender.address, 5)]), 0
+    )
     assert len(crowd.problems) == problems
 
 
@@ -149,7 +153,7 @@ def test_wrong_views_are_seen() -> None:
     crowd._install(one, same_id, 0)
     crowd._install(other, View(same_id.id, (one.address, other.address)), 0)
     crowd._install(one, present, 0)
-    crowd._hand_out(other, Ready(events=[ViewInstalled(View.of(10, one.address))]), 0)
+    crowd._handle_outputs(other, Ready(events=[ViewInstalled(View.of(10, one.address))]), 0)
     told = " | ".join(crowd.problems)
     assert len(crowd.problems) == 3
     assert "another list of members" in told
@@ -160,26 +164,26 @@ def test_wrong_views_are_seen() -> None:
 @pytest.mark.parametrize(
     ("since", "heard", "upto", "gap"),
     [
-        (10, (11, 20), 20, Gap(0, 0)),
-        (10, (13, 20), 20, Gap(2, 0)),
-        (10, (11, 15), 20, Gap(5, 0)),
-        (10, (9, 20), 20, Gap(0, 2)),
-        (10, (3, 7), 20, Gap(10, 5)),
-        (10, None, 20, Gap(10, 0)),
-        (10, (25, 30), 20, Gap(10, 0)),
-        (None, None, 20, Gap(0, 0)),
-        (None, (5, 9), 20, Gap(0, 5)),
+        (10, (11, 20), 20, DeliveryMismatch(0, 0)),
+        (10, (13, 20), 20, DeliveryMismatch(2, 0)),
+        (10, (11, 15), 20, DeliveryMismatch(5, 0)),
+        (10, (9, 20), 20, DeliveryMismatch(0, 2)),
+        (10, (3, 7), 20, DeliveryMismatch(10, 5)),
+        (10, None, 20, DeliveryMismatch(10, 0)),
+        (10, (25, 30), 20, DeliveryMismatch(10, 0)),
+        (None, None, 20, DeliveryMismatch(0, 0)),
+        (None, (5, 9), 20, DeliveryMismatch(0, 5)),
     ],
 )
 def test_what_is_owed(
-    since: int | None, heard: tuple[int, int] | None, upto: int, gap: Gap
+    since: int | None, heard: tuple[int, int] | None, upto: int, gap: DeliveryMismatch
 ) -> None:
     """Everything from the sender's own view with the receiver on, and nothing from before it."""
-    crowd = Crowd(Config.make())
-    sender, receiver = Node(1, Address(1, 1)), Node(2, Address(2, 1))
+    crowd = LightWorld(Config.make())
+    sender, receiver = LightNode(1, Address(1, 1)), LightNode(2, Address(2, 1))
     if since is not None:
-        sender.since = {receiver.address: since}
+        sender.counted_from = {receiver.address: since}
     if heard is not None:
-        receiver.heard[sender.address] = found = Heard(heard[0])
+        receiver.received[sender.address] = found = ReceivedRange(heard[0])
         found.last = heard[1]
-    assert crowd.owed(sender, receiver, upto) == gap
+    assert crowd.compare_deliveries(sender, receiver, upto) == gap

@@ -9,26 +9,32 @@ from typing import Any
 import pytest
 
 from gapless.identity import Address
-from gapless.protocol.endpoint import Member
+from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.ready import Delivery, Ready
-from gapless.protocol.ready_builder import Context
+from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.stream.acks import AckTable
 from gapless.protocol.stream.inbound import Inbound
 from gapless.protocol.stream.outbound import Outbound
-from gapless.protocol.stream.window import Fixed, Window
+from gapless.protocol.stream.window import FixedWindow, Window
 from gapless.run import Run
 from gapless.sim.model_check.bounds import NOW_NS
-from gapless.sim.model_check.checks import TURN_CHECKS, Sight, payload
-from gapless.sim.model_check.search import CHECKS, Bounds, Exploration, Group, explore
-from gapless.sim.model_check.transitions import SUBMIT, Frames
+from gapless.sim.model_check.checks import STEP_CHECKS, StreamObservation, payload
+from gapless.sim.model_check.search import (
+    CHECKS,
+    Exploration,
+    SearchBounds,
+    TransitionSystem,
+    explore,
+)
+from gapless.sim.model_check.transitions import SUBMIT, FrameTable
 from gapless.wire.frames import Ack, Data
 
 ROOT = Path(__file__).resolve().parents[2]
-A = Bounds().members()[0]
+A = SearchBounds().members()[0]
 HOUR_NS = 3600 * 10**9
 
-SMALL = Bounds(receivers=1, capacity=2, messages=3, in_flight=2)
-PAIR = Bounds(receivers=2, capacity=2, messages=2, in_flight=2)
+SMALL = SearchBounds(receivers=1, capacity=2, messages=3, in_flight=2)
+PAIR = SearchBounds(receivers=2, capacity=2, messages=2, in_flight=2)
 
 
 # The machine passes
@@ -43,11 +49,11 @@ PAIR = Bounds(receivers=2, capacity=2, messages=2, in_flight=2)
         SMALL._replace(capacity=3, messages=4),
         PAIR._replace(use_mcast_xmit="always"),
         PAIR._replace(ack_threshold=2),
-        Bounds(receivers=3, capacity=1, messages=1, in_flight=2),
+        SearchBounds(receivers=3, capacity=1, messages=1, in_flight=2),
     ],
     ids=str,
 )
-def test_the_machine_passes(bounds: Bounds) -> None:
+def test_the_machine_passes(bounds: SearchBounds) -> None:
     found = explore(bounds)
     assert found.ok, found.counterexample
     assert found.complete
@@ -57,14 +63,14 @@ def test_the_machine_passes(bounds: Bounds) -> None:
 
 
 def test_the_machine_passes_with_three_frames_in_flight() -> None:
-    found = explore(Bounds(receivers=1, capacity=2, messages=4, in_flight=3))
+    found = explore(SearchBounds(receivers=1, capacity=2, messages=4, in_flight=3))
     assert found.ok, found.counterexample
     assert found.complete
     assert found.states > 20_000
 
 
 def test_the_machine_passes_in_a_group_of_three() -> None:
-    found = explore(Bounds(receivers=2, capacity=2, messages=2, in_flight=3))
+    found = explore(SearchBounds(receivers=2, capacity=2, messages=2, in_flight=3))
     assert found.ok, found.counterexample
     assert found.complete
     assert found.states > 200_000
@@ -96,13 +102,13 @@ def test_the_checks_are_those_that_the_docs_promise() -> None:
     promised = re.findall(r"^\| (S\d+) \|.*\| yes \|$", text, re.MULTILINE)
     assert promised
     assert {*promised, "L5", "S17", "INVARIANTS", "EXCEPTION", "REDUCTION"} == set(CHECKS)
-    assert set(TURN_CHECKS) < set(CHECKS)
+    assert set(STEP_CHECKS) < set(CHECKS)
 
 
 # What the search leaves out
 
 
-def _states(group: Group) -> list[int]:
+def _states(group: TransitionSystem) -> list[int]:
     order = [group.start]
     seen = {group.start}
     for state in order:
@@ -112,13 +118,13 @@ def _states(group: Group) -> list[int]:
     return order
 
 
-def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[object, ...]]:
+def _seen(bounds: SearchBounds, *, reduced: bool) -> set[tuple[object, ...]]:
     """Return what all members hold, for every state."""
-    group = Group(bounds, reduced=reduced)
+    group = TransitionSystem(bounds, reduced=reduced)
     return {
         tuple(
-            repr(position._sights[local])
-            for position, local in zip(group.positions, group.locals(state), strict=True)
+            repr(position._observations[local])
+            for position, local in zip(group.members, group.locals(state), strict=True)
         )
         for state in _states(group)
     }
@@ -127,7 +133,7 @@ def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[object, ...]]:
 @pytest.mark.parametrize(
     "bounds", [SMALL, PAIR._replace(messages=1), PAIR._replace(capacity=1, messages=1)], ids=str
 )
-def test_the_reductions_leave_nothing_out(bounds: Bounds) -> None:
+def test_the_reductions_leave_nothing_out(bounds: SearchBounds) -> None:
     assert _seen(bounds, reduced=True) == _seen(bounds, reduced=False)
     reduced, full = explore(bounds), explore(bounds, reduced=False)
     assert reduced.ok
@@ -140,16 +146,16 @@ def test_the_reductions_leave_nothing_out(bounds: Bounds) -> None:
 class _Live:
     """A group that lives on while the search restores: the same inputs, an hour between any two of them."""
 
-    def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
-        self.group = Group(bounds, reduced=reduced)
+    def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
+        self.group = TransitionSystem(bounds, reduced=reduced)
         self.locals = [0] * (bounds.receivers + 1)
         self.bounds = bounds
         begun = [bounds.member(me) for me in bounds.members()]
         self.members = [member for member, _ in begun]
-        self.names = Frames(bounds.members())
+        self.names = FrameTable(bounds.members())
         self.flying: list[tuple[int, int]] = []
         for at, (_, ready) in enumerate(begun):
-            self.fly(at, self.group.positions[at].first_frames, ready)
+            self.fly(at, self.group.members[at].first_frames, ready)
         self.now_ns = NOW_NS
 
     def walk(self, rng: Random) -> None:
@@ -158,7 +164,7 @@ class _Live:
         inputs: list[tuple[int, str | tuple[int, int]]] = [
             (self.group.frames.target[pair[0]], pair) for pair in self.arriving()
         ]
-        for at, position in enumerate(self.group.positions):
+        for at, position in enumerate(self.group.members):
             inputs += [(at, name) for name, _ in position.own_steps(self.locals[at])]
         if inputs:
             at, chosen = rng.choice(inputs)
@@ -180,25 +186,25 @@ class _Live:
         return list(links.values())
 
     def own(self, at: int, name: str) -> None:
-        member, position = self.members[at], self.group.positions[at]
+        member, position = self.members[at], self.group.members[at]
         step = dict(position.own_steps(self.locals[at]))[name]
         if name == SUBMIT:
             message = payload(position.submitted(self.locals[at]) + 1)
             ready = member.send([message], self.now_ns, to=self.bounds.to)
         else:
-            assert name in member.armed()
-            ready = member.fire(name, self.now_ns)
+            assert name in member.armed_timers()
+            ready = member.fire_timer(name, self.now_ns)
         self.compare(at, step, ready)
 
     def arrive(self, at: int, pair: tuple[int, int]) -> None:
-        step = self.group.positions[at].on_frame(self.locals[at], pair[0])
+        step = self.group.members[at].on_frame(self.locals[at], pair[0])
         self.compare(at, step, self.members[at].receive(self.names.datagram[pair[1]], self.now_ns))
 
     def compare(self, at: int, step: Any, ready: Ready) -> None:
         assert not step.failures
         self.fly(at, step.sent, ready)
-        seen = Sight.of(self.members[at], A, self.bounds.to)
-        assert seen._replace(voted=0) == self.group.positions[at]._sights[step.after]._replace(
+        seen = StreamObservation.of(self.members[at], A, self.bounds.to)
+        assert seen._replace(voted=0) == self.group.members[at]._observations[step.after]._replace(
             voted=0
         )
         self.locals[at] = step.after
@@ -227,33 +233,35 @@ class _Live:
 @pytest.mark.parametrize(
     "bounds",
     [
-        Bounds(receivers=1, capacity=3, messages=8, ack_threshold=2),
-        Bounds(receivers=2, capacity=2, messages=6),
-        Bounds(receivers=2, capacity=4, messages=9, ack_threshold=3, use_mcast_xmit="always"),
-        Bounds(profile="nakack", receivers=2, capacity=9, messages=20, coordinator="receiver"),
-        Bounds(profile="ordered", receivers=2, messages=6),
-        Bounds(profile="classic", receivers=2, messages=6),
-        Bounds(profile="unicast3", receivers=1, capacity=3, messages=8, forgets=True),
-        Bounds(profile="unicast", receivers=1, capacity=3, messages=8, forgets=True),
-        Bounds(profile="unicast2", receivers=1, capacity=3, messages=8, ack_threshold=2),
+        SearchBounds(receivers=1, capacity=3, messages=8, ack_threshold=2),
+        SearchBounds(receivers=2, capacity=2, messages=6),
+        SearchBounds(receivers=2, capacity=4, messages=9, ack_threshold=3, use_mcast_xmit="always"),
+        SearchBounds(
+            profile="nakack", receivers=2, capacity=9, messages=20, coordinator="receiver"
+        ),
+        SearchBounds(profile="ordered", receivers=2, messages=6),
+        SearchBounds(profile="classic", receivers=2, messages=6),
+        SearchBounds(profile="unicast3", receivers=1, capacity=3, messages=8, forgets=True),
+        SearchBounds(profile="unicast", receivers=1, capacity=3, messages=8, forgets=True),
+        SearchBounds(profile="unicast2", receivers=1, capacity=3, messages=8, ack_threshold=2),
     ],
     ids=str,
 )
 def test_a_member_that_lives_on_does_what_a_restored_one_does(
-    bounds: Bounds, *, reduced: bool
+    bounds: SearchBounds, *, reduced: bool
 ) -> None:
     for seed in range(12):
         live = _Live(bounds, reduced=reduced)
         rng = Random(seed)
         for _ in range(150):
             live.walk(rng)
-        assert live.group.positions[0].submitted(live.locals[0]) > 0
+        assert live.group.members[0].submitted(live.locals[0]) > 0
 
 
 # Planted bugs: each dies by the check that is meant for it, in few steps
 
 
-def _killed(bounds: Bounds, check: str, within: int) -> Exploration:
+def _killed(bounds: SearchBounds, check: str, within: int) -> Exploration:
     found = explore(bounds)
     assert not found.ok
     assert found.counterexample is not None
@@ -296,10 +304,10 @@ def test_purge_at_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    def acknowledge(self: Inbound, context: Context, senders: int = 1) -> None:
+    def acknowledge(self: Inbound, context: ReadyBuilder, senders: int = 1) -> None:
         assert self.window is not None
         self.ack_now = False
-        self.owed.settle(self.window.high)
+        self.ack_scheduler.on_ack_sent(self.window.high)
         context.transmit(
             self.origin, Ack(self.origin, self.window.high, self.config.receive_buffer_bytes)
         )
@@ -310,7 +318,7 @@ def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_take_that_skips_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     def take(original: Any, self: Window, limit: int | None = None) -> list[Run]:
-        if not self.keep and self.stored and not self.next_is_there:
+        if not self.keep_delivered and self.stored and not self.has_next:
             self.skip_to(self.runs[0].first - 1)
         taken: list[Run] = original(self, limit)
         return taken
@@ -324,46 +332,54 @@ def test_ack_that_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
         self._acks[member] = seqno
         return self._raise_minimum()
 
-    monkeypatch.setattr(AckTable, "ack", ack)
+    monkeypatch.setattr(AckTable, "on_ack", ack)
     _killed(SMALL, "S7", 7)
 
 
 def test_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hand_out(original: Any, self: Inbound, run: Run, credit: object, context: Context) -> None:
+    def hand_out(
+        original: Any, self: Inbound, run: Run, credit: object, context: ReadyBuilder
+    ) -> None:
         original(self, run, credit, context)
         if run.first == 2:
             original(self, run, credit, context)
 
-    _patch(monkeypatch, Inbound, "_hand_out", hand_out)
+    _patch(monkeypatch, Inbound, "_deliver_run", hand_out)
     _killed(SMALL, "S2", 4)
 
 
 def test_delivered_and_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hand_out(original: Any, self: Inbound, run: Run, credit: object, context: Context) -> None:
+    def hand_out(
+        original: Any, self: Inbound, run: Run, credit: object, context: ReadyBuilder
+    ) -> None:
         original(self, run, credit, context)
         made_up = Run.of(run.origin, run.last + 1, [payload(run.last + 1)])
         context.deliver(Delivery(run.origin, made_up.first, made_up.last, made_up))
 
-    _patch(monkeypatch, Inbound, "_hand_out", hand_out)
+    _patch(monkeypatch, Inbound, "_deliver_run", hand_out)
     _killed(SMALL, "S1", 2)
 
 
 def test_other_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hand_out(original: Any, self: Inbound, run: Run, credit: object, context: Context) -> None:
+    def hand_out(
+        original: Any, self: Inbound, run: Run, credit: object, context: ReadyBuilder
+    ) -> None:
         original(self, Run.of(run.origin, run.first, [b"?"] * run.count), credit, context)
 
-    _patch(monkeypatch, Inbound, "_hand_out", hand_out)
+    _patch(monkeypatch, Inbound, "_deliver_run", hand_out)
     _killed(SMALL, "S4", 2)
 
 
 def test_window_one_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fixed, "ceiling", lambda self, low, delivered: low + self.capacity + 1)
+    monkeypatch.setattr(
+        FixedWindow, "ceiling", lambda self, low, delivered: low + self.capacity + 1
+    )
     _killed(SMALL, "S6", 3)
 
 
 def test_receiver_that_takes_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def add(original: Any, self: Window, run: Run) -> Any:
-        if not self.keep and run.last == self.low + 2:
+        if not self.keep_delivered and run.last == self.low + 2:
             return original(self, Run.of(run.origin, self.low + 9, [b"?"]))
         return original(self, run)
 
@@ -387,7 +403,9 @@ def test_nak_for_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_repair_that_is_not_exact(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 ) -> None:
-    def on_nak(original: Any, self: Outbound, peer: Address, asked: Any, context: Context) -> None:
+    def on_nak(
+        original: Any, self: Outbound, peer: Address, asked: Any, context: ReadyBuilder
+    ) -> None:
         if changed := change(asked):
             original(self, peer, changed, context)
 
@@ -396,12 +414,12 @@ def test_repair_that_is_not_exact(
 
 
 def test_data_that_is_sent_again_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def announce(original: Any, self: Outbound, context: Context) -> None:
+    def announce(original: Any, self: Outbound, context: ReadyBuilder) -> None:
         original(self, context)
         for run in self.window.runs:
             context.transmit(None, Data(run))
 
-    _patch(monkeypatch, Outbound, "announce", announce)
+    _patch(monkeypatch, Outbound, "announce_tail", announce)
     _killed(SMALL, "S10", 2)
 
 
@@ -415,14 +433,14 @@ def test_exception(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timer_that_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Member, "_arm_gap", lambda self, streams: None)
+    monkeypatch.setattr(Endpoint, "_arm_gap_timer", lambda self, streams: None)
     _killed(SMALL, "INVARIANTS", 3)
 
 
 def test_state_that_no_snapshot_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
 
-    def acknowledge(original: Any, self: Inbound, context: Context, senders: int = 1) -> None:
+    def acknowledge(original: Any, self: Inbound, context: ReadyBuilder, senders: int = 1) -> None:
         calls[0] += 1
         original(self, context, senders)
         if calls[0] % 3 == 0:
@@ -440,10 +458,10 @@ def test_old_news_that_matters_after_all(monkeypatch: pytest.MonkeyPatch) -> Non
         peer: Address,
         seqno: int,
         buffer_bytes: int,
-        context: Context,
+        context: ReadyBuilder,
     ) -> None:
         if seqno < self.acks[peer] and self.window.low == self.window.high == 3:
-            self.tell_start(peer, context)
+            self.send_start(peer, context)
         original(self, peer, seqno, buffer_bytes, context)
 
     _patch(monkeypatch, Outbound, "on_ack", on_ack)
@@ -461,30 +479,30 @@ def _silent(*_: object) -> None:
 
 
 def test_tail_that_is_never_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbound, "announce", _silent)
+    monkeypatch.setattr(Outbound, "announce_tail", _silent)
     found = _killed(SMALL, "L5", 4)
     assert found.counterexample is not None
     assert "no continuation" in found.counterexample.reason
 
 
 def test_tail_whose_timer_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def finish(original: Any, self: Member, touched: Any) -> Ready:
+    def finish(original: Any, self: Endpoint, touched: Any) -> Ready:
         ready: Ready = original(self, touched)
         self._timers.arm("tail", None)
         return ready
 
-    _patch(monkeypatch, Member, "_finish", finish)
+    _patch(monkeypatch, Endpoint, "_finish", finish)
     _killed(SMALL, "L5", 4)
 
 
 def test_receiver_that_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inbound, "ask", _silent)
+    monkeypatch.setattr(Inbound, "send_naks", _silent)
     _killed(SMALL, "L5", 2)
 
 
 def test_sends_that_nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flush(original: Any, self: Outbound, context: Context, reason: str) -> None:
-        if not any(waiting.blocked for waiting in self.queue.waiting()):
+    def flush(original: Any, self: Outbound, context: ReadyBuilder, reason: str) -> None:
+        if not any(waiting.blocked for waiting in self.queue.queued_sends()):
             original(self, context, reason)
 
     _patch(monkeypatch, Outbound, "flush", flush)
@@ -503,19 +521,19 @@ def test_lost_ack_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ack timer alone may fail, for announcements draw every ack that matters; without them it must not."""
 
-    def fire(original: Any, self: Member, name: str) -> None:
+    def fire(original: Any, self: Endpoint, name: str) -> None:
         if name == "ack":
             self._timers.arm(name, None)
-            self._owing = {}
+            self._pending_acks = {}
             for stream in self.inbound.values():
-                stream.owed.settle(0)
+                stream.ack_scheduler.on_ack_sent(0)
         else:
             original(self, name)
 
-    _patch(monkeypatch, Member, "_fire", fire)
+    _patch(monkeypatch, Endpoint, "_fire_timer", fire)
     bounds = SMALL._replace(ack_threshold=2)
     assert explore(bounds).ok
-    monkeypatch.setattr(Outbound, "announce", _silent)
+    monkeypatch.setattr(Outbound, "announce_tail", _silent)
     _killed(bounds, "L5", 3)
 
 
@@ -523,7 +541,7 @@ def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_traps_are_found_with_and_without_reductions(
     monkeypatch: pytest.MonkeyPatch, *, reduced: bool
 ) -> None:
-    monkeypatch.setattr(Inbound, "ask", _silent)
+    monkeypatch.setattr(Inbound, "send_naks", _silent)
     found = explore(SMALL._replace(messages=2), reduced=reduced)
     assert found.complete
     assert found.traps
@@ -531,7 +549,7 @@ def test_traps_are_found_with_and_without_reductions(
     assert found.counterexample.steps == ("submit a1", "drop DATA a1 a->b")
 
 
-def _reaches_goal(group: Group, state: int) -> bool:
+def _reaches_goal(group: TransitionSystem, state: int) -> bool:
     seen, order = {state}, [state]
     for here in order:
         if group.is_goal(here):
@@ -546,9 +564,9 @@ def test_traps_are_exactly_the_states_without_a_way_to_the_goal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counted once more, by a search of its own from each state."""
-    monkeypatch.setattr(Outbound, "announce", _silent)
+    monkeypatch.setattr(Outbound, "announce_tail", _silent)
     bounds = SMALL._replace(messages=2, in_flight=1)
-    group = Group(bounds, reduced=True)
+    group = TransitionSystem(bounds, reduced=True)
     order = _states(group)
     traps = [state for state in order if not _reaches_goal(group, state)]
     assert 0 < len(traps) < len(order)
@@ -559,8 +577,10 @@ def test_traps_are_exactly_the_states_without_a_way_to_the_goal(
 def test_a_story_names_the_frames_that_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search takes a repair for the original, and old acks for none; what it tells has them as they were."""
 
-    def on_data(original: Any, self: Inbound, run: Run, repair: bool, context: Context) -> None:
-        if self.gaps.due_ns is not None:
+    def on_data(
+        original: Any, self: Inbound, run: Run, repair: bool, context: ReadyBuilder
+    ) -> None:
+        if self.loss_detector.due_ns is not None:
             raise KeyError(run.first)
         original(self, run, repair, context)
 

@@ -8,28 +8,28 @@ import pytest
 from gapless.config import Config
 from gapless.identity import Address
 from gapless.profiles import Profile
-from gapless.protocol.ready_builder import Context
-from gapless.protocol.stream.acks import OwedAck
+from gapless.protocol.ready_builder import ReadyBuilder
+from gapless.protocol.stream.acks import AckScheduler
 from gapless.protocol.stream.connections import Connections
 from gapless.protocol.stream.inbound import Inbound
 from gapless.protocol.stream.outbound import Outbound
 from gapless.protocol.stream.stability import Stability
-from gapless.sim.model_check.bounds import FAMILY
-from gapless.sim.model_check.search import Bounds, Group, explore
+from gapless.sim.model_check.bounds import ALL_PROFILES
+from gapless.sim.model_check.search import SearchBounds, TransitionSystem, explore
 from gapless.wire.codec import encode
-from gapless.wire.frames import Data, Gone, Progress, Stable, Tail
+from gapless.wire.frames import Data, Gone, Stable, StreamProgress, Tail
 
-SMALL = Bounds(receivers=1, capacity=2, messages=2, in_flight=2)
-THREE = Bounds(receivers=1, capacity=2, messages=3, in_flight=3)
-PAIR = Bounds(receivers=2, capacity=2, messages=1, in_flight=2)
+SMALL = SearchBounds(receivers=1, capacity=2, messages=2, in_flight=2)
+THREE = SearchBounds(receivers=1, capacity=2, messages=3, in_flight=3)
+PAIR = SearchBounds(receivers=2, capacity=2, messages=1, in_flight=2)
 CONNECTIONS = ("unicast3", "unicast", "unicast2")
 
 
-def _name(bounds: Bounds) -> str:
+def _name(bounds: SearchBounds) -> str:
     changed = {
         key: value
         for key, value in bounds._asdict().items()
-        if value != Bounds._field_defaults[key]
+        if value != SearchBounds._field_defaults[key]
     }
     return " ".join(f"{key}={value}" for key, value in changed.items())
 
@@ -37,9 +37,9 @@ def _name(bounds: Bounds) -> str:
 # Every profile passes
 
 
-@pytest.mark.parametrize("profile", FAMILY)
+@pytest.mark.parametrize("profile", ALL_PROFILES)
 @pytest.mark.parametrize("bounds", [SMALL, THREE, THREE._replace(capacity=1), PAIR], ids=_name)
-def test_the_profile_passes(profile: str, bounds: Bounds) -> None:
+def test_the_profile_passes(profile: str, bounds: SearchBounds) -> None:
     found = explore(bounds._replace(profile=profile))
     assert found.ok, found.counterexample
     assert found.complete
@@ -62,20 +62,20 @@ def test_the_profile_passes(profile: str, bounds: Bounds) -> None:
         *(SMALL._replace(profile=profile, messages=3, ack_threshold=2) for profile in CONNECTIONS),
         *(SMALL._replace(profile=profile, forgets=True) for profile in CONNECTIONS),
         SMALL._replace(profile="unicast3", messages=3, forgets=True, ack_threshold=2),
-        *(SMALL._replace(profile=profile, acknowledged=True) for profile in FAMILY),
+        *(SMALL._replace(profile=profile, acknowledged=True) for profile in ALL_PROFILES),
         PAIR._replace(profile="classic", acknowledged=True),
     ],
     ids=_name,
 )
-def test_the_profile_passes_with_what_else_it_has(bounds: Bounds) -> None:
+def test_the_profile_passes_with_what_else_it_has(bounds: SearchBounds) -> None:
     found = explore(bounds)
     assert found.ok, found.counterexample
     assert found.complete
 
 
-def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[str, ...]]:
+def _seen(bounds: SearchBounds, *, reduced: bool) -> set[tuple[str, ...]]:
     """Return what all members hold, for every state."""
-    group = Group(bounds, reduced=reduced)
+    group = TransitionSystem(bounds, reduced=reduced)
     order, known = [group.start], {group.start}
     for state in order:
         new = {after for after, *_ in group.moves(state)} - known
@@ -83,8 +83,8 @@ def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[str, ...]]:
         order += new
     return {
         tuple(
-            repr(position._sights[local]._replace(voted=0))
-            for position, local in zip(group.positions, group.locals(state), strict=True)
+            repr(position._observations[local]._replace(voted=0))
+            for position, local in zip(group.members, group.locals(state), strict=True)
         )
         for state in order
     }
@@ -93,19 +93,19 @@ def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize(
     "bounds",
     [
-        *(SMALL._replace(profile=profile) for profile in FAMILY),
+        *(SMALL._replace(profile=profile) for profile in ALL_PROFILES),
         *(SMALL._replace(profile=profile, forgets=True) for profile in CONNECTIONS),
         PAIR._replace(profile="nakack", coordinator="receiver"),
     ],
     ids=_name,
 )
-def test_the_reductions_leave_nothing_out(bounds: Bounds) -> None:
+def test_the_reductions_leave_nothing_out(bounds: SearchBounds) -> None:
     assert _seen(bounds, reduced=True) == _seen(bounds, reduced=False)
     assert explore(bounds, reduced=False).ok
 
 
 def test_links_that_keep_their_order_neither_lose_nor_repeat() -> None:
-    group = Group(THREE._replace(profile="ordered", in_flight=1), reduced=True)
+    group = TransitionSystem(THREE._replace(profile="ordered", in_flight=1), reduced=True)
     order, known = [group.start], {group.start}
     verbs: set[str] = set()
     for state in order:
@@ -122,7 +122,7 @@ def test_links_that_keep_their_order_neither_lose_nor_repeat() -> None:
 # Planted bugs
 
 
-def _killed(bounds: Bounds, checks: str, within: int) -> None:
+def _killed(bounds: SearchBounds, checks: str, within: int) -> None:
     found = explore(bounds)
     assert found.counterexample is not None, "not found"
     assert found.counterexample.check in checks.split(), found.counterexample
@@ -151,7 +151,7 @@ SIDES = pytest.mark.parametrize("coordinator", ["sender", "receiver"])
 @STABLE
 @pytest.mark.behaviour("N7-19")
 def test_purge_before_it_is_stable(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    def release(original: Any, self: Outbound, context: Context, reason: str) -> None:
+    def release(original: Any, self: Outbound, context: ReadyBuilder, reason: str) -> None:
         self.stable = self.window.delivered
         original(self, context, reason)
 
@@ -164,14 +164,14 @@ def test_purge_before_it_is_stable(monkeypatch: pytest.MonkeyPatch, profile: str
 def test_stable_although_not_everybody_has_voted(
     monkeypatch: pytest.MonkeyPatch, profile: str, coordinator: Any
 ) -> None:
-    def risen(original: Any, self: Stability, moved: Any) -> list[Progress]:
+    def risen(original: Any, self: Stability, moved: Any) -> list[StreamProgress]:
         for origin in moved:
             if all(origin in table for table in self._votes.values()):
                 self._lagging[origin] = 0
-        fresh: list[Progress] = original(self, moved)
+        fresh: list[StreamProgress] = original(self, moved)
         return fresh
 
-    _patch(monkeypatch, Stability, "_risen", risen)
+    _patch(monkeypatch, Stability, "_advance_stable", risen)
     _killed(PAIR._replace(profile=profile, coordinator=coordinator), "S8 S9", 15)
 
 
@@ -180,7 +180,7 @@ def test_stable_although_not_everybody_has_voted(
 def test_vote_for_what_has_merely_been_received(
     monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    def vote(original: Any, self: Stability, digest: Any, context: Context) -> Any:
+    def vote(original: Any, self: Stability, digest: Any, context: ReadyBuilder) -> Any:
         seen = {origin: marks._replace(delivered=marks.high) for origin, marks in digest.items()}
         return original(self, seen, context)
 
@@ -196,25 +196,25 @@ def test_lost_stability_message_that_is_not_told_again(
     monkeypatch: pytest.MonkeyPatch, profile: str, coordinator: Any
 ) -> None:
     def tell(
-        original: Any, self: Stability, to: Address | None, progress: Any, context: Context
+        original: Any, self: Stability, to: Address | None, progress: Any, context: ReadyBuilder
     ) -> None:
         if to is None:
             original(self, to, progress, context)
 
-    _patch(monkeypatch, Stability, "_tell", tell)
+    _patch(monkeypatch, Stability, "_send_stable", tell)
     _killed(SMALL._replace(profile=profile, coordinator=coordinator), "L5", 6)
 
 
 @STABLE
 def test_nobody_votes(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    monkeypatch.setattr(Stability, "received", lambda *_: False)
-    monkeypatch.setattr(Stability, "plan", _silent)
+    monkeypatch.setattr(Stability, "on_delivered", lambda *_: False)
+    monkeypatch.setattr(Stability, "schedule_vote", _silent)
     _killed(SMALL._replace(profile=profile), "L5", 1)
 
 
 @pytest.mark.parametrize("profile", ["nakack", "classic"])
 def test_a_lost_vote_is_not_repeated(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    monkeypatch.setattr(Stability, "plan", _silent)
+    monkeypatch.setattr(Stability, "schedule_vote", _silent)
     _killed(SMALL._replace(profile=profile), "L5", 4)
 
 
@@ -232,7 +232,7 @@ def test_acknowledged_although_not_everybody_has_it(
 
 
 def test_a_holder_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inbound, "answer", _silent)
+    monkeypatch.setattr(Inbound, "on_nak", _silent)
     _killed(PAIR._replace(profile="nakack", any_holder=True), "S10", 7)
 
 
@@ -255,12 +255,12 @@ def test_any_message_opens_a_connection(monkeypatch: pytest.MonkeyPatch, profile
         self: Connections,
         sender: Address,
         frame: Data | Tail | Gone,
-        context: Context,
+        context: ReadyBuilder,
     ) -> Any:
         opened = frame._replace(first=True) if isinstance(frame, Data) else frame
         return original(self, sender, opened, context)
 
-    _patch(monkeypatch, Connections, "_meet", meet)
+    _patch(monkeypatch, Connections, "_on_other_epoch", meet)
     _killed(SMALL._replace(profile=profile), "S3", 4)
 
 
@@ -276,7 +276,7 @@ def test_a_removed_connection_whose_end_is_forgotten(
 
     bounds = SMALL._replace(profile=profile, forgets=True)
     assert explore(bounds).ok
-    _patch(monkeypatch, Connections, "_remember", remember)
+    _patch(monkeypatch, Connections, "_add_tombstone", remember)
     _killed(bounds, "S2 S3 S7", 6)
 
 
@@ -291,7 +291,7 @@ def test_nobody_answers_the_question_for_the_first_message(
 
 @pytest.mark.parametrize("profile", ["unicast3", "unicast"])
 def test_nothing_is_sent_again(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    monkeypatch.setattr(Outbound, "_see_to_the_end", _silent)
+    monkeypatch.setattr(Outbound, "_probe_tail", _silent)
     _killed(SMALL._replace(profile=profile), "L5 S10", 3)
 
 
@@ -301,13 +301,13 @@ def test_everything_is_sent_again_where_the_last_message_would_do(
     def resend(original: Any, self: Outbound, first: int, *rest: Any) -> None:
         original(self, self.window.low + 1, *rest)
 
-    _patch(monkeypatch, Outbound, "_resend", resend)
+    _patch(monkeypatch, Outbound, "_retransmit", resend)
     _killed(SMALL._replace(profile="unicast3"), "S10", 4)
 
 
 @pytest.mark.parametrize("profile", ["unicast3", "unicast"])
 def test_a_duplicate_draws_no_ack(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    monkeypatch.setattr(OwedAck, "again", _silent)
+    monkeypatch.setattr(AckScheduler, "on_duplicate", _silent)
     _killed(SMALL._replace(profile=profile), "L5", 6)
 
 
@@ -328,9 +328,9 @@ def test_a_receiver_that_asks_where_nobody_is_to(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stability_message_is_counted_as_what_it_says() -> None:
-    group = Group(SMALL._replace(profile="nakack"), reduced=True)
+    group = TransitionSystem(SMALL._replace(profile="nakack"), reduced=True)
     a, b = SMALL.members()
-    datagram = encode(group.positions[1]._member.group, a, [Stable(a, 1, (Progress(a, 1, 1),))])
+    datagram = encode(group.members[1]._member.group, a, [Stable(a, 1, (StreamProgress(a, 1, 1),))])
     frame = group.frames.number(b, datagram)
     assert (group.frames.claim[frame], group.frames.stable[frame]) == (0, 1)
     assert group.frames.name(frame) == "STABLE a0..1 a->b"

@@ -14,19 +14,19 @@ from gapless.faults.faults import (
     FORGED,
     INTACT,
     BurstLoss,
-    Chain,
-    Clock,
     Clog,
     Copy,
     Corrupt,
     Crossing,
     Delay,
+    DriftingClock,
     Duplicate,
     Fault,
+    FaultChain,
     Foreign,
     Garbage,
-    Hold,
     LateTimers,
+    LongHold,
     Loss,
     Partition,
     Refuse,
@@ -140,7 +140,7 @@ def test_delay_has_a_floor_a_mean_and_a_bound() -> None:
 
 def test_hold_holds_no_more_than_it_may() -> None:
     delays = Counter(
-        copies[0].delay_ns for copies in outcomes(Hold(Random(1), 0.1, 10 * NS_PER_S, most=3))
+        copies[0].delay_ns for copies in outcomes(LongHold(Random(1), 0.1, 10 * NS_PER_S, most=3))
     )
     assert delays == {0: 1997, 10 * NS_PER_S: 3}
 
@@ -275,7 +275,7 @@ def test_coalesced_timers_fire_at_multiples() -> None:
 
 @pytest.mark.parametrize("drift_ppm", [0, 50_000, -50_000, 7])
 def test_a_clock_is_read_and_reckoned_back(drift_ppm: int) -> None:
-    clock = Clock(123, drift_ppm)
+    clock = DriftingClock(123, drift_ppm)
     for true_ns in (0, 1, 999, NS_PER_S, 59 * NS_PER_S + 1):
         local_ns = clock.local_ns(true_ns)
         found_ns = clock.true_ns(local_ns)
@@ -289,11 +289,12 @@ def test_a_clock_is_read_and_reckoned_back(drift_ppm: int) -> None:
 
 
 def test_a_chain_counts_who_struck_and_ends_with_the_calm() -> None:
-    chain = Chain(
-        [Delay(Random(1), 5, 0), Loss(Random(1), [1.0]), Hold(Random(1), 1.0, 1, 1)], until_ns=100
+    chain = FaultChain(
+        [Delay(Random(1), 5, 0), Loss(Random(1), [1.0]), LongHold(Random(1), 1.0, 1, 1)],
+        until_ns=100,
     )
     assert chain.cross(crossing(), 1, 99) == ([], "delay+loss")
-    assert chain.struck == {"delay": 1, "loss": 1, "hold": 0}
+    assert chain.strike_counts == {"delay": 1, "loss": 1, "hold": 0}
     assert chain.cross(crossing(), 1, 100) == ([Copy(1, DATAGRAM)], "")
 
 

@@ -7,12 +7,20 @@ import pytest
 
 from gapless.config import Config
 from gapless.protocol.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
-from gapless.sim import Group, World
-from gapless.sim.scenario.actions import Install, Learn, Note, Script, Send, Start, opening
-from gapless.sim.scenario.frame_pattern import Pattern
+from gapless.sim import SimulatedGroup, World
+from gapless.sim.scenario.actions import (
+    ApplyDigest,
+    Install,
+    SaveDigest,
+    Script,
+    Send,
+    Start,
+    initial_actions,
+)
+from gapless.sim.scenario.frame_pattern import FramePattern
 from gapless.units import NS_PER_MS
 
-Make = Callable[..., Group]
+Make = Callable[..., SimulatedGroup]
 
 
 def numbered(count: int) -> list[bytes]:
@@ -381,16 +389,16 @@ def test_n4_36_a_digest_without_a_view_starts_the_streams(
     names = ("a", "b", "c")
     script = Script(
         actions=[
-            *opening(("a", "b")),
+            *initial_actions(("a", "b")),
             Send(1, "a", (b"before",)),
-            Note(50 * NS_PER_MS, "b", "k"),
+            SaveDigest(50 * NS_PER_MS, "b", "k"),
             Start(60 * NS_PER_MS, "c"),
             *(Install(60 * NS_PER_MS, name, 2, names) for name in names),
-            Learn(60 * NS_PER_MS, "c", "k"),
+            ApplyDigest(60 * NS_PER_MS, "c", "k"),
             Send(61 * NS_PER_MS, "a", (b"after",)),
         ]
     )
-    world = gapless_world(Config(), script, keep=True, trace=True)
+    world = gapless_world(Config(), script, keep_payloads=True, trace=True)
     world.run()
     assert world.hosts["c"].received == {"a": [b"after"]}
 
@@ -436,7 +444,7 @@ def test_one_way_only_is_a_partition_too(gapless_group: Make) -> None:
 
 def test_m16_a_slow_reader_slows_the_sender(gapless_group: Make) -> None:
     group = gapless_group(2, capacity=4, max_unconsumed=2, loopback=False)
-    group.b.reads("10ms")
+    group.b.set_read_delay("10ms")
     group.a.send(*numbered(12))
     group.run_for("5ms")
     assert group.b.received == {"a": numbered(2)}
@@ -461,9 +469,9 @@ def test_a_member_that_stood_still_catches_up(gapless_group: Make) -> None:
 
 
 def test_a_broken_promise_fails_with_the_diagram() -> None:
-    group = Group(2)
+    group = SimulatedGroup(2)
     group.a.send(b"x")
-    group.world.judge.report("S1", "planted")
+    group.world.oracle.report("S1", "planted")
     with pytest.raises(AssertionError, match=r"S1 at(.|\n)*DATA a1"):
         group.settle()
 
@@ -481,7 +489,7 @@ def test_a_story_is_a_script_that_can_be_played_again(
     group.resume("c")
     group.restart("b")
     group.settle()
-    world = gapless_world(group.config, group.script(), keep=True)
+    world = gapless_world(group.config, group.script(), keep_payloads=True)
     world.run()
     assert {name: host.received for name, host in world.hosts.items()} == {
         node.name: node.received for node in group
@@ -514,4 +522,4 @@ def test_members_are_found_by_name(gapless_group: Make) -> None:
 @pytest.mark.parametrize("text", ["", "DATA a->", "data 1", "FOO 1 a->b", "DATA 1 a->b #x"])
 def test_what_is_no_pattern_is_said_so(text: str) -> None:
     with pytest.raises(ValueError, match="no pattern of frames"):
-        Pattern.parse(text)
+        FramePattern.parse(text)

@@ -6,49 +6,51 @@ import pytest
 
 from gapless.sim.joins import (
     DELAY_NS,
-    SMALL,
-    JoinsRow,
-    Setting,
+    SMALL_CAPACITY,
+    JoinParameters,
+    JoinResult,
     join_under_load,
-    run_setting,
-    settings,
+    parameter_grid,
+    run_trial,
 )
 from gapless.sim.mutants.runner import planted
 from gapless.sim.mutants.stream_mutants import Mutant
 from gapless.units import NS_PER_MS, NS_PER_S
 
 LATE_NS = 600 * NS_PER_MS
-FEW = Setting(LATE_NS, joins=2, members=3)
+FEW = JoinParameters(LATE_NS, joins=2, members=3)
 
 
-def with_bugs(setting: Setting, *bugs: tuple[str, str, str]) -> JoinsRow:
+def with_bugs(setting: JoinParameters, *bugs: tuple[str, str, str]) -> JoinResult:
     with ExitStack() as stack:
         for target, old, new in bugs:
             stack.enter_context(planted(Mutant("planted here", "", target, old, new)))
-        return run_setting(setting)
+        return run_trial(setting)
 
 
 @pytest.mark.behaviour("P-01", "I-22")
 @pytest.mark.parametrize("late_ns", [NS_PER_S // 10, LATE_NS, 2 * NS_PER_S])
 def test_a_sender_at_full_speed_never_waits_for_a_joiner(late_ns: int) -> None:
-    row = run_setting(Setting(late_ns, joins=3))
+    row = run_trial(JoinParameters(late_ns, joins=3))
     assert row.ok, row
     assert (row.joins, row.stuck, row.lost, row.before_view) == (3, 0, 0, 0)
     assert row.pause_ns <= row.baseline_ns + 2 * DELAY_NS, "a join costs no more than a round trip"
     assert len(row.join_ns) == 3
     # Two views have to come: to the joiner, then to the sender.
     assert 2 * late_ns <= row.join_ns[0] <= 2 * late_ns + NS_PER_S
-    assert row.sent > 3 * SMALL * row.simulated_ns // NS_PER_S, "the window was full all the time"
+    assert row.sent > 3 * SMALL_CAPACITY * row.simulated_ns // NS_PER_S, (
+        "the window was full all the time"
+    )
 
 
 def test_with_loss() -> None:
-    row = run_setting(Setting(LATE_NS, joins=3, loss_percent=5.0))
+    row = run_trial(JoinParameters(LATE_NS, joins=3, loss_percent=5.0))
     assert row.ok, row
     assert row.joins == 3
 
 
 def test_at_a_pace_with_a_large_window() -> None:
-    row = run_setting(Setting(LATE_NS, joins=2, capacity=16384, pace_ns=10 * NS_PER_MS))
+    row = run_trial(JoinParameters(LATE_NS, joins=2, capacity=16384, pace_ns=10 * NS_PER_MS))
     assert row.ok, row
     assert row.pause_ns == row.baseline_ns == 10 * NS_PER_MS, (
         "a sender that has room keeps its pace"
@@ -83,8 +85,8 @@ def test_a_wrong_start_alone_is_mended() -> None:
 def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
     bug = (
         "gapless.protocol.stream.outbound:Outbound.install",
-        "self.release(context, ",
-        "self.acks.adjust([member for member in members if member.node <= 3], high)\n        self.release(context, ",
+        "self.release(out, ",
+        "self.acks.set_members([member for member in members if member.node <= 3], high)\n        self.release(out, ",
     )
     row = with_bugs(FEW._replace(loss_percent=5.0), bug)
     assert row.lost > 0
@@ -94,8 +96,8 @@ def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
 def test_a_joiner_that_begins_with_whatever_comes_is_seen() -> None:
     bug = (
         "gapless.protocol.stream.inbound:Inbound.on_data",
-        "            self._keep_early(run, repair, context)\n            return\n",
-        "            self.begin(run.first - 1, context)\n            window = self.window\n",
+        "            self._buffer_before_start(run, repair, out)\n            return\n",
+        "            self.open_at(run.first - 1, out)\n            window = self.window\n",
     )
     row = with_bugs(FEW, bug)
     assert row.before_view > 0
@@ -103,13 +105,13 @@ def test_a_joiner_that_begins_with_whatever_comes_is_seen() -> None:
 
 
 def test_the_rows_of_the_experiment() -> None:
-    rows = settings(joins=20)
+    rows = parameter_grid(joins=20)
     assert [row.view_delay_ns / NS_PER_S for row in rows if not row.loss_percent] == [
         0.1,
         0.6,
         2.0,
     ] * 2
-    assert {row.capacity for row in rows} == {SMALL, 16384}
+    assert {row.capacity for row in rows} == {SMALL_CAPACITY, 16384}
     assert {row.joins for row in rows} == {20}
     assert sum(1 for row in rows if row.loss_percent == 5.0) == 1
 
@@ -120,4 +122,4 @@ def test_workers_do_not_change_the_numbers() -> None:
     alone = join_under_load(small, progress=told.append)
     assert told == [1, 2]
     assert join_under_load(small, workers=2) == alone
-    assert run_setting(small[1]._replace(seed=2)) != alone[1]
+    assert run_trial(small[1]._replace(seed=2)) != alone[1]

@@ -7,7 +7,7 @@ from gapless.sim import simulate
 from gapless.sim.scenario.actions import (
     Crash,
     Leave,
-    Mark,
+    PartitionChange,
     Pause,
     Resume,
     Script,
@@ -15,7 +15,7 @@ from gapless.sim.scenario.actions import (
     Start,
     payload,
 )
-from gapless.sim.world.application import Application
+from gapless.sim.world.application import SimulatedApplication
 from gapless.sim.world.process_model import pause_lengths_ns
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_MS
@@ -41,7 +41,7 @@ def world_of(*actions: tuple[object, ...], calm_ms: int = 1000, **knobs: object)
     made = [kind(at_ms * NS_PER_MS, who, *rest) for kind, at_ms, who, *rest in actions]  # type: ignore[operator]
     made.sort(key=lambda action: action.at_ns)
     script = Script(1, NS_PER_MS, calm_ms * NS_PER_MS, actions=made, membership=True)
-    return World(Config.make(**{**KNOBS, **knobs}), script, keep=True)
+    return World(Config.make(**{**KNOBS, **knobs}), script, keep_payloads=True)
 
 
 def sends(who: str, first_ms: int, count: int, every_ms: int = 10) -> list[tuple[object, ...]]:
@@ -50,7 +50,7 @@ def sends(who: str, first_ms: int, count: int, every_ms: int = 10) -> list[tuple
 
 def played(world: World) -> World:
     world.run()
-    assert world.judge.violations == []
+    assert world.oracle.violations == []
     return world
 
 
@@ -59,7 +59,7 @@ def views(world: World) -> dict[str, tuple[str, ...]]:
     found = {}
     for host in world.hosts.values():
         if host.member is not None and host.member.view is not None:
-            found[host.life_name] = tuple(
+            found[host.incarnation_name] = tuple(
                 world._name(member) for member in host.member.view.members
             )
     return found
@@ -111,7 +111,7 @@ def test_one_that_stood_still_for_too_long_is_expelled_and_comes_back() -> None:
     ]
     world = played(world_of(*actions, calm_ms=2500))
     assert set(views(world)) == {"a", "b'", "c"}
-    assert not world.judge.gentle
+    assert not world.oracle.only_short_pauses
 
 
 def test_a_short_pause_is_no_reason_to_expel() -> None:
@@ -124,8 +124,8 @@ def test_a_short_pause_is_no_reason_to_expel() -> None:
     ]
     world = played(world_of(*actions))
     assert set(views(world)) == {"a", "b", "c"}
-    assert world.judge.gentle
-    assert not world.judge.calm
+    assert world.oracle.only_short_pauses
+    assert not world.oracle.fault_free
 
 
 def test_who_leaves_has_said_everything() -> None:
@@ -156,15 +156,15 @@ def test_a_partition_ends_in_one_group(kind: str) -> None:
     starts = [(Start, 10 * at, name) for at, name in enumerate("abcd")]
     actions = [
         *starts,
-        (Mark, 500, "a,b", kind),
-        (Mark, 2500, "a,b", "heal"),
+        (PartitionChange, 500, "a,b", kind),
+        (PartitionChange, 2500, "a,b", "heal"),
         *sends("a", 450, 30),
         *sends("d", 450, 30),
     ]
     world = played(world_of(*actions, calm_ms=2500))
     assert len(set(views(world).values())) == 1
     assert len(views(world)) == 4
-    assert world.network.chain.struck["partition"] > 0
+    assert world.network.chain.strike_counts["partition"] > 0
 
 
 def test_a_durable_member_gets_what_follows_its_last_ack() -> None:
@@ -197,18 +197,18 @@ def test_state_and_what_follows_it_are_everything() -> None:
     world = played(
         world_of(*starts, *sends("a", 300, 60), *sends("b", 303, 60), (Start, 500, "c", "", True))
     )
-    handed = [host.application.handed for host in world.hosts.values()]
+    handed = [host.application.applied for host in world.hosts.values()]
     assert handed[0] == handed[1] == handed[2]
     assert 0 < len(world.hosts["c"].received["a"]) < 60
 
 
 def test_the_application_saves_and_loads() -> None:
     world = played(world_of((Start, 0, "a"), *sends("a", 300, 3)))
-    before, after = world.hosts["a"].application, Application()
-    state = before.save("a", 1000)
+    before, after = world.hosts["a"].application, SimulatedApplication()
+    state = before.serialize("a", 1000)
     after.load(state)
     assert len(state) >= 1000
-    assert after.handed == before.handed != {}
+    assert after.applied == before.applied != {}
 
 
 def test_pauses_are_measured() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.protocol.stream.window import Fixed
-from gapless.sim.checkers.stream_safety import CHECKS
-from gapless.sim.mutants.runner import MUTANTS, hunt, hunt_all, named, planted
+from gapless.protocol.stream.window import FixedWindow
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.mutants.runner import MUTANTS, hunt, hunt_all, mutant_by_name, planted
 from gapless.sim.mutants.stream_mutants import Mutant
-from gapless.sim.oracle.oracle import Violation
+from gapless.sim.oracle.oracle import InvariantViolation
 from gapless.sim.runner import simulate
-from gapless.sim.swarm.profile_draw import FAMILY
+from gapless.sim.swarm.profile_draw import ALL_PROFILES
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 MOST_SEEDS = 60
@@ -23,7 +23,7 @@ MOST_SEEDS = 60
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_checks_catch(mutant: Mutant) -> None:
     verdict = hunt(mutant, MOST_SEEDS)
-    assert verdict.check in {check.name for check in CHECKS}, (
+    assert verdict.check in {check.id for check in CHECKERS}, (
         f"survived {MOST_SEEDS} seeds: {mutant.bug}"
     )
 
@@ -33,20 +33,20 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_every_profile_has_some() -> None:
-    assert {mutant.profile for mutant in MUTANTS} == {"", *FAMILY}
+    assert {mutant.profile for mutant in MUTANTS} == {"", *ALL_PROFILES}
 
 
 def test_a_planted_bug_goes_away_again() -> None:
-    mutant = named("ceiling+1")
-    original = inspect.getattr_static(Fixed, "ceiling")
+    mutant = mutant_by_name("ceiling+1")
+    original = inspect.getattr_static(FixedWindow, "ceiling")
     with planted(mutant):
-        assert Fixed(4).ceiling(0, 0) == 5
-    assert inspect.getattr_static(Fixed, "ceiling") is original
-    assert Fixed(4).ceiling(0, 0) == 4
+        assert FixedWindow(4).ceiling(0, 0) == 5
+    assert inspect.getattr_static(FixedWindow, "ceiling") is original
+    assert FixedWindow(4).ceiling(0, 0) == 4
 
 
 def test_a_mutant_whose_text_is_gone_says_so() -> None:
-    stale = named("ceiling+1")._replace(old="not in the source")
+    stale = mutant_by_name("ceiling+1")._replace(old="not in the source")
     with pytest.raises(LocalProtocolError, match="0 times"), planted(stale):
         pass
 
@@ -60,13 +60,13 @@ def test_every_bug_can_be_planted(mutant: Mutant) -> None:
 
 def test_a_planted_bug_breaks_nothing_else() -> None:
     """A method that is changed still finds the class above its own."""
-    with planted(named("leaves in a hurry")):
-        assert simulate(0, membership=True, hasty=True).ok
+    with planted(mutant_by_name("leaves in a hurry")):
+        assert simulate(0, membership=True, fail_fast=True).ok
 
 
 def test_an_unknown_name_lists_the_choices() -> None:
     with pytest.raises(LocalProtocolError, match="take over a gap"):
-        named("nobody")
+        mutant_by_name("nobody")
 
 
 def test_a_harmless_change_survives() -> None:
@@ -74,7 +74,7 @@ def test_a_harmless_change_survives() -> None:
     harmless = Mutant(
         "harmless",
         "no bug",
-        "gapless.protocol.stream.window:Fixed.ceiling",
+        "gapless.protocol.stream.window:FixedWindow.ceiling",
         "low + self.capacity",
         "self.capacity + low",
     )
@@ -84,9 +84,9 @@ def test_a_harmless_change_survives() -> None:
 
 def test_a_seed_that_fails_by_itself_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = simulate(0)
-    failed.violations.append(Violation("S3", 0, "a", "broken"))
+    failed.violations.append(InvariantViolation("S3", 0, "a", "broken"))
     monkeypatch.setattr("gapless.sim.mutants.runner.simulate", lambda seed, **options: failed)
-    assert hunt(named("ceiling+1"), 3).check == ""
+    assert hunt(mutant_by_name("ceiling+1"), 3).check == ""
 
 
 def test_the_page_lists_every_planted_bug() -> None:

@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from gapless.faults.frame_names import KINDS, FrameName, kind_of, label_of, life_name
-from gapless.identity import Address, Place, ViewId
-from gapless.sim.scenario.diagram import say_frame
+from gapless.faults.frame_names import KINDS, FrameName, incarnation_name, kind_of, label_of
+from gapless.identity import Address, RosterEntry, ViewId
+from gapless.sim.scenario.diagram import format_frame
 from gapless.wire import Datagram, Frame
 from gapless.wire.frames import (
     Alive,
@@ -17,11 +17,11 @@ from gapless.wire.frames import (
     MergeAsk,
     MergeReply,
     NewView,
-    Progress,
     StateAsk,
     StateChunk,
     StateOffer,
     StatePull,
+    StreamProgress,
     Suspect,
 )
 from tests.sim.courts import A as COURT_A, B as COURT_B, Court, says
@@ -31,13 +31,13 @@ A, B = Address(1, 1), Address(2, 2)
 VIEW, BEFORE = ViewId(7, A), ViewId(6, B)
 
 SAID: list[tuple[Frame, str]] = [
-    (Join(Place(A, "anna"), relay=True), "a as anna, pass it on"),
-    (Join(Place(B)), "b'"),
+    (Join(RosterEntry(A, "anna"), relay=True), "a as anna, pass it on"),
+    (Join(RosterEntry(B)), "b'"),
     (Leave(A), "a"),
-    (Alive(A, None, you=False, answer=True), "a in no view, and you?"),
-    (Alive(A, VIEW, you=True), "a in view 7 with you"),
+    (Alive(A, None, includes_receiver=False, reply_wanted=True), "a in no view, and you?"),
+    (Alive(A, VIEW, includes_receiver=True), "a in view 7 with you"),
     (Suspect(A, (B, Address(3, 1))), "a misses b' c"),
-    (Suspect(A, (B,), pins=True), "a is pinned by b'"),
+    (Suspect(A, (B,), slow_receivers=True), "a is pinned by b'"),
     (NewView(A, VIEW, BEFORE, 1, 3, b"x"), "a view 7 after 6, part 2 of 3"),
     (NewView(A, VIEW, None, 0, 1, b"x"), "a view 7, part 1 of 1"),
     (AskView(A), "a"),
@@ -45,7 +45,7 @@ SAID: list[tuple[Frame, str]] = [
     (Beacon(A, VIEW, ()), "a view 7: hears nobody"),
     (MergeAsk(A, 0x2A), "a merge 2a"),
     (MergeReply(A, 0x2A, VIEW, willing=False), "a merge 2a: no, view 7"),
-    (StateAsk(A, 1, (Progress(A, 4, 5), Progress(B, 6, 7))), "a behind a4 b'6"),
+    (StateAsk(A, 1, (StreamProgress(A, 4, 5), StreamProgress(B, 6, 7))), "a behind a4 b'6"),
     (StateAsk(A, 1, ()), "a behind nothing"),
     (StateOffer(A, 1, 0, 2, b"x"), "a part 1 of 2"),
     (StatePull(A, 1, 10, 20), "a 20 bytes from 10 on"),
@@ -56,7 +56,7 @@ SAID: list[tuple[Frame, str]] = [
 
 @pytest.mark.parametrize(("frame", "words"), SAID, ids=[words for _, words in SAID])
 def test_the_story_says_what_a_frame_says_of_the_group(frame: Frame, words: str) -> None:
-    assert say_frame(frame) == f"{kind_of(frame)} {words}"
+    assert format_frame(frame) == f"{kind_of(frame)} {words}"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_frame_has_a_name_that_can_be_read_again(frame: Frame) -> None:
     name = FrameName(*label, "a", "b", 3)
     assert FrameName.parse(str(name)) == name
     assert label.kind in KINDS
-    assert say_frame(frame).startswith(label.kind)
+    assert format_frame(frame).startswith(label.kind)
 
 
 def test_no_two_kinds_share_a_word() -> None:
@@ -77,7 +77,7 @@ def test_no_two_kinds_share_a_word() -> None:
 
 
 def test_a_roster_is_named_by_its_view_and_its_maker() -> None:
-    label = label_of(Datagram(1, A, (NewView(B, VIEW, None, 0, 1, b"x"),)), life_name)
+    label = label_of(Datagram(1, A, (NewView(B, VIEW, None, 0, 1, b"x"),)), incarnation_name)
     assert label[1:] == ("b'", 7, 7)
 
 

@@ -8,13 +8,13 @@ from hypothesis import given, strategies as st
 from gapless.faults.faults import (
     INTACT,
     BurstLoss,
-    Chain,
     Copy,
     Corrupt,
     Crossing,
     Delay,
     Duplicate,
     Fault,
+    FaultChain,
     Foreign,
     Garbage,
     Loss,
@@ -25,15 +25,15 @@ from gapless.faults.faults import (
 from gapless.faults.frame_names import (
     FrameName,
     Label,
+    incarnation_address,
+    incarnation_name,
     label_of,
-    life_address,
-    life_name,
     node_name,
     node_number,
 )
 from gapless.identity import Address
 from gapless.run import Run
-from gapless.sim.world.network import Books, Network, Parcel
+from gapless.sim.world.network import CopyInFlight, LinkCounters, SimulatedNetwork
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail, encode
 
 A, B = Address(1, 1), Address(2, 1)
@@ -62,25 +62,27 @@ def every_fault(seed: int) -> list[Fault]:
     arrive=st.lists(st.sampled_from(["arrive", "drop", "fly"]), min_size=60),
 )
 def test_the_books_balance_at_every_moment(seed: int, arrive: list[str]) -> None:
-    network = Network(Chain(every_fault(seed)), 10)
-    flying: list[Parcel] = []
-    books = network.books.setdefault(("a", "b"), Books())
+    network = SimulatedNetwork(FaultChain(every_fault(seed)), 10)
+    flying: list[CopyInFlight] = []
+    books = network.link_counters.setdefault(("a", "b"), LinkCounters())
     for what in arrive:
         network.transmits += 1
-        flying += (parcel for _, parcel in network.cross("a", "b", DATAGRAM, LABEL, 0)[0])
+        flying += (
+            parcel for _, parcel in network.send_with_faults("a", "b", DATAGRAM, LABEL, 0)[0]
+        )
         if flying and what != "fly":
             getattr(network, what)(flying.pop(0))
         assert books.balance() == 0
-        assert books.spoiled == 0
-        assert books.under_way == len(flying)
+        assert books.mislabelled == 0
+        assert books.in_flight == len(flying)
     assert books.sent == len(arrive)
 
 
 @given(seed=st.integers(0, 2**32))
 def test_what_comes_out_went_in_unless_it_is_marked(seed: int) -> None:
-    network = Network(Chain(every_fault(seed)), 10)
+    network = SimulatedNetwork(FaultChain(every_fault(seed)), 10)
     for _ in range(50):
-        parcels, _, _ = network.cross("a", "b", DATAGRAM, LABEL, 0)
+        parcels, _, _ = network.send_with_faults("a", "b", DATAGRAM, LABEL, 0)
         intact = [datagram for _, (datagram, _, _, mark) in parcels if mark == INTACT]
         assert intact in ([], [DATAGRAM])
 
@@ -105,11 +107,11 @@ class Rewrites:
 
 @pytest.mark.parametrize("fault", [Multiplies(), Rewrites()])
 def test_a_dishonest_fault_is_found_out(fault: Fault) -> None:
-    network = Network(Chain([fault]), 10)
-    for _, parcel in network.cross("a", "b", DATAGRAM, LABEL, 0)[0]:
+    network = SimulatedNetwork(FaultChain([fault]), 10)
+    for _, parcel in network.send_with_faults("a", "b", DATAGRAM, LABEL, 0)[0]:
         network.arrive(parcel)
-    books = network.books["a", "b"]
-    assert books.spoiled or books.balance()
+    books = network.link_counters["a", "b"]
+    assert books.mislabelled or books.balance()
 
 
 def test_lost_data_is_counted_by_frame_and_by_burst() -> None:
@@ -119,10 +121,10 @@ def test_lost_data_is_counted_by_frame_and_by_burst() -> None:
         def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
             return [] if crossing.nth in {1, 2, 5} else copies
 
-    network = Network(Chain([Alternates()]), 10)
+    network = SimulatedNetwork(FaultChain([Alternates()]), 10)
     for _ in range(6):
-        network.cross("a", "b", DATAGRAM, LABEL, 0)
-    network.cross("a", "b", DATAGRAM, Label("ACK", "b", 1, 1), 0)
+        network.send_with_faults("a", "b", DATAGRAM, LABEL, 0)
+    network.send_with_faults("a", "b", DATAGRAM, Label("ACK", "b", 1, 1), 0)
     assert (network.data_lost, network.data_bursts) == (3, 2)
 
 
@@ -130,9 +132,9 @@ def test_lost_data_is_counted_by_frame_and_by_burst() -> None:
 
 
 def test_a_frame_is_named_by_what_it_says_and_how_often() -> None:
-    network = Network(Chain([Loss(Random(1), [1.0])]), 10, record=True)
+    network = SimulatedNetwork(FaultChain([Loss(Random(1), [1.0])]), 10, record=True)
     for target in "bcb":
-        network.cross("a", target, DATAGRAM, LABEL, 0)
+        network.send_with_faults("a", target, DATAGRAM, LABEL, 0)
     assert list(map(str, network.fates)) == [
         "DATA a1 a->b #1",
         "DATA a1 a->c #1",
@@ -166,17 +168,19 @@ def test_what_is_no_name_is_said_so() -> None:
 def test_nodes_and_lives_have_letters(node: int) -> None:
     assert node_number(node_name(node)) == node
     address = Address(node, 3)
-    assert life_name(address) == node_name(node) + "''"
-    assert life_address(life_name(address)) == address
+    assert incarnation_name(address) == node_name(node) + "''"
+    assert incarnation_address(incarnation_name(address)) == address
 
 
 def test_a_datagram_is_named_by_its_most_telling_frame() -> None:
     data, repair = Data(Run.of(A, 7, [b"x", b"y"])), Data(Run.of(A, 3, [b"x"]), repair=True)
     ack, nak, tail, gone = Ack(B, 4, 0), Nak(B, ((2, 3), (6, 9))), Tail(A, 1, 8, None), Gone(A, 5)
-    assert label_of(Datagram(0, A, (ack, data, repair)), life_name) == Label("DATA", "a", 7, 8)
-    assert label_of(Datagram(0, A, (ack, repair)), life_name) == Label("REPAIR", "a", 3, 3)
-    assert label_of(Datagram(0, A, (ack, tail, nak)), life_name) == Label("NAK", "b", 2, 9)
-    assert label_of(Datagram(0, A, (ack, tail, gone)), life_name) == Label("GONE", "a", 5, 5)
-    assert label_of(Datagram(0, A, (ack, tail)), life_name) == Label("TAIL", "a", 1, 8)
-    assert label_of(Datagram(0, A, (ack,)), life_name) == Label("ACK", "b", 4, 4)
-    assert label_of(Datagram(0, A, (Nak(B, ()),)), life_name) == Label("NAK", "b", 0, 0)
+    assert label_of(Datagram(0, A, (ack, data, repair)), incarnation_name) == Label(
+        "DATA", "a", 7, 8
+    )
+    assert label_of(Datagram(0, A, (ack, repair)), incarnation_name) == Label("REPAIR", "a", 3, 3)
+    assert label_of(Datagram(0, A, (ack, tail, nak)), incarnation_name) == Label("NAK", "b", 2, 9)
+    assert label_of(Datagram(0, A, (ack, tail, gone)), incarnation_name) == Label("GONE", "a", 5, 5)
+    assert label_of(Datagram(0, A, (ack, tail)), incarnation_name) == Label("TAIL", "a", 1, 8)
+    assert label_of(Datagram(0, A, (ack,)), incarnation_name) == Label("ACK", "b", 4, 4)
+    assert label_of(Datagram(0, A, (Nak(B, ()),)), incarnation_name) == Label("NAK", "b", 0, 0)

@@ -4,23 +4,23 @@ import pytest
 
 from gapless.sim.mutants.runner import planted
 from gapless.sim.mutants.stream_mutants import Mutant
-from gapless.sim.scale import IDLE_NS, Size, measure, scale
+from gapless.sim.scale import IDLE_NS, GroupSizeResult, measure, scale
 from gapless.units import NS_PER_S
 
 
 @pytest.fixture(scope="module")
-def sizes() -> list[Size]:
+def sizes() -> list[GroupSizeResult]:
     return scale((2, 10), messages=40)
 
 
-def test_nothing_is_lost_at_any_size(sizes: list[Size]) -> None:
+def test_nothing_is_lost_at_any_size(sizes: list[GroupSizeResult]) -> None:
     assert [size.members for size in sizes] == [2, 10]
     for size in sizes:
         assert size.ok, size
         assert (size.lost, size.before_view, size.problems) == (0, 0, [])
 
 
-def test_everything_is_delivered_and_counted(sizes: list[Size]) -> None:
+def test_everything_is_delivered_and_counted(sizes: list[GroupSizeResult]) -> None:
     for size in sizes:
         assert size.delivered == size.sent * (size.members - 1)
         assert size.load.frames["DATA"] == size.delivered, "one message a frame, on every link"
@@ -29,7 +29,9 @@ def test_everything_is_delivered_and_counted(sizes: list[Size]) -> None:
         assert set(size.load.frames) == set(size.load.sizes_bytes)
 
 
-def test_signs_of_life_grow_with_the_members_not_with_their_square(sizes: list[Size]) -> None:
+def test_signs_of_life_grow_with_the_members_not_with_their_square(
+    sizes: list[GroupSizeResult],
+) -> None:
     """Each member is watched by two others, or by all that there are."""
     assert [size.heartbeats for size in sizes] == [
         pytest.approx(1, rel=0.1),
@@ -38,7 +40,7 @@ def test_signs_of_life_grow_with_the_members_not_with_their_square(sizes: list[S
     assert sizes[1].idle.control_frames < 3 * 10 * IDLE_NS / NS_PER_S
 
 
-def test_every_change_comes_to_an_end_in_time(sizes: list[Size]) -> None:
+def test_every_change_comes_to_an_end_in_time(sizes: list[GroupSizeResult]) -> None:
     for size in sizes:
         assert set(size.changes) == {"join", "leave", "crash", "coordinator crash"}
         for name, change in size.changes.items():
@@ -66,9 +68,9 @@ def test_what_goes_wrong_is_seen() -> None:
     bug = Mutant(
         "planted here",
         "",
-        "gapless.protocol.stream.inbound:Inbound.begin",
-        "self._open(start)",
-        "self._open(start + 1)",
+        "gapless.protocol.stream.inbound:Inbound.open_at",
+        "self._create_window(start)",
+        "self._create_window(start + 1)",
     )
     with planted(bug):
         size = measure(3, messages=5)

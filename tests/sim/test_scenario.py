@@ -13,12 +13,12 @@ from gapless.sim.scenario.scenario_file import (
     RULE,
     Scenario,
     difference,
+    format_head,
     load,
     parse,
     play,
-    show_head,
 )
-from gapless.sim.shrink.shrinker import Origin, recorded
+from gapless.sim.shrink.shrinker import SeedOrigin, recorded
 from gapless.sim.world.world import World
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
@@ -64,13 +64,13 @@ def test_the_story_of_the_protocol_is_told() -> None:
 
 @pytest.mark.parametrize("seed", range(1, 31))
 def test_a_recorded_run_in_words_is_the_same_run(seed: int) -> None:
-    case, check = recorded(Origin(seed, 6))
+    case, check = recorded(SeedOrigin(seed, 6))
     assert check == ""
     lines = show_script(case.script)
     again = read_script(enumerate(lines, 1))
     assert again == case.script
     assert show_script(again) == lines
-    written = parse(show_head(Scenario(case.script, case.config)))
+    written = parse(format_head(Scenario(case.script, case.config)))
     assert (written.script, written.config) == (case.script, case.config)
     first, second = World(case.config, case.script), World(written.config, written.script)
     first.run()
@@ -88,7 +88,7 @@ def test_a_file_in_its_parts() -> None:
     assert scenario.outcome == ("some", "outcome")
     assert scenario.script.messages() == 2
     assert scenario.text() == f"{SMALL}{RULE}\nsome\noutcome\n"
-    assert show_head(scenario) == SMALL
+    assert format_head(scenario) == SMALL
 
 
 def test_the_head_stays_as_it_was_written() -> None:
@@ -102,7 +102,7 @@ def test_a_planted_bug_belongs_to_the_file() -> None:
     assert scenario.bug == "purge at maximum"
     assert play(scenario).checks == ("S9",)
     assert play(scenario, bug="").ok
-    assert show_head(scenario).startswith("planted: purge at maximum\n")
+    assert format_head(scenario).startswith("planted: purge at maximum\n")
 
 
 @pytest.mark.parametrize(

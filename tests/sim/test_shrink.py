@@ -11,28 +11,28 @@ from gapless.cli.app import run
 from gapless.config import Config
 from gapless.sim.mutants.runner import MUTANTS
 from gapless.sim.runner import simulate
-from gapless.sim.scenario.actions import Script, Send, opening, payload
+from gapless.sim.scenario.actions import Script, Send, initial_actions, payload
 from gapless.sim.scenario.grammar import read_script
 from gapless.sim.scenario.scenario_file import (
     Scenario,
     difference,
+    format_head,
     load,
     parse,
     plant,
     play,
-    show_head,
 )
 from gapless.sim.shrink import shrinker as shrinking
 from gapless.sim.shrink.shrinker import (
-    Case,
+    FailurePredicate,
+    Minimizer,
     NotReproducedError,
-    Origin,
-    Search,
-    Trial,
+    SeedOrigin,
+    ShrinkCase,
+    is_sound,
     recorded,
     shrink,
     shrink_seed,
-    sound,
 )
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -43,9 +43,9 @@ GAP = "take over a gap"
 """A planted bug that fails in the first seeds, in many ways."""
 
 
-def failing(bug: str) -> Origin:
+def failing(bug: str) -> SeedOrigin:
     """Return the first small run that fails because of a planted bug; which one it is depends on the swarm."""
-    return next(origin for seed in range(200) if recorded(origin := Origin(seed, 6), bug)[1])
+    return next(origin for seed in range(200) if recorded(origin := SeedOrigin(seed, 6), bug)[1])
 
 
 def script_of(*lines: str) -> Script:
@@ -107,8 +107,8 @@ def test_seed_that_once_failed_holds(seed: int, messages: int) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 41))
 def test_every_run_of_the_swarm_is_sound(seed: int) -> None:
-    case, _ = recorded(Origin(seed, 3))
-    assert sound(case.script)
+    case, _ = recorded(SeedOrigin(seed, 3))
+    assert is_sound(case.script)
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,20 @@ def test_every_run_of_the_swarm_is_sound(seed: int) -> None:
     ],
 )
 def test_what_the_checks_have_no_right_to_judge_is_not_sound(lines: list[str]) -> None:
-    assert not sound(script_of(*lines))
+    assert not is_sound(script_of(*lines))
 
 
 def test_a_crash_with_its_view_is_sound() -> None:
-    assert sound(script_of("group a b", "5ms b crashes", "6ms a installs view 2: a", "calm 9ms"))
-    assert sound(script_of("group a b", "5ms b pauses", "6ms b resumes", "calm 6ms"))
+    assert is_sound(script_of("group a b", "5ms b crashes", "6ms a installs view 2: a", "calm 9ms"))
+    assert is_sound(script_of("group a b", "5ms b pauses", "6ms b resumes", "calm 6ms"))
 
 
 def test_members_that_make_their_own_views_may_come_and_go() -> None:
     cut = ["2ms mark partition a", "3ms mark heal a"]
-    assert sound(
+    assert is_sound(
         script_of("membership", "1ms a b start", *cut, "4ms a crashes", "5ms a starts", "calm 9ms")
     )
-    assert sound(
+    assert is_sound(
         script_of(
             "membership",
             "1ms a b start",
@@ -165,36 +165,38 @@ def test_members_that_make_their_own_views_may_come_and_go() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_run_of_membership_is_sound(seed: int) -> None:
-    case, _ = recorded(Origin(seed, 3, membership=True))
-    assert sound(case.script)
+    case, _ = recorded(SeedOrigin(seed, 3, membership=True))
+    assert is_sound(case.script)
 
 
 def test_a_fault_in_the_calm_does_not_count() -> None:
     lines = ["group a b", '1ms a sends "x"', '2ms a sends "y"', "lose DATA a1 a->b #1"]
-    assert not Trial("S3", GAP)(Case(Config(), script_of(*lines)))
-    assert Trial("S3", GAP)(Case(Config(), script_of(*lines, "calm 5ms")))
+    assert not FailurePredicate("S3", GAP)(ShrinkCase(Config(), script_of(*lines)))
+    assert FailurePredicate("S3", GAP)(ShrinkCase(Config(), script_of(*lines, "calm 5ms")))
 
 
 def test_what_fails_without_the_bug_does_not_count() -> None:
-    case = Case(
+    case = ShrinkCase(
         Config(), script_of("group a b", '1ms a sends "x"', "calm 1ms", "lose DATA a1 a->b #1..2")
     )
-    assert Trial("L1", "tail unheard")(case)
+    assert FailurePredicate("L1", "tail unheard")(case)
     lost_for_ever = "lose TAIL a0..1 a->b #1..500"
-    assert not Trial("L1", "tail unheard")(
-        Case(Config(), script_of("group a b", '1ms a sends "x"', lost_for_ever))
+    assert not FailurePredicate("L1", "tail unheard")(
+        ShrinkCase(Config(), script_of("group a b", '1ms a sends "x"', lost_for_ever))
     )
 
 
 # The search
 
 
-def numbers(count: int) -> Case:
+def numbers(count: int) -> ShrinkCase:
     sends = [Send(at * 1000, "a", (payload("a", at, 8),)) for at in range(count)]
-    return Case(Config(), Script(actions=[*opening(("a", "b")), *sends], calm_ns=10**9))
+    return ShrinkCase(
+        Config(), Script(actions=[*initial_actions(("a", "b")), *sends], calm_ns=10**9)
+    )
 
 
-def sent(case: Case) -> set[int]:
+def sent(case: ShrinkCase) -> set[int]:
     """Return the numbers of the messages that a case sends, as they were before anything was renumbered."""
     payloads = (
         one for action in case.script.actions if isinstance(action, Send) for one in action.payloads
@@ -204,7 +206,7 @@ def sent(case: Case) -> set[int]:
 
 @pytest.mark.parametrize("wanted", [set(), {0}, {63}, {3, 40}, {7, 8, 9, 50}])
 def test_minimise_leaves_exactly_what_is_needed(wanted: set[int]) -> None:
-    search = Search(numbers(64), lambda case: wanted <= sent(case))
+    search = Minimizer(numbers(64), lambda case: wanted <= sent(case))
     actions = search.script.actions
     left = search.minimise(
         range(4, len(actions)),
@@ -217,9 +219,9 @@ def test_minimise_leaves_exactly_what_is_needed(wanted: set[int]) -> None:
 
 
 def test_the_budget_is_kept() -> None:
-    asked: list[Case] = []
+    asked: list[ShrinkCase] = []
 
-    def still_fails(case: Case) -> bool:
+    def still_fails(case: ShrinkCase) -> bool:
         asked.append(case)
         return False
 
@@ -232,9 +234,9 @@ def test_the_budget_is_kept() -> None:
 def test_nothing_grows() -> None:
     case, check = recorded(failing(GAP), GAP)
     weights = [case.weight()]
-    trial = Trial(check, GAP)
+    trial = FailurePredicate(check, GAP)
 
-    def still_fails(candidate: Case) -> bool:
+    def still_fails(candidate: ShrinkCase) -> bool:
         if not trial(candidate):
             return False
         weights.append(candidate.weight())
@@ -257,7 +259,7 @@ def test_a_failing_seed_becomes_a_few_lines_always_the_same() -> None:
     assert first.script_lines <= 8
     assert first.scenario.notes[0] == "A planted bug: delivery goes on behind a missing message."
     again = parse(first.scenario.text())
-    assert show_head(Scenario(again.script, again.config, again.bug, again.notes)) == again.head
+    assert format_head(Scenario(again.script, again.config, again.bug, again.notes)) == again.head
     assert play(again).lines == first.scenario.outcome
     assert first.file_name == "take-over-a-gap.txt"
 
@@ -274,35 +276,35 @@ def test_without_knowing_the_bug_the_scenario_still_shows_that_bug(bug: str) -> 
 
 
 def test_the_command_that_repeats_a_run() -> None:
-    assert Origin(7).command == "gapless sim 7"
+    assert SeedOrigin(7).command == "gapless sim 7"
     config = Config.make(capacity=4, xmit_interval="50ms")
-    assert Origin(7, 3, 2, config).command == (
+    assert SeedOrigin(7, 3, 2, config).command == (
         'gapless sim 7 --messages 3 --members 2 --properties "capacity=4;xmit_interval=50ms"'
     )
-    assert Origin(7, 40, membership=True).command == "gapless sim 7 --membership"
-    assert Origin(7, membership=True).command == "gapless sim 7 --membership --messages 100"
+    assert SeedOrigin(7, 40, membership=True).command == "gapless sim 7 --membership"
+    assert SeedOrigin(7, membership=True).command == "gapless sim 7 --membership --messages 100"
 
 
 def test_a_seed_that_holds_cannot_be_shrunk() -> None:
-    assert shrink_seed(Origin(2, 4)) is None
+    assert shrink_seed(SeedOrigin(2, 4)) is None
 
 
 def test_a_seed_whose_script_does_not_fail_is_kept_as_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    case, _ = recorded(Origin(2, 2))
+    case, _ = recorded(SeedOrigin(2, 2))
     monkeypatch.setattr(shrinking, "recorded", lambda origin, bug="": (case, "S3"))
     with pytest.raises(NotReproducedError, match="gapless sim 2"):
-        shrink_seed(Origin(2))
+        shrink_seed(SeedOrigin(2))
 
 
 def test_a_run_that_is_not_fair_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(Config(), script_of("group a b", "5ms b pauses", "calm 9ms"))
+    case = ShrinkCase(Config(), script_of("group a b", "5ms b pauses", "calm 9ms"))
     monkeypatch.setattr(shrinking, "recorded", lambda origin, bug="": (case, "L2"))
     with pytest.raises(
         NotReproducedError, match="seed 7 violates L2, but its script is not a fair run"
     ):
-        shrink_seed(Origin(7))
+        shrink_seed(SeedOrigin(7))
 
 
 # The command

@@ -6,7 +6,7 @@ import pytest
 
 from gapless.config import Config
 from gapless.faults.faults import NEVER_NS
-from gapless.sim import MUST_HAPPEN, Plan, Sweep, draw, simulate, sweep
+from gapless.sim import REQUIRED_STREAM_COVERAGE, SwarmPlan, SweepResult, draw, simulate, sweep
 from gapless.sim.checkers.liveness import bounds_ns
 from gapless.sim.runner import FAULT_KINDS
 from gapless.sim.scenario.actions import Crash, Install, Resume, Send, Start
@@ -37,12 +37,16 @@ def test_a_sweep_keeps_every_promise_and_sees_everything() -> None:
 
 def test_a_seed_is_one_plan() -> None:
     first, again = draw(7), draw(7)
-    assert (first.config, first.script, first.on) == (again.config, again.script, again.on)
+    assert (first.config, first.script, first.enabled_faults) == (
+        again.config,
+        again.script,
+        again.enabled_faults,
+    )
     assert draw(8).script != first.script
 
 
 def test_the_seeds_cover_the_table_of_faults() -> None:
-    on = Counter(name for seed in SEEDS for name in draw(seed).on)
+    on = Counter(name for seed in SEEDS for name in draw(seed).enabled_faults)
     assert on.keys() == set(FAULTS)
     assert min(on.values()) >= 20, on
 
@@ -77,11 +81,13 @@ def test_the_standard_cell_is_four_members_with_a_hundred_messages_each() -> Non
 
 @pytest.mark.parametrize("first", range(0, 2000, 100))
 def test_no_life_is_left_without_the_last_view_when_the_calm_comes(first: int) -> None:
-    for plan in filter(lambda plan: "views" in plan.on, map(draw, range(first, first + 100))):
+    for plan in filter(
+        lambda plan: "views" in plan.enabled_faults, map(draw, range(first, first + 100))
+    ):
         check_views(plan)
 
 
-def check_views(plan: Plan) -> None:
+def check_views(plan: SwarmPlan) -> None:
     alive: set[str] = set()
     view: dict[str, Install] = {}
     for action in plan.script.actions:
@@ -137,14 +143,14 @@ def test_small_requests_and_small_budgets_take_more_rounds() -> None:
 
 def test_a_sweep_adds_up() -> None:
     outcomes = [simulate(seed, messages=5) for seed in range(3)]
-    result = Sweep()
+    result = SweepResult()
     for outcome in outcomes:
         result.add(outcome)
     assert result.seeds == 3
     assert result.events == sum(outcome.events for outcome in outcomes)
     assert result.failed == []
     seen = set().union(*(outcome.seen for outcome in outcomes))
-    assert result.never_seen == [what for what in MUST_HAPPEN if what not in seen]
+    assert result.never_seen == [what for what in REQUIRED_STREAM_COVERAGE if what not in seen]
 
 
 def test_progress_is_told() -> None:

@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.delivery_mode import Mode
-from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import KINDS, FrameName
-from gapless.protocol.buggify import RARE
+from gapless.protocol.buggify import RARE_BRANCHES
 from gapless.sim.scenario.actions import (
     ZERO,
+    ApplyDigest,
     Cancel,
     Close,
     Crash,
     Fate,
     Install,
-    Learn,
     Leave,
-    Mark,
-    Note,
+    PartitionChange,
     Pause,
     Read,
     Resume,
+    SaveDigest,
     Script,
     Send,
     Start,
     Tune,
-    opening,
+    initial_actions,
     payload,
 )
 from gapless.sim.scenario.grammar import read_script, show_script
@@ -63,11 +63,11 @@ actions = st.one_of(
     st.builds(Pause, times_ns, lives),
     st.builds(Resume, times_ns, lives),
     st.builds(Crash, times_ns, lives),
-    st.builds(Note, times_ns, lives, keys),
-    st.builds(Learn, times_ns, lives, keys),
+    st.builds(SaveDigest, times_ns, lives, keys),
+    st.builds(ApplyDigest, times_ns, lives, keys),
     st.builds(Cancel, times_ns, lives, st.integers(1, 99)),
     st.builds(Read, times_ns, lives, times_ns),
-    st.builds(Mark, times_ns, sides, st.sampled_from(["partition", "heal"])),
+    st.builds(PartitionChange, times_ns, sides, st.sampled_from(["partition", "heal"])),
     st.builds(
         Install,
         times_ns,
@@ -118,7 +118,7 @@ def scripts(draw: st.DrawFn) -> Script:
         calm_ns=draw(times_ns),
         clocks=draw(
             st.dictionaries(
-                lives, st.builds(Clock, times_ns, st.integers(-50_000, 50_000)), max_size=3
+                lives, st.builds(DriftingClock, times_ns, st.integers(-50_000, 50_000)), max_size=3
             )
         ),
         actions=draw(st.lists(actions, max_size=8)),
@@ -127,7 +127,7 @@ def scripts(draw: st.DrawFn) -> Script:
         only_loss=draw(st.booleans()),
         fifo=draw(st.booleans()),
         membership=draw(st.booleans()),
-        rare=draw(st.lists(st.sampled_from(RARE), unique=True).map(tuple)),
+        rare=draw(st.lists(st.sampled_from(RARE_BRANCHES), unique=True).map(tuple)),
     )
     # What is usual must be as likely as what is not, or the short forms are never tried.
     for name in list(script.fates):
@@ -138,7 +138,7 @@ def scripts(draw: st.DrawFn) -> Script:
                 (usual, odd) if odd[2] in {DUPLICATE, FORGED} else (odd,), draw(causes)
             )
     if draw(st.booleans()):
-        script.actions[:0] = opening(tuple(draw(st.lists(lives, min_size=1, max_size=4))))
+        script.actions[:0] = initial_actions(tuple(draw(st.lists(lives, min_size=1, max_size=4))))
     return script
 
 
@@ -199,7 +199,10 @@ def test_bytes(content: bytes, text: str) -> None:
 def test_an_opening_and_a_view_are_one_line_each() -> None:
     members = ("a", "b", "c")
     script = Script(
-        actions=[*opening(members), *(Install(5_000_000, who, 2, members, "k") for who in members)]
+        actions=[
+            *initial_actions(members),
+            *(Install(5_000_000, who, 2, members, "k") for who in members),
+        ]
     )
     assert show_script(script) == ["group a b c", "5ms a b c install view 2: a b c from k"]
 

@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from gapless.config import Config
-from gapless.faults.faults import Clock, Loss
+from gapless.faults.faults import DriftingClock, Loss
 from gapless.faults.frame_names import FrameName
 from gapless.rng import split
-from gapless.sim import CHECKS, World, draw, simulate
-from gapless.sim.checkers.stream_safety import S1
-from gapless.sim.runner import outcome_of, same_digest, world_of
+from gapless.sim import CHECKERS, World, draw, simulate
+from gapless.sim.checkers.stream_safety import NoCreationChecker
+from gapless.sim.runner import same_digest, seed_result, world_of
 from gapless.sim.scenario.actions import (
     LOST,
     Action,
@@ -21,14 +21,14 @@ from gapless.sim.scenario.actions import (
     Crash,
     Fate,
     Install,
-    Note,
     Pause,
     Read,
     Resume,
+    SaveDigest,
     Script,
     Send,
     Start,
-    opening,
+    initial_actions,
     payload,
 )
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -38,10 +38,10 @@ SEEDS = (3, 5, 14, 29)
 
 def play(*actions: Action, config: Config | None = None, **options: object) -> World:
     """Play actions in a group of a, b, c that begins at once, and check that every promise was kept."""
-    script = Script(actions=[*opening(("a", "b", "c")), *actions], **options)  # type: ignore[arg-type]
-    world = World(config or Config(), script, keep=True)
+    script = Script(actions=[*initial_actions(("a", "b", "c")), *actions], **options)  # type: ignore[arg-type]
+    world = World(config or Config(), script, keep_payloads=True)
     world.run()
-    assert world.judge.violations == []
+    assert world.oracle.violations == []
     return world
 
 
@@ -76,7 +76,13 @@ def test_s17_another_seed_is_another_run() -> None:
 
 def test_the_digest_does_not_depend_on_who_watches() -> None:
     plan = draw(SEEDS[0])
-    world = World(plan.config, plan.script, faults=plan.faults, late=plan.late, checks=[S1])
+    world = World(
+        plan.config,
+        plan.script,
+        faults=plan.faults,
+        late_timers=plan.late_timers,
+        checkers=[NoCreationChecker],
+    )
     world.run()
     assert world.digest() == simulate(SEEDS[0], trace=True, record=True).digest
 
@@ -92,7 +98,7 @@ def test_the_script_of_a_run_repeats_it(seed: int) -> None:
     again = World(plan.config, first.recorded(), record=True)
     again.run()
     assert again.digest() == first.digest()
-    assert again.judge.violations == first.judge.violations
+    assert again.oracle.violations == first.oracle.violations
     assert {name: fate.copies for name, fate in again.network.fates.items()} == {
         name: fate.copies for name, fate in first.network.fates.items()
     }
@@ -129,7 +135,8 @@ def test_a_fate_can_delay_double_and_damage() -> None:
 def test_a_late_timer_of_a_script_is_late() -> None:
     config = Config.make(ack_delay="10ms", jitter_percent=0)
     script = Script(
-        actions=[*opening(("a", "b")), Send(0, "a", (b"x",))], late_ns={("b", 1): 5 * NS_PER_MS}
+        actions=[*initial_actions(("a", "b")), Send(0, "a", (b"x",))],
+        late_ns={("b", 1): 5 * NS_PER_MS},
     )
     world = World(config, script, trace=True)
     world.run()
@@ -147,7 +154,7 @@ def test_what_a_script_does_to_the_dead_does_not_happen() -> None:
         Pause(3, "c"),
         Resume(4, "c"),
         Read(4, "c", 1),
-        Note(4, "c", "k"),
+        SaveDigest(4, "c", "k"),
         Cancel(5, "a", 7),
         Install(6, "a", 2, ("a", "b")),
         Start(7, "d"),
@@ -162,7 +169,11 @@ def test_what_a_script_does_to_the_dead_does_not_happen() -> None:
 
 
 def test_clocks_differ_and_drift() -> None:
-    clocks = {"a": Clock(5 * NS_PER_S, 50_000), "b": Clock(0, -50_000), "c": Clock(NS_PER_S, 0)}
+    clocks = {
+        "a": DriftingClock(5 * NS_PER_S, 50_000),
+        "b": DriftingClock(0, -50_000),
+        "c": DriftingClock(NS_PER_S, 0),
+    }
     sends = [Send(at * NS_PER_MS, name, (b"x",)) for at in range(20) for name in "abc"]
     world = play(*sends, clocks=clocks)
     assert {len(messages) for messages in received(world, "b").values()} == {20}
@@ -174,8 +185,8 @@ def test_a_paused_member_buffers_a_bounded_number_of_bytes() -> None:
     world = play(
         Pause(0, "b"), *sends, Resume(30 * NS_PER_MS, "b"), config=config, calm_ns=30 * NS_PER_MS
     )
-    assert world.network.books["a", "b"].dropped > 0
-    assert "process stood still with a full buffer" in world.observer.seen
+    assert world.network.link_counters["a", "b"].dropped > 0
+    assert "process stood still with a full buffer" in world.stream_coverage.seen
     assert len(received(world, "b")["a"]) == 19
 
 
@@ -193,9 +204,9 @@ def test_an_error_of_the_machine_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
         raise KeyError("planted")
 
     monkeypatch.setattr(Outbound, "on_ack", broken)
-    world = World(Config(), Script(actions=[*opening(("a", "b")), Send(0, "a", (b"x",))]))
+    world = World(Config(), Script(actions=[*initial_actions(("a", "b")), Send(0, "a", (b"x",))]))
     world.run()
-    assert "S13" in {violation.check for violation in world.judge.violations}
+    assert "S13" in {violation.check for violation in world.oracle.violations}
 
 
 # Runs
@@ -224,19 +235,23 @@ def test_every_character_can_be_asked_for(character: str) -> None:
 
 
 def test_checks_can_be_chosen() -> None:
-    script = Script(actions=opening(("a",)))
-    assert [check.name for check in World(Config(), script, checks=[S1]).judge.checks] == [
+    script = Script(actions=initial_actions(("a",)))
+    assert [
+        check.id for check in World(Config(), script, checkers=[NoCreationChecker]).oracle.checkers
+    ] == [
         "S1",
         "must happen",
     ]
-    assert len(World(Config(), script).judge.checks) == len(CHECKS) + 1
+    assert len(World(Config(), script).oracle.checkers) == len(CHECKERS) + 1
 
 
 def test_a_world_of_loss_alone_is_judged_by_its_cost() -> None:
     sends = [Send(at * NS_PER_MS, "a", (b"%d" % at,)) for at in range(50)]
-    script = Script(actions=[*opening(("a", "b")), *sends], calm_ns=NS_PER_S, only_loss=True)
+    script = Script(
+        actions=[*initial_actions(("a", "b")), *sends], calm_ns=NS_PER_S, only_loss=True
+    )
     world = World(Config(), script, faults=[Loss(split(1, "loss"), [0.3])])
     world.run()
-    assert outcome_of(1, "loss", "nakack4", world).ok
-    assert world.judge.cost == (world.network.data_lost, world.network.data_bursts)
+    assert seed_result(1, "loss", "nakack4", world).ok
+    assert world.oracle.cost == (world.network.data_lost, world.network.data_bursts)
     assert world.network.data_lost > 5

@@ -13,7 +13,7 @@ import sys
 from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import Limits, Spool, SpoolError
+from gapless.spool import SpoolError, SpoolLimits, SpoolWriter
 
 A, B = Address(0xA1, 5), Address(0xB2, 7)
 
@@ -31,8 +31,8 @@ def say(line: str) -> None:
 
 def write(path: str, commits: int, size_bytes: int, segment_bytes: int) -> None:
     """Commit runs of ten messages of each of two streams."""
-    limits = Limits(segment_bytes=segment_bytes, max_bytes=0)
-    with Spool.open(path, group="orders", limits=limits) as spool:
+    limits = SpoolLimits(segment_bytes=segment_bytes, max_bytes=0)
+    with SpoolWriter.open(path, group="orders", limits=limits) as spool:
         done = spool.marks.get(A, 0)
         while done < commits * 10:
             spool.append(run(A, done + 1, done + 10, size_bytes))

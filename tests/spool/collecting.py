@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -249,7 +249,7 @@ def meeting_place(folder: Path, **knobs: str) -> Iterator[Place]:
 
 def contents(spool: Path) -> dict[str, list[tuple[int, bytes]]]:
     """Return every message of a spool with its number, by stream; there are no holes in it."""
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
     assert view.lost() == []
     found: dict[str, list[tuple[int, bytes]]] = {}

@@ -23,7 +23,7 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def confirm(line: queue.Queue[tuple[int, blocking.Sent] | None]) -> None:
+def confirm(line: queue.Queue[tuple[int, blocking.Receipt] | None]) -> None:
     """Say up to where everything is delivered, in order."""
     while (entry := line.get()) is not None:
         upto, sent = entry
@@ -34,7 +34,7 @@ def confirm(line: queue.Queue[tuple[int, blocking.Sent] | None]) -> None:
 def main(told: dict[str, Any]) -> None:
     padding = b"." * told["padding"]
     number, count, batch = told["number"], told["count"], told["batch"]
-    waiting: queue.Queue[tuple[int, blocking.Sent] | None] = queue.Queue(MOST_WAITING)
+    waiting: queue.Queue[tuple[int, blocking.Receipt] | None] = queue.Queue(MOST_WAITING)
     confirming = threading.Thread(target=confirm, args=(waiting,))
     with blocking.join(told["group"], listen=False, **told["join"]) as group:
         for name in told["collectors"]:

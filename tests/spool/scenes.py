@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import MESSAGE, Limits, Spool, SpoolView
+from gapless.spool import MESSAGE, SpoolLimits, SpoolReader, SpoolWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,14 +37,14 @@ def pieces(origin: Address, first: int, last: int, size_bytes: int = 70_000) -> 
     return Delivery(origin, first, last, text(origin, last, size_bytes))
 
 
-def opened(path: Path, *, node: int | None = None, **options: object) -> Spool:
+def opened(path: Path, *, node: int | None = None, **options: object) -> SpoolWriter:
     """The writer of a spool of ours."""
-    limits = Limits(**options)  # type: ignore[arg-type]
-    return Spool.open(path, group=GROUP, node=node, limits=limits, sync=False)
+    limits = SpoolLimits(**options)  # type: ignore[arg-type]
+    return SpoolWriter.open(path, group=GROUP, node=node, limits=limits, sync=False)
 
 
 def rows_of(
-    view: SpoolView, start: Mapping[str, int] | None = None, end: Mapping[str, int] | None = None
+    view: SpoolReader, start: Mapping[str, int] | None = None, end: Mapping[str, int] | None = None
 ) -> Rows:
     """Every message of a range, by stream, in the order of reading."""
     found: Rows = {}

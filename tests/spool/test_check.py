@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.spool import SpoolCorrupt, SpoolError, SpoolLocked, SpoolMismatch, SpoolView
+from gapless.spool import SpoolCorrupt, SpoolError, SpoolLocked, SpoolMismatch, SpoolReader
 from gapless.spool.format import HEADER_BYTES
 from gapless.spool.fsck import check, repair
 from gapless.spool.index import LAST, OFFSET, SIZE
@@ -46,10 +46,10 @@ def flip(path: Path, offset: int) -> None:
 
 def record_of(root: Path, key: str, seqno: int) -> tuple[Path, int, int]:
     """Where the record with this message is: file, offset, size."""
-    for index in SpoolView(root).segments():
+    for index in SpoolReader(root).segments():
         stream = index.streams.get(key)
         if stream is not None and stream.first <= seqno <= stream.last:
-            at = stream.find(seqno)
+            at = stream.find_record(seqno)
             assert stream.column(LAST)[at] >= seqno
             return (
                 segment_path(root, index.number),
@@ -60,7 +60,7 @@ def record_of(root: Path, key: str, seqno: int) -> tuple[Path, int, int]:
 
 
 def holes(root: Path) -> list[tuple[object, ...]]:
-    return [tuple(hole) for hole in SpoolView(root).lost()]
+    return [tuple(hole) for hole in SpoolReader(root).lost()]
 
 
 def test_a_sound_spool_has_no_problems_and_is_left_as_it_is(spool: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_sound_spool_has_no_problems_and_is_left_as_it_is(spool: Path) -> None
         assert (report.problems, report.notes) == ([], [])
         assert (report.messages, report.lost, report.segments) == (171, 6, len(before))
     assert {path: path.read_bytes() for path in sorted(spool.rglob("*.run"))} == before
-    assert rows_of(SpoolView(spool)) == all_rows()
+    assert rows_of(SpoolReader(spool)) == all_rows()
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
@@ -93,14 +93,14 @@ def test_a_damaged_record_costs_its_messages_and_no_other(
     assert check(spool).problems == []
     wanted = all_rows()
     wanted[key] = [row for row in wanted[key] if not range_[0] <= row[0] <= range_[1]]
-    assert rows_of(SpoolView(spool)) == wanted
+    assert rows_of(SpoolReader(spool)) == wanted
     assert (key, *range_, "lost") in holes(spool)
     assert (spool / "damaged" / f"{path.stem}-{offset}.bytes").read_bytes() == damaged
     with opened(spool) as writer:
         assert writer.marks == {A: 120, B: 60}
         writer.append(run(A, 121, 130))
         writer.commit()
-    assert rows_of(SpoolView(spool))["a1.5"][-10:] == expected(A, 121, 130)
+    assert rows_of(SpoolReader(spool))["a1.5"][-10:] == expected(A, 121, 130)
 
 
 def test_a_damaged_header_of_the_very_last_record_of_a_stream(spool: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_damaged_header_of_the_very_last_record_of_a_stream(spool: Path) -> No
     repair(spool)
     with opened(spool) as writer:
         assert writer.marks == {A: 120, B: 57}
-    assert rows_of(SpoolView(spool))["b2.7"] == expected(B, 1, 57)
+    assert rows_of(SpoolReader(spool))["b2.7"] == expected(B, 1, 57)
 
 
 def test_every_flipped_bit_is_found_and_repaired(spool: Path) -> None:
@@ -130,7 +130,7 @@ def test_every_flipped_bit_is_found_and_repaired(spool: Path) -> None:
             )
         repair(spool)
         assert check(spool).problems == []
-        wanted, rows = all_rows(), rows_of(SpoolView(spool))
+        wanted, rows = all_rows(), rows_of(SpoolReader(spool))
         for key, kept in rows.items():
             assert [row for row in wanted[key] if row in kept] == kept, (
                 "what is left is what was there, in order"
@@ -142,12 +142,12 @@ def test_every_flipped_bit_is_found_and_repaired(spool: Path) -> None:
 
 
 def test_a_missing_segment(spool: Path) -> None:
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     gone = view.segments()[1]
     ranges = {key: (stream.first, stream.last) for key, stream in gone.streams.items()}
     segment_path(spool, gone.number).unlink()
     with pytest.raises(SpoolCorrupt, match="are missing"):
-        rows_of(SpoolView(spool))
+        rows_of(SpoolReader(spool))
     report = check(spool)
     assert any(
         each.path == segment_path(spool, gone.number) and "not there" in each.what
@@ -161,7 +161,7 @@ def test_a_missing_segment(spool: Path) -> None:
         key: [row for row in rows if not ranges[key][0] <= row[0] <= ranges[key][1]]
         for key, rows in all_rows().items()
     }
-    assert rows_of(SpoolView(spool)) == wanted
+    assert rows_of(SpoolReader(spool)) == wanted
     assert {hole[:3] for hole in holes(spool)} >= {(key, *range_) for key, range_ in ranges.items()}
     assert not check(spool).problems, "what is recorded as lost is not missed any more"
 
@@ -170,7 +170,7 @@ def test_something_else_in_the_place_of_an_index(spool: Path) -> None:
     for path in (spool / "segments").glob("*.idx"):
         path.unlink()
         path.mkdir()
-    assert rows_of(SpoolView(spool)) == all_rows()
+    assert rows_of(SpoolReader(spool)) == all_rows()
     report = check(spool)
     assert not report.problems
     assert len(report.notes) == len(list((spool / "segments").glob("*.idx")))
@@ -185,12 +185,12 @@ def test_a_damaged_state_or_preamble_is_made_again(spool: Path) -> None:
     assert check(spool).problems
     repair(spool)
     assert check(spool).problems == []
-    assert rows_of(SpoolView(spool)) == all_rows()
-    assert SpoolView(spool).names() == {"a1.5": "alpha"}
+    assert rows_of(SpoolReader(spool)) == all_rows()
+    assert SpoolReader(spool).names() == {"a1.5": "alpha"}
 
 
 def test_a_lost_description_is_made_again(spool: Path) -> None:
-    before = SpoolView(spool).info
+    before = SpoolReader(spool).info
     for content in ("", "{"):
         (spool / "spool.json").write_text(content)
         if not content:
@@ -200,14 +200,14 @@ def test_a_lost_description_is_made_again(spool: Path) -> None:
         assert [each.what for each in repair(spool).problems] == [
             "the description was not readable"
         ]
-        found = SpoolView(spool).info
+        found = SpoolReader(spool).info
         assert (found.group, found.spool_id, found.name, found.node) == (
             before.group,
             before.spool_id,
             before.name,
             before.node,
         )
-        assert rows_of(SpoolView(spool)) == all_rows()
+        assert rows_of(SpoolReader(spool)) == all_rows()
 
 
 def test_a_bad_index_is_a_note_and_is_written_anew(spool: Path) -> None:

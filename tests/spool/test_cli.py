@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gapless.cli.app import run as gapless
-from gapless.group.headers import join
+from gapless.group.headers import attach_headers
 from gapless.protocol.ready import Delivery
 from gapless.run import ACKED, Run
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.spool.segment_file import segment_path
 from tests.spool.scenes import A, B, expected, opened, pieces, rows_of, run
 
@@ -30,13 +30,13 @@ def spool(tmp_path: Path) -> Path:
                 run(A, 1 + at * 10, 10 + at * 10, flags=ACKED, view=3, sent_ns=10**18), name="alpha"
             )
             writer.commit()
-        headed = join(b"\xff\xfe", {"kind": b"order"})
+        headed = attach_headers(b"\xff\xfe", {"kind": b"order"})
         writer.append(Delivery(B, 1, 1, Run.of(B, 1, [headed])))
         writer.append(pieces(B, 2, 4, 70_000))
         writer.append_lost(B, 5, 7)
         writer.append_lost(B, 8, 9, repeated=True)
         writer.commit()
-    SpoolView(root).register("spark", {"a1.5": 60, "b2.7": 4})
+    SpoolReader(root).register("spark", {"a1.5": 60, "b2.7": 4})
     return root
 
 
@@ -217,7 +217,7 @@ def test_reading_a_spool_needs_neither_pyarrow_nor_numpy(spool: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "102 []"
-    assert rows_of(SpoolView(spool))["a1.5"] == expected(A, 1, 100)
+    assert rows_of(SpoolReader(spool))["a1.5"] == expected(A, 1, 100)
 
 
 def test_the_bench_runs() -> None:

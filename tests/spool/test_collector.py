@@ -9,11 +9,11 @@ import pytest
 from gapless import blocking
 from gapless.errors import ClosedError, ConfigError, LocalProtocolError, TimedOutError
 from gapless.events import Released
-from gapless.group.headers import split
+from gapless.group.headers import detach_headers
 from gapless.group.message import Batch
 from gapless.protocol.ready import Delivery
-from gapless.spool import MESSAGE, SpoolGone, SpoolLocked, SpoolMismatch, SpoolView
-from gapless.spool.appender import PATIENCE_NS, Intake
+from gapless.spool import MESSAGE, SpoolGone, SpoolLocked, SpoolMismatch, SpoolReader
+from gapless.spool.appender import GAP_TIMEOUT_NS, DeliveryAppender
 from gapless.spool.collector import Collector
 from tests.spool import scenes
 from tests.spool.collecting import KNOBS, wait_until
@@ -45,7 +45,7 @@ def spool(tmp_path: Path) -> Path:
 
 def rows(spool: Path) -> list[tuple[int, bytes]]:
     """Return all messages of a spool that has one stream."""
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
     found = list(scenes.rows_of(view).values())
     return found[0] if found else []
@@ -73,7 +73,7 @@ def test_what_is_acknowledged_is_in_the_spool(spool: Path, where: dict[str, Any]
         assert status.commits >= 1
         assert status.commit_ns > 0
     assert collector.status.state == "stopped"
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     assert (view.group, view.info.name) == (GROUP, "collector")
 
 
@@ -96,10 +96,12 @@ def test_large_messages_and_headers_are_kept_as_they_came(
         group.wait_for("collector", timeout=60)
         send(group, b"with", headers={"kind": b"order"})
         send(group, large)
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
     records = list(view.records(view.slices({}, view.high())))
-    assert [split(message) for message in records[0].messages()] == [({"kind": b"order"}, b"with")]
+    assert [detach_headers(message) for message in records[0].messages()] == [
+        ({"kind": b"order"}, b"with")
+    ]
     assert records[-1].kind == MESSAGE
     assert records[-1].messages() == [large]
     assert {record.name for record in records} == {"shop"}
@@ -157,7 +159,7 @@ def test_a_place_that_was_released_leaves_a_hole_that_is_told(
             send(group, b"5")
             assert (collector.status.lost, collector.status.unexplained) == (2, 0)
         me = str(group.me)
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
     assert [(hole.stream, hole.first, hole.last) for hole in view.lost()] == [(me, 3, 4)]
     assert rows(spool) == [(1, b"1"), (2, b"2"), (5, b"5")]
@@ -175,7 +177,7 @@ def test_a_message_that_is_too_large_for_it_is_a_hole(spool: Path, where: dict[s
         assert collector.status.unexplained == 0
     found = rows(spool)
     assert [payload for _, payload in found] == [b"before", b"after"]
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
     (hole,) = view.lost()
     assert (hole.first, hole.last) == (2, found[1][0] - 1)
@@ -187,7 +189,7 @@ def test_the_oldest_is_dropped_only_if_asked_for_and_that_is_counted_and_told(
     more: dict[str, Any] = {**where, "max_bytes": "200kB", "on_full": "drop-oldest"}
     with Collector(spool, GROUP, **more) as collector, blocking.join(GROUP, **where) as group:
         group.wait_for("collector", timeout=60)
-        view = SpoolView(spool)
+        view = SpoolReader(spool)
         view.register("spark", {})
         for _ in range(50):
             send(group, *[b"x" * 1000] * 20)
@@ -218,7 +220,7 @@ def test_one_name_has_one_collector(tmp_path: Path, where: dict[str, Any]) -> No
         with pytest.raises(
             ConfigError, match=f"'collector' is in use in {GROUP} by {first.status.me}"
         ):
-            second.joined()
+            second.wait_joined()
         with pytest.raises(ConfigError, match="is in use"):
             second.stop()
         assert second.status.state == "failed"
@@ -255,11 +257,11 @@ def test_it_may_be_stopped_before_it_has_joined(spool: Path, where: dict[str, An
     collector = Collector(spool, GROUP, **where).start()
     assert collector.status.state == "joining"
     with pytest.raises(TimedOutError):
-        collector.joined(0.05)
+        collector.wait_joined(0.05)
     collector.stop()
     assert collector.status.state == "stopped"
     with pytest.raises(ClosedError):
-        collector.joined()
+        collector.wait_joined()
     with pytest.raises(LocalProtocolError, match="started before"):
         collector.start()
 
@@ -267,7 +269,7 @@ def test_it_may_be_stopped_before_it_has_joined(spool: Path, where: dict[str, An
 def test_one_that_cannot_commit_at_its_end_says_so(spool: Path, where: dict[str, Any]) -> None:
     with blocking.join(GROUP, **where) as group:
         collector = Collector(spool, GROUP, **where).start()
-        collector.joined()
+        collector.wait_joined()
         group.wait_for("collector", timeout=60)
         send(group, b"first")
         spool.rename(spool.with_name("away"))
@@ -314,7 +316,7 @@ def test_options_may_be_text(spool: Path) -> None:
         "line_bytes": "8MiB",
         "ports": "0",
     }
-    choices = Collector(spool, GROUP, **told)._choices
+    choices = Collector(spool, GROUP, **told)._options
     assert choices.limits.max_bytes == 1024**3
     assert choices.limits.max_age_ns == 12 * 3600 * 10**9
     assert choices.limits.segment_age_ns == 30 * 10**9
@@ -330,18 +332,18 @@ def batch(delivery: Delivery) -> Batch:
 
 def test_a_loss_that_is_told_behind_the_messages_after_it(spool: Path) -> None:
     with scenes.opened(spool) as writer:
-        intake = Intake(writer)
-        intake.take(batch(scenes.run(scenes.A, 1, 5)))
-        intake.take(batch(scenes.run(scenes.A, 9, 10)))
-        intake.take(batch(scenes.run(scenes.A, 11, 12)))
-        intake.take(batch(scenes.run(scenes.B, 1, 2)))
+        intake = DeliveryAppender(writer)
+        intake.append_batch(batch(scenes.run(scenes.A, 1, 5)))
+        intake.append_batch(batch(scenes.run(scenes.A, 9, 10)))
+        intake.append_batch(batch(scenes.run(scenes.A, 11, 12)))
+        intake.append_batch(batch(scenes.run(scenes.B, 1, 2)))
         assert writer.commit() == {scenes.A: 5, scenes.B: 2}, "nothing goes beyond the hole"
-        assert intake.holes == 1
-        assert intake.line_bytes > 0
-        intake.take_lost(scenes.A, 6, 8)
+        assert intake.blocked_streams == 1
+        assert intake.pending_bytes > 0
+        intake.append_lost(scenes.A, 6, 8)
         assert writer.commit()[scenes.A] == 12
-        assert (intake.holes, intake.lost, intake.line_bytes) == (0, 3, 0)
-    view = SpoolView(spool)
+        assert (intake.blocked_streams, intake.lost, intake.pending_bytes) == (0, 3, 0)
+    view = SpoolReader(spool)
     view.refresh()
     assert [(hole.first, hole.last) for hole in view.lost()] == [(6, 8)]
     kept = scenes.rows_of(view)[str(scenes.A)]
@@ -350,26 +352,26 @@ def test_a_loss_that_is_told_behind_the_messages_after_it(spool: Path) -> None:
 
 def test_losses_that_come_in_any_order(spool: Path) -> None:
     with scenes.opened(spool) as writer:
-        intake = Intake(writer)
-        intake.take(batch(scenes.run(scenes.A, 1, 2)))
-        intake.take_lost(scenes.A, 5, 6)
-        intake.take(batch(scenes.run(scenes.A, 7, 8)))
-        intake.take_lost(scenes.A, 2, 4)
+        intake = DeliveryAppender(writer)
+        intake.append_batch(batch(scenes.run(scenes.A, 1, 2)))
+        intake.append_lost(scenes.A, 5, 6)
+        intake.append_batch(batch(scenes.run(scenes.A, 7, 8)))
+        intake.append_lost(scenes.A, 2, 4)
         assert writer.commit()[scenes.A] == 8
-        assert intake.holes == 0
+        assert intake.blocked_streams == 0
 
 
 def test_a_hole_that_nobody_explains_is_told_and_stepped_over(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with scenes.opened(spool) as writer:
-        intake = Intake(writer)
-        intake.take(batch(scenes.run(scenes.A, 1, 5)))
-        intake.take(batch(scenes.run(scenes.A, 9, 10)))
+        intake = DeliveryAppender(writer)
+        intake.append_batch(batch(scenes.run(scenes.A, 1, 5)))
+        intake.append_batch(batch(scenes.run(scenes.A, 9, 10)))
         writer.commit()
-        assert intake.explain() == [], "it may be explained yet"
-        monkeypatch.setattr("gapless.spool.appender.PATIENCE_NS", -PATIENCE_NS)
-        (said,) = intake.explain()
+        assert intake.expire_gaps() == [], "it may be explained yet"
+        monkeypatch.setattr("gapless.spool.appender.GAP_TIMEOUT_NS", -GAP_TIMEOUT_NS)
+        (said,) = intake.expire_gaps()
         assert "6..8" in said
         assert writer.commit()[scenes.A] == 10
-        assert (intake.unexplained, intake.holes) == (3, 0)
+        assert (intake.unexplained, intake.blocked_streams) == (3, 0)

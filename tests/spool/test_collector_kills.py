@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless import blocking
-from gapless.spool import Spool, collector as collectors
+from gapless.spool import SpoolWriter, collector as collectors
 from tests.spool.collecting import GROUP, contents, indexes, meeting_place, wait_until
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def test_a_former_life_that_the_group_still_believes_in_is_waited_for(
     )  # the first try ends before the group can have noticed it, and a look at who has the name follows
     made = collectors.Collector._make_member
 
-    def make_member(self: collectors.Collector, store: Spool) -> blocking.Group:
+    def make_member(self: collectors.Collector, store: SpoolWriter) -> blocking.Group:
         with monkeypatch.context() as patched:
-            patched.setattr(collectors, "JOIN_ROUNDS", next(rounds, collectors.JOIN_ROUNDS))
+            patched.setattr(collectors, "MAX_JOIN_ROUNDS", next(rounds, collectors.MAX_JOIN_ROUNDS))
             return made(self, store)
 
     monkeypatch.setattr(collectors.Collector, "_make_member", make_member)

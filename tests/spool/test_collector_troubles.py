@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gapless import blocking
 from gapless.events import ViewChange
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from tests.spool.collecting import GROUP, contents, indexes, meeting_place, wait_until
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(
     spool, count = tmp_path / "spool", 8000
     with meeting_place(tmp_path, window_bytes="512KiB") as place:
         collector = place.collect(spool, "--max-bytes", "2MiB")
-        view = SpoolView(spool)
+        view = SpoolReader(spool)
         view.register("spark", {})
         producers = [
             place.produce(number, count, mode="ordered", padding=1000, batch=50)
@@ -98,7 +98,7 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(
         assert collector.statuses[-1]["dropped"] == collector.statuses[-1]["lost"] == 0
 
 
-def has_more(view: SpoolView, done: dict[str, int], producers: list[Producer]) -> bool:
+def has_more(view: SpoolReader, done: dict[str, int], producers: list[Producer]) -> bool:
     view.refresh()
     return view.high() != done or all_done(producers)
 

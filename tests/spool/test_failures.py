@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gapless.spool import (
-    Spool,
     SpoolError,
     SpoolFailed,
     SpoolFull,
     SpoolGone,
     SpoolMismatch,
+    SpoolReader,
     SpoolReadOnly,
     SpoolTrimmed,
-    SpoolView,
+    SpoolWriter,
 )
 from gapless.spool.fsck import check
 from gapless.spool.segment_file import list_segments, segment_path
@@ -69,7 +69,7 @@ def test_a_killed_writer_loses_nothing_that_it_called_committed(tmp_path: Path) 
             assert spool.marks[A] >= told
             assert spool.marks[A] == spool.marks[B], "a commit is there as a whole or not at all"
             high = spool.marks[A]
-    assert rows_of(SpoolView(tmp_path)) == {
+    assert rows_of(SpoolReader(tmp_path)) == {
         "a1.5": expected(A, 1, high, 20),
         "b2.7": expected(B, 1, high, 20),
     }
@@ -86,7 +86,7 @@ def test_a_file_limit_of_the_system_is_a_full_disk(tmp_path: Path) -> None:
             f"error SpoolFull {segment_path(tmp_path, 1)}: writing failed: File too large; make"
         )
         told = int(lines[-2].split()[1])
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         assert view.high() == {"a1.5": told, "b2.7": told}
         assert rows_of(view)["a1.5"] == expected(A, 1, told, 500)
         assert segment_path(tmp_path, 1).stat().st_size == view.segments()[-1].end, (
@@ -95,7 +95,7 @@ def test_a_file_limit_of_the_system_is_a_full_disk(tmp_path: Path) -> None:
         child.stdin.write("on\n")
         child.stdin.flush()
         assert child.stdout.read().splitlines()[-1] == "committed 200"
-    assert rows_of(SpoolView(tmp_path))["b2.7"] == expected(B, 1, 200, 500)
+    assert rows_of(SpoolReader(tmp_path))["b2.7"] == expected(B, 1, 200, 500)
     assert list_segments(tmp_path) == [1]
 
 
@@ -117,7 +117,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(root)], check=True)
 
 
-def fill(spool: Spool, size_bytes: int = 1000) -> tuple[int, SpoolError]:
+def fill(spool: SpoolWriter, size_bytes: int = 1000) -> tuple[int, SpoolError]:
     """Commit until that fails; return up to where all is durable, and the error."""
     high = spool.marks.get(A, 0)
     while True:
@@ -139,7 +139,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         for _ in range(3):
             with pytest.raises(SpoolFull):
                 spool.commit()
-        view = SpoolView(small_disk / "spool")
+        view = SpoolReader(small_disk / "spool")
         assert rows_of(view) == {"a1.5": expected(A, 1, high, 1000)}
         ballast.unlink()
         assert spool.commit() == {A: high + 10}
@@ -157,7 +157,7 @@ def test_a_full_disk_with_drop_oldest_goes_on(small_disk: Path) -> None:
             spool.commit()
         dropped = spool.usage().dropped
         assert dropped > 1000
-        view = SpoolView(root)
+        view = SpoolReader(root)
         assert view.low()["a1.5"] == dropped
         assert rows_of(view) == {"a1.5": expected(A, dropped + 1, 3000, 1000)}
 
@@ -171,8 +171,8 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
         # A disk with files open for writing cannot be remounted, so the spool has to let go of its
         # own.
         spool._store.seal()
-        os.close(spool._store._hint)
-        spool._store._hint = -1
+        os.close(spool._store._committed_fd)
+        spool._store._committed_fd = -1
         spool._lock.release()
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
         try:
@@ -180,15 +180,15 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
                 spool.commit()
             with pytest.raises(SpoolReadOnly, match="lock"):
                 opened(root)
-            assert rows_of(SpoolView(root)) == {"a1.5": expected(A, 1, 10)}, (
+            assert rows_of(SpoolReader(root)) == {"a1.5": expected(A, 1, 10)}, (
                 "reading needs no writing"
             )
             with pytest.raises(SpoolReadOnly, match="registering the reader failed"):
-                SpoolView(root).register("spark", {})
+                SpoolReader(root).register("spark", {})
         finally:
             subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
         assert spool.commit() == {A: 20}
-    assert rows_of(SpoolView(root)) == {"a1.5": expected(A, 1, 20)}
+    assert rows_of(SpoolReader(root)) == {"a1.5": expected(A, 1, 20)}
 
 
 def test_a_folder_that_is_moved_away_and_back(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_folder_that_is_moved_away_and_back(tmp_path: Path) -> None:
         (tmp_path / "away").rename(root)
         assert spool.commit() == {A: 20}
         assert list_segments(root) == [1]
-    assert rows_of(SpoolView(root)) == {"a1.5": expected(A, 1, 20)}
+    assert rows_of(SpoolReader(root)) == {"a1.5": expected(A, 1, 20)}
 
 
 def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
@@ -219,12 +219,12 @@ def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
     spool.append(run(A, 11, 20))
     with pytest.raises(SpoolGone, match="to begin a new one, stop the collector first"):
         spool.commit()
-    Spool.open(root, group=GROUP, sync=False).close()
+    SpoolWriter.open(root, group=GROUP, sync=False).close()
     with pytest.raises(SpoolGone, match="another spool stands here now"):
         spool.commit()
     with pytest.raises(SpoolGone):
         spool.close()
-    assert SpoolView(root).high() == {}, "nothing was written into the new one"
+    assert SpoolReader(root).high() == {}, "nothing was written into the new one"
 
 
 def test_an_active_segment_that_is_deleted(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_an_active_segment_that_is_deleted(tmp_path: Path) -> None:
             spool.commit()
         assert spool.marks == {A: 20, B: 5}
         assert spool.commit() == {A: 30, B: 5}
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     assert rows_of(view) == {"a1.5": [*expected(A, 1, 10), *expected(A, 21, 30)]}
     assert [tuple(hole) for hole in view.lost()] == [
         ("a1.5", 11, 20, "lost"),
@@ -273,7 +273,7 @@ def test_an_active_segment_that_somebody_changes(tmp_path: Path, change: str) ->
         with pytest.raises(SpoolGone, match=f"{path}: .*goes on in"):
             spool.commit()
         assert spool.commit() == {A: 40}
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     assert view.high() == {"a1.5": 40}
     if change != "shorter":
         assert rows_of(view) == {"a1.5": expected(A, 1, 40)}
@@ -286,7 +286,7 @@ def test_after_a_failed_fdatasync_the_segment_is_never_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one failure that no test can get from a healthy disk: fdatasync itself is made to fail."""
-    spool = Spool.open(tmp_path, group=GROUP)
+    spool = SpoolWriter.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))
     spool.commit()
     size_bytes = segment_path(tmp_path, 1).stat().st_size
@@ -309,14 +309,14 @@ def test_after_a_failed_fdatasync_the_segment_is_never_written_again(
         "the first, and not the one whose first fdatasync failed"
     )
     spool.close()
-    assert rows_of(SpoolView(tmp_path)) == {"a1.5": expected(A, 1, 20)}
+    assert rows_of(SpoolReader(tmp_path)) == {"a1.5": expected(A, 1, 20)}
 
 
 def test_what_a_failed_fdatasync_left_is_not_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If even cutting fails, the tail stays in the file; the next segment says where the file really ends."""
-    spool = Spool.open(tmp_path, group=GROUP)
+    spool = SpoolWriter.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))
     spool.commit()
     spool.append(run(A, 11, 20))
@@ -333,7 +333,7 @@ def test_what_a_failed_fdatasync_left_is_not_read_twice(
     spool.close()
     for path in (tmp_path / "segments").glob("*.idx"):
         path.unlink()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     assert rows_of(view) == {"a1.5": expected(A, 1, 20)}
     assert view.rows({}, view.high()) == {"a1.5": 20}
     with opened(tmp_path) as again:
@@ -344,10 +344,10 @@ def test_the_newest_segment_is_kept_even_if_it_is_not_written_to_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has the marks of all: if it went, a killed writer would have nothing to go on from."""
-    spool = Spool.open(tmp_path, group=GROUP)
+    spool = SpoolWriter.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))
     spool.commit()
-    SpoolView(tmp_path).register("spark", {"a1.5": 10})
+    SpoolReader(tmp_path).register("spark", {"a1.5": 10})
 
     def failing(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -367,7 +367,7 @@ def test_the_newest_segment_is_kept_even_if_it_is_not_written_to_any_more(
 def test_a_segment_that_could_neither_be_begun_nor_removed_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool = Spool.open(tmp_path, group=GROUP)
+    spool = SpoolWriter.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))
     spool.commit()
     spool._store.seal()
@@ -385,7 +385,7 @@ def test_a_segment_that_could_neither_be_begun_nor_removed_does_not_count(
     spool.append(run(A, 21, 30))
     assert spool.commit() == {A: 30}
     spool.close()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     assert view.rows({}, view.high()) == {"a1.5": 30}
     assert {each.segment for each in view.slices({}, view.high())} == {1, 3}
     assert rows_of(view) == {"a1.5": expected(A, 1, 30)}
@@ -416,7 +416,7 @@ def test_a_damaged_description_says_how_to_repair_it(tmp_path: Path, content: st
     opened(tmp_path).close()
     (tmp_path / "spool.json").write_text(content)
     with pytest.raises(SpoolMismatch, match=f"gapless spool repair {tmp_path}"):
-        SpoolView(tmp_path)
+        SpoolReader(tmp_path)
 
 
 def test_a_slice_of_what_was_trimmed(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_a_slice_of_what_was_trimmed(tmp_path: Path) -> None:
         for at in range(10):
             spool.append(run(A, 1 + at * 10, 10 + at * 10))
             spool.commit()
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         slices = view.slices({}, view.high())
         view.register("spark", {"a1.5": 50})
         assert spool.trim().segments > 0

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import ConfigError
-from gapless.spool import Limits, Spool, SpoolFull, SpoolView
+from gapless.spool import SpoolFull, SpoolLimits, SpoolReader, SpoolWriter
 from gapless.spool.segment_file import list_segments
 from gapless.units import NS_PER_S
 from tests.spool.scenes import A, B, C, expected, opened, pieces, rows_of, run
 
 
-def fill(spool: Spool, first: int, size_bytes: int = 100) -> int:
+def fill(spool: SpoolWriter, first: int, size_bytes: int = 100) -> int:
     """Commit runs of ten until that fails; return the last message that is durable."""
     while True:
         spool.append(run(A, first, first + 9, size_bytes=size_bytes))
@@ -29,7 +29,7 @@ def fill(spool: Spool, first: int, size_bytes: int = 100) -> int:
 def test_the_limit_holds_for_all_that_a_commit_writes(tmp_path: Path, size_bytes: int) -> None:
     """However the runs fit: a commit that begins a segment writes a STATE too."""
     with opened(tmp_path, max_bytes=20_000, segment_bytes=3000) as spool:
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         view.register("spark", {})
         fill(spool, 1, size_bytes)
         used_bytes = spool.usage().used_bytes
@@ -40,7 +40,7 @@ def test_the_limit_holds_for_all_that_a_commit_writes(tmp_path: Path, size_bytes
 
 def test_a_full_spool_waits_for_its_readers(tmp_path: Path) -> None:
     with opened(tmp_path, max_bytes=100_000) as spool:
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         view.register("spark", {})
         high = fill(spool, 1)
         position: dict[str, int] = {}
@@ -68,7 +68,7 @@ def test_a_full_spool_waits_for_its_readers(tmp_path: Path) -> None:
 def test_a_spool_that_nobody_needs_takes_more_than_its_limit(tmp_path: Path) -> None:
     """A message larger than the limit could never come in otherwise."""
     with opened(tmp_path, max_bytes=50_000) as spool:
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         view.register("spark", {})
         spool.append(run(A, 1, 10))
         spool.commit()
@@ -97,7 +97,7 @@ def test_without_readers_a_full_spool_waits(tmp_path: Path) -> None:
 
 def test_the_oldest_is_dropped_and_counted(tmp_path: Path) -> None:
     with opened(tmp_path, max_bytes=50_000, policy="drop-oldest") as spool:
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         view.register("spark", {"a1.5": 100})
         for at in range(200):
             spool.append(run(A, 1 + at * 10, 10 + at * 10, size_bytes=100))
@@ -116,18 +116,18 @@ def test_the_oldest_is_dropped_and_counted(tmp_path: Path) -> None:
         dropped = view.dropped()
     with opened(tmp_path) as spool:
         assert spool.usage().dropped == sum(dropped.values()), "the count outlasts the writer"
-    assert SpoolView(tmp_path).dropped() == dropped
+    assert SpoolReader(tmp_path).dropped() == dropped
 
 
 def test_a_drop_that_was_recorded_is_finished_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gapless.spool.segment_store import Store
+    from gapless.spool.segment_store import SegmentStore
 
     spool = opened(tmp_path, max_bytes=50_000, policy="drop-oldest")
     fill_until = 100
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "delete", lambda self, number: 0)
+        patch.setattr(SegmentStore, "delete", lambda self, number: 0)
         for at in range(fill_until):
             spool.append(run(A, 1 + at * 10, 10 + at * 10, size_bytes=100))
             spool.commit()
@@ -139,7 +139,7 @@ def test_a_drop_that_was_recorded_is_finished_after_a_crash(
     with opened(tmp_path) as spool:
         assert spool.usage().dropped == dropped, "not counted twice"
         assert list_segments(tmp_path)[0] > before[0]
-    assert SpoolView(tmp_path).low()["a1.5"] == dropped
+    assert SpoolReader(tmp_path).low()["a1.5"] == dropped
 
 
 def test_what_is_too_old_is_dropped(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_is_too_old_is_dropped(tmp_path: Path) -> None:
             spool.commit()
         trimmed = spool.trim()
         assert trimmed.segments > 0
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         low = view.low()["a1.5"]
         assert 100 <= low <= 150
         assert trimmed.dropped == low == view.dropped()["a1.5"]
@@ -165,7 +165,7 @@ def test_what_is_too_old_is_dropped(tmp_path: Path) -> None:
 def test_a_reader_too_far_behind_stops_the_writer(tmp_path: Path) -> None:
     now_ns = time.time_ns()
     with opened(tmp_path, max_age_ns=3600 * NS_PER_S, segment_bytes=1000) as spool:
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         view.register("spark", {})
         spool.append(run(A, 1, 10), collected_ns=now_ns - 7200 * NS_PER_S)
         spool.commit()
@@ -201,11 +201,11 @@ def test_segments_are_sealed_by_size_and_by_age(tmp_path: Path) -> None:
 
 def test_streams_that_are_over_are_forgotten(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=500, forget_after_ns=1) as spool:
-        spool.live = {B}
+        spool.live_origins = {B}
         for origin in (A, B, C):
             spool.append(run(origin, 1, 10))
             spool.commit()
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         view.register("spark", {"a1.5": 10, "b2.7": 10, "c3.1": 0})
         for at in range(5):
             spool.append(run(C, 11 + at * 10, 20 + at * 10))
@@ -214,7 +214,7 @@ def test_streams_that_are_over_are_forgotten(tmp_path: Path) -> None:
         assert spool.marks == {B: 10, C: 60}
         view.refresh()
         assert view.high() == {"b2.7": 10, "c3.1": 60}
-        assert SpoolView(tmp_path).high() == {"b2.7": 10, "c3.1": 60}
+        assert SpoolReader(tmp_path).high() == {"b2.7": 10, "c3.1": 60}
 
 
 @pytest.mark.parametrize(
@@ -227,4 +227,4 @@ def test_streams_that_are_over_are_forgotten(tmp_path: Path) -> None:
 )
 def test_impossible_limits(options: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Limits(**options)  # type: ignore[arg-type]
+        SpoolLimits(**options)  # type: ignore[arg-type]

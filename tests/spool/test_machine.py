@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gapless.identity import Address
-from gapless.spool import Limits, Spool, SpoolView
+from gapless.spool import SpoolLimits, SpoolReader, SpoolWriter
 from gapless.spool.segment_file import list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, C, expected, pieces, rows_of, run, text
 
@@ -36,13 +36,13 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @initialize(segment_bytes=st.sampled_from([600, 2000, 100_000]))
     def begin(self, segment_bytes: int) -> None:
-        self.limits = Limits(segment_bytes=segment_bytes)
+        self.limits = SpoolLimits(segment_bytes=segment_bytes)
         self.open()
-        self.view = SpoolView(self.root)
-        self.early = SpoolView(self.root)
+        self.view = SpoolReader(self.root)
+        self.early = SpoolReader(self.root)
 
     def open(self) -> None:
-        self.spool = Spool.open(self.root, group=GROUP, limits=self.limits, sync=False)
+        self.spool = SpoolWriter.open(self.root, group=GROUP, limits=self.limits, sync=False)
 
     @rule(origin=ORIGINS, count=st.integers(1, 8), back=st.integers(0, 3))
     def append(self, origin: Address, count: int, back: int) -> None:
@@ -152,7 +152,7 @@ class SpoolMachine(RuleBasedStateMachine):
         if not hasattr(self, "spool"):
             return
         self.turn = not self.turn
-        for view in (SpoolView(self.root) if self.turn else self.early,):
+        for view in (SpoolReader(self.root) if self.turn else self.early,):
             view.refresh()
             assert view.high() == self.committed
             found = rows_of(view, self.passed)

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gapless.spool import Spool, SpoolCorrupt, SpoolVersion, SpoolView
-from gapless.spool.format import HEADER_BYTES, PREAMBLE_BYTES, Draft, lay_out, seed_of
-from gapless.spool.segment_file import Hint, SpoolInfo, list_segments, segment_path
+from gapless.spool import SpoolCorrupt, SpoolReader, SpoolVersion, SpoolWriter
+from gapless.spool.format import (
+    HEADER_BYTES,
+    PREAMBLE_BYTES,
+    RecordDraft,
+    checksum_seed,
+    encode_records,
+)
+from gapless.spool.segment_file import CommittedOffset, SpoolInfo, list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, expected, opened, rows_of, run
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ class Disk:
             assert spool.marks == ({A: 4 * commits, B: commits} if commits else {})
             assert spool.blob == (b"blob %d" % (commits - 1) if commits else b"")
             assert spool.recovered.damage == ()
-            view = SpoolView(self.root)
+            view = SpoolReader(self.root)
             found = rows_of(view)
             assert found == (
                 {"a1.5": expected(A, 1, 4 * commits), "b2.7": expected(B, 1, commits)}
@@ -68,7 +74,7 @@ class Disk:
                 assert view.names() == {"a1.5": "alpha"}
             spool.append(run(A, 1 + 4 * commits, 20))
             assert spool.commit()[A] == 20
-        assert rows_of(SpoolView(self.root))["a1.5"] == expected(A, 1, 20)
+        assert rows_of(SpoolReader(self.root))["a1.5"] == expected(A, 1, 20)
         return commits
 
 
@@ -138,7 +144,7 @@ def test_a_block_written_to_the_wrong_place(tmp_path: Path) -> None:
     for keep_index in (True, False):
         if not keep_index:
             (tmp_path / "segments" / f"{1:020d}.idx").unlink()
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         with pytest.raises(SpoolCorrupt, match=r"messages 15\.\.18 of a1\.5"):
             rows_of(view)
         assert rows_of(view, {"a1.5": 18}) == {"a1.5": expected(A, 19, 22)}
@@ -153,8 +159,8 @@ def test_a_block_of_another_spool_or_segment(disk: Disk, tmp_path: Path) -> None
     assert other.info.spool_id != disk.info.spool_id
     disk.crash(disk.data[: disk.ends[1]] + other.data[disk.ends[1] :], committed=2)
     assert disk.recovered() == 2
-    drafts = [Draft(1, A, 9, 12, 4, b"\1\0" * 4, b"evil")]
-    pieces, _ = lay_out(drafts, disk.ends[1], seed_of(disk.info.spool_id, 2))
+    drafts = [RecordDraft(1, A, 9, 12, 4, b"\1\0" * 4, b"evil")]
+    pieces, _ = encode_records(drafts, disk.ends[1], checksum_seed(disk.info.spool_id, 2))
     disk.crash(disk.data[: disk.ends[1]] + b"".join(pieces), committed=2)
     assert disk.recovered() == 2
 
@@ -187,10 +193,10 @@ def test_a_lost_or_torn_hint_loses_nothing(disk: Disk) -> None:
 
 def test_a_reader_without_a_hint_reads_whole_commits_only(disk: Disk) -> None:
     disk.crash(disk.data[:-1], committed=1)
-    assert rows_of(SpoolView(disk.root))["a1.5"] == expected(A, 1, 4)
-    assert rows_of(SpoolView(disk.root, whole=True))["a1.5"] == expected(A, 1, 8)
+    assert rows_of(SpoolReader(disk.root))["a1.5"] == expected(A, 1, 4)
+    assert rows_of(SpoolReader(disk.root, all_commits=True))["a1.5"] == expected(A, 1, 8)
     (disk.root / "committed").unlink()
-    assert rows_of(SpoolView(disk.root))["a1.5"] == expected(A, 1, 8)
+    assert rows_of(SpoolReader(disk.root))["a1.5"] == expected(A, 1, 8)
 
 
 def test_damage_in_what_was_committed_is_not_cut(disk: Disk) -> None:
@@ -205,7 +211,7 @@ def test_damage_in_what_was_committed_is_not_cut(disk: Disk) -> None:
             assert f"{disk.segment}: " in spool.recovered.damage[0]
             spool.append(run(A, 13, 16))
             spool.commit()
-        view = SpoolView(disk.root)
+        view = SpoolReader(disk.root)
         assert rows_of(view, {"a1.5": 8}, {"a1.5": 16}) == {"a1.5": expected(A, 9, 16)}
         with pytest.raises(
             SpoolCorrupt, match=f"{disk.segment}: the record at {disk.ends[0]} is damaged"
@@ -220,7 +226,7 @@ def test_a_header_that_is_damaged_hides_only_its_record(disk: Disk) -> None:
     with opened(disk.root) as spool:
         assert spool.marks == {A: 12, B: 3}
         assert spool.recovered.damage
-    view = SpoolView(disk.root)
+    view = SpoolReader(disk.root)
     assert [tuple(hole) for hole in view.lost()] == [("a1.5", 5, 8, "missing")]
     assert rows_of(view, {"b2.7": 0}, {"b2.7": 3, "a1.5": 4})["a1.5"] == expected(A, 1, 4)
     with pytest.raises(SpoolCorrupt, match=r"messages 5\.\.8 of a1\.5 are missing"):
@@ -237,7 +243,7 @@ def test_a_segment_shorter_than_what_was_committed_is_damage(disk: Disk) -> None
         spool.append(run(A, 9, 12))
         spool.commit()
     assert list_segments(disk.root) == [1, 2], "a damaged segment is not written to"
-    assert rows_of(SpoolView(disk.root))["a1.5"] == expected(A, 1, 12)
+    assert rows_of(SpoolReader(disk.root))["a1.5"] == expected(A, 1, 12)
 
 
 def test_a_missing_newest_segment_is_reported(disk: Disk) -> None:
@@ -251,11 +257,13 @@ def test_a_missing_newest_segment_is_reported(disk: Disk) -> None:
 
 def rewrite(disk: Disk, kind: int) -> None:
     """Put a record of another kind behind the others."""
-    pieces, offsets = lay_out(
-        [Draft(kind, A, 1, 1, 1, b"", b"?")], disk.ends[2], seed_of(disk.info.spool_id, 1)
+    pieces, offsets = encode_records(
+        [RecordDraft(kind, A, 1, 1, 1, b"", b"?")],
+        disk.ends[2],
+        checksum_seed(disk.info.spool_id, 1),
     )
     disk.crash(disk.data + b"".join(pieces), committed=3)
-    (disk.root / "committed").write_bytes(Hint(1, offsets[0] + HEADER_BYTES + 1).pack())
+    (disk.root / "committed").write_bytes(CommittedOffset(1, offsets[0] + HEADER_BYTES + 1).pack())
 
 
 def test_an_unknown_kind_is_skipped_if_it_may_be(disk: Disk) -> None:
@@ -270,13 +278,16 @@ def test_an_unknown_kind_is_refused_if_it_may_not_be_skipped(disk: Disk) -> None
     ):
         opened(disk.root)
     with pytest.raises(SpoolVersion, match="unknown kind 9"):
-        SpoolView(disk.root).high()
+        SpoolReader(disk.root).high()
 
 
 def test_a_later_format_is_refused(disk: Disk) -> None:
     path = disk.root / "spool.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    for attempt in (lambda: Spool.open(disk.root, group=GROUP), lambda: SpoolView(disk.root)):
+    for attempt in (
+        lambda: SpoolWriter.open(disk.root, group=GROUP),
+        lambda: SpoolReader(disk.root),
+    ):
         with pytest.raises(
             SpoolVersion, match="has format 2, this Gapless reads up to 1; install a later one"
         ):
@@ -301,6 +312,6 @@ def test_a_bad_index_is_made_again(tmp_path: Path, damage: str) -> None:
             "other": second.read_bytes(),
         }
         first.write_bytes(bad[damage])
-    assert rows_of(SpoolView(tmp_path)) == {"a1.5": expected(A, 1, 200)}
+    assert rows_of(SpoolReader(tmp_path)) == {"a1.5": expected(A, 1, 200)}
     with opened(tmp_path) as spool:
         assert spool.marks == {A: 200}

@@ -11,16 +11,16 @@ from hypothesis import given, settings, strategies as st
 
 from gapless import blocking
 from gapless.cli.spool import _streams
-from gapless.group.headers import join, split
+from gapless.group.headers import attach_headers, detach_headers
 from gapless.group.message import Batch
-from gapless.group.sink_dedup import SINK, Row
+from gapless.group.sink_dedup import SINK, SinkRowId
 from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import SpoolView
-from gapless.spool.appender import Intake
+from gapless.spool import SpoolReader
+from gapless.spool.appender import DeliveryAppender
 from gapless.spool.fsck import check
-from gapless.spool.index import REPEATED
+from gapless.spool.index import HOLE_REPEATED
 from tests.spool.collecting import GROUP, PATIENCE_S, meeting_place
 from tests.spool.scenes import opened, rows_of
 
@@ -29,7 +29,9 @@ ROWS = 60
 
 
 def row(number: int, batch: int = 0) -> bytes:
-    return join(b"%d/%d" % (batch, number), {SINK: Row("query", batch, 0, number).encode()})
+    return attach_headers(
+        b"%d/%d" % (batch, number), {SINK: SinkRowId("query", batch, 0, number).encode()}
+    )
 
 
 def life(origin: Address, count: int, cuts: list[int]) -> list[Delivery]:
@@ -65,31 +67,33 @@ def test_whatever_the_order_and_whenever_it_crashes(
         path = Path(folder) / "spool"
         limits = {"segment_bytes": 4096} if small else {}
         spool = opened(path, **limits)
-        intake = Intake(spool)
+        intake = DeliveryAppender(spool)
         for step in [*story, *([0, 1, 2] * (2 * ROWS)), "commit"]:
             if step == "commit":
-                intake.keep()
+                intake.stage_dedup_state()
                 spool.commit()
             elif step == "crash":
                 spool._lock.release()  # what is in line is gone with the process
                 spool = opened(path, **limits)
-                intake = Intake(spool)
+                intake = DeliveryAppender(spool)
             else:
                 assert isinstance(step, int)
-                had = spool.reached(LIVES[step]) or 0
+                had = spool.last_appended(LIVES[step]) or 0
                 following = [each for each in streams[step] if each.last > had]
                 if following:
-                    intake.take(Batch(following[0], 1, {}))
+                    intake.append_batch(Batch(following[0], 1, {}))
         high = {str(stream[-1].origin): stream[-1].last for stream in streams}
         spool.close()
-        view = SpoolView(path)
+        view = SpoolReader(path)
         view.refresh()
         assert view.high() == high, "offsets count every number"
-        rows = [split(payload)[1] for found in rows_of(view).values() for _, payload in found]
+        rows = [
+            detach_headers(payload)[1] for found in rows_of(view).values() for _, payload in found
+        ]
         assert sorted(rows) == sorted(b"0/%d" % number for number in range(ROWS)), (
             "each row is there, once"
         )
-        assert {hole.reason for hole in view.lost()} <= {REPEATED}
+        assert {hole.reason for hole in view.lost()} <= {HOLE_REPEATED}
         hidden = sum(hole.last - hole.first + 1 for hole in view.lost())
         shown = sum(len(found) for found in rows_of(view).values())
         assert hidden + shown <= sum(high.values())
@@ -97,25 +101,25 @@ def test_whatever_the_order_and_whenever_it_crashes(
 
 def test_what_waits_behind_a_hole_is_not_remembered_before_it_is_in_line(tmp_path: Path) -> None:
     spool = opened(tmp_path / "spool")
-    intake = Intake(spool)
+    intake = DeliveryAppender(spool)
     first, second = life(LIVES[0], 6, [3])
     lacking = second._replace(
         first=10, last=12, content=Run.of(LIVES[0], 10, [row(3), row(4), row(5)])
     )
-    intake.take(Batch(first, 1, {}))
-    intake.take(Batch(lacking, 1, {}))
-    intake.keep()
+    intake.append_batch(Batch(first, 1, {}))
+    intake.append_batch(Batch(lacking, 1, {}))
+    intake.stage_dedup_state()
     spool.commit()
     spool.close()
     spool = opened(tmp_path / "spool")
-    intake = Intake(spool)
-    intake.take(Batch(life(LIVES[1], 6, [6])[0], 1, {}))
-    intake.keep()
+    intake = DeliveryAppender(spool)
+    intake.append_batch(Batch(life(LIVES[1], 6, [6])[0], 1, {}))
+    intake.stage_dedup_state()
     spool.commit()
     spool.close()
-    view = SpoolView(tmp_path / "spool")
+    view = SpoolReader(tmp_path / "spool")
     view.refresh()
-    assert [split(payload)[1] for _, payload in rows_of(view)[str(LIVES[1])]] == [
+    assert [detach_headers(payload)[1] for _, payload in rows_of(view)[str(LIVES[1])]] == [
         b"0/3",
         b"0/4",
         b"0/5",
@@ -130,7 +134,9 @@ def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path
         sink.wait_for("collector", PATIENCE_S)
         sent = sink.send_many(
             [b"%d/%d" % (batch, number) for number in numbers[:upto]],
-            headers=[{SINK: Row("query", batch, 0, number).encode()} for number in numbers[:upto]],
+            headers=[
+                {SINK: SinkRowId("query", batch, 0, number).encode()} for number in numbers[:upto]
+            ],
             mode="acknowledged",
         )
         sent.delivered(PATIENCE_S)
@@ -148,9 +154,9 @@ def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path
         assert collector.end(signal.SIGTERM) == 0, collector.complaints
         assert collector.statuses[-1]["repeated"] == 2000
         assert collector.statuses[-1]["lost"] == 0
-    view = SpoolView(spool)
+    view = SpoolReader(spool)
     view.refresh()
-    found = [split(payload)[1] for rows in rows_of(view).values() for _, payload in rows]
+    found = [detach_headers(payload)[1] for rows in rows_of(view).values() for _, payload in rows]
     expected = (
         [b"0/%d" % number for number in numbers]
         + [b"1/%d" % number for number in range(10)]

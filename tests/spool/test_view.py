@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gapless.spool import SpoolMismatch, SpoolTrimmed, SpoolView
-from gapless.spool.reader import share
+from gapless.spool import SpoolMismatch, SpoolReader, SpoolTrimmed
+from gapless.spool.reader import fair_share
 from gapless.spool.segment_file import list_segments
 from tests.spool.scenes import A, B, C, expected, opened, pieces, rows_of, run
 
@@ -26,7 +26,7 @@ from tests.spool.scenes import A, B, C, expected, opened, pieces, rows_of, run
     ],
 )
 def test_a_limit_is_shared(wants: dict[str, int], limit: int, granted: dict[str, int]) -> None:
-    assert share(wants, limit) == granted
+    assert fair_share(wants, limit) == granted
 
 
 def test_admission_is_fair_and_to_the_message(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_admission_is_fair_and_to_the_message(tmp_path: Path) -> None:
         spool.append(run(B, 1, 40))
         spool.append(run(C, 1, 3))
         spool.commit()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     high = view.high()
     assert view.admit({}, high) == high
     assert view.admit({}, high, max_rows=33) == {"a1.5": 15, "b2.7": 15, "c3.1": 3}
@@ -68,7 +68,7 @@ def test_bytes_are_counted_to_the_message(tmp_path: Path, limit: int) -> None:
         for at in range(20):
             spool.append(run(A, 1 + 10 * at, 10 + 10 * at, size_bytes=100))
             spool.commit()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     for start in (0, 3, 10, 195):
         end = view.admit({"a1.5": start}, view.high(), max_bytes=limit)
         assert end == {"a1.5": min(200, start + max(1, limit // 100))}
@@ -81,7 +81,7 @@ def test_bytes_with_a_message_in_pieces_and_a_loss(tmp_path: Path) -> None:
         spool.append(run(A, 10, 19, size_bytes=100))
         spool.append_lost(A, 20, 30)
         spool.commit()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     high = view.high()
     assert view.admit({}, high, max_bytes=1) == {"a1.5": 9}, "the first message always comes"
     assert view.admit({}, high, max_bytes=700) == {"a1.5": 11}
@@ -98,7 +98,7 @@ def test_a_time_is_a_position(tmp_path: Path) -> None:
             if at % 3 == 0:
                 spool.append(run(B, 1 + at // 3, 1 + at // 3), collected_ns=10**18 + at * 1000)
             spool.commit()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     assert view.at_time(0) == {"a1.5": 0, "b2.7": 0}
     assert view.at_time(10**18 + 7000) == {"a1.5": 70, "b2.7": 3}
     assert view.at_time(10**18 + 7001) == {"a1.5": 80, "b2.7": 3}
@@ -110,22 +110,22 @@ def test_times_never_go_back(tmp_path: Path) -> None:
         for at, when_ns in enumerate((500, 100, 900)):
             spool.append(run(A, at + 1, at + 1), collected_ns=10**18 + when_ns)
         spool.commit()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     found = [record.collected_ns - 10**18 for record in view.records(view.slices({}, view.high()))]
     assert found == [500, 500, 900]
 
 
 def test_readers_register_and_are_forgotten(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     view.register("spark", {"b2.7": 3, "a1.5": 10})
     view.register("audit-2.x", {})
-    assert [(each.name, each.digest) for each in view.readers()] == [
+    assert [(each.name, each.digest) for each in view.consumers()] == [
         ("audit-2.x", {}),
         ("spark", {"a1.5": 10, "b2.7": 3}),
     ]
-    assert view.forget("spark")
-    assert not view.forget("spark")
+    assert view.unregister("spark")
+    assert not view.unregister("spark")
     for name in ("", "../x", ".hidden", "a b", "-x", "x" * 101):
         with pytest.raises(SpoolMismatch, match="expected 1 to 100 letters"):
             view.register(name, {})
@@ -139,10 +139,10 @@ def test_a_reader_file_that_cannot_be_read_keeps_everything(tmp_path: Path) -> N
         for at in range(10):
             spool.append(run(A, 1 + at * 10, 10 + at * 10))
             spool.commit()
-        SpoolView(tmp_path).register("spark", {"a1.5": 100})
+        SpoolReader(tmp_path).register("spark", {"a1.5": 100})
         (tmp_path / "readers" / "torn.json").write_text('{"digest": {"a1')
         assert spool.trim().segments == 0
-        SpoolView(tmp_path).forget("torn")
+        SpoolReader(tmp_path).unregister("torn")
         assert spool.trim().segments > 0
 
 
@@ -151,7 +151,7 @@ def test_the_slowest_reader_decides(tmp_path: Path) -> None:
         for at in range(20):
             spool.append(run(A, 1 + at * 10, 10 + at * 10))
             spool.commit()
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         assert spool.trim().segments == 0, "without a reader nothing goes"
         view.register("fast", {"a1.5": 200})
         view.register("slow", {"a1.5": 55})
@@ -162,7 +162,7 @@ def test_the_slowest_reader_decides(tmp_path: Path) -> None:
         assert view.low()["a1.5"] <= 55
         assert rows_of(view, {"a1.5": 55}) == {"a1.5": expected(A, 56, 200)}
         assert spool.usage().lag == {"fast": 0, "slow": 145}
-        view.forget("slow")
+        view.unregister("slow")
         spool.trim()
         view.refresh()
         assert len(list_segments(tmp_path)) == 1
@@ -187,7 +187,7 @@ with opened(sys.argv[1], segment_bytes=20_000) as spool:
 def test_a_reader_beside_a_writer_that_rotates_and_trims(tmp_path: Path) -> None:
     """What the reader has not passed is always there; what it reads has no gap and comes once."""
     opened(tmp_path).close()
-    view = SpoolView(tmp_path)
+    view = SpoolReader(tmp_path)
     view.register("spark", {})
     root = Path(__file__).resolve().parents[2]
     writer = subprocess.Popen(
@@ -205,7 +205,7 @@ def test_a_reader_beside_a_writer_that_rotates_and_trims(tmp_path: Path) -> None
             view.refresh()
             end = view.admit(position, view.high(), max_rows=400)
             for key, rows in rows_of(
-                view if looks % 2 else SpoolView(tmp_path), position, end
+                view if looks % 2 else SpoolReader(tmp_path), position, end
             ).items():
                 seen[key].extend(rows)
             position = end
@@ -225,9 +225,9 @@ def test_an_old_view_of_a_trimmed_spool_says_so(tmp_path: Path) -> None:
         for at in range(10):
             spool.append(run(A, 1 + at * 10, 10 + at * 10))
             spool.commit()
-        view = SpoolView(tmp_path)
+        view = SpoolReader(tmp_path)
         assert view.low() == {"a1.5": 0}
-        SpoolView(tmp_path).register("spark", {"a1.5": 100})
+        SpoolReader(tmp_path).register("spark", {"a1.5": 100})
         spool.trim()
         with pytest.raises(SpoolTrimmed):
             rows_of(view)

@@ -8,9 +8,9 @@ from typing import Any
 
 from gapless import blocking
 from gapless.config import Config
-from gapless.runtime.handle import Handle
+from gapless.runtime.handle import MemberHandle
 from gapless.trace import Recorder
-from gapless.transport import MemoryNetwork
+from gapless.transport import InProcessNetwork
 from tests.group.company import options as ways
 from tests.transport.gatherings import Guest
 from tests.transport.processes import QUICK
@@ -35,21 +35,22 @@ def full_disk(options: dict[str, Any]) -> None:
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("gapless").addHandler(handler)
-    network = MemoryNetwork()
+    network = InProcessNetwork()
     recorders = [Recorder(options["folder"]), None]
     guests = [
-        Guest(Handle("g", network.open(), Config.make(**QUICK), trace=recorder))
+        Guest(MemberHandle("g", network.open(), Config.make(**QUICK), trace=recorder))
         for recorder in recorders
     ]
     for guest in guests:
         guest.until_view(2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     for number in range(200):
-        guests[0].handle.send([b"%d" % number]).result(60)
+        guests[0].handle.submit([b"%d" % number]).result(60)
     for guest in guests:
         guest.until_messages(200)
     print(
-        json.dumps({"told": guests[0].handle.told.get("tracestopped"), "logged": told}), flush=True
+        json.dumps({"told": guests[0].handle.event_counts.get("tracestopped"), "logged": told}),
+        flush=True,
     )
     for guest in guests:
         guest.handle.close(1.0)

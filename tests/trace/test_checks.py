@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gapless.sim import simulate
-from gapless.sim.checkers.stream_safety import CHECKS as ONLINE
-from gapless.trace import CHECKS, EVENTS, Row, check
+from gapless.sim.checkers.stream_safety import CHECKERS as ONLINE
+from gapless.trace import CHECKS, EVENTS, TraceRow, check
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -17,13 +17,13 @@ class Story:
     """Rows in the order of time, one step each."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[TraceRow] = []
 
     def row(self, member: str, event: str, **columns: object) -> None:
         step = len(self.rows) + 1
         columns.setdefault("view", 1)
         self.rows.append(
-            Row(seed=0, idx=step, step=step, t_ns=step, member=member, event=event, **columns)  # type: ignore[arg-type]
+            TraceRow(seed=0, idx=step, step=step, t_ns=step, member=member, event=event, **columns)  # type: ignore[arg-type]
         )
 
     def view(self, number: int, *members: str) -> None:
@@ -43,12 +43,12 @@ class Story:
     def marks(self, member: str, origin: str, low: int, delivered: int, high: int) -> None:
         self.row(member, "STATE", origin=origin, low=low, delivered=delivered, high=high)
 
-    def replace(self, event: str, nth: int = 0, **columns: object) -> list[Row]:
+    def replace(self, event: str, nth: int = 0, **columns: object) -> list[TraceRow]:
         """Return the rows with one of them changed: the ``nth`` of this event."""
         at = [at for at, row in enumerate(self.rows) if row.event == event][nth]
         return [*self.rows[:at], self.rows[at]._replace(**columns), *self.rows[at + 1 :]]  # type: ignore[arg-type]
 
-    def without(self, event: str, nth: int = 0) -> list[Row]:
+    def without(self, event: str, nth: int = 0) -> list[TraceRow]:
         at = [at for at, row in enumerate(self.rows) if row.event == event][nth]
         return [*self.rows[:at], *self.rows[at + 1 :]]
 
@@ -81,10 +81,10 @@ def good() -> Story:
     return story
 
 
-def bad(name: str) -> list[Row]:
+def bad(name: str) -> list[TraceRow]:
     """Return the good story with one thing wrong."""
     story = good()
-    changed: dict[str, Callable[[], list[Row]]] = {
+    changed: dict[str, Callable[[], list[TraceRow]]] = {
         "S1 never sent": lambda: story.without("SEND", 2),
         "S1 a number left out": lambda: story.replace("SEND", 1, seqno=3),
         "S2": lambda: story.replace("DELIVER", 5, seqno=3, seqno_last=3),
@@ -135,7 +135,7 @@ def test_a_bad_trace_is_found(name: str) -> None:
 
 def test_each_check_has_a_bad_trace_and_a_twin_in_the_simulator() -> None:
     assert {name.split()[0] for name in NAMES} == set(CHECKS)
-    assert set(CHECKS) <= {online.name for online in ONLINE}
+    assert set(CHECKS) <= {online.id for online in ONLINE}
 
 
 def test_the_page_names_the_checks_and_the_events() -> None:

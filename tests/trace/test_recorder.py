@@ -17,17 +17,26 @@ from gapless.cli.app import run as command
 from gapless.config import Config
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
 from gapless.identity import Address
-from gapless.protocol.ready import Delivery, Ready, Step, Transmit
+from gapless.protocol.ready import Delivery, Ready, TraceEntry, Transmit
 from gapless.run import Run
-from gapless.runtime.delivery_queue import Outbox
-from gapless.runtime.handle import Handle, fitted
-from gapless.runtime.member_runtime import Seat
-from gapless.runtime.reactor import pump
-from gapless.trace import EVENTS, Recorder, Row, check, life_id, lives_of, read, seal
-from gapless.trace.journal import ROW, Journal
+from gapless.runtime.delivery_queue import DeliveryQueue
+from gapless.runtime.handle import MemberHandle, fit_config
+from gapless.runtime.member_runtime import MemberRuntime
+from gapless.runtime.reactor import process_ready
+from gapless.trace import (
+    EVENTS,
+    Recorder,
+    TraceRow,
+    check,
+    incarnation_id,
+    incarnations_of,
+    read,
+    seal,
+)
+from gapless.trace.journal import ROW_STRUCT, TraceJournal
 from gapless.trace.reader import file_sets
-from gapless.trace.row_builder import Scribe
-from gapless.transport import MemoryNetwork
+from gapless.trace.row_builder import RowBuilder
+from gapless.transport import InProcessNetwork
 from tests.group.company import WITHIN_S, options, threads
 from tests.transport.gatherings import gathering
 from tests.transport.networks import free_ports
@@ -50,7 +59,7 @@ def program(name: str, **said: Any) -> subprocess.Popen[str]:
 def recorder(folder: Path, config: Config | None = None, **how: Any) -> Recorder:
     """Return a recorder with a life that has begun."""
     made = Recorder(folder, **how)
-    made.begin(ME, config or Config(), 10**18, member="me", stores=False)
+    made.begin_incarnation(ME, config or Config(), 10**18, member="me", stores=False)
     return made
 
 
@@ -98,16 +107,20 @@ def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(
     tmp_path: Path,
 ) -> None:
     seen: list[tuple[str, list[str]]] = []
-    transport, outbox, made = MemoryNetwork().open(), Outbox(100, None), Recorder(tmp_path)
-    config = fitted(Config.make(), transport)
-    seat = Seat("g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=made)
+    transport, outbox, made = (
+        InProcessNetwork().open(),
+        DeliveryQueue(100, None),
+        Recorder(tmp_path),
+    )
+    config = fit_config(Config.make(), transport)
+    seat = MemberRuntime("g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=made)
 
     def look(what: str) -> None:
         seen.append((what, [row.event for row in read(tmp_path)]))
 
     transport.send = lambda _: look("left")  # type: ignore[method-assign, assignment]
     outbox.put = lambda *_: look("handed over")  # type: ignore[method-assign]
-    pump([Ready([Transmit(None, b"datagram")], [delivered(OTHER, 1, [b"x"])])], seat)
+    process_ready([Ready([Transmit(None, b"datagram")], [delivered(OTHER, 1, [b"x"])])], seat)
     there = ["BEGIN", "DELIVER", "TX"]
     assert seen == [("left", there), ("handed over", there)]
     made.close()
@@ -124,29 +137,30 @@ def test_a_nak_bears_the_time_that_the_machine_was_told_however_late_it_is_writt
     assert naks
     assert all(0 <= row.t_ns - row.sent_ns < 60e9 for row in naks)
     made = recorder(tmp_path / "late")
-    made.answer(Ready(trace=[Step("NAK_OUT", OTHER, 1, 3, peer=OTHER, sent_ns=5)]))
+    made.record_ready(Ready(trace=[TraceEntry("NAK_OUT", OTHER, 1, 3, peer=OTHER, sent_ns=5)]))
     made.flush(())
-    made.forget()
+    made.abandon()
     (row,) = [row for row in read(tmp_path / "late") if row.event == "NAK_OUT"]
     assert row.sent_ns == 5 < row.t_ns
 
 
 def test_a_torn_journal_keeps_every_whole_row(tmp_path: Path) -> None:
     made = recorder(tmp_path / "whole")
-    made.answer(
+    made.record_ready(
         Ready(
-            deliveries=[delivered(OTHER, 1, [b"a", b"bc"])], trace=[Step("TIMER", ME, reason="gap")]
+            deliveries=[delivered(OTHER, 1, [b"a", b"bc"])],
+            trace=[TraceEntry("TIMER", ME, reason="gap")],
         )
     )
     made.flush([Transmit(None, b"1234")])
-    made.forget()
+    made.abandon()
     rows = list(read(tmp_path / "whole"))
     assert [row.event for row in rows] == ["BEGIN", "TIMER", "DELIVER", "TX"]
     (journal,) = (tmp_path / "whole").rglob("*.rows")
     data = journal.read_bytes()
-    for length in range(2 * ROW.size, len(data) + 1):
+    for length in range(2 * ROW_STRUCT.size, len(data) + 1):
         journal.write_bytes(data[:length])
-        assert list(read(tmp_path / "whole")) == rows[: length // ROW.size], length
+        assert list(read(tmp_path / "whole")) == rows[: length // ROW_STRUCT.size], length
     journal.write_bytes(data[:-1])
     (sealed,) = seal(tmp_path).files
     assert list(read(tmp_path)) == rows[:-1]
@@ -161,9 +175,9 @@ def test_a_full_disk_stops_the_recorder_and_not_the_group(tmp_path: Path) -> Non
     said = json.loads(out)
     assert said["told"] == 1
     assert len([line for line in said["logged"] if "ends here: File too large" in line]) == 1
-    assert [life.whole for life in lives_of(tmp_path) if life.own] == [True]
+    assert [life.whole for life in incarnations_of(tmp_path) if life.own] == [True]
     seal(tmp_path)
-    assert [life.whole for life in lives_of(tmp_path) if life.own] == [False]
+    assert [life.whole for life in incarnations_of(tmp_path) if life.own] == [False]
     rows = list(read(tmp_path))
     assert [row.idx for row in rows] == list(range(len(rows)))
     assert "END" not in {row.event for row in rows}
@@ -173,7 +187,7 @@ def test_a_full_disk_stops_the_recorder_and_not_the_group(tmp_path: Path) -> Non
 def test_a_journal_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
     made = recorder(tmp_path, rows_a_file=2)
     for first in (1, 2, 3):
-        made.answer(Ready(deliveries=[delivered(OTHER, first, [b"x"])]))
+        made.record_ready(Ready(deliveries=[delivered(OTHER, first, [b"x"])]))
         made.flush(())
     made._sealer.join()  # type: ignore[union-attr]
     before = list(read(tmp_path))
@@ -189,8 +203,8 @@ def test_a_journal_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None
 # Groups
 
 
-def by_life(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def by_life(rows: list[TraceRow]) -> dict[str, list[TraceRow]]:
+    found: dict[str, list[TraceRow]] = {}
     for row in rows:
         found.setdefault(row.member, []).append(row)
     return found
@@ -233,14 +247,16 @@ def test_a_group_is_recorded_without_the_help_of_its_programs(tmp_path: Path) ->
                 (row.origin, row.epoch, row.to, row.hash_first, row.seqno_last), set()
             ).add(row.hash)
     assert {len(hashes) for hashes in same.values()} == {1}
-    assert {life.member for life in lives_of(tmp_path) if life.own} == {
+    assert {life.member for life in incarnations_of(tmp_path) if life.own} == {
         str(row) for row in _places(tmp_path)
     }
 
 
 def _places(folder: Path) -> set[str]:
     """Return where the members are, as their side files say: each in a file set of its own."""
-    found = [[life.member for life in lives_of(place) if life.own] for place in file_sets(folder)]
+    found = [
+        [life.member for life in incarnations_of(place) if life.own] for place in file_sets(folder)
+    ]
     assert [len(members) for members in found] == [1] * len(found)
     return {f"127.0.0.1:{members[0].rpartition(':')[2]}" for members in found}
 
@@ -260,7 +276,7 @@ def test_two_lives_of_one_process_are_two_lives(tmp_path: Path) -> None:
     assert (
         list(rows)
         == [str(former), str(guest.me)]
-        == [life.name for life in lives_of(tmp_path) if life.own]
+        == [life.name for life in incarnations_of(tmp_path) if life.own]
     )
     first, second = rows.values()
     assert [row.event for row in first if row.event in {"BEGIN", "EXPELLED", "LEFT", "END"}] == [
@@ -291,10 +307,14 @@ def test_a_sample_has_the_same_messages_at_every_member(tmp_path: Path) -> None:
         rng = Random(1)
         for _ in range(40):
             one.send_many([rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 9))])
-        high = one._own.handle.ask(lambda member: member.outbound.window.high).result(WITHIN_S)
+        high = one._session.handle.query(lambda member: member.outbound.window.high).result(
+            WITHIN_S
+        )
         for group in (one, two, three):
             assert len([group.receive(WITHIN_S) for _ in range(high)]) == high
-    assert {(life.mode, life.every) for life in lives_of(tmp_path) if life.own} == {("sampled", 10)}
+    assert {(life.mode, life.every) for life in incarnations_of(tmp_path) if life.own} == {
+        ("sampled", 10)
+    }
     for event in ("DELIVER", "SEND"):
         for own in by_life(
             [row for row in read(tmp_path) if row.event == event and not row.reason]
@@ -319,7 +339,7 @@ def test_what_chaos_drops_is_written_down(tmp_path: Path) -> None:
     assert found == 0
     rows = list(read(tmp_path))
     assert check(rows) == []
-    names = {life.name for life in lives_of(tmp_path)}
+    names = {life.name for life in incarnations_of(tmp_path)}
     drops = [row for row in rows if row.event == "NET_DROP"]
     assert drops
     assert {row.peer for row in drops} <= names
@@ -328,8 +348,8 @@ def test_what_chaos_drops_is_written_down(tmp_path: Path) -> None:
 
 def test_rest_stands_between_what_was_before_and_after(tmp_path: Path) -> None:
     with gathering(1, trace=(made := Recorder(tmp_path))) as (guest,):
-        guest.handle.send([b"x"]).result(WITHIN_S)
-        made.rest()
+        guest.handle.submit([b"x"]).result(WITHIN_S)
+        made.mark_end_of_load()
     events = [row.event for row in read(tmp_path)]
     assert events.index("SEND") < events.index("REST") < events.index("END") == len(events) - 1
 
@@ -370,14 +390,14 @@ def test_a_run_that_was_cut_elsewhere_ends_with_the_same_hash(
 
 def hashes(me: Address, runs: list[Run]) -> dict[tuple[int, int], int]:
     """Return what is written of runs that are delivered, or at their origin sent and delivered."""
-    scribe = Scribe(me, str, str, {event: event for event in EVENTS}, str, by_view=False)
+    scribe = RowBuilder(me, str, str, {event: event for event in EVENTS}, str, by_view=False)
     found: dict[tuple[int, int], int] = {}
     for run in runs:
-        trace = [Step("SEND", OTHER, run.first, run.last, run=run)] if me == OTHER else []
-        for values in scribe.answer(
+        trace = [TraceEntry("SEND", OTHER, run.first, run.last, run=run)] if me == OTHER else []
+        for values in scribe.rows_of_ready(
             Ready(deliveries=[Delivery(OTHER, run.first, run.last, run)], trace=trace)
         ):
-            row = Row(0, "", 0, 0, 0, *values)
+            row = TraceRow(0, "", 0, 0, 0, *values)
             assert found.setdefault((row.hash_first, row.seqno_last), row.hash) == row.hash
     return found
 
@@ -387,10 +407,10 @@ def hashes(me: Address, runs: list[Run]) -> dict[tuple[int, int], int]:
 
 def test_what_strangers_say_may_have_any_size(tmp_path: Path) -> None:
     made = recorder(tmp_path)
-    made.answer(
+    made.record_ready(
         Ready(
             trace=[
-                Step(
+                TraceEntry(
                     "DROPPED",
                     OTHER,
                     2**64 - 1,
@@ -402,7 +422,7 @@ def test_what_strangers_say_may_have_any_size(tmp_path: Path) -> None:
         )
     )
     made.flush(())
-    made.forget()
+    made.abandon()
     (row,) = [row for row in read(tmp_path) if row.event == "DROPPED"]
     assert (row.seqno, row.reason, row.peer) == (
         2**63 - 1,
@@ -417,7 +437,7 @@ def test_one_recorder_is_for_one_member(tmp_path: Path) -> None:
         gathering(1, trace=made) as (guest,),
         pytest.raises(LocalProtocolError, match="one for each"),
     ):
-        Handle("g", guest.handle.transport, trace=made)
+        MemberHandle("g", guest.handle.transport, trace=made)
 
 
 def test_a_recorder_that_is_closed_leaves_its_member_alone(tmp_path: Path) -> None:
@@ -433,7 +453,7 @@ def test_a_recorder_that_is_closed_leaves_its_member_alone(tmp_path: Path) -> No
         while guest.me == former:
             guest.next_event(WITHIN_S)
         two.wait_for_members(4, WITHIN_S)
-    assert [life.name for life in lives_of(tmp_path) if life.own] == [str(former)]
+    assert [life.name for life in incarnations_of(tmp_path) if life.own] == [str(former)]
     assert [row.event for row in read(tmp_path)][-1] == "END"
 
 
@@ -463,7 +483,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_begins(
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(GaplessError, match=r"cannot record a trace in .*Not a directory"):
-        Journal(tmp_path / "file" / "set")
+        TraceJournal(tmp_path / "file" / "set")
     wanted = str(tmp_path / "file" / "trace")
     assert (
         command(
@@ -497,9 +517,9 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
 
 
 def test_a_life_has_one_number_that_is_never_nothing() -> None:
-    assert life_id("") == 0
-    assert {life_id(name) > 0 for name in ("a", "b", str(ME))} == {True}
-    assert life_id("1.5") == life_id(str(ME)) != life_id(str(OTHER))
+    assert incarnation_id("") == 0
+    assert {incarnation_id(name) > 0 for name in ("a", "b", str(ME))} == {True}
+    assert incarnation_id("1.5") == incarnation_id(str(ME)) != incarnation_id(str(OTHER))
 
 
 @pytest.mark.parametrize("side", ["texts.jsonl", "lives.jsonl"])
@@ -515,7 +535,7 @@ def test_side_files_that_are_no_text_are_refused(side: str, tmp_path: Path) -> N
 def test_rows_of_any_bytes_can_be_sealed(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "lives.jsonl").touch()
-    (tmp_path / "set" / "00001.rows").write_bytes(b"\xff" * 3 * ROW.size)
+    (tmp_path / "set" / "00001.rows").write_bytes(b"\xff" * 3 * ROW_STRUCT.size)
     assert len(seal(tmp_path).files) == 1
 
 
@@ -533,7 +553,7 @@ def test_an_empty_journal_that_is_taken_away_is_begun_again(
         lock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    made = Journal(tmp_path / "set", 1000)
-    made.rows([bytes(ROW.size)])
+    made = TraceJournal(tmp_path / "set", 1000)
+    made.write_rows([bytes(ROW_STRUCT.size)])
     made.close()
-    assert taken[0].stat().st_size == ROW.size, "what is written is where others look for it"
+    assert taken[0].stat().st_size == ROW_STRUCT.size, "what is written is where others look for it"

@@ -8,8 +8,8 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.sim import simulate
-from gapless.trace import check, lives_of, read
-from gapless.trace.schema import COLUMNS, Row
+from gapless.trace import check, incarnations_of, read
+from gapless.trace.schema import COLUMNS, TraceRow
 
 
 def test_what_is_written_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +21,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert rows == [row for outcome in outcomes for row in outcome.trace or []]
     assert run(few) == 0
     assert json.loads(capsys.readouterr().out)["digest"] == digest
-    lives = {(life.seed, life.name): life for life in lives_of(tmp_path)}
+    lives = {(life.seed, life.name): life for life in incarnations_of(tmp_path)}
     assert {(row.seed, row.member) for row in rows} == {
         key for key, life in lives.items() if life.own
     }
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(
         (row.seed, name) in lives for row in rows for name in (row.origin, row.to, row.peer) if name
     )
-    assert Row._fields == tuple(COLUMNS)
+    assert TraceRow._fields == tuple(COLUMNS)
 
 
 def test_one_seed_and_a_folder_that_is_taken(

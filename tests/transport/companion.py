@@ -18,12 +18,12 @@ from gapless.config import Config
 from gapless.delivery_mode import Mode
 from gapless.discovery import Discovery
 from gapless.faults import faults
-from gapless.faults.faulty_transport import Chaos
+from gapless.faults.faulty_transport import FaultyTransport
 from gapless.locator import Locator
-from gapless.protocol.member import Participant
+from gapless.protocol.member import Member
 from gapless.protocol.ready import Delivery, Expelled, Stalled, ViewInstalled
 from gapless.rng import split
-from gapless.runtime.handle import Handle
+from gapless.runtime.handle import MemberHandle
 from gapless.transport import TcpMesh, UdpMesh, UdpMulticast, open_udp
 
 
@@ -33,12 +33,12 @@ def troubles(seed: int, name: str) -> list[faults.Fault]:
     return [
         faults.Loss(rng, [0.02]),
         faults.Duplicate(rng, 0.02, 5_000_000),
-        faults.Hold(rng, 0.01, 20_000_000, 1_000_000),
+        faults.LongHold(rng, 0.01, 20_000_000, 1_000_000),
         faults.Corrupt(rng, 0.01),
     ]
 
 
-def waiting(member: Participant) -> tuple[int, int]:
+def waiting(member: Member) -> tuple[int, int]:
     """Return how many messages the application has and is not done with, and how many the machine keeps for it."""
     windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
     return member._credit.outstanding, sum(window.high - window.delivered for window in windows)
@@ -47,7 +47,7 @@ def waiting(member: Participant) -> tuple[int, int]:
 class Reader:
     """Takes what comes, all the time but while it is held."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: MemberHandle) -> None:
         self.handle = handle
         self.turn = threading.Condition()
         self.free = threading.Event()
@@ -118,8 +118,8 @@ class Companion:
         host, ports = options.get("host", "127.0.0.1"), options.get("ports", 0)
         transport: Any = opened(host, ports, discovery=discovery, **where)
         if "seed" in options:
-            transport = Chaos(transport, troubles(options["seed"], name), name=name)
-        self.handle = Handle(
+            transport = FaultyTransport(transport, troubles(options["seed"], name), name=name)
+        self.handle = MemberHandle(
             "companions", transport, Config.make(**options.get("knobs", {})), node=options["node"]
         )
         self.reader = Reader(self.handle)
@@ -135,7 +135,7 @@ class Companion:
         for start in range(self.sent, self.sent + count, batch):
             end = min(start + batch, self.sent + count)
             waiting.append(
-                self.handle.send(
+                self.handle.submit(
                     [b"%s %d %s" % (self.name.encode(), n, rest) for n in range(start, end)]
                 )
             )
@@ -146,7 +146,7 @@ class Companion:
         }
 
     def acknowledged(self, within_s: float = 10) -> dict[str, Any]:
-        sent = self.handle.send(
+        sent = self.handle.submit(
             [b"%s %d" % (self.name.encode(), self.sent)], mode=Mode.ACKNOWLEDGED
         )
         self.sent += 1
@@ -179,7 +179,7 @@ class Companion:
                 "views": len(reader.views),
                 "problems": problems,
                 "transport": type(self.handle.transport).__name__,
-                "machine": self.handle.ask(lambda member: dict(member.counters)).result(5),
+                "machine": self.handle.query(lambda member: dict(member.counters)).result(5),
             }
 
     def held_back(self, count: int, within_s: float = 10) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Companion:
         deadline_s = time.monotonic() + within_s
         outstanding = stored = 0
         while not (outstanding >= count and stored) and time.monotonic() < deadline_s:
-            outstanding, stored = self.handle.ask(waiting).result(5)
+            outstanding, stored = self.handle.query(waiting).result(5)
         return {"outstanding": outstanding, "stored": stored > 0, "expelled": self.reader.expelled}
 
     def cut(self, times: int, pause_s: float) -> dict[str, Any]:

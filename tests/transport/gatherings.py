@@ -8,8 +8,8 @@ from typing import Any
 from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.protocol.ready import Delivery, ViewInstalled
-from gapless.runtime.handle import Handle
-from gapless.transport import MemoryNetwork, TcpMesh, UdpMesh
+from gapless.runtime.handle import MemberHandle
+from gapless.transport import InProcessNetwork, TcpMesh, UdpMesh
 from tests.transport.networks import free_ports, seeds
 from tests.transport.processes import QUICK
 
@@ -19,7 +19,7 @@ PATIENCE_S = 20
 class Guest:
     """A handle, and everything that was taken from it."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: MemberHandle) -> None:
         self.handle = handle
         self.items: list[Any] = []
 
@@ -63,7 +63,7 @@ def gathering(
 ) -> Iterator[list[Guest]]:
     """Let so many handles meet in one view, and close them in the end."""
     knobs = {**QUICK, **options.pop("knobs", {})}
-    network = MemoryNetwork()
+    network = InProcessNetwork()
     ports = free_ports(count)
 
     def transport() -> Any:
@@ -73,7 +73,8 @@ def gathering(
         return opened("127.0.0.1", ports, discovery=Discovery.parse(seeds(ports), group=group))
 
     guests = [
-        Guest(Handle(group, transport(), Config.make(**knobs), **options)) for _ in range(count)
+        Guest(MemberHandle(group, transport(), Config.make(**knobs), **options))
+        for _ in range(count)
     ]
     try:
         for at in range(count):

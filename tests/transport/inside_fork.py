@@ -9,8 +9,8 @@ from typing import Any
 
 from gapless.config import Config
 from gapless.errors import ClosedError
-from gapless.runtime.handle import Handle
-from gapless.transport import MemoryNetwork
+from gapless.runtime.handle import MemberHandle
+from gapless.transport import InProcessNetwork
 from tests.transport.gatherings import Guest
 from tests.transport.processes import QUICK
 
@@ -26,16 +26,16 @@ def answer(use: Callable[[], Any]) -> str:
 
 
 def member() -> Guest:
-    guest = Guest(Handle("forked", MemoryNetwork().open(), Config.make(**QUICK)))
+    guest = Guest(MemberHandle("forked", InProcessNetwork().open(), Config.make(**QUICK)))
     guest.until_view(1)
     return guest
 
 
 def child(guest: Guest, pipe: int) -> None:
     handle = guest.handle
-    said = {"send": answer(lambda: handle.send([b"x"])), "close": answer(handle.close)}
+    said = {"send": answer(lambda: handle.submit([b"x"])), "close": answer(handle.close)}
     mine = member()
-    mine.handle.send([b"from the child"])
+    mine.handle.submit([b"from the child"])
     mine.until_messages(1)
     threads = [thread.name for thread in threading.enumerate()].count("gapless")
     mine.handle.close()
@@ -45,7 +45,7 @@ def child(guest: Guest, pipe: int) -> None:
 
 def main() -> None:
     guest = member()
-    guest.handle.send([b"before"])
+    guest.handle.submit([b"before"])
     reading, writing = os.pipe()
     if not os.fork():
         child(guest, writing)
@@ -54,7 +54,7 @@ def main() -> None:
     with os.fdopen(reading) as pipe:
         said = json.load(pipe)
     os.wait()
-    guest.handle.send([b"after"])
+    guest.handle.submit([b"after"])
     guest.until_messages(2)
     guest.handle.close()
     print(json.dumps({"child": said, "parent": [message.decode() for message in guest.messages]}))

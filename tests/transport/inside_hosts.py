@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 
-from gapless_lab.soak import Network, Plan, soak
-from gapless_lab.soak.plan import Task
+from gapless_lab.soak import SoakNetwork, SoakPlan, soak
+from gapless_lab.soak.plan import SoakTask
 
 PORT = 7800
 QUEUE = "tbf rate 1500kbit burst 4kb limit 6kb"
@@ -20,17 +20,17 @@ def run(command: str) -> str:
     return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
 
 
-class Hosts(Network):
+class Hosts(SoakNetwork):
     """One namespace for each process, each with one interface."""
 
     def __init__(self) -> None:
         self.cables = 0
         run("ip link add bridge0 type bridge && ip link set bridge0 up")
 
-    def places(self, count: int) -> list[str]:
+    def addresses(self, count: int) -> list[str]:
         return [f"10.77.0.{at + 1}:{PORT}" for at in range(count)]
 
-    def before(self, task: Task) -> list[str]:
+    def command_prefix(self, task: SoakTask) -> list[str]:
         host = task.node
         script = (
             f"set -e; echo here; read cable; ip link set lo up; ip link set $cable address 02:00:00:00:00:{host:02x};"
@@ -38,7 +38,7 @@ class Hosts(Network):
         )
         return ["unshare", "--net", "sh", "-c", script]
 
-    def connect(self, task: Task, process: subprocess.Popen[str]) -> None:
+    def connect(self, task: SoakTask, process: subprocess.Popen[str]) -> None:
         self.cables += 1
         port, cable = f"port{self.cables}", f"cable{self.cables}"
         assert process.stdin is not None
@@ -56,7 +56,7 @@ class Hosts(Network):
 def main(transport: str, seconds: str) -> None:
     hosts = Hosts()
     dropped: list[int] = []
-    plan = Plan(
+    plan = SoakPlan(
         seconds=float(seconds), loss=0, duplicate=0, reorder=0, transport=transport, rate=60
     )
     report = soak(plan, network=hosts, progress=lambda _: dropped.append(hosts.dropped()))

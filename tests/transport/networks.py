@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gapless.discovery import Multicast
-from gapless.transport.socket_options import gives_back
+from gapless.transport.socket_options import multicast_loops_back
 from tests.transport.processes import ENVIRONMENT, HERE
 
 
@@ -57,7 +57,7 @@ def seeds(ports: list[int], host: str = "127.0.0.1") -> str:
 
 def need_multicast() -> None:
     """Skip the test where loopback has no multicast."""
-    if not gives_back(Multicast("239.255.77.7", free_ports(1)[0], interface="127.0.0.1")):
+    if not multicast_loops_back(Multicast("239.255.77.7", free_ports(1)[0], interface="127.0.0.1")):
         pytest.skip("this machine has no multicast on its loopback interface")
 
 

@@ -17,9 +17,9 @@ from gapless.config import Config
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address
 from gapless.protocol.ready import Accepted, Delivery, Left, Ready
-from gapless.runtime.handle import Handle
-from gapless.runtime.member_runtime import Call
-from gapless.transport import Memory, MemoryNetwork
+from gapless.runtime.handle import MemberHandle
+from gapless.runtime.member_runtime import PendingCall
+from gapless.transport import InProcessNetwork, InProcessTransport
 from gapless.units import NS_PER_S
 from tests.transport.gatherings import PATIENCE_S, Guest, gathering
 from tests.transport.processes import QUICK
@@ -34,9 +34,9 @@ class Watched:
     def __init__(self, **knobs: Any) -> None:
         self.threads: list[int] = []
         self.inside: Callable[[], None] = lambda: None
-        self.transport: Memory = MemoryNetwork().open()
-        self.handle = Handle(
-            "g", self.transport, Config.make(**{**SELDOM, **knobs}), woken=self._woken
+        self.transport: InProcessTransport = InProcessNetwork().open()
+        self.handle = MemberHandle(
+            "g", self.transport, Config.make(**{**SELDOM, **knobs}), on_ready=self._woken
         )
 
     def _woken(self) -> None:
@@ -52,7 +52,7 @@ class Watched:
 
     def echo(self, message: bytes = b"x") -> None:
         """Let another thread send a message, and wait for it here."""
-        sender = threading.Thread(target=lambda: self.handle.send([message]).result(PATIENCE_S))
+        sender = threading.Thread(target=lambda: self.handle.submit([message]).result(PATIENCE_S))
         sender.start()
         while message not in self.get():
             pass
@@ -121,7 +121,7 @@ def test_a_thread_that_sends_and_waits_sees_to_it_itself() -> None:
     with watched() as member:
         member.until_this_thread_leads()
         member.threads.clear()
-        sent = member.handle.send_now([b"now"])
+        sent = member.handle.submit_now([b"now"])
         assert sent.done(), "nobody had to be woken"
         assert isinstance(sent.result(), Accepted)
         assert member.threads == [threading.get_ident()]
@@ -147,7 +147,7 @@ def noted(member: Watched) -> Iterator[tuple[threading.Event, list[str]]]:
 
 def test_the_protocol_thread_takes_over_from_one_that_does_not_come_back() -> None:
     with watched() as member, noted(member) as (read, readers):
-        member.transport.put(b"nonsense")
+        member.transport.enqueue(b"nonsense")
         assert read.wait(PATIENCE_S)
         assert readers == ["gapless"]
 
@@ -155,18 +155,18 @@ def test_the_protocol_thread_takes_over_from_one_that_does_not_come_back() -> No
 def test_the_protocol_thread_takes_over_from_one_that_has_waited_for_long() -> None:
     with watched() as member, noted(member) as (read, readers):
         assert member.get(timeout_s=0.1) == []
-        member.transport.put(b"nonsense")
+        member.transport.enqueue(b"nonsense")
         assert read.wait(PATIENCE_S)
         assert readers == ["gapless"]
 
 
 def test_sends_that_nobody_waits_for_do_not_keep_the_protocol_thread_from_reading() -> None:
     with watched() as member, noted(member) as (read, _):
-        member.transport.put(b"nonsense")
+        member.transport.enqueue(b"nonsense")
         until_s = time.monotonic() + PATIENCE_S
         while not read.is_set():
             assert time.monotonic() < until_s
-            member.handle.send([b"and nobody waits"])
+            member.handle.submit([b"and nobody waits"])
 
 
 def test_who_only_looks_reads_by_itself() -> None:
@@ -178,7 +178,7 @@ def test_who_only_looks_reads_by_itself() -> None:
             assert time.monotonic() < until_s
             member.until_this_thread_leads()
             read.clear()
-            member.transport.put(b"nonsense")
+            member.transport.enqueue(b"nonsense")
             while not read.is_set():
                 assert time.monotonic() < until_s
                 assert member.get(timeout_s=0) == []
@@ -187,8 +187,8 @@ def test_who_only_looks_reads_by_itself() -> None:
 def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
     with watched() as member:
         member.until_this_thread_leads()
-        driver, seat, seen = member.handle._driver, member.handle._seat, threading.Event()
-        baton = driver._baton
+        driver, seat, seen = member.handle._reactor, member.handle._runtime, threading.Event()
+        baton = driver._turn_lock
 
         class Late:
             """The baton; somebody wants something, and finds it taken, just before it is put down."""
@@ -196,13 +196,13 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
             acquire, locked, holder = baton.acquire, baton.locked, None
 
             def release(self) -> None:
-                driver._baton = baton
-                seat.calls.append(Call(lambda _: seen.set()))
-                driver._wanting.append(seat)
+                driver._turn_lock = baton
+                seat.calls.append(PendingCall(lambda _: seen.set()))
+                driver._pending.append(seat)
                 baton.release()
 
-        driver._baton = Late()  # type: ignore[assignment]
-        member.handle.send_now([b"x"])
+        driver._turn_lock = Late()  # type: ignore[assignment]
+        member.handle.submit_now([b"x"])
         assert seen.wait(PATIENCE_S)
 
 
@@ -211,15 +211,15 @@ def test_one_group_that_fails_may_tell_another() -> None:
     with watched() as failing, watched() as other:
         told: Future[None] = Future()
         in_a_turn: list[bool] = []
-        told.add_done_callback(lambda _: in_a_turn.append(other.handle._driver.turns_here))
-        told.add_done_callback(lambda _: other.handle.send_now([b"told"]))
+        told.add_done_callback(lambda _: in_a_turn.append(other.handle._reactor.in_turn))
+        told.add_done_callback(lambda _: other.handle.submit_now([b"told"]))
 
         def fail(_: int) -> None:
             raise RuntimeError("a bug of the machine")
 
-        seat = failing.handle._seat
-        seat.calls += [Call(fail), Call(lambda _: None, told)]
-        failing.handle._driver.wake(seat)
+        seat = failing.handle._runtime
+        seat.calls += [PendingCall(fail), PendingCall(lambda _: None, told)]
+        failing.handle._reactor.wake_up(seat)
         found: list[bytes] = []
         until_s = time.monotonic() + PATIENCE_S
         while b"told" not in found:
@@ -230,13 +230,13 @@ def test_one_group_that_fails_may_tell_another() -> None:
 
 def test_who_waits_for_a_turn_that_does_not_end_leaves_it_to_others() -> None:
     with watched() as member:
-        driver = member.handle._driver
-        driver._baton._lock.acquire()  # somebody is in a turn, and does not say so
+        driver = member.handle._reactor
+        driver._turn_lock._lock.acquire()  # somebody is in a turn, and does not say so
         try:
-            sent = member.handle.send_now([b"x"])
+            sent = member.handle.submit_now([b"x"])
             assert not sent.done()
         finally:
-            driver._baton._lock.release()
+            driver._turn_lock._lock.release()
         assert isinstance(sent.result(PATIENCE_S), Accepted)
 
 
@@ -244,7 +244,7 @@ def test_who_only_looks_sees_everything() -> None:
     with watched() as member:
         member.until_this_thread_leads()
         for number in range(20):
-            sent = member.handle.send([b"%d" % number])
+            sent = member.handle.submit([b"%d" % number])
             found: list[bytes] = []
             until_s = time.monotonic() + PATIENCE_S
             while not found:
@@ -261,41 +261,42 @@ def test_of_two_that_wait_both_are_served() -> None:
 
         def ask() -> int:
             asked.set()
-            return member.handle.ask(lambda machine: machine.me.node).result(PATIENCE_S)
+            return member.handle.query(lambda machine: machine.me.node).result(PATIENCE_S)
 
         with in_thread(member.get) as got, in_thread(ask) as answered:
             assert asked.wait(PATIENCE_S)
-            member.handle.send([b"for the first"])
+            member.handle.submit([b"for the first"])
         assert got == [[b"for the first"]]
         assert answered == [member.handle.me.node]
 
 
 def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
     with watched(capacity=4, max_unconsumed=4, pin_after="100s") as member:
-        member.handle.send([b"more than there is room for"] * 20)
+        member.handle.submit([b"more than there is room for"] * 20)
         outcomes: list[Any] = []
-        with in_thread(lambda: member.handle.lead(lambda: bool(outcomes))):
+        with in_thread(lambda: member.handle.poll_until(lambda: bool(outcomes))):
             while (
-                member.handle._driver._sleeps_until_ns < time.monotonic_ns() + PATIENCE_S * NS_PER_S
+                member.handle._reactor._select_until_ns
+                < time.monotonic_ns() + PATIENCE_S * NS_PER_S
             ):
                 pass  # until somebody sleeps at the sockets, for long
-            sent = member.handle.send_now([b"late"], timeout_ns=20_000_000)
+            sent = member.handle.submit_now([b"late"], timeout_ns=20_000_000)
             outcomes.append(sent.result(PATIENCE_S))
-            member.handle.ask(lambda machine: None).result(PATIENCE_S)  # a turn more
+            member.handle.query(lambda machine: None).result(PATIENCE_S)  # a turn more
         assert outcomes[0][1:] == (0, "timeout")
 
 
 @pytest.mark.parametrize("over", ["memory", "udp"])
 def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> None:
-    each, ways = 150, ("send", "send_now", "send_at_once")
+    each, ways = 150, ("submit", "submit_now", "try_send")
 
     def send(guest: Guest, way: str) -> None:
         for number in range(each):
             message = [b"%s %d" % (way.encode(), number)]
-            if way != "send_at_once" or guest.handle.send_at_once(message) is None:
-                getattr(guest.handle, "send" if way == "send" else "send_now")(message).result(
-                    PATIENCE_S
-                )
+            if way != "try_send" or guest.handle.try_send(message) is None:
+                getattr(guest.handle, "submit" if way == "submit" else "submit_now")(
+                    message
+                ).result(PATIENCE_S)
 
     def read(guest: Guest) -> None:
         guest.until_messages(2 * each * len(ways))
@@ -340,15 +341,15 @@ def test_a_machine_that_fails_in_a_thread_of_the_application_is_an_error_of_its_
 
     with watched() as member:
         member.until_this_thread_leads()
-        member.handle.ask(lambda machine: setattr(machine, "send", broken)).result(PATIENCE_S)
-        sent = member.handle.send_now([b"x"])
+        member.handle.query(lambda machine: setattr(machine, "send", broken)).result(PATIENCE_S)
+        sent = member.handle.submit_now([b"x"])
         assert member.handle.is_closed
         assert isinstance(member.handle.error, GaplessError)
         with pytest.raises(GaplessError, match="two and two are five"):
             sent.result(PATIENCE_S)
         assert not member.handle.wait(PATIENCE_S)
         with pytest.raises(GaplessError, match="two and two are five"):
-            member.handle.send_now([b"x"])
+            member.handle.submit_now([b"x"])
 
 
 def test_control_c_inside_a_turn_waits_for_its_end() -> None:
@@ -369,7 +370,7 @@ def test_control_c_inside_a_turn_waits_for_its_end() -> None:
         member.handle.take()
         member.inside = inside
         with pytest.raises(KeyboardInterrupt):
-            member.handle.send_now([b"interrupted"])
+            member.handle.submit_now([b"interrupted"])
         assert len(after) == 2
         member.get()
         member.echo(b"as if nothing had happened")
@@ -380,7 +381,7 @@ def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
         watched(capacity=4, max_unconsumed=4) as member,
         handling(signal.SIGINT, signal.default_int_handler),
     ):
-        member.handle.send([b"more than there is room for"] * 20)
+        member.handle.submit([b"more than there is room for"] * 20)
 
         stopped: list[bool] = []
 
@@ -396,13 +397,13 @@ def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
 
             machine.send = send_and_stop
 
-        member.handle.ask(stop_once).result(PATIENCE_S)
-        while member.handle._driver._baton.locked():
+        member.handle.query(stop_once).result(PATIENCE_S)
+        while member.handle._reactor._turn_lock.locked():
             pass  # the turn of the question comes to its end
         with pytest.raises(KeyboardInterrupt):
-            member.handle.send_now([b"interrupted"])
+            member.handle.submit_now([b"interrupted"])
         found: list[bytes] = []
-        member.handle.send([b"last"])
+        member.handle.submit([b"last"])
         while b"last" not in found:
             found += member.get()
         assert b"interrupted" not in found
@@ -423,8 +424,8 @@ def test_a_handler_of_a_signal_may_use_the_member_that_waits() -> None:
     results: list[Any] = []
 
     def handler(*_: object) -> None:
-        results.append(member.handle.ask(lambda machine: machine.me.node).result(PATIENCE_S))
-        results.append(member.handle.send_now([b"from the handler"]).result(PATIENCE_S))
+        results.append(member.handle.query(lambda machine: machine.me.node).result(PATIENCE_S))
+        results.append(member.handle.submit_now([b"from the handler"]).result(PATIENCE_S))
 
     with watched() as member, handling(signal.SIGUSR1, handler):
         member.until_this_thread_leads()
@@ -454,10 +455,10 @@ def test_what_cannot_wait_for_the_end_of_a_turn_ends_the_group(
                 os.kill(os.getpid(), signal.SIGRTMIN)
 
         member.inside = inside
-        member.handle.send_now([b"x"])
+        member.handle.submit_now([b"x"])
         assert member.handle.is_closed
         with pytest.raises(GaplessError, match="StrangeError"):
-            member.handle.send([b"x"])
+            member.handle.submit([b"x"])
         member.handle.close()
 
 
@@ -476,6 +477,6 @@ def test_after_a_fork_while_a_thread_drives_the_child_is_told() -> None:
             with os.fdopen(reading, "rb") as pipe:
                 said = pipe.read()
             os.wait()
-            member.handle.send([b"in the parent"])
+            member.handle.submit([b"in the parent"])
         assert b"belongs to the process that forked" in said
         assert got == [[b"in the parent"]]

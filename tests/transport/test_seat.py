@@ -11,7 +11,7 @@ from gapless.identity import Address, View
 from gapless.locator import Locator
 from gapless.payloads import Payloads
 from gapless.protocol.ready import (
-    WORLD,
+    ANYONE,
     Delivery,
     Expelled,
     Located,
@@ -20,41 +20,43 @@ from gapless.protocol.ready import (
     ViewInstalled,
 )
 from gapless.run import Run
-from gapless.runtime.delivery_queue import Outbox
-from gapless.runtime.handle import fitted
-from gapless.runtime.member_runtime import BEHIND_NS, DATAGRAMS_A_TURN, Seat
-from gapless.runtime.reactor import pump
-from gapless.runtime.send_requests import Sent
-from gapless.transport import Memory, MemoryNetwork, TcpMesh, UdpMesh
+from gapless.runtime.delivery_queue import DeliveryQueue
+from gapless.runtime.handle import fit_config
+from gapless.runtime.member_runtime import BACKLOG_GRACE_NS, DATAGRAMS_PER_TURN, MemberRuntime
+from gapless.runtime.reactor import process_ready
+from gapless.runtime.send_requests import SendRequest
+from gapless.transport import InProcessNetwork, InProcessTransport, TcpMesh, UdpMesh
 
 A, B, C = (Address(node, 1) for node in (1, 2, 3))
 
 
 @pytest.fixture
-def network() -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork()
+def network() -> Iterator[InProcessNetwork]:
+    made = InProcessNetwork()
     yield made
     for member in list(made.members.values()):
         member.close()
 
 
-def seat_at(transport: Memory, **knobs: Any) -> tuple[Seat, Outbox]:
-    outbox = Outbox(100, None)
-    config = fitted(Config.make(**knobs), transport)
-    return Seat("g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=None), outbox
+def seat_at(transport: InProcessTransport, **knobs: Any) -> tuple[MemberRuntime, DeliveryQueue]:
+    outbox = DeliveryQueue(100, None)
+    config = fit_config(Config.make(**knobs), transport)
+    return MemberRuntime(
+        "g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=None
+    ), outbox
 
 
 def run_of(*messages: bytes) -> Delivery:
     return Delivery(B, 1, len(messages), Run.of(B, 1, messages))
 
 
-def test_places_are_noted_before_datagrams_go_there(network: MemoryNetwork) -> None:
+def test_places_are_noted_before_datagrams_go_there(network: InProcessNetwork) -> None:
     here, there, elsewhere = network.open(), network.open(), network.open()
     seat, _ = seat_at(here)
     located = [Located(B, there.locator.encode()), Located(C, elsewhere.locator.encode())]
-    pump([Ready([Transmit(B, b"welcome")], events=[located[0]])], seat)
+    process_ready([Ready([Transmit(B, b"welcome")], events=[located[0]])], seat)
     assert there.receive(9) == [b"welcome"]
-    pump(
+    process_ready(
         [
             Ready(
                 [Transmit(None, b"to all")], events=[located[1], ViewInstalled(View.of(1, A, B, C))]
@@ -63,9 +65,11 @@ def test_places_are_noted_before_datagrams_go_there(network: MemoryNetwork) -> N
         seat,
     )
     assert (there.receive(9), elsewhere.receive(9)) == ([b"to all"], [b"to all"])
-    pump([Ready([Transmit(None, b"to b")], events=[ViewInstalled(View.of(2, A, B))])], seat)
+    process_ready(
+        [Ready([Transmit(None, b"to b")], events=[ViewInstalled(View.of(2, A, B))])], seat
+    )
     assert (there.receive(9), elsewhere.receive(9)) == ([b"to b"], [])
-    pump([Ready([Transmit(WORLD, b"to the world")])], seat)
+    process_ready([Ready([Transmit(ANYONE, b"to the world")])], seat)
     assert (there.receive(9), elsewhere.receive(9), here.receive(9)) == (
         [b"to the world"],
         [b"to the world"],
@@ -73,56 +77,56 @@ def test_places_are_noted_before_datagrams_go_there(network: MemoryNetwork) -> N
     )
 
 
-def test_the_application_gets_all_answers_in_their_order(network: MemoryNetwork) -> None:
+def test_the_application_gets_all_answers_in_their_order(network: InProcessNetwork) -> None:
     seat, outbox = seat_at(network.open())
     one, two, three = run_of(b"1"), run_of(b"2"), run_of(b"3")
     view = ViewInstalled(View.of(1, A))
-    pump(
+    process_ready(
         [Ready(deliveries=[one]), Ready(deliveries=[two, three], events=[view], before_view=1)],
         seat,
     )
     assert outbox.take() == [one, two, view, three]
 
 
-def test_what_is_due_waits_for_what_has_come_and_is_not_read(network: MemoryNetwork) -> None:
+def test_what_is_due_waits_for_what_has_come_and_is_not_read(network: InProcessNetwork) -> None:
     here = network.open()
     seat, _ = seat_at(here)
     now_ns = time.monotonic_ns()
-    pump(seat.commands(now_ns), seat)  # it looks for a group, and will try again
-    due_ns = seat.participant.deadline_ns
+    process_ready(seat.run_commands(now_ns), seat)  # it looks for a group, and will try again
+    due_ns = seat.member.deadline_ns
     assert due_ns is not None
-    for _ in range(DATAGRAMS_A_TURN + 1):
-        here.put(b"nonsense")
-    seat.datagrams(due_ns)
-    assert not any(True for _ in seat.ticks(due_ns))
-    assert any(True for _ in seat.ticks(due_ns + BEHIND_NS)), "but not for long"
-    due_ns = seat.participant.deadline_ns
+    for _ in range(DATAGRAMS_PER_TURN + 1):
+        here.enqueue(b"nonsense")
+    seat.receive_datagrams(due_ns)
+    assert not any(True for _ in seat.run_timers(due_ns))
+    assert any(True for _ in seat.run_timers(due_ns + BACKLOG_GRACE_NS)), "but not for long"
+    due_ns = seat.member.deadline_ns
     assert due_ns is not None
-    seat.datagrams(due_ns)
-    assert any(True for _ in seat.ticks(due_ns)), "all is read"
+    seat.receive_datagrams(due_ns)
+    assert any(True for _ in seat.run_timers(due_ns)), "all is read"
 
 
-def test_a_full_inbox_drops_and_counts(network: MemoryNetwork) -> None:
+def test_a_full_inbox_drops_and_counts(network: InProcessNetwork) -> None:
     small = network.open(receive_buffer_bytes=4096)
     for number in range(5):
-        small.put(bytes([number]) * 1000)
+        small.enqueue(bytes([number]) * 1000)
     assert [datagram[0] for datagram in small.receive(9)] == [0, 1, 2, 3]
     assert small.problems.counters == {"receive.full": 1}
-    small.put(b"room again")
+    small.enqueue(b"room again")
     assert small.receive(9) == [b"room again"]
 
 
-def test_the_config_fits_the_transport(network: MemoryNetwork) -> None:
+def test_the_config_fits_the_transport(network: InProcessNetwork) -> None:
     transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
-    config = fitted(Config(), transport)
+    config = fit_config(Config(), transport)
     assert (config.max_frame_bytes, config.receive_buffer_bytes, config.max_unconsumed) == (
         5000,
         100_000,
         16_384,
     )
-    asked = fitted(Config.make(max_frame_bytes=1200, max_unconsumed=7), transport)
+    asked = fit_config(Config.make(max_frame_bytes=1200, max_unconsumed=7), transport)
     assert (asked.max_frame_bytes, asked.max_unconsumed) == (1200, 7)
-    assert fitted(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
+    assert fit_config(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
 
 
 @pytest.mark.parametrize(
@@ -139,7 +143,7 @@ def test_runs_go_whole_where_the_transport_takes_them_and_frames_may_be_as_large
     for kind in (TcpMesh, UdpMesh):
         transport = kind("127.0.0.1", 0)
         try:
-            config = fitted(Config.make(**knobs), transport)
+            config = fit_config(Config.make(**knobs), transport)
         finally:
             transport.close()
         assert (config.whole_runs, config.max_run_bytes) == (whole, run_bytes)
@@ -149,22 +153,22 @@ def test_over_a_network_runs_of_a_stream_are_not_larger_than_elsewhere() -> None
     """One that is cut begins its datagram anew; on a slow network that would never end."""
     transport = TcpMesh("127.0.0.1", 0, advertise=Locator.of("192.0.2.1", 7800))
     transport.close()
-    assert fitted(Config(), transport).max_run_bytes == 60_000
+    assert fit_config(Config(), transport).max_run_bytes == 60_000
 
 
 @pytest.mark.parametrize(
     ("ahead", "told_bytes"), [(10, 50_000), (20, 100_000), (30, 100_000), (0, 100_000)]
 )
 def test_of_a_large_buffer_others_are_told_so_many_frames(
-    network: MemoryNetwork, ahead: int, told_bytes: int
+    network: InProcessNetwork, ahead: int, told_bytes: int
 ) -> None:
     transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
-    assert fitted(Config.make(frames_ahead=ahead), transport).receive_buffer_bytes == told_bytes
+    assert fit_config(Config.make(frames_ahead=ahead), transport).receive_buffer_bytes == told_bytes
 
 
-def test_one_small_frame_ahead_is_still_a_buffer(network: MemoryNetwork) -> None:
+def test_one_small_frame_ahead_is_still_a_buffer(network: InProcessNetwork) -> None:
     transport = network.open(max_frame_bytes=300)
-    assert fitted(Config.make(frames_ahead=1), transport).receive_buffer_bytes == 1024
+    assert fit_config(Config.make(frames_ahead=1), transport).receive_buffer_bytes == 1024
 
 
 @pytest.mark.parametrize(
@@ -177,25 +181,25 @@ def test_one_small_frame_ahead_is_still_a_buffer(network: MemoryNetwork) -> None
     ],
 )
 def test_messages_that_stay_within_the_machine_need_no_checksum(
-    network: MemoryNetwork, asked: str, keeps_bytes: bool, covered: str
+    network: InProcessNetwork, asked: str, keeps_bytes: bool, covered: str
 ) -> None:
     transport = network.open()
-    transport.keeps_bytes = keeps_bytes
-    assert fitted(Config.make(checksum=asked), transport).checksum == covered
+    transport.preserves_bytes = keeps_bytes
+    assert fit_config(Config.make(checksum=asked), transport).checksum == covered
 
 
 def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
-    outbox = Outbox(10, None)
-    assert [outbox.consume(4) for _ in range(6)] == [False, False, True, False, False, True]
-    assert outbox.consume(1) is False
-    assert (outbox.owed(), outbox.owed()) == (25, 0), "all of it, once"
-    assert outbox.consume(9) is False
-    assert outbox.consume(1) is True
+    outbox = DeliveryQueue(10, None)
+    assert [outbox.add_consumed(4) for _ in range(6)] == [False, False, True, False, False, True]
+    assert outbox.add_consumed(1) is False
+    assert (outbox.take_unreported(), outbox.take_unreported()) == (25, 0), "all of it, once"
+    assert outbox.add_consumed(9) is False
+    assert outbox.add_consumed(1) is True
 
 
 def test_who_waits_is_woken_once_until_it_takes() -> None:
     woken: list[int] = []
-    outbox = Outbox(10, lambda: woken.append(1))
+    outbox = DeliveryQueue(10, lambda: woken.append(1))
     outbox.put([run_of(b"x")])
     outbox.put([run_of(b"y")])
     assert len(woken) == 1
@@ -204,25 +208,25 @@ def test_who_waits_is_woken_once_until_it_takes() -> None:
     assert len(woken) == 2
 
 
-def test_a_send_that_waits_for_a_view_goes_with_it(network: MemoryNetwork) -> None:
+def test_a_send_that_waits_for_a_view_goes_with_it(network: InProcessNetwork) -> None:
     seat, _ = seat_at(network.open())
-    pump(seat.commands(0), seat)
-    seat.sends.put(Sent(Payloads.of([b"x"])))
-    pump(seat.commands(0), seat)
+    process_ready(seat.run_commands(0), seat)
+    seat.send_requests.put(SendRequest(Payloads.of([b"x"])))
+    process_ready(seat.run_commands(0), seat)
     assert not seat.has_commands
-    pump([Ready(events=[ViewInstalled(View.of(1, A))])], seat)
+    process_ready([Ready(events=[ViewInstalled(View.of(1, A))])], seat)
     assert seat.has_commands
 
 
-def test_what_former_lives_handed_out_is_consumed_first(network: MemoryNetwork) -> None:
+def test_what_former_lives_handed_out_is_consumed_first(network: InProcessNetwork) -> None:
     seat, _ = seat_at(network.open())
     expelled = Expelled(View.of(1, A).id)
     for handed_out, consumed in ((5, 3), (4, 1)):
-        pump([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat)
-        seat.refund(consumed, 0)
-        seat.follow()
-    assert seat._former == 5 - 3 + 4 - 1
-    pump([Ready(deliveries=[run_of(b"x")])], seat)
-    assert (seat._former, seat._outstanding) == (5, 1)
-    seat.refund(6, 0)
-    assert (seat._former, seat._outstanding) == (0, 0)
+        process_ready([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat)
+        seat.report_consumed(consumed, 0)
+        seat.rejoin_if_expelled()
+    assert seat._former_outstanding == 5 - 3 + 4 - 1
+    process_ready([Ready(deliveries=[run_of(b"x")])], seat)
+    assert (seat._former_outstanding, seat._outstanding) == (5, 1)
+    seat.report_consumed(6, 0)
+    assert (seat._former_outstanding, seat._outstanding) == (0, 0)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gapless.payloads import Payloads
-from gapless.runtime.send_requests import Sends, Sent
+from gapless.runtime.send_requests import SendRequest, SendRequests
 
 
 @pytest.fixture
@@ -21,14 +21,14 @@ def _restless() -> object:
 @pytest.mark.usefixtures("_restless")
 @pytest.mark.parametrize("look", ["deadline", "gather"])
 def test_looking_at_the_queue_while_another_thread_fills_it(look: str) -> None:
-    sends = Sends(1 << 16)
+    sends = SendRequests(1 << 16)
     for _ in range(2000):
-        sends.put(Sent(Payloads.of([b"x"])))
+        sends.put(SendRequest(Payloads.of([b"x"])))
     done = threading.Event()
 
     def fill() -> None:
         while not done.is_set():
-            sends.put(Sent(Payloads.of([b"x"])))
+            sends.put(SendRequest(Payloads.of([b"x"])))
             if len(sends._queue) > 2000:
                 sends._queue.popleft()
 
@@ -39,7 +39,7 @@ def test_looking_at_the_queue_while_another_thread_fills_it(look: str) -> None:
             if look == "deadline":
                 assert sends.deadline_ns is None
             else:
-                assert len(sends._following(1)) <= 2001
+                assert len(sends._mergeable(1)) <= 2001
     finally:
         done.set()
         filler.join(60)

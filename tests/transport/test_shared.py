@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from gapless.identity import Address, Place, View
+from gapless.identity import Address, RosterEntry, View
 from gapless.protocol.ready import Located, Transmit, ViewInstalled
 from gapless.run import Run
 from gapless.transport import UdpMesh, shared_memory
 from gapless.transport.shared_memory import (
-    ASK,
+    DESCRIPTOR,
     LARGE_BYTES,
-    NO,
-    NOTE,
+    PROBE,
+    READABLE,
     RING_BYTES,
-    YES,
-    Reader,
-    Shelf,
-    said,
+    UNREADABLE,
+    SharedRing,
+    SharedRingReader,
+    encode_control,
 )
 from gapless.wire import Data, encode
 
@@ -43,7 +43,9 @@ def opened() -> Iterator[Opener]:
 
     def opener(**options: object) -> UdpMesh:
         made.append(UdpMesh("127.0.0.1", 0, **options))  # type: ignore[arg-type]
-        made[-1].book.announce(Place(Address(len(made), 1), "", made[-1].locator.encode()), GROUP)
+        made[-1].book.announce(
+            RosterEntry(Address(len(made), 1), "", made[-1].locator.encode()), GROUP
+        )
         return made[-1]
 
     yield opener
@@ -55,7 +57,7 @@ def meet(*transports: UdpMesh) -> None:
     events = [Located(one.book.address, one.locator.encode()) for one in transports]
     view = ViewInstalled(View.of(1, *(one.book.address for one in transports)))
     for one in transports:
-        one.book.note([*events, view])
+        one.book.on_events([*events, view])
 
 
 def heard(one: UdpMesh, count: int) -> list[bytes]:
@@ -70,10 +72,10 @@ def heard(one: UdpMesh, count: int) -> list[bytes]:
 
 def answered(one: UdpMesh, *others: UdpMesh) -> None:
     """Wait until everybody has said that it can read the memory of ``one``."""
-    assert one.sharing is not None
+    assert one.shared_memory is not None
     until_s = time.monotonic() + PATIENCE_S
-    while len(one.sharing.readers) < len(others):
-        assert time.monotonic() < until_s, one.sharing.readers
+    while len(one.shared_memory.readers) < len(others):
+        assert time.monotonic() < until_s, one.shared_memory.readers
         for other in (*others, one):
             other.receive(64)
 
@@ -149,15 +151,15 @@ def test_one_that_finds_that_it_cannot_read_says_so(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = shares(opened)
-    assert a.sharing is not None
-    assert b.sharing is not None
-    b.sharing.close()
+    assert a.shared_memory is not None
+    assert b.shared_memory is not None
+    b.shared_memory.close()
     monkeypatch.setattr(
-        b.sharing, "_open", lambda _: None
+        b.shared_memory, "_open", lambda _: None
     )  # as if it were in another container by now
     a.send([Transmit(None, datagram(A, 1, 60))])
     until_s = time.monotonic() + PATIENCE_S
-    while a.sharing.readers:
+    while a.shared_memory.readers:
         assert time.monotonic() < until_s
         assert b.receive(64) == [], "what the note named is lost"
         a.receive(64)
@@ -168,15 +170,15 @@ def test_one_that_finds_that_it_cannot_read_says_so(
 
 def test_one_that_comes_back_at_the_same_place_and_shares_nothing_says_so(opened: Opener) -> None:
     a, b = shares(opened)
-    assert a.sharing is not None
+    assert a.shared_memory is not None
     port = b.locator.port
     b.close()
     again = UdpMesh("127.0.0.1", port, shared=False)
     try:
-        again.book.announce(Place(Address(2, 2), "", again.locator.encode()), GROUP)
+        again.book.announce(RosterEntry(Address(2, 2), "", again.locator.encode()), GROUP)
         a.send([Transmit(None, datagram(A, 1, 60))])
         until_s = time.monotonic() + PATIENCE_S
-        while a.sharing.readers:
+        while a.shared_memory.readers:
             assert time.monotonic() < until_s
             assert again.receive(64) == []
             a.receive(64)
@@ -191,7 +193,7 @@ def test_repairs_go_by_the_socket(opened: Opener, monkeypatch: pytest.MonkeyPatc
     a, b = shares(opened)
     again = encode(GROUP, A, [Data(Run.of(A, 1, [b"x" * 1000] * 40), repair=True)], 1, bare=True)
     laid: list[int] = []
-    monkeypatch.setattr(Shelf, "lay", lambda _, datagrams: laid.append(len(datagrams)))
+    monkeypatch.setattr(SharedRing, "write", lambda _, datagrams: laid.append(len(datagrams)))
     a.send([Transmit(B, again)])
     assert heard(b, 1) == [again]
     assert laid == []
@@ -218,7 +220,7 @@ def test_a_word_about_a_pipe_stops_nobody(opened: Opener, tmp_path: Path) -> Non
     pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     a, b = shares(opened)
     try:
-        b._socket.sendto(said(ASK, (os.getpid(), pipe, bytes(16))), a.locator.sockaddr)
+        b._socket.sendto(encode_control(PROBE, (os.getpid(), pipe, bytes(16))), a.locator.sockaddr)
         b.send([Transmit(A, b"after it")])
         assert heard(a, 1) == [b"after it"]
     finally:
@@ -232,11 +234,11 @@ def test_a_stranger_that_nobody_can_find_is_counted_once(opened: Opener) -> None
 
 
 def test_the_memory_is_as_large_as_what_others_may_send_ahead() -> None:
-    shelf = Shelf(3 * RING_BYTES)
-    reader = Reader(shelf.name)
+    shelf = SharedRing(3 * RING_BYTES)
+    reader = SharedRingReader(shelf.ring_id)
     try:
         for _ in range(2 * RING_BYTES // 100_000):
-            shelf.lay([b"x" * 100_000])
+            shelf.write([b"x" * 100_000])
         assert reader.copy(0, 100_000) == b"x" * 100_000
     finally:
         reader.close()
@@ -257,10 +259,10 @@ def test_what_is_overwritten_before_it_is_read_is_lost_and_never_wrong(opened: O
 
 
 def test_a_reader_tells_what_was_overwritten_while_it_copied() -> None:
-    shelf = Shelf()
-    reader = Reader(shelf.name)
+    shelf = SharedRing()
+    reader = SharedRingReader(shelf.ring_id)
     try:
-        shelf.lay([b"a" * 100_000])
+        shelf.write([b"a" * 100_000])
         assert reader.copy(0, 100_000) == b"a" * 100_000
         assert reader.copy(0, RING_BYTES + 1) is None
         assert reader.copy(1 << 60, 100) is None, "that was never written"
@@ -271,7 +273,7 @@ def test_a_reader_tells_what_was_overwritten_while_it_copied() -> None:
 
             def __getitem__(self, part: slice) -> bytes:
                 for _ in range(RING_BYTES // 100_000 + 1):
-                    shelf.lay([b"b" * 100_000])
+                    shelf.write([b"b" * 100_000])
                 return copy[part]
 
         reader._memory = Slow()  # type: ignore[assignment]
@@ -284,18 +286,18 @@ def test_a_reader_tells_what_was_overwritten_while_it_copied() -> None:
 
 def test_where_something_will_lie_is_said_before_it_does() -> None:
     """Else a reader could take what lay there before for whole while it is overwritten."""
-    shelf = Shelf()
-    reader = Reader(shelf.name)
+    shelf = SharedRing()
+    reader = SharedRingReader(shelf.ring_id)
     memory, said_before = shelf._memory, []
 
     class Watched:
         def __setitem__(self, part: slice, datagram: bytes) -> None:
-            said_before.append(reader._mark[0])
+            said_before.append(reader._write_cursor[0])
             memory[part] = datagram
 
     try:
         shelf._memory = Watched()  # type: ignore[assignment]
-        shelf.lay([b"x" * 64_000, b"y" * 64_000])
+        shelf.write([b"x" * 64_000, b"y" * 64_000])
         assert said_before == [64_000, 128_000]
     finally:
         shelf._memory = memory
@@ -304,12 +306,12 @@ def test_where_something_will_lie_is_said_before_it_does() -> None:
 
 
 def test_any_size_at_any_place_of_the_ring_arrives_as_it_was() -> None:
-    shelf = Shelf()
-    reader = Reader(shelf.name)
+    shelf = SharedRing()
+    reader = SharedRingReader(shelf.ring_id)
     try:
         for at in range(400):
             one = bytes([at % 251]) * (LARGE_BYTES + 613 * at)
-            note = shelf.lay([one])
+            note = shelf.write([one])
             start, size = (
                 int.from_bytes(note[32:40], "little"),
                 int.from_bytes(note[40:44], "little"),
@@ -329,15 +331,15 @@ def test_any_size_at_any_place_of_the_ring_arrives_as_it_was() -> None:
         (os.getpid(), 0, bytes(16)),
     ],
 )
-def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared_memory.Name) -> None:
+def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared_memory.RingId) -> None:
     a, b = shares(opened)
-    assert a.sharing is not None
-    before = set(a.sharing.readers)
+    assert a.shared_memory is not None
+    before = set(a.shared_memory.readers)
     place = b"\1" * 12
-    words = [said(kind, name) for kind in (ASK, YES, NO, 0, 9)]
+    words = [encode_control(kind, name) for kind in (PROBE, READABLE, UNREADABLE, 0, 9)]
     words += [
-        said(NOTE, name, 1) + place,
-        said(NOTE, name, 3) + place,
+        encode_control(DESCRIPTOR, name, 1) + place,
+        encode_control(DESCRIPTOR, name, 3) + place,
         b"GLM1",
         b"GLM1" + bytes(20),
     ]
@@ -345,7 +347,7 @@ def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared_memory.
         b._socket.sendto(word, a.locator.sockaddr)
     b.send([Transmit(A, b"after all that")])
     assert heard(a, 1) == [b"after all that"]
-    assert a.sharing.readers == before
+    assert a.shared_memory.readers == before
     assert set(a.problems.counters) == {"shared.closed", "shared.short"}
 
 
@@ -354,28 +356,28 @@ def test_memory_that_could_become_smaller_is_not_read() -> None:
     try:
         os.ftruncate(file, 4096 + RING_BYTES)
         with pytest.raises(OSError, match="smaller"):
-            Reader((os.getpid(), file, bytes(16)))
+            SharedRingReader((os.getpid(), file, bytes(16)))
     finally:
         os.close(file)
 
 
 def test_memory_of_another_life_is_not_read() -> None:
-    shelf = Shelf()
+    shelf = SharedRing()
     try:
         with pytest.raises(OSError, match="another"):
-            Reader((*shelf.name[:2], b"x" * 16))
+            SharedRingReader((*shelf.ring_id[:2], b"x" * 16))
     finally:
         shelf.close()
 
 
 def test_no_more_memories_are_kept_open_than_allowed(opened: Opener) -> None:
     a = opened()
-    assert a.sharing is not None
-    shelves = [Shelf() for _ in range(shared_memory.MOST_READ + 10)]
+    assert a.shared_memory is not None
+    shelves = [SharedRing() for _ in range(shared_memory.MAX_OPEN_RINGS + 10)]
     try:
         for shelf in shelves:
-            assert a.sharing._open(shelf.name) is not None
-        assert len(a.sharing._read) == shared_memory.MOST_READ
+            assert a.shared_memory._open(shelf.ring_id) is not None
+        assert len(a.shared_memory._open_rings) == shared_memory.MAX_OPEN_RINGS
     finally:
         for shelf in shelves:
             shelf.close()
@@ -394,10 +396,10 @@ def test_a_killed_process_leaves_nothing_behind() -> None:
         assert child.stdout is not None
         process, number, token = child.stdout.readline().split()
         name = int(process), int(number), bytes.fromhex(token)
-        reader = Reader(name)
+        reader = SharedRingReader(name)
         child.kill()
     assert reader.copy(0, 50_000) == b"x" * 50_000
     reader.close()
     with pytest.raises(OSError):
-        Reader(name)
+        SharedRingReader(name)
     assert not Path(f"/proc/{process}").exists()

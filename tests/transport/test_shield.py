@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gapless.runtime.signal_guard import Shield
+from gapless.runtime.signal_guard import SignalGuard
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def raises(*_: object) -> None:
 def test_a_signal_waits_for_the_end() -> None:
     heard: list[str] = []
     with handlers(SIGUSR1=lambda *_: heard.append("one")):
-        with Shield():
+        with SignalGuard():
             send("SIGUSR1")
             assert heard == []
         assert heard == ["one"]
@@ -46,7 +46,7 @@ def test_a_signal_waits_for_the_end() -> None:
 def test_one_that_raises_keeps_no_other_from_its_handler() -> None:
     heard: list[str] = []
     with handlers(SIGINT=raises, SIGUSR1=lambda *_: heard.append("one")):
-        with pytest.raises(KeyboardInterrupt), Shield():
+        with pytest.raises(KeyboardInterrupt), SignalGuard():
             send("SIGINT", "SIGUSR1")
         assert heard == ["one"]
 
@@ -72,7 +72,7 @@ def test_what_is_raised_while_handlers_are_given_back_is_raised_when_all_are(
             "_SIGNALS",
             tuple(number for number in kept if number in {signal.SIGINT, signal.SIGUSR1}),
         )
-        with pytest.raises(KeyboardInterrupt), Shield():
+        with pytest.raises(KeyboardInterrupt), SignalGuard():
             pass
         assert len(calls) == 5
 
@@ -81,20 +81,20 @@ def test_while_a_thread_waits_it_stands_down_before_the_handler_is_called() -> N
     heard: list[str] = []
     with (
         handlers(SIGUSR1=lambda *_: heard.append("handler")),
-        Shield(lambda: heard.append("stands down")) as shield,
+        SignalGuard(lambda: heard.append("stands down")) as shield,
     ):
-        shield.lower()
+        shield.begin_wait()
         with pytest.raises(InterruptedError):
             send("SIGUSR1")
         assert heard == ["stands down", "handler"]
         with pytest.raises(InterruptedError):
-            shield.close()
+            shield.end_wait()
 
 
 def test_what_was_kept_is_handled_before_the_wait() -> None:
     heard: list[str] = []
-    with handlers(SIGUSR1=lambda *_: heard.append("one")), Shield() as shield:
+    with handlers(SIGUSR1=lambda *_: heard.append("one")), SignalGuard() as shield:
         send("SIGUSR1")
         with pytest.raises(InterruptedError):
-            shield.lower()
+            shield.begin_wait()
         assert heard == ["one"]

@@ -12,8 +12,8 @@ from gapless.cli.app import run
 from gapless.errors import ConfigError
 from gapless.trace import read
 from gapless.trace.reader import file_sets
-from gapless_lab.soak import Plan, Report
-from gapless_lab.soak.runner import draw_blows, is_at_rest, report
+from gapless_lab.soak import SoakPlan, SoakReport
+from gapless_lab.soak.runner import draw_nemesis_ops, is_at_rest, report
 from tests.transport.networks import in_namespace
 
 
@@ -58,7 +58,7 @@ def check_plants(folder: Path) -> None:
     damaged = [*rows[:at], middle._replace(hash=1), *rows[at + 1 :]]
     counted: dict[str, Any] = {"rested": True, "struck": {}, "memory": {}}
     for planted, broken in ((taken_out, {"S3", "L1"}), (put_in, {"S2"}), (damaged, {"S4"})):
-        judged = report(Plan(), planted, **counted)
+        judged = report(SoakPlan(), planted, **counted)
         assert {violation.check for violation in judged.violations} == broken
         assert not judged.is_sound
 
@@ -78,21 +78,21 @@ def test_hosts_whose_network_drops_packets(transport: str) -> None:
 
 
 def test_blows_come_from_the_seed_and_hit_different_members() -> None:
-    blows = draw_blows(Plan(seconds=60, kills=2, stops=2, seed=3))
-    assert blows == draw_blows(Plan(seconds=60, kills=2, stops=2, seed=3))
-    assert blows != draw_blows(Plan(seconds=60, kills=2, stops=2, seed=4))
+    blows = draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=3))
+    assert blows == draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=3))
+    assert blows != draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=4))
     assert {blow.member for blow in blows} == {0, 1, 2, 3}
     assert all(blow.at_s < 60 for blow in blows)
-    assert sorted(blow.number or 0 for blow in blows) == sorted(
+    assert sorted(blow.signal_number or 0 for blow in blows) == sorted(
         [0, 0, *[signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT] * 2]
     )
     for member in range(4):
         first, second = [blow for blow in blows if blow.member == member]
-        assert (first.number, second.number) in {
+        assert (first.signal_number, second.signal_number) in {
             (signal.SIGKILL, None),
             (signal.SIGSTOP, signal.SIGCONT),
         }
-        assert second.at_s - first.at_s > 1.5 or first.number == signal.SIGKILL
+        assert second.at_s - first.at_s > 1.5 or first.signal_number == signal.SIGKILL
     assert all(one.at_s <= other.at_s for one, other in pairwise(blows))
 
 
@@ -112,9 +112,9 @@ def test_rest_is_when_everybody_has_everything() -> None:
 
 
 def test_memory_that_grows_is_not_sound() -> None:
-    def judged(*seen: float) -> Report:
+    def judged(*seen: float) -> SoakReport:
         short = {"2.2": [10.0, 20.0, 30.0]}  # it was started late, and is still at its beginning
-        return report(Plan(), [], rested=True, struck={}, memory={"1.1": list(seen), **short})
+        return report(SoakPlan(), [], rested=True, struck={}, memory={"1.1": list(seen), **short})
 
     assert judged(*[30] * 3, 31, 32, 33, 33, 33).is_sound
     growing = judged(*[30] * 3, 31, 32, 33, 38, 42)
@@ -137,7 +137,7 @@ def test_memory_that_grows_is_not_sound() -> None:
 )
 def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Plan(**wrong)
+        SoakPlan(**wrong)
 
 
 def test_traces_do_not_mix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,14 +17,14 @@ import pytest
 
 from gapless.discovery import Discovery, Multicast
 from gapless.errors import ConfigError, TransportError
-from gapless.identity import Address, Place, View
+from gapless.identity import Address, RosterEntry, View
 from gapless.locator import Locator
-from gapless.protocol.ready import WORLD, Located, Transmit, ViewInstalled
+from gapless.protocol.ready import ANYONE, Located, Transmit, ViewInstalled
 from gapless.run import Run
-from gapless.runtime.reactor import Driver
+from gapless.runtime.reactor import Reactor
 from gapless.transport import TcpMesh
 from gapless.transport.tcp import connector, transport
-from gapless.transport.tcp.link import CONFIRM, MOST_DATAGRAM_BYTES, START, Hello, numbered
+from gapless.transport.tcp.link import CONFIRM, MAX_DATAGRAM_BYTES, START, Hello, encode_numbered
 from gapless.wire import encode
 from gapless.wire.frames import Leave, Unreliable
 from tests.transport.networks import free_stream_ports
@@ -55,7 +55,9 @@ class Net:
         self.all.append(one)
         self.got[one] = []
         one.book.announce(
-            Place(Address(len(self.all), 1), "", one.locator.encode()), GROUP, repairs=repairs
+            RosterEntry(Address(len(self.all), 1), "", one.locator.encode()),
+            GROUP,
+            retransmits=repairs,
         )
         return one
 
@@ -63,7 +65,7 @@ class Net:
         """Let transports know of each other, as the machine would tell it."""
         events: list[Any] = [Located(one.book.address, one.locator.encode()) for one in transports]
         for one in transports:
-            one.book.note(
+            one.book.on_events(
                 [*events, ViewInstalled(View.of(1, *(other.book.address for other in transports)))]
             )
 
@@ -93,7 +95,9 @@ class Net:
     def settle(self) -> None:
         """Wait until everybody has confirmed everything."""
         self.until(
-            lambda: not any(link.has_something for one in self.all for link in one._links.values())
+            lambda: (
+                not any(link.has_unconfirmed for one in self.all for link in one._links.values())
+            )
         )
 
 
@@ -123,9 +127,9 @@ def test_what_is_sent_arrives_as_it_was(net: Net, host: str) -> None:
     rng = Random(1)
     wanted: dict[TcpMesh, list[bytes]] = {b: [], c: []}
     for _ in range(60):
-        size = rng.choice([1, 40, 1400, 60_000, MOST_DATAGRAM_BYTES])
-        to = rng.choice([None, B, WORLD])
-        most = 60 if size < MOST_DATAGRAM_BYTES else 4
+        size = rng.choice([1, 40, 1400, 60_000, MAX_DATAGRAM_BYTES])
+        to = rng.choice([None, B, ANYONE])
+        most = 60 if size < MAX_DATAGRAM_BYTES else 4
         transmits = [
             Transmit(to, rng.randbytes(rng.randrange(1, size + 1)))
             for _ in range(rng.randrange(1, most))
@@ -251,7 +255,7 @@ def test_a_new_process_at_the_same_place_starts_anew(net: Net) -> None:
     net.all.remove(b)
     a.send([Transmit(None, b"while nobody is there")])
     again = net.open(ports=b.locator.port)
-    again.book.note([Located(A, a.locator.encode()), ViewInstalled(View.of(2, A, B))])
+    again.book.on_events([Located(A, a.locator.encode()), ViewInstalled(View.of(2, A, B))])
     again.send([Transmit(None, b"hello again")])
     net.until(lambda: len(net.got[a]) == 11 and net.got[again])
     assert net.got[again][-1] == b"while nobody is there"
@@ -325,10 +329,10 @@ def test_a_forked_child_lets_go_without_a_word(
     net: Net, monkeypatch: pytest.MonkeyPatch, closer: str
 ) -> None:
     a, b = net.open(), net.open()
-    driver = Driver()
+    driver = Reactor()
     if closer == "the driver":  # as soon as there is a child
-        driver._seats = [SimpleNamespace(transport=one, trace=None) for one in (a, b)]  # type: ignore[misc]
-        monkeypatch.setattr(Driver, "_shared", driver)
+        driver._members = [SimpleNamespace(transport=one, trace=None) for one in (a, b)]  # type: ignore[misc]
+        monkeypatch.setattr(Reactor, "_shared", driver)
     net.meet(a, b)
     a.send([Transmit(None, b"before")])
     net.until(lambda: net.got[b])
@@ -341,7 +345,7 @@ def test_a_forked_child_lets_go_without_a_word(
             b.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    for one in (driver._selector, driver._bell, driver._rope):
+    for one in (driver._selector, driver._wake_receiver, driver._wake_sender):
         one.close()
     a.send([Transmit(None, b"after")])
     net.settle()
@@ -359,22 +363,22 @@ def test_a_seed_under_another_name_is_the_same_member(net: Net) -> None:
         b = net.open(ports=port)
         nickname = Locator.of("127.0.0.1", relays.at[port])
         a = net.open(discovery=Discovery.parse(f"seeds://{nickname}", group="g"))
-        a.book.note(
+        a.book.on_events(
             [
                 Located(Address(1, 1), b.locator.encode()),
                 ViewInstalled(View.of(1, Address(1, 1), B)),
             ]
         )
         for number in range(20):
-            a.send([Transmit(WORLD, b"world %d" % number), Transmit(None, b"all %d" % number)])
+            a.send([Transmit(ANYONE, b"world %d" % number), Transmit(None, b"all %d" % number)])
             net.turn(0.01)
-        net.until(lambda: nickname in a._names)
+        net.until(lambda: nickname in a._aliases)
         net.settle()
         known = {b"world %d" % number for number in range(20)} | {
             b"all %d" % number for number in range(20)
         }
         assert set(net.got[b]) == known
-        a.send([Transmit(WORLD, b"world, once")])
+        a.send([Transmit(ANYONE, b"world, once")])
         net.settle()
         assert net.got[b][-2:].count(b"world, once") == 1
         assert list(a._links) == [b.locator]
@@ -386,9 +390,9 @@ def test_nobody_speaks_to_itself(net: Net) -> None:
     with Relays([port], 1, 1 << 30, 1 << 31) as relays:
         nickname = Locator.of("127.0.0.1", relays.at[port])
         a = net.open(ports=port, discovery=Discovery.parse(f"seeds://{nickname}", group="g"))
-        a.send([Transmit(WORLD, b"anybody?")])
+        a.send([Transmit(ANYONE, b"anybody?")])
         net.until(lambda: a.problems.counters["stream.self"])
-        a.send([Transmit(WORLD, b"anybody?")])
+        a.send([Transmit(ANYONE, b"anybody?")])
         net.until(lambda: not a.streams)
         assert a._links == {}
         assert net.got[a] == []
@@ -396,10 +400,10 @@ def test_nobody_speaks_to_itself(net: Net) -> None:
 
 def test_a_stranger_is_where_its_hello_says(net: Net) -> None:
     a, b = net.open(), net.open()
-    b.book.note([Located(A, a.locator.encode())])
+    b.book.on_events([Located(A, a.locator.encode())])
     b.send([Transmit(A, encode(1, C, [Leave(C)]))])
     net.until(lambda: net.got[a])
-    a.send([Transmit(C, b"found you"), Transmit(B, b"and you"), Transmit(WORLD, b"everybody")])
+    a.send([Transmit(C, b"found you"), Transmit(B, b"and you"), Transmit(ANYONE, b"everybody")])
     net.until(lambda: len(net.got[b]) == 3)
     assert net.got[b] == [b"found you", b"and you", b"everybody"]
     assert len(a.streams) == 1
@@ -411,15 +415,15 @@ def test_the_world_is_tried_in_bounds(net: Net) -> None:
         ports=0, discovery=Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="g")
     )
     others = sum(port != a.locator.port for port in ports)
-    a.send([Transmit(WORLD, b"anybody?")])
-    assert len(a.streams) <= connector.MOST_DIALS
+    a.send([Transmit(ANYONE, b"anybody?")])
+    assert len(a.streams) <= connector.MAX_DIALS
     net.until(lambda: a.problems.counters["send.unreachable"] == others)
-    a.send([Transmit(WORLD, b"anybody?")] * 3)
+    a.send([Transmit(ANYONE, b"anybody?")] * 3)
     net.until(lambda: not a.streams)
     assert a.problems.counters["connect.ECONNREFUSED"] <= 110, (
         "those that were not there are left alone for a while"
     )
-    assert all(not one.has_something for one in a._links.values())
+    assert all(not one.has_unconfirmed for one in a._links.values())
 
 
 def test_a_stranger_gets_little_and_a_member_what_is_allowed(net: Net) -> None:
@@ -428,13 +432,13 @@ def test_a_stranger_gets_little_and_a_member_what_is_allowed(net: Net) -> None:
     )  # it lets the kernel take connections, and says nothing
     where = Locator.from_sockaddr(quiet.getsockname())
     a = net.open(queue_bytes=2 << 20)
-    a.book.note([Located(B, where.encode())])
+    a.book.on_events([Located(B, where.encode())])
     a.send([Transmit(B, bytes(1 << 16))] * 20)
-    assert a._links[where].held_bytes == transport.STRANGER_BYTES
+    assert a._links[where].buffered_bytes == transport.STRANGER_QUEUE_BYTES
     assert a.problems.counters == {"send.full": 4}
-    a.book.note([ViewInstalled(View.of(1, A, B))])
+    a.book.on_events([ViewInstalled(View.of(1, A, B))])
     a.send([Transmit(B, bytes(1 << 16))] * 20)
-    assert a._links[where].held_bytes == 2 << 20
+    assert a._links[where].buffered_bytes == 2 << 20
     assert a.problems.counters == {"send.full": 8}
     quiet.close()
 
@@ -443,7 +447,7 @@ def test_without_repair_a_member_gets_everything_that_was_meant_to_arrive(net: N
     quiet = socket.create_server(("127.0.0.1", 0))
     where = Locator.from_sockaddr(quiet.getsockname())
     a = net.open(queue_bytes=1 << 20, repairs=False)
-    a.book.note([Located(B, where.encode()), ViewInstalled(View.of(1, A, B))])
+    a.book.on_events([Located(B, where.encode()), ViewInstalled(View.of(1, A, B))])
     unreliable = encode(GROUP, A, [Unreliable(Run.of(A, 1, [bytes(60_000)]))])
     a.send([Transmit(None, unreliable)] * 30)
     refused = a.problems.counters["send.full"]
@@ -479,15 +483,15 @@ def long_record(size: int, kind: int = 0) -> bytes:
         ("group", [{"group": 78}]),
         ("locator", [{"locator": Locator.of("::1", 9)}]),
         ("start", [{}, long_record(1), b"x"]),
-        ("start", [{}, numbered(START, 2)]),
-        ("start", [{}, numbered(START, 0)]),
-        ("record", [{}, numbered(CONFIRM, 0)]),
-        ("record", [{}, numbered(START, 1), numbered(START, 1)]),
-        ("record", [{}, numbered(START, 1), long_record(MOST_DATAGRAM_BYTES + 1)]),
-        ("record", [{}, numbered(START, 1), long_record(0)]),
-        ("record", [{}, numbered(START, 1), long_record(8, kind=3)]),
-        ("record", [{}, numbered(START, 1), long_record(9, kind=1)]),
-        ("confirm", [{}, numbered(START, 1), numbered(CONFIRM, 1)]),
+        ("start", [{}, encode_numbered(START, 2)]),
+        ("start", [{}, encode_numbered(START, 0)]),
+        ("record", [{}, encode_numbered(CONFIRM, 0)]),
+        ("record", [{}, encode_numbered(START, 1), encode_numbered(START, 1)]),
+        ("record", [{}, encode_numbered(START, 1), long_record(MAX_DATAGRAM_BYTES + 1)]),
+        ("record", [{}, encode_numbered(START, 1), long_record(0)]),
+        ("record", [{}, encode_numbered(START, 1), long_record(8, kind=3)]),
+        ("record", [{}, encode_numbered(START, 1), long_record(9, kind=1)]),
+        ("confirm", [{}, encode_numbered(START, 1), encode_numbered(CONFIRM, 1)]),
         ("self", [{"locator": None}]),
     ],
 )
@@ -516,7 +520,7 @@ def test_a_liar_with_the_name_of_a_member_costs_no_more_than_what_it_takes(net: 
         one.send([Transmit(None, b"one")] * 5)
     net.until(lambda: len(net.got[a]) == len(net.got[b]) == 5)
     net.settle()
-    with knock(b, hello_of(b, locator=a.locator).encode(), numbered(START, 1)):
+    with knock(b, hello_of(b, locator=a.locator).encode(), encode_numbered(START, 1)):
         net.until(lambda: link(b, a).peer_token == 5)
         b.send([Transmit(None, b"for the liar")])
 
@@ -530,7 +534,7 @@ def test_a_liar_with_the_name_of_a_member_costs_no_more_than_what_it_takes(net: 
 
 
 def test_one_who_takes_too_long_is_let_go(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector, "HELLO_NS", 100_000_000)
+    monkeypatch.setattr(connector, "HANDSHAKE_TIMEOUT_NS", 100_000_000)
     b = net.open()
     with knock(b, b"GLT"), knock(b, hello_of(b).encode()):
         net.until(lambda: b.problems.counters["accept.timeout"] == 2)
@@ -542,13 +546,13 @@ def test_a_crowd_at_the_door_keeps_nobody_out(net: Net) -> None:
     net.meet(a, b)
     crowd = []
     try:
-        for _ in range(connector.MOST_GREETINGS + 20):
+        for _ in range(connector.MAX_HANDSHAKES + 20):
             crowd.append(knock(b))
             b.receive(64)
         net.until(lambda: b.problems.counters["accept.crowded"] == 20)
         a.send([Transmit(None, b"one")])
         net.until(lambda: net.got[b])
-        assert len(b._greetings) <= connector.MOST_GREETINGS
+        assert len(b._handshakes) <= connector.MAX_HANDSHAKES
     finally:
         for one in crowd:
             one.close()
@@ -559,12 +563,14 @@ def test_strangers_with_many_names_are_forgotten(net: Net) -> None:
     net.meet(a, b)
     b.send([Transmit(None, b"one")])
     net.until(lambda: net.got[a])
-    for port in range(1, connector.MOST_LINKS + 50):
+    for port in range(1, connector.MAX_LINKS + 50):
         with knock(
-            b, hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(), numbered(START, 1)
+            b,
+            hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(),
+            encode_numbered(START, 1),
         ):
             net.until(partial(b._links.get, Locator.of("127.1.1.1", port)))
-    assert len(b._links) <= connector.MOST_LINKS + 1
+    assert len(b._links) <= connector.MAX_LINKS + 1
     assert b.problems.counters["link.forgotten"] > 0
     assert a.locator in b._links, "members stay"
 
@@ -633,14 +639,16 @@ def test_what_is_out_of_reach_is_counted(net: Net) -> None:
     discovery = Discovery([Multicast("239.255.77.1")])
     a = net.open(discovery=discovery)
     assert a.problems.counters == {"multicast": 1}
-    a.book.note([Located(B, Locator.of("::1", 7800).encode()), ViewInstalled(View.of(1, A, B, C))])
+    a.book.on_events(
+        [Located(B, Locator.of("::1", 7800).encode()), ViewInstalled(View.of(1, A, B, C))]
+    )
     a.send([Transmit(B, b"hello?"), Transmit(C, b"hello?")])
     assert a.problems.counters == {"multicast": 1, "family": 1, "send.unknown": 2}
 
 
 def test_a_member_that_is_not_there_is_tried_with_pauses(net: Net) -> None:
     a = net.open()
-    a.book.note(
+    a.book.on_events(
         [
             Located(B, Locator.of("127.0.0.1", free_stream_ports(1)[0]).encode()),
             ViewInstalled(View.of(1, A, B)),
@@ -652,4 +660,4 @@ def test_a_member_that_is_not_there_is_tried_with_pauses(net: Net) -> None:
         net.turn(0.05)
         a.send([Transmit(None, b"hello?")])
     assert 2 <= a.problems.counters["connect.ECONNREFUSED"] <= 8
-    assert a._links[a.book.others[0]].has_something, "what is for a member waits"
+    assert a._links[a.book.peers[0]].has_unconfirmed, "what is for a member waits"

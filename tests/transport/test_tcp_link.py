@@ -8,7 +8,16 @@ import pytest
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.transport.tcp.link import CONFIRM, DATA, START, Hello, Link, head, number_of, numbered
+from gapless.transport.tcp.link import (
+    CONFIRM,
+    DATA,
+    START,
+    Hello,
+    Link,
+    encode_numbered,
+    parse_record_header,
+    stream_number,
+)
 
 PLACES = Locator.of("127.0.0.1", 1), Locator.of("127.0.0.1", 2)
 
@@ -56,12 +65,12 @@ class Ends:
 
     def send(self, side: int) -> None:
         self.put[side].append(b"%d" % len(self.put[side]))
-        self.links[side].put(self.put[side][-1])
+        self.links[side].enqueue(self.put[side][-1])
 
     def write(self, side: int) -> None:
         pipe = self.used[side]
         if pipe is not None:
-            pieces = b"".join(self.links[side].batch(confirm=self.rng.random() < 0.5))
+            pieces = b"".join(self.links[side].next_batch(confirm=self.rng.random() < 0.5))
             pipe.bytes[1 - side] += b"" if pipe.cut else pieces
 
     def greet(self, side: int) -> None:
@@ -87,7 +96,7 @@ class Ends:
         said, heard = pipe.said[side], pipe.said[1 - side]
         assert said is not None
         assert heard is not None
-        if number_of(said, heard) <= self.links[side].streams:
+        if stream_number(said, heard) <= self.links[side].streams:
             self.end(pipe)
             return False
         start = self.links[side].resume(said, heard, 0)
@@ -109,10 +118,10 @@ class Ends:
         ready = [pipe for pipe in mine if pipe.bytes[side] and not pipe.closed[side]]
         for pipe in self.rng.sample(ready, min(1, len(ready))):
             data = memoryview(pipe.bytes[side])
-            if len(data) < 4 or len(data) < 4 + head(data, 0)[1]:
+            if len(data) < 4 or len(data) < 4 + parse_record_header(data, 0)[1]:
                 self.end(pipe)  # it was cut here
                 continue
-            kind, size = head(data, 0)
+            kind, size = parse_record_header(data, 0)
             body = bytes(data[4 : 4 + size])
             pipe.bytes[side] = bytes(data[4 + size :])
             self.on_record(pipe, side, kind, body)
@@ -121,16 +130,16 @@ class Ends:
         link = self.links[side]
         if kind == START:
             if self.used[side] is pipe or self.commit(pipe, side):
-                pipe.again[side] = link.start(int.from_bytes(body, "little"))
+                pipe.again[side] = link.on_start(int.from_bytes(body, "little"))
         elif kind == CONFIRM:
-            link.confirm(int.from_bytes(body, "little"), 0)
+            link.on_confirm(int.from_bytes(body, "little"), 0)
         elif pipe.again[side]:
             pipe.again[side] -= 1
             self.again += 1
         else:
             assert kind == DATA
             self.got[side].append(body)
-            link.took(1, size_bytes=len(body))
+            link.on_received(1, size_bytes=len(body))
 
     def cut(self, side: int) -> None:
         """Lose what is under way, from some byte on."""
@@ -150,7 +159,7 @@ class Ends:
             for side in (1, 0):
                 while pipe.bytes[side]:
                     self.read(side)
-                while pieces := self.links[side].batch(confirm=True):
+                while pieces := self.links[side].next_batch(confirm=True):
                     pipe.bytes[1 - side] += b"".join(pieces)
         for side in (1, 0):
             while pipe.bytes[side]:
@@ -168,7 +177,7 @@ def test_whatever_becomes_of_the_streams_each_datagram_arrives_once(first: int) 
         assert ends.got[1] == ends.put[0], seed
         assert ends.got[0] == ends.put[1], seed
         for link in ends.links:
-            assert (len(link.sent), len(link.waiting), link.held_bytes) == (0, 0, 0), seed
+            assert (len(link.sent), len(link.waiting), link.buffered_bytes) == (0, 0, 0), seed
         again += ends.again
         streams += ends.links[0].streams
     assert again > 10, "some came again, and were recognised"
@@ -189,64 +198,64 @@ def test_what_is_known_to_have_come_before_it_comes_again_is_let_go() -> None:
     a.resume(one, two, 0)
     b.resume(two, one, 0)
     for name in (b"one", b"two", b"three"):
-        a.put(name)
-    a.batch(confirm=False)
+        a.enqueue(name)
+    a.next_batch(confirm=False)
     one, two = hellos(a, b)
-    b.took(3, 11)  # by the first stream, after the hello of the second
-    assert a.resume(one, two, 0) == numbered(START, 1)
+    b.on_received(3, 11)  # by the first stream, after the hello of the second
+    assert a.resume(one, two, 0) == encode_numbered(START, 1)
     b.resume(two, one, 0)
-    assert b.start(1) == 3
-    assert b.batch(confirm=True) == [numbered(CONFIRM, 3)]
-    a.confirm(3, 0)
-    assert len(a.batch(confirm=False)) == 6, "a stream has no holes"
-    assert not a.has_something
+    assert b.on_start(1) == 3
+    assert b.next_batch(confirm=True) == [encode_numbered(CONFIRM, 3)]
+    a.on_confirm(3, 0)
+    assert len(a.next_batch(confirm=False)) == 6, "a stream has no holes"
+    assert not a.has_unconfirmed
 
 
 def test_one_that_has_forgotten_starts_anew() -> None:
     a, b = pair()
-    a.put(b"one")
+    a.enqueue(b"one")
     one, two = hellos(a, b)
-    assert a.resume(one, two, 0) == numbered(START, 1)
+    assert a.resume(one, two, 0) == encode_numbered(START, 1)
     b.resume(two, one, 0)
-    a.batch(confirm=False)
-    b.took(1, 3)
-    a.confirm(1, 0)
-    a.put(b"two")
+    a.next_batch(confirm=False)
+    b.on_received(1, 3)
+    a.on_confirm(1, 0)
+    a.enqueue(b"two")
     forgetful = Link(PLACES[0], 33)
     one, two = hellos(a, forgetful)
-    assert a.resume(one, two, 0) == numbered(START, 1)
+    assert a.resume(one, two, 0) == encode_numbered(START, 1)
     forgetful.resume(two, one, 0)
-    assert forgetful.start(1) == 0
-    assert a.batch(confirm=False)[1:] == [b"two"]
+    assert forgetful.on_start(1) == 0
+    assert a.next_batch(confirm=False)[1:] == [b"two"]
 
 
 def test_what_was_dropped_is_not_taken_for_what_comes_later() -> None:
     a, b = pair()
-    a.put(b"one")
+    a.enqueue(b"one")
     one, two = hellos(a, b)
     a.resume(one, two, 0)
     b.resume(two, one, 0)
-    a.batch(confirm=False)
-    b.took(1, 3)
+    a.next_batch(confirm=False)
+    b.on_received(1, 3)
     assert a.drop(44) == 1
-    a.put(b"two")
+    a.enqueue(b"two")
     one, two = hellos(a, b)
-    assert a.resume(one, two, 0) == numbered(START, 1)
+    assert a.resume(one, two, 0) == encode_numbered(START, 1)
     b.resume(two, one, 0)
-    assert b.start(1) == 0, "number 1 is another one now"
+    assert b.on_start(1) == 0, "number 1 is another one now"
 
 
 def test_what_was_never_sent_cannot_have_come() -> None:
     a, b = pair()
-    a.put(b"one")
+    a.enqueue(b"one")
     one, two = hellos(a, b)
     with pytest.raises(RemoteProtocolError, match="confirm"):
         a.resume(one, two._replace(peer_token=11, received=2), 0)
     a.resume(one, two, 0)
     for wrong in (2, 2**63):
         with pytest.raises(RemoteProtocolError, match="confirm"):
-            a.confirm(wrong, 0)
-    assert a.has_something
+            a.on_confirm(wrong, 0)
+    assert a.has_unconfirmed
 
 
 def test_a_hello_is_what_it_was() -> None:

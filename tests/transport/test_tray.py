@@ -15,7 +15,7 @@ from gapless import blocking
 from gapless.errors import ClosedError
 from gapless.payloads import Payloads
 from gapless.runtime import bundler as module
-from gapless.runtime.bundler import Laid, Tray
+from gapless.runtime.bundler import Bundle, Bundler
 from tests.group.company import WITHIN_S, company, other_than, read as read_async, run, threads
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def _breathless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every message follow the one before at once, however slow the machine is."""
-    monkeypatch.setattr(module, "FOLLOWS_NS", 10**18)
+    monkeypatch.setattr(module, "BUNDLE_GAP_NS", 10**18)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def _restless() -> Iterator[None]:
 class Whose:
     """One who may ask for a number."""
 
-    laid: tuple[Laid, int] | None = None
+    bundled: tuple[Bundle, int] | None = None
 
 
 def some(count: int) -> list[bytes]:
@@ -85,7 +85,7 @@ def test_without_a_gap_each_leaves_by_itself() -> None:
 
 
 def test_one_that_follows_nobody_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FOLLOWS_NS", 0)
+    monkeypatch.setattr(module, "BUNDLE_GAP_NS", 0)
     with threads(2) as (one, two):
         before = frames(one)
         for payload in some(20):
@@ -133,13 +133,13 @@ def test_nothing_overtakes_what_lies_there() -> None:
 def test_a_full_window_makes_the_sender_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     with threads(2, send_gap="100ms", capacity=64, max_unconsumed=64, loopback=False) as (one, two):
         room: list[int] = []
-        allow = Tray.allow
+        allow = Bundler.set_room
 
-        def note(self: Tray, member: Any) -> None:
+        def note(self: Bundler, member: Any) -> None:
             allow(self, member)
             room.append(self._room)
 
-        monkeypatch.setattr(Tray, "allow", note)
+        monkeypatch.setattr(Bundler, "set_room", note)
         sender = threading.Thread(
             target=lambda: [one.send(payload) for payload in some(1000)], daemon=True
         )
@@ -259,13 +259,13 @@ def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
             """Return the next message."""
             found = super().popleft()
             if found[0] == b"last":
-                told.append(tray.lay(b"late", Whose()))
+                told.append(tray.add(b"late", Whose()))
             return found
 
     told: list[bool | None] = []
-    tray = Tray(1 << 16, 10**12)
+    tray = Bundler(1 << 16, 10**12)
     tray._items = Late()
-    assert [tray.lay(payload, Whose()) for payload in (b"first", b"last")] == [False, None]
+    assert [tray.add(payload, Whose()) for payload in (b"first", b"last")] == [False, None]
     laid = tray.take()
     assert laid is not None
     assert laid.payloads == (b"first", b"last")
@@ -273,7 +273,7 @@ def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
 
 
 def test_numbers_of_what_was_never_sent() -> None:
-    laid = Laid(Payloads.known([b"x"]))
+    laid = Bundle(Payloads.of_validated([b"x"]))
     laid.fail(ClosedError("closed"))
     laid.fail(ClosedError("again"))
     with pytest.raises(ClosedError, match="closed"):

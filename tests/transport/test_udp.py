@@ -12,9 +12,9 @@ from gapless.discovery import Discovery, Multicast
 from gapless.errors import ConfigError, TransportError
 from gapless.identity import Address, View
 from gapless.locator import Locator
-from gapless.protocol.ready import WORLD, Located, Transmit, ViewInstalled
+from gapless.protocol.ready import ANYONE, Located, Transmit, ViewInstalled
 from gapless.transport import UdpMesh, UdpMulticast
-from gapless.transport.udp import in_segments
+from gapless.transport.udp import gso_batches
 from gapless.wire import encode
 from gapless.wire.frames import Leave
 from tests.transport.networks import free_ports, in_namespace, need_multicast
@@ -50,7 +50,7 @@ def meet(*transports: UdpMesh) -> None:
         for address, one in zip(addresses, transports, strict=True)
     ]
     for one in transports:
-        one.book.note([*events, ViewInstalled(View.of(1, *addresses))])
+        one.book.on_events([*events, ViewInstalled(View.of(1, *addresses))])
 
 
 def heard(one: UdpMesh, count: int, *, limit: int = 64) -> list[bytes]:
@@ -74,7 +74,7 @@ def test_what_is_sent_arrives_as_it_was(opened: Opener, host: str, offload: bool
             rng.choice([common, common, common, rng.randrange(1, 9000)])
             for _ in range(rng.randrange(1, 150))
         ]
-        to = rng.choice([None, B, WORLD])
+        to = rng.choice([None, B, ANYONE])
         transmits = [Transmit(to, rng.randbytes(size)) for size in sizes]
         a.send(transmits)
         for one in (b,) if to == B else (b, c):
@@ -84,7 +84,7 @@ def test_what_is_sent_arrives_as_it_was(opened: Opener, host: str, offload: bool
 
 def test_equal_datagrams_to_one_target_share_calls(opened: Opener) -> None:
     a, b = opened(), opened()
-    if not (a.segments and b.coalesces):
+    if not (a.uses_gso and b.uses_gro):
         pytest.skip("this kernel sends and receives one datagram in a call")
     meet(a, b)
     a.send([Transmit(None, bytes([number]) * 1000) for number in range(40)])
@@ -105,7 +105,7 @@ def test_one_call_takes_datagrams_of_one_size_and_a_shorter_one() -> None:
     def cut(*sizes: int) -> list[list[int]]:
         return [
             [len(one) for one in together]
-            for _, together in in_segments([bytes(size) for size in sizes])
+            for _, together in gso_batches([bytes(size) for size in sizes])
         ]
 
     assert cut(9, 9, 9) == [[9, 9, 9]]
@@ -132,26 +132,26 @@ def test_nobody_knows_where_a_stranger_is(opened: Opener) -> None:
 
 def test_a_stranger_is_where_its_datagrams_come_from(opened: Opener) -> None:
     a, b = opened(), opened()
-    b.book.note([Located(A, a.locator.encode())])
+    b.book.on_events([Located(A, a.locator.encode())])
     b.send([Transmit(A, encode(1, C, [Leave(C)]))])
     heard(a, 1)
-    a.send([Transmit(C, b"found you"), Transmit(WORLD, b"everybody")])
+    a.send([Transmit(C, b"found you"), Transmit(ANYONE, b"everybody")])
     assert heard(b, 2) == [b"found you", b"everybody"]
 
 
 def test_what_the_machine_says_of_a_place_counts_for_more(opened: Opener) -> None:
     a, b, c = opened(), opened(), opened()
-    b.book.note([Located(A, a.locator.encode())])
+    b.book.on_events([Located(A, a.locator.encode())])
     b.send([Transmit(A, encode(1, C, [Leave(C)]))])
     heard(a, 1)
-    a.book.note([Located(C, c.locator.encode())])
+    a.book.on_events([Located(C, c.locator.encode())])
     a.send([Transmit(C, b"found you")])
     assert heard(c, 1) == [b"found you"]
 
 
 def test_other_families_and_nonsense_are_out_of_reach(opened: Opener) -> None:
     a = opened()
-    a.book.note([Located(B, Locator.of("::1", 7800).encode()), Located(C, b"nonsense")])
+    a.book.on_events([Located(B, Locator.of("::1", 7800).encode()), Located(C, b"nonsense")])
     a.send([Transmit(B, b"hello?"), Transmit(C, b"hello?")])
     assert a.problems.counters == {"family": 1, "send.unknown": 2}
 
@@ -216,7 +216,9 @@ def test_multicast_does_not_hear_itself(
 ) -> None:
     need_multicast()
     if not filters:
-        monkeypatch.setattr("gapless.transport.socket_options.ignore", lambda one, source: False)
+        monkeypatch.setattr(
+            "gapless.transport.socket_options.drop_datagrams_from", lambda one, source: False
+        )
     a, b, c = on_multicast(opened, 3)
     meet(a, b, c)
     datagrams = [bytes([number]) * 500 for number in range(20)]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import U32_MAX, U64_MAX, Address, Place, ViewId
-from gapless.run import ACKED, ALONE, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.identity import U32_MAX, U64_MAX, Address, RosterEntry, ViewId
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK, PRIVATE, Run
 from gapless.wire import (
     Ack,
     Close,
@@ -19,8 +19,8 @@ from gapless.wire import (
     Nak,
     OutOfBand,
     OutOfBandAck,
-    Progress,
     Stable,
+    StreamProgress,
     Tail,
     Unreliable,
     Vote,
@@ -28,7 +28,7 @@ from gapless.wire import (
 )
 from gapless.wire.codec import SEQNO_MAX
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Alive,
     AskView,
     Beacon,
@@ -48,7 +48,7 @@ GROUP = 0xA1A2A3A4A5A6A7A8
 SENDER = Address(0xB1B2B3B4B5B6B7B8, 0xC1C2C3C4C5C6C7C8)
 ORIGIN = Address(0x0102030405060708, 0x1112131415161718)
 
-LINK = CONNECTION + 0x0A0B
+LINK = FIRST_CONNECTION_EPOCH + 0x0A0B
 """The epoch of a connection."""
 
 HEADER_HEX = "a8a7a6a5a4a3a2a1 b8b7b6b5b4b3b2b1 c8c7c6c5c4c3c2c1"
@@ -67,21 +67,21 @@ GOLDEN: list[tuple[Frame, str]] = [
     ),
     (
         Data(
-            Run.of(ORIGIN, 0x0102030405060708, [b"!"], NOT_BACK, view=U32_MAX, sent_ns=U64_MAX),
+            Run.of(ORIGIN, 0x0102030405060708, [b"!"], NO_LOOPBACK, view=U32_MAX, sent_ns=U64_MAX),
             repair=True,
         ),
         f"01 88 2900 {ORIGIN_HEX} 0807060504030201 ffffffff ffffffffffffffff 0100 0100 21",
     ),
     (
-        Data(Run.of(ORIGIN, 1, [b"p"], PIECE | BEGIN)),
+        Data(Run.of(ORIGIN, 1, [b"p"], FRAGMENT | FIRST_FRAGMENT)),
         f"01 03 2900 {ORIGIN_HEX} 0100000000000000 00000000 0000000000000000 0100 0100 70",
     ),
     (
-        Data(Run.of(ORIGIN, 2, [b"q"], PIECE)),
+        Data(Run.of(ORIGIN, 2, [b"q"], FRAGMENT)),
         f"01 01 2900 {ORIGIN_HEX} 0200000000000000 00000000 0000000000000000 0100 0100 71",
     ),
     (
-        Data(Run.of(ORIGIN, 3, [b"r"], PIECE | END | NOT_BACK)),
+        Data(Run.of(ORIGIN, 3, [b"r"], FRAGMENT | LAST_FRAGMENT | NO_LOOPBACK)),
         f"01 0d 2900 {ORIGIN_HEX} 0300000000000000 00000000 0000000000000000 0100 0100 72",
     ),
     (Ack(ORIGIN, 0x0A0B, 0x0C0D), f"02 00 1c00 {ORIGIN_HEX} 0b0a000000000000 0d0c0000"),
@@ -102,7 +102,12 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"01 50 3400 {ORIGIN_HEX} 0900000000000000 0400000000000000 {'00' * 12} 0200 0100 0100 73 74",
     ),
     (
-        Data(Run.of(ORIGIN, 5, [b"u"], PIECE | END | NOT_BACK | ACKED), True, LINK, True),
+        Data(
+            Run.of(ORIGIN, 5, [b"u"], FRAGMENT | LAST_FRAGMENT | NO_LOOPBACK | ACKED),
+            True,
+            LINK,
+            True,
+        ),
         f"01 fd 3100 {ORIGIN_HEX} {LINK_HEX} 0500000000000000 {'00' * 12} 0100 0100 75",
     ),
     (
@@ -124,18 +129,18 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"05 41 3800 {ORIGIN_HEX} 07{'00' * 7} {'00' * 8} 01{'00' * 15} 01{'00' * 7}",
     ),
     (
-        Vote(ORIGIN, 7, (Progress(Address(1, 2), 3, 4), Progress(ORIGIN, 0, 5))),
+        Vote(ORIGIN, 7, (StreamProgress(Address(1, 2), 3, 4), StreamProgress(ORIGIN, 0, 5))),
         (
             f"06 00 5600 {ORIGIN_HEX} 07000000 0200 01{'00' * 7} 02{'00' * 7} 03{'00' * 7} 04{'00' * 7}"
             f"{ORIGIN_HEX} {'00' * 8} 05{'00' * 7}"
         ),
     ),
     (
-        Stable(ORIGIN, U32_MAX, (Progress(ORIGIN, SEQNO_MAX, SEQNO_MAX),)),
+        Stable(ORIGIN, U32_MAX, (StreamProgress(ORIGIN, SEQNO_MAX, SEQNO_MAX),)),
         f"07 00 3600 {ORIGIN_HEX} ffffffff 0100 {ORIGIN_HEX} {'ffffffffffffff7f' * 2}",
     ),
     (
-        OutOfBand(Run.of(ORIGIN, 6, [b"v", b"w"], NOT_BACK | ALONE, view=3, sent_ns=4), 5),
+        OutOfBand(Run.of(ORIGIN, 6, [b"v", b"w"], NO_LOOPBACK | PRIVATE, view=3, sent_ns=4), 5),
         f"08 28 3400 {ORIGIN_HEX} 05{'00' * 7} 06{'00' * 7} 03000000 04{'00' * 7} 0200 0100 0100 76 77",
     ),
     (OutOfBandAck(ORIGIN, ((5, 6),)), f"09 00 1e00 {ORIGIN_HEX} 0100 0500000000000000 01000000"),
@@ -144,18 +149,21 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"0a 00 2b00 {ORIGIN_HEX} 01{'00' * 7} 03000000 04{'00' * 7} 0200 0000 0100 78",
     ),
     (Close(ORIGIN, LINK), f"20 40 1800 {ORIGIN_HEX} {LINK_HEX}"),
-    (Join(Place(ORIGIN)), f"10 00 1200 {ORIGIN_HEX} 00 00"),
+    (Join(RosterEntry(ORIGIN)), f"10 00 1200 {ORIGIN_HEX} 00 00"),
     (
-        Join(Place(ORIGIN, "zoé", b"\x01\x02"), relay=True),
+        Join(RosterEntry(ORIGIN, "zoé", b"\x01\x02"), relay=True),
         f"10 01 1800 {ORIGIN_HEX} 04 02 7a6fc3a9 0102",
     ),
     (Leave(ORIGIN), f"11 00 1000 {ORIGIN_HEX}"),
-    (Alive(ORIGIN, None, you=False), f"12 00 1000 {ORIGIN_HEX}"),
-    (Alive(ORIGIN, None, you=False, answer=True), f"12 04 1000 {ORIGIN_HEX}"),
-    (Alive(ORIGIN, VIEW, you=False), f"12 01 2400 {ORIGIN_HEX} {VIEW_HEX}"),
-    (Alive(ORIGIN, VIEW, you=True, answer=True), f"12 07 2400 {ORIGIN_HEX} {VIEW_HEX}"),
+    (Alive(ORIGIN, None, includes_receiver=False), f"12 00 1000 {ORIGIN_HEX}"),
+    (Alive(ORIGIN, None, includes_receiver=False, reply_wanted=True), f"12 04 1000 {ORIGIN_HEX}"),
+    (Alive(ORIGIN, VIEW, includes_receiver=False), f"12 01 2400 {ORIGIN_HEX} {VIEW_HEX}"),
+    (
+        Alive(ORIGIN, VIEW, includes_receiver=True, reply_wanted=True),
+        f"12 07 2400 {ORIGIN_HEX} {VIEW_HEX}",
+    ),
     (Suspect(ORIGIN, (SECOND, FIRST)), f"13 00 3200 {ORIGIN_HEX} 0200 {SECOND_HEX} {FIRST_HEX}"),
-    (Suspect(ORIGIN, (FIRST,), pins=True), f"13 01 2200 {ORIGIN_HEX} 0100 {FIRST_HEX}"),
+    (Suspect(ORIGIN, (FIRST,), slow_receivers=True), f"13 01 2200 {ORIGIN_HEX} 0100 {FIRST_HEX}"),
     (
         NewView(ORIGIN, VIEW, None, 0, 1, b"abc"),
         f"14 00 2b00 {ORIGIN_HEX} {VIEW_HEX} 0000 0100 616263",
@@ -178,7 +186,7 @@ GOLDEN: list[tuple[Frame, str]] = [
     ),
     (StateAsk(ORIGIN, 0x0A0B, ()), f"19 00 1a00 {ORIGIN_HEX} 0b0a000000000000 0000"),
     (
-        StateAsk(ORIGIN, 0x0A0B, (Progress(FIRST, 5, 6),)),
+        StateAsk(ORIGIN, 0x0A0B, (StreamProgress(FIRST, 5, 6),)),
         f"19 00 3a00 {ORIGIN_HEX} 0b0a000000000000 0100 {FIRST_HEX} 05{'00' * 7} 06{'00' * 7}",
     ),
     (
@@ -273,17 +281,21 @@ marks = st.integers(0, SEQNO_MAX)
 addresses = st.builds(Address, u64, u64)
 
 
-links = st.integers(CONNECTION, U64_MAX)
+links = st.integers(FIRST_CONNECTION_EPOCH, U64_MAX)
 epochs = st.just(0) | st.integers(1, U32_MAX) | links
 
 
 @st.composite
 def runs(
-    draw: st.DrawFn, firsts: int = SEQNO_MAX, known: tuple[int, ...] = (NOT_BACK, ACKED)
+    draw: st.DrawFn, firsts: int = SEQNO_MAX, known: tuple[int, ...] = (NO_LOOPBACK, ACKED)
 ) -> Run:
     messages = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=20))
     first = draw(st.integers(1, max(1, firsts - len(messages) + 1)))
-    pieces = [PIECE, PIECE | BEGIN, PIECE | END] if len(messages) == 1 and ACKED in known else []
+    pieces = (
+        [FRAGMENT, FRAGMENT | FIRST_FRAGMENT, FRAGMENT | LAST_FRAGMENT]
+        if len(messages) == 1 and ACKED in known
+        else []
+    )
     flags = draw(st.sampled_from([0, *pieces])) | sum(draw(st.sets(st.sampled_from(known))))
     return Run.of(draw(addresses), first, messages, flags, draw(u32), draw(u64))
 
@@ -292,7 +304,10 @@ def runs(
 def data_frames(draw: st.DrawFn) -> Data:
     epoch = draw(epochs)
     return Data(
-        draw(runs()), draw(st.booleans()), epoch, epoch >= CONNECTION and draw(st.booleans())
+        draw(runs()),
+        draw(st.booleans()),
+        epoch,
+        epoch >= FIRST_CONNECTION_EPOCH and draw(st.booleans()),
     )
 
 
@@ -317,15 +332,15 @@ def tail_frames(draw: st.DrawFn) -> Tail:
 
 
 @st.composite
-def progress(draw: st.DrawFn) -> tuple[Progress, ...]:
+def progress(draw: st.DrawFn) -> tuple[StreamProgress, ...]:
     close = st.builds(Address, st.integers(0, 3), st.integers(0, 3))
     origins = sorted(draw(st.sets(addresses | close, min_size=1, max_size=10)))
-    return tuple(Progress(origin, *sorted((draw(marks), draw(marks)))) for origin in origins)
+    return tuple(StreamProgress(origin, *sorted((draw(marks), draw(marks)))) for origin in origins)
 
 
 @st.composite
 def out_of_band_frames(draw: st.DrawFn) -> OutOfBand:
-    run = draw(runs(known=(NOT_BACK, ALONE)))
+    run = draw(runs(known=(NO_LOOPBACK, PRIVATE)))
     return OutOfBand(run, draw(st.integers(0, run.first - 1)))
 
 
@@ -337,7 +352,7 @@ names = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=64).fil
     lambda name: len(name.encode()) <= 64
 )
 locators = st.binary(max_size=64)
-places = st.builds(Place, members, names, locators)
+places = st.builds(RosterEntry, members, names, locators)
 bodies = st.binary(min_size=1, max_size=50)
 starts = st.just(()) | progress().map(
     lambda entries: tuple(entry for entry in entries if any(entry.origin))
@@ -382,7 +397,7 @@ frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
     "stable": st.builds(Stable, addresses, u32, progress()),
     "out of band": out_of_band_frames(),
     "out of band ack": st.builds(OutOfBandAck, addresses, ranges(1)),
-    "unreliable": st.builds(Unreliable, runs(firsts=1, known=(NOT_BACK,))),
+    "unreliable": st.builds(Unreliable, runs(firsts=1, known=(NO_LOOPBACK,))),
     "close": st.builds(Close, addresses, links),
     "join": st.builds(Join, places, st.booleans()),
     "leave": st.builds(Leave, members),

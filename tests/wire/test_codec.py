@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import U32_MAX, U64_MAX, Address, Place, ViewId
-from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.identity import U32_MAX, U64_MAX, Address, RosterEntry, ViewId
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK, Run
 from gapless.wire import (
     Ack,
     Close,
@@ -19,8 +19,8 @@ from gapless.wire import (
     Nak,
     OutOfBand,
     OutOfBandAck,
-    Progress,
     Stable,
+    StreamProgress,
     Tail,
     Unreliable,
     Vote,
@@ -30,7 +30,7 @@ from gapless.wire import (
 )
 from gapless.wire.codec import SEQNO_MAX
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Alive,
     AskView,
     Beacon,
@@ -173,22 +173,24 @@ EXTREMES: list[Frame] = [
     Gone(ORIGIN, 0),
     Tail(ORIGIN, SEQNO_MAX, SEQNO_MAX, SEQNO_MAX, U64_MAX),
     Tail(Address(0, 0), 0, SEQNO_MAX, None),
-    *(Ack(ORIGIN, 1, 1, epoch) for epoch in (1, U32_MAX, CONNECTION, U64_MAX)),
+    *(Ack(ORIGIN, 1, 1, epoch) for epoch in (1, U32_MAX, FIRST_CONNECTION_EPOCH, U64_MAX)),
     Data(Run.of(ORIGIN, 1, [b""] * 32_744), epoch=1),
     Data(Run.of(ORIGIN, 1, [b"x" * 65_487]), epoch=U64_MAX, first=True),
-    Data(Run.of(ORIGIN, SEQNO_MAX, [b"last"]), epoch=CONNECTION, first=True),
+    Data(Run.of(ORIGIN, SEQNO_MAX, [b"last"]), epoch=FIRST_CONNECTION_EPOCH, first=True),
     Nak(ORIGIN, tuple((seqno, seqno) for seqno in range(1, 5460)), 1),
-    Vote(ORIGIN, 0, tuple(Progress(Address(0, life), 0, SEQNO_MAX) for life in range(2047))),
-    Stable(ORIGIN, 1, (Progress(Address(0, U64_MAX), 0, 0), Progress(Address(1, 0), 0, 0))),
+    Vote(ORIGIN, 0, tuple(StreamProgress(Address(0, life), 0, SEQNO_MAX) for life in range(2047))),
+    Stable(
+        ORIGIN, 1, (StreamProgress(Address(0, U64_MAX), 0, 0), StreamProgress(Address(1, 0), 0, 0))
+    ),
     OutOfBand(Run.of(ORIGIN, SEQNO_MAX, [b"last"]), SEQNO_MAX - 1),
     OutOfBand(Run.of(ORIGIN, 1, [b"x" * 65_487]), 0),
     OutOfBandAck(ORIGIN, tuple((seqno, seqno) for seqno in range(1, 5460))),
-    Unreliable(Run.of(ORIGIN, 1, [b"x" * 65_495], NOT_BACK)),
+    Unreliable(Run.of(ORIGIN, 1, [b"x" * 65_495], NO_LOOPBACK)),
     Close(ORIGIN, U64_MAX),
-    Join(Place(Address(0, 1), "n" * 64, b"l" * 64)),
-    Join(Place(Address(1, 0), "é" * 32)),
-    Join(Place(ORIGIN, " \u00a0\U0010ffff~")),
-    Alive(ORIGIN, ViewId(U32_MAX, Address(U64_MAX, U64_MAX)), you=True),
+    Join(RosterEntry(Address(0, 1), "n" * 64, b"l" * 64)),
+    Join(RosterEntry(Address(1, 0), "é" * 32)),
+    Join(RosterEntry(ORIGIN, " \u00a0\U0010ffff~")),
+    Alive(ORIGIN, ViewId(U32_MAX, Address(U64_MAX, U64_MAX)), includes_receiver=True),
     Suspect(ORIGIN, tuple(Address(1, life) for life in range(4094))),
     Suspect(ORIGIN, (ORIGIN,)),
     NewView(ORIGIN, ViewId(2, FIRST), ViewId(1, FIRST), 0xFFFE, 0xFFFF, b"x" * 65_475),
@@ -196,7 +198,9 @@ EXTREMES: list[Frame] = [
     MergeAsk(ORIGIN, 0),
     MergeReply(ORIGIN, U64_MAX, VIEW, willing=True),
     StateAsk(
-        ORIGIN, U64_MAX, tuple(Progress(Address(1, life), 0, SEQNO_MAX) for life in range(2047))
+        ORIGIN,
+        U64_MAX,
+        tuple(StreamProgress(Address(1, life), 0, SEQNO_MAX) for life in range(2047)),
     ),
     StateOffer(ORIGIN, 0, 0, 1, b"x" * 65_507),
     StatePull(ORIGIN, 0, 0, 0),
@@ -222,17 +226,21 @@ wild = (
 )
 wild_addresses = st.builds(Address, wild, wild)
 wild_epochs = wild | st.integers(U32_MAX - 1, U32_MAX + 2) | st.just(LINK)
-wild_flags = st.sampled_from([0, 0, NOT_BACK, ACKED, PIECE | BEGIN]) | st.integers(-1, 257)
+wild_flags = st.sampled_from([0, 0, NO_LOOPBACK, ACKED, FRAGMENT | FIRST_FRAGMENT]) | st.integers(
+    -1, 257
+)
 wild_runs = st.builds(
     Run.of, wild_addresses, wild, st.just([b"a"]) | st.just([b"a", b"b"]), wild_flags, wild, wild
 ) | st.builds(Run, wild_addresses, wild, st.just(b""), st.just(b""))
 wild_ranges = st.lists(st.tuples(wild, wild), max_size=3).map(tuple)
-wild_progress = st.lists(st.builds(Progress, wild_addresses, wild, wild), max_size=3).map(tuple)
+wild_progress = st.lists(st.builds(StreamProgress, wild_addresses, wild, wild), max_size=3).map(
+    tuple
+)
 wild_views = st.builds(ViewId, wild | st.integers(U32_MAX - 1, U32_MAX + 2), wild_addresses)
 wild_names = st.text(
     st.characters(max_codepoint=0xA1) | st.sampled_from("é\ud800\U0010ffff"), max_size=66
 )
-wild_places = st.builds(Place, wild_addresses, wild_names, st.binary(max_size=66))
+wild_places = st.builds(RosterEntry, wild_addresses, wild_names, st.binary(max_size=66))
 wild_lists = st.lists(wild_addresses, max_size=3).map(tuple)
 wild_bodies = st.binary(max_size=2)
 wild_frames: st.SearchStrategy[Frame] = st.one_of(
@@ -273,7 +281,7 @@ wild_frames: st.SearchStrategy[Frame] = st.one_of(
 @example(
     GROUP,
     SENDER,
-    [Vote(ORIGIN, 0, tuple(Progress(Address(0, life), 0, 0) for life in range(2048)))],
+    [Vote(ORIGIN, 0, tuple(StreamProgress(Address(0, life), 0, 0) for life in range(2048)))],
 )
 @example(GROUP, SENDER, [NewView(ORIGIN, VIEW, BASE_VIEW, 0, 1, b"x" * 65_476)])
 @example(GROUP, SENDER, [StateChunk(ORIGIN, 0, 0, b"x" * 65_504)])
@@ -291,8 +299,8 @@ def test_what_cannot_be_received_is_refused_at_the_sender(
 BAD_FRAMES: list[Frame] = [
     Data(Run.of(ORIGIN, 0, [b"a"])),
     Data(Run.of(ORIGIN, SEQNO_MAX, [b"a", b"b"])),
-    Data(Run.of(ORIGIN, 1, [b"a", b"b"], flags=PIECE)),
-    Data(Run.of(ORIGIN, 1, [b"a"], flags=PIECE | BEGIN | END)),
+    Data(Run.of(ORIGIN, 1, [b"a", b"b"], flags=FRAGMENT)),
+    Data(Run.of(ORIGIN, 1, [b"a"], flags=FRAGMENT | FIRST_FRAGMENT | LAST_FRAGMENT)),
     *(
         Data(Run.of(ORIGIN, 1, [b"a"], flags))
         for flags in (codec.FIRST, codec.EPOCH, codec.REPAIR, 0x100)
@@ -302,7 +310,7 @@ BAD_FRAMES: list[Frame] = [
     Data(Run.of(ORIGIN, 1, [b"a"]), epoch=7, first=True),
     *(
         Data(Run.of(ORIGIN, 1, [b"a"]), epoch=epoch)
-        for epoch in (-1, U32_MAX + 1, CONNECTION - 1, U64_MAX + 1)
+        for epoch in (-1, U32_MAX + 1, FIRST_CONNECTION_EPOCH - 1, U64_MAX + 1)
     ),
     Data(Run.of(ORIGIN, 1, [b""] * 65_536)),
     Ack(ORIGIN, SEQNO_MAX + 1, 0),
@@ -315,22 +323,28 @@ BAD_FRAMES: list[Frame] = [
     Tail(ORIGIN, 3, 2, None),
     Tail(ORIGIN, 1, 2, 3),
     Tail(ORIGIN, 1, 2, None, 3),
-    *(Ack(ORIGIN, 1, 1, epoch) for epoch in (-1, U32_MAX + 1, CONNECTION - 1, U64_MAX + 1)),
+    *(
+        Ack(ORIGIN, 1, 1, epoch)
+        for epoch in (-1, U32_MAX + 1, FIRST_CONNECTION_EPOCH - 1, U64_MAX + 1)
+    ),
     Nak(ORIGIN, (), U32_MAX + 1),
-    Gone(ORIGIN, 1, CONNECTION - 1),
+    Gone(ORIGIN, 1, FIRST_CONNECTION_EPOCH - 1),
     Tail(ORIGIN, 1, 1, epoch=U64_MAX + 1),
-    *(Close(ORIGIN, epoch) for epoch in (-1, 0, 1, U32_MAX, CONNECTION - 1, U64_MAX + 1)),
+    *(
+        Close(ORIGIN, epoch)
+        for epoch in (-1, 0, 1, U32_MAX, FIRST_CONNECTION_EPOCH - 1, U64_MAX + 1)
+    ),
     Vote(ORIGIN, 1, ()),
     Stable(ORIGIN, 1, ()),
-    Vote(ORIGIN, U32_MAX + 1, (Progress(ORIGIN, 0, 0),)),
-    Vote(ORIGIN, 1, (Progress(ORIGIN, 0, 0), Progress(ORIGIN, 1, 1))),
-    Stable(ORIGIN, 1, (Progress(Address(2, 1), 0, 0), Progress(Address(1, 2), 0, 0))),
-    Vote(ORIGIN, 1, (Progress(ORIGIN, 2, 1),)),
-    Vote(ORIGIN, 1, (Progress(ORIGIN, -1, 1),)),
-    Stable(ORIGIN, 1, (Progress(ORIGIN, 0, SEQNO_MAX + 1),)),
+    Vote(ORIGIN, U32_MAX + 1, (StreamProgress(ORIGIN, 0, 0),)),
+    Vote(ORIGIN, 1, (StreamProgress(ORIGIN, 0, 0), StreamProgress(ORIGIN, 1, 1))),
+    Stable(ORIGIN, 1, (StreamProgress(Address(2, 1), 0, 0), StreamProgress(Address(1, 2), 0, 0))),
+    Vote(ORIGIN, 1, (StreamProgress(ORIGIN, 2, 1),)),
+    Vote(ORIGIN, 1, (StreamProgress(ORIGIN, -1, 1),)),
+    Stable(ORIGIN, 1, (StreamProgress(ORIGIN, 0, SEQNO_MAX + 1),)),
     *(
         OutOfBand(Run.of(ORIGIN, 1, [b"a"], flags), 0)
-        for flags in (PIECE, ACKED, codec.EPOCH, codec.REPAIR)
+        for flags in (FRAGMENT, ACKED, codec.EPOCH, codec.REPAIR)
     ),
     OutOfBand(Run(ORIGIN, 1, b"", b""), 0),
     OutOfBand(Run.of(ORIGIN, 0, [b"a"]), -1),
@@ -340,21 +354,24 @@ BAD_FRAMES: list[Frame] = [
     OutOfBandAck(ORIGIN, ((5, 5), (5, 6))),
     *(
         Unreliable(Run.of(ORIGIN, 1, [b"a"], flags))
-        for flags in (PIECE, ACKED, codec.FIRST, codec.REPAIR)
+        for flags in (FRAGMENT, ACKED, codec.FIRST, codec.REPAIR)
     ),
     Unreliable(Run(ORIGIN, 1, b"", b"")),
     *(Unreliable(Run.of(ORIGIN, first, [b"a"])) for first in (0, 2)),
-    Join(Place(NOBODY)),
+    Join(RosterEntry(NOBODY)),
     *(
-        Join(Place(ORIGIN, name))
+        Join(RosterEntry(ORIGIN, name))
         for name in ("n" * 65, "é" * 33, "a\nb", "\x00", "\x7f", "\x80", "\x9f", "\ud800")
     ),
-    Join(Place(ORIGIN, "n", b"l" * 65)),
+    Join(RosterEntry(ORIGIN, "n", b"l" * 65)),
     *(kind(NOBODY) for kind in (Leave, AskView)),
-    Alive(NOBODY, VIEW, you=False),
-    Alive(ORIGIN, None, you=True),
-    *(Alive(ORIGIN, ViewId(number, FIRST), you=False) for number in (-1, 0, U32_MAX + 1)),
-    Alive(ORIGIN, ViewId(1, NOBODY), you=False),
+    Alive(NOBODY, VIEW, includes_receiver=False),
+    Alive(ORIGIN, None, includes_receiver=True),
+    *(
+        Alive(ORIGIN, ViewId(number, FIRST), includes_receiver=False)
+        for number in (-1, 0, U32_MAX + 1)
+    ),
+    Alive(ORIGIN, ViewId(1, NOBODY), includes_receiver=False),
     Suspect(NOBODY, (FIRST,)),
     *(Suspect(ORIGIN, members) for members in ((), (NOBODY,), (FIRST, SECOND, FIRST))),
     Suspect(ORIGIN, tuple(Address(1, life) for life in range(4095))),
@@ -376,9 +393,9 @@ BAD_FRAMES: list[Frame] = [
     MergeReply(NOBODY, 1, VIEW, willing=True),
     MergeReply(ORIGIN, 1, ViewId(0, FIRST), willing=True),
     StateAsk(NOBODY, 1, ()),
-    StateAsk(ORIGIN, 1, (Progress(NOBODY, 0, 0),)),
-    StateAsk(ORIGIN, 1, (Progress(SECOND, 0, 0), Progress(FIRST, 0, 0))),
-    StateAsk(ORIGIN, 1, (Progress(FIRST, 2, 1),)),
+    StateAsk(ORIGIN, 1, (StreamProgress(NOBODY, 0, 0),)),
+    StateAsk(ORIGIN, 1, (StreamProgress(SECOND, 0, 0), StreamProgress(FIRST, 0, 0))),
+    StateAsk(ORIGIN, 1, (StreamProgress(FIRST, 2, 1),)),
     StateOffer(NOBODY, 1, 0, 1, b"x"),
     *(
         StateOffer(ORIGIN, 1, part, parts, b"x")
@@ -409,19 +426,19 @@ def test_a_datagram_without_a_frame_is_not_sent() -> None:
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize(
     ("epoch", "first", "addressee"),
-    [(0, False, None), (0, False, 7), (9, False, None), (CONNECTION, True, 7)],
+    [(0, False, None), (0, False, 7), (9, False, None), (FIRST_CONNECTION_EPOCH, True, 7)],
 )
-@pytest.mark.parametrize("flags", [0, NOT_BACK | ACKED])
+@pytest.mark.parametrize("flags", [0, NO_LOOPBACK | ACKED])
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_run_in_parts_is_what_encode_makes_of_each(
     repair: bool, epoch: int, first: bool, addressee: int | None, flags: int, bare: bool
 ) -> None:
     run = Run.of(SENDER, 5, [b"x" * (at % 7 * 20) for at in range(40)], flags, view=3, sent_ns=99)
     room_bytes = codec.run_room_bytes(300, epoch)
-    found = codec.encode_parts(
+    found = codec.encode_split(
         GROUP, SENDER, Data(run, repair, epoch, first), room_bytes, addressee, bare
     )
-    parts = run.framed(room_bytes)
+    parts = run.split_to_fit(room_bytes)
     assert len(parts) > 5
     expected = [Data(part, repair, epoch, first and part is parts[0]) for part in parts]
     assert found == [encode(GROUP, SENDER, [part], addressee, bare) for part in expected]
@@ -431,7 +448,7 @@ def test_a_run_in_parts_is_what_encode_makes_of_each(
 def test_a_run_in_parts_that_the_wire_has_no_room_for_is_refused() -> None:
     run = Run.of(SENDER, SEQNO_MAX, [b"x" * 100, b"y" * 100])
     with pytest.raises(LocalProtocolError, match="wire"):
-        codec.encode_parts(GROUP, SENDER, Data(run), 150)
+        codec.encode_split(GROUP, SENDER, Data(run), 150)
 
 
 @pytest.mark.parametrize("addressee", [None, 7])
@@ -461,7 +478,9 @@ def test_only_one_data_frame_can_be_bare(frames: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("bare", [False, True])
-@pytest.mark.parametrize(("epoch", "addressee"), [(0, None), (9, None), (CONNECTION, 7)])
+@pytest.mark.parametrize(
+    ("epoch", "addressee"), [(0, None), (9, None), (FIRST_CONNECTION_EPOCH, 7)]
+)
 @pytest.mark.parametrize("size_bytes", [200_000, 65_535 - 38 - 7 * 2, 65_535 - 38 - 7 * 2 + 1])
 def test_a_long_run_goes_to_the_end_of_its_datagram(
     size_bytes: int, epoch: int, addressee: int | None, bare: bool
@@ -477,7 +496,7 @@ def test_a_long_run_goes_to_the_end_of_its_datagram(
     assert length == (counted if counted <= 0xFFFF else 0)
     assert codec.size_bytes(frame) == len(datagram) - at
     if not epoch:
-        assert codec.encode_parts(GROUP, SENDER, frame, 250_000, addressee, bare) == [datagram]
+        assert codec.encode_split(GROUP, SENDER, frame, 250_000, addressee, bare) == [datagram]
 
 
 def test_a_long_frame_is_the_last_of_its_datagram() -> None:

@@ -14,8 +14,8 @@ from zlib import crc32
 import pytest
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import Address, Place, ViewId
-from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.identity import Address, RosterEntry, ViewId
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK, Run
 from gapless.wire import (
     Ack,
     Close,
@@ -25,8 +25,8 @@ from gapless.wire import (
     Nak,
     OutOfBand,
     OutOfBandAck,
-    Progress,
     Stable,
+    StreamProgress,
     Tail,
     Unreliable,
     Vote,
@@ -36,7 +36,7 @@ from gapless.wire import (
 )
 from gapless.wire.codec import HEADER_BYTES
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Alive,
     AskView,
     Beacon,
@@ -58,12 +58,12 @@ HALVES = 2
 TELLING = (*range(11), 0x10, 0x20, 0x40, 0x60, 0x7F, 0x80, 0xFE, 0xFF)
 
 A, B = Address(0xA, 1), Address(0xB, 7)
-LINK = CONNECTION + 0xC
+LINK = FIRST_CONNECTION_EPOCH + 0xC
 FRAMES: list[Frame] = [
     Data(Run.of(A, 1, [b"one", b"", b"three"], view=1, sent_ns=5)),
-    Data(Run.of(A, 900, [b"again"], NOT_BACK), repair=True),
-    Data(Run.of(B, 4, [b"first piece"], PIECE | BEGIN)),
-    Data(Run.of(B, 6, [b"last piece"], PIECE | END)),
+    Data(Run.of(A, 900, [b"again"], NO_LOOPBACK), repair=True),
+    Data(Run.of(B, 4, [b"first piece"], FRAGMENT | FIRST_FRAGMENT)),
+    Data(Run.of(B, 6, [b"last piece"], FRAGMENT | LAST_FRAGMENT)),
     Data(Run.of(B, 50, [b"z"] * 30)),
     Ack(A, 17, 200_000),
     Nak(A, ()),
@@ -72,8 +72,8 @@ FRAMES: list[Frame] = [
     Tail(A, 3, 80, None),
     Tail(A, 3, 80, 60, 2),
     Data(Run.of(A, 5, [b"in a view", b"of its own"], ACKED, view=9), epoch=9),
-    Data(Run.of(B, 1, [b"to one member"], ACKED | NOT_BACK), epoch=LINK, first=True),
-    Data(Run.of(B, 2, [b"piece"], PIECE), True, LINK),
+    Data(Run.of(B, 1, [b"to one member"], ACKED | NO_LOOPBACK), epoch=LINK, first=True),
+    Data(Run.of(B, 2, [b"piece"], FRAGMENT), True, LINK),
     Ack(B, 2, 200_000, LINK),
     Ack(A, 6, 200_000, 9),
     Nak(B, (), LINK),
@@ -83,24 +83,28 @@ FRAMES: list[Frame] = [
     Tail(B, 1, 2, epoch=LINK),
     Tail(A, 4, 10, 6, 3, 9),
     Close(A, LINK),
-    Vote(A, 9, (Progress(A, 6, 10), Progress(B, 50, 80))),
-    Stable(B, 9, (Progress(A, 4, 4), Progress(Address(0xA, 2), 0, 3), Progress(B, 12, 12))),
-    OutOfBand(Run.of(A, 3, [b"ahead", b"of all"], NOT_BACK, view=9, sent_ns=5), 1),
+    Vote(A, 9, (StreamProgress(A, 6, 10), StreamProgress(B, 50, 80))),
+    Stable(
+        B,
+        9,
+        (StreamProgress(A, 4, 4), StreamProgress(Address(0xA, 2), 0, 3), StreamProgress(B, 12, 12)),
+    ),
+    OutOfBand(Run.of(A, 3, [b"ahead", b"of all"], NO_LOOPBACK, view=9, sent_ns=5), 1),
     OutOfBandAck(A, ((2, 2), (4, 6))),
     Unreliable(Run.of(B, 1, [b"maybe", b"", b"not"], view=9, sent_ns=5)),
-    Join(Place(A, "anna\u00e9", b"locator"), relay=True),
-    Join(Place(B)),
+    Join(RosterEntry(A, "anna\u00e9", b"locator"), relay=True),
+    Join(RosterEntry(B)),
     Leave(A),
-    Alive(A, None, you=False, answer=True),
-    Alive(A, ViewId(3, B), you=True),
-    Suspect(A, (B, Address(1, 0), Address(0, 1)), pins=True),
+    Alive(A, None, includes_receiver=False, reply_wanted=True),
+    Alive(A, ViewId(3, B), includes_receiver=True),
+    Suspect(A, (B, Address(1, 0), Address(0, 1)), slow_receivers=True),
     NewView(A, ViewId(3, B), None, 0, 2, b"whole"),
     NewView(A, ViewId(3, B), ViewId(2, A), 1, 2, b"change"),
     AskView(B),
     Beacon(A, ViewId(3, B), (Address(1, 0), Address(1, 1))),
     MergeAsk(A, 5),
     MergeReply(A, 5, ViewId(3, B), willing=True),
-    StateAsk(A, 7, (Progress(A, 6, 10), Progress(B, 50, 80))),
+    StateAsk(A, 7, (StreamProgress(A, 6, 10), StreamProgress(B, 50, 80))),
     StateOffer(A, 7, 0, 1, b"offer"),
     StatePull(A, 7, 100, 1000),
     StateChunk(A, 7, 100, b"state"),
@@ -219,7 +223,9 @@ def covered(datagram: bytes) -> int:
     """Return where the checksum of a datagram ends."""
     try:
         return (
-            codec._bare_bytes(datagram, datagram[3]) if datagram[3] & codec.BARE else len(datagram)
+            codec._checksummed_bytes(datagram, datagram[3])
+            if datagram[3] & codec.BARE
+            else len(datagram)
         )
     except RemoteProtocolError:
         return len(datagram)
@@ -228,7 +234,7 @@ def covered(datagram: bytes) -> int:
 def shape(frame: Frame) -> tuple[type[Frame], str]:
     """Return of which kind a frame is, and which kind of epoch it has."""
     epoch = getattr(frame, "epoch", 0)
-    return type(frame), "connection" if epoch >= CONNECTION else "view" if epoch else ""
+    return type(frame), "connection" if epoch >= FIRST_CONNECTION_EPOCH else "view" if epoch else ""
 
 
 def test_the_corpus_holds_every_kind() -> None:

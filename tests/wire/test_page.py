@@ -7,8 +7,17 @@ from struct import Struct
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import U64_MAX, Address, Place, group_id
-from gapless.run import ACKED, ALONE, BEGIN, END, MAX_PART_BYTES, NOT_BACK, PIECE, Run
+from gapless.identity import U64_MAX, Address, RosterEntry, group_id
+from gapless.run import (
+    ACKED,
+    FIRST_FRAGMENT,
+    FRAGMENT,
+    LAST_FRAGMENT,
+    MAX_ENTRY_BYTES,
+    NO_LOOPBACK,
+    PRIVATE,
+    Run,
+)
 from gapless.wire import (
     Ack,
     Data,
@@ -17,8 +26,8 @@ from gapless.wire import (
     Nak,
     OutOfBand,
     OutOfBandAck,
-    Progress,
     Stable,
+    StreamProgress,
     Unreliable,
     Vote,
     codec,
@@ -30,7 +39,7 @@ from gapless.wire import (
     state_offer,
 )
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Alive,
     Beacon,
     Join,
@@ -41,7 +50,7 @@ from gapless.wire.frames import (
     Suspect,
 )
 from gapless.wire.primitives import REASONS
-from gapless.wire.validation import STARTS
+from gapless.wire.validation import HAS_START
 from tests.wire.samples import GOLDEN
 
 PAGE = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
@@ -99,7 +108,7 @@ LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
     ("OUT_OF_BAND", "offset", 20, [codec._FLOOR, codec._DATA]),
     ("OUT_OF_BAND_ACK", "offset", 20, [codec._NAK]),
     ("UNRELIABLE", "offset", 20, [codec._DATA]),
-    ("JOIN", "offset", 20, [fields.PLACE]),
+    ("JOIN", "offset", 20, [fields.ENTRY_LENGTHS]),
     ("ALIVE", "offset", 20, [fields.VIEW_ID]),
     ("SUSPECT", "offset", 20, [fields.COUNT]),
     ("NEW_VIEW", "offset", 20, [fields.VIEW_ID, control_frames._PARTS]),
@@ -112,9 +121,9 @@ LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
     ("STATE_CHUNK", "offset", 20, [control_frames._CHUNK]),
     ("Rosters", "offset", 0, [roster._WHOLE]),
     ("Rosters", "in a change", 0, [roster._CHANGE]),
-    ("Rosters", "in a place", 0, [fields.ADDRESS, fields.PLACE]),
+    ("Rosters", "in a place", 0, [fields.ADDRESS, fields.ENTRY_LENGTHS]),
     ("Offers", "offset", 0, [state_offer._OFFER]),
-    ("Offers", "in the aside", 0, [state_offer._ASIDE]),
+    ("Offers", "in the aside", 0, [state_offer._OUT_OF_BAND]),
 ]
 SIZES = {"B": 1, "H": 2, "I": 4, "Q": 8, "2s": 2}
 
@@ -149,24 +158,30 @@ def test_the_kinds_are_those_of_the_code() -> None:
 
 
 def test_the_flags_are_those_of_the_code() -> None:
-    run = {"PIECE": PIECE, "BEGIN": BEGIN, "END": END, "NOT_BACK": NOT_BACK, "ACKED": ACKED}
+    run = {
+        "PIECE": FRAGMENT,
+        "BEGIN": FIRST_FRAGMENT,
+        "END": LAST_FRAGMENT,
+        "NOT_BACK": NO_LOOPBACK,
+        "ACKED": ACKED,
+    }
     assert flags_of("DATA") == {
         **run,
         "FIRST": codec.FIRST,
         "EPOCH": codec.EPOCH,
         "REPAIR": codec.REPAIR,
     }
-    assert flags_of("TAIL") == {"STARTS": STARTS, "EPOCH": codec.EPOCH}
-    assert flags_of("OUT_OF_BAND") == {"NOT_BACK": NOT_BACK, "ALONE": ALONE}
-    assert flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
+    assert flags_of("TAIL") == {"STARTS": HAS_START, "EPOCH": codec.EPOCH}
+    assert flags_of("OUT_OF_BAND") == {"NOT_BACK": NO_LOOPBACK, "ALONE": PRIVATE}
+    assert flags_of("UNRELIABLE") == {"NOT_BACK": NO_LOOPBACK}
     assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}
     assert flags_of("JOIN") == {"RELAY": control_frames.RELAY}
     assert flags_of("ALIVE") == {
         "IN_VIEW": control_frames.IN_VIEW,
-        "YOU": control_frames.YOU,
-        "ANSWER": control_frames.ANSWER,
+        "YOU": control_frames.INCLUDES_RECEIVER,
+        "ANSWER": control_frames.REPLY_WANTED,
     }
-    assert flags_of("SUSPECT") == {"PINS": control_frames.PINS}
+    assert flags_of("SUSPECT") == {"PINS": control_frames.SLOW_RECEIVERS}
     assert flags_of("NEW_VIEW") == {"BASE": control_frames.BASE}
     assert flags_of("MERGE_REPLY") == {"WILLING": control_frames.WILLING}
     assert f"`SEALED` {codec.SEALED:#04x}" in section("Header")
@@ -191,7 +206,7 @@ def test_the_epochs_are_those_of_the_code() -> None:
     spans = [
         [int(end, 16) for end in re.findall(r"\w+", row[0])] for row in rows("Epochs", "epoch")[1:]
     ]
-    assert spans == [[1, 0xFFFFFFFF], [CONNECTION, U64_MAX]]
+    assert spans == [[1, 0xFFFFFFFF], [FIRST_CONNECTION_EPOCH, U64_MAX]]
     for low, high in spans:
         told = {
             epoch: encodes(Ack(ORIGIN, 1, 1, epoch))
@@ -227,7 +242,7 @@ def varying_bytes(frame: Frame) -> int:
     if isinstance(frame, (Suspect, Beacon)):
         return 16 * len(frame.members if isinstance(frame, Suspect) else frame.heard)
     if isinstance(frame, Join):
-        return len(frame.place.name.encode()) + len(frame.place.locator)
+        return len(frame.entry.name.encode()) + len(frame.entry.locator)
     if isinstance(frame, (NewView, StateOffer, StateChunk)):
         return len(frame.body) + (
             20 if isinstance(frame, NewView) and frame.base is not None else 0
@@ -275,7 +290,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert (encodes(aside(1, size)), encodes(aside(1, size + 1))) == (True, False)
     assert codec.run_room_bytes(codec.DATAGRAM_MAX_BYTES, 1) == room_bytes - 8
     assert limits.pop("frame that is not DATA") == codec.size_bytes(aside(1, size))
-    assert limits.pop("one message in a DATA frame") == MAX_PART_BYTES
+    assert limits.pop("one message in a DATA frame") == MAX_ENTRY_BYTES
     ranges, span = (
         limits.pop("ranges in a NAK or OUT_OF_BAND_ACK"),
         limits.pop("messages in a range"),
@@ -293,7 +308,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     )
     entries = limits.pop("entries in a VOTE or STABLE")
     for kind in (Vote, Stable):
-        many = [Progress(Address(1, life), 0, 0) for life in range(entries + 1)]
+        many = [StreamProgress(Address(1, life), 0, 0) for life in range(entries + 1)]
         assert (
             encodes(kind(ORIGIN, 1, tuple(many[1:]))),
             encodes(kind(ORIGIN, 1, tuple(many))),
@@ -312,8 +327,8 @@ def test_the_limits_are_those_of_the_code() -> None:
 def check_limits_of_the_group(limits: dict[str, int]) -> None:
     name, locator = limits.pop("name of a member"), limits.pop("locator of a member")
     for more, fits in ((0, True), (1, False)):
-        assert encodes(Join(Place(ORIGIN, "n" * (name + more)))) is fits
-        assert encodes(Join(Place(ORIGIN, "", b"l" * (locator + more)))) is fits
+        assert encodes(Join(RosterEntry(ORIGIN, "n" * (name + more)))) is fits
+        assert encodes(Join(RosterEntry(ORIGIN, "", b"l" * (locator + more)))) is fits
     members, entries = limits.pop("members in a SUSPECT"), limits.pop("entries in a STATE_ASK")
     parts = limits.pop("parts of a roster or an offer")
     assert parts == roster.PARTS_MAX_COUNT
@@ -322,7 +337,7 @@ def check_limits_of_the_group(limits: dict[str, int]) -> None:
             encodes(Suspect(ORIGIN, tuple(Address(1, life) for life in range(members + more))))
             is fits
         )
-        starts = tuple(Progress(Address(1, life), 0, 0) for life in range(entries + more))
+        starts = tuple(StreamProgress(Address(1, life), 0, 0) for life in range(entries + more))
         assert encodes(StateAsk(ORIGIN, 1, starts)) is fits
         assert encodes(StateOffer(ORIGIN, 1, 0, parts + more, b"x")) is fits
     assert limits.pop(

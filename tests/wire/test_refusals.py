@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.identity import U32_MAX, U64_MAX, Address
-from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK
 from gapless.wire import Frame, Nak, Tail, decode, encode
 from gapless.wire.codec import SEQNO_MAX
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH
 from gapless.wire.primitives import REASONS
 from tests.wire.samples import (
     FIRST,
@@ -71,7 +71,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
         raw(raw_frame(6, pack("<Q", 1) + raw_votes((1, 1, 1, 1))[20:], flags=0x40)),
     ),
     ("flags", "a flag on a STABLE", raw(raw_frame(7, raw_votes((1, 1, 1, 1))[20:], flags=1))),
-    ("flags", "a piece out of band", raw(raw_frame(8, pack("<Q", 0) + raw_run(), flags=PIECE))),
+    ("flags", "a piece out of band", raw(raw_frame(8, pack("<Q", 0) + raw_run(), flags=FRAGMENT))),
     ("flags", "ACKED out of band", raw(raw_frame(8, pack("<Q", 0) + raw_run(), flags=ACKED))),
     ("flags", "an epoch out of band", raw(raw_frame(8, pack("<QQ", 1, 0) + raw_run(), flags=0x40))),
     ("flags", "a flag on an OUT_OF_BAND_ACK", raw(raw_frame(9, pack("<HQI", 1, 1, 0), flags=1))),
@@ -80,7 +80,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
         "an epoch on an OUT_OF_BAND_ACK",
         raw(raw_frame(9, pack("<QHQI", 1, 1, 1, 0), flags=0x40)),
     ),
-    ("flags", "a piece of an UNRELIABLE", raw(raw_frame(10, raw_run(), flags=PIECE))),
+    ("flags", "a piece of an UNRELIABLE", raw(raw_frame(10, raw_run(), flags=FRAGMENT))),
     ("flags", "ACKED on an UNRELIABLE", raw(raw_frame(10, raw_run(), flags=ACKED))),
     (
         "flags",
@@ -93,7 +93,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
     (
         "epoch",
         "an epoch below the connections",
-        raw(raw_frame(2, pack("<QQI", CONNECTION - 1, 1, 1), flags=0x40)),
+        raw(raw_frame(2, pack("<QQI", FIRST_CONNECTION_EPOCH - 1, 1, 1), flags=0x40)),
     ),
     ("epoch", "a first message without an epoch", raw(raw_data(flags=0x20))),
     ("epoch", "a first message of a view", raw(raw_data(flags=0x60, epoch=U32_MAX))),
@@ -247,10 +247,22 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("range", "a range beyond the largest seqno", raw(raw_ranges((SEQNO_MAX, 1)))),
     ("range", "ranges that overlap", raw(raw_ranges((1, 5), (6, 0), (6, 0)))),
     ("range", "ranges that fall", raw(raw_ranges((7, 0), (3, 0)))),
-    ("piece", "the first piece without the piece flag", raw(raw_data(flags=BEGIN))),
-    ("piece", "the last piece without the piece flag", raw(raw_data(flags=END | NOT_BACK))),
-    ("piece", "first and last piece at once", raw(raw_data(flags=PIECE | BEGIN | END))),
-    ("piece", "two pieces in one run", raw(raw_data(lengths=(1, 1), payload=b"xy", flags=PIECE))),
+    ("piece", "the first piece without the piece flag", raw(raw_data(flags=FIRST_FRAGMENT))),
+    (
+        "piece",
+        "the last piece without the piece flag",
+        raw(raw_data(flags=LAST_FRAGMENT | NO_LOOPBACK)),
+    ),
+    (
+        "piece",
+        "first and last piece at once",
+        raw(raw_data(flags=FRAGMENT | FIRST_FRAGMENT | LAST_FRAGMENT)),
+    ),
+    (
+        "piece",
+        "two pieces in one run",
+        raw(raw_data(lengths=(1, 1), payload=b"xy", flags=FRAGMENT)),
+    ),
 ]
 
 NOBODY = Address(0, 0)

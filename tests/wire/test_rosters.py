@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import U32_MAX, U64_MAX, Address, Place, Roster, ViewId
+from gapless.identity import U32_MAX, U64_MAX, Address, Roster, RosterEntry, ViewId
 from gapless.wire.codec import SEQNO_MAX
-from gapless.wire.frames import Progress, Range
-from gapless.wire.roster import decode_roster, encode_roster, is_change, split
-from gapless.wire.state_offer import Offer, decode_offer, encode_offer
+from gapless.wire.frames import Range, StreamProgress
+from gapless.wire.roster import decode_roster, encode_roster, is_change, split_body
+from gapless.wire.state_offer import OfferContent, decode_offer, encode_offer
 from tests.wire.samples import locators, names, ranges, starts, u64
 
 A, B, C, D = (
-    Place(Address(node, 1), name, b"") for node, name in ((1, "a"), (2, ""), (3, "c"), (4, "d"))
+    RosterEntry(Address(node, 1), name, b"")
+    for node, name in ((1, "a"), (2, ""), (3, "c"), (4, "d"))
 )
-B2 = Place(Address(2, 2), "", b"elsewhere")
+B2 = RosterEntry(Address(2, 2), "", b"elsewhere")
 VIEW = ViewId(7, A.address)
 BASE = Roster(ViewId(6, A.address), (A, B, C))
 
@@ -28,7 +29,7 @@ BASE = Roster(ViewId(6, A.address), (A, B, C))
 @st.composite
 def some_places(
     draw: st.DrawFn, nodes: list[int], *, taken: set[str], named: bool = False
-) -> list[Place]:
+) -> list[RosterEntry]:
     """One place for each of the nodes, with names that nobody has yet."""
     found = []
     for node in nodes:
@@ -37,7 +38,7 @@ def some_places(
             name = f"n{len(taken)}-{node}" if named else ""
         taken |= {name} - {""}
         found.append(
-            Place(
+            RosterEntry(
                 Address(node, draw(st.integers(1, 3) | st.integers(4, U64_MAX))),
                 name,
                 draw(locators),
@@ -67,17 +68,17 @@ def rosters(draw: st.DrawFn) -> Roster:
 def changes(draw: st.DrawFn) -> tuple[Roster, Roster]:
     """A base, and a roster that is a change of it: some are gone, some are new, with whatever is away."""
     base = draw(rosters())
-    stay = [place for place in base.places if draw(st.booleans())]
+    stay = [place for place in base.entries if draw(st.booleans())]
     taken = {place.name for place in stay}
     nodes = {place.address.node for place in stay}
     fresh = [node for node in draw(node_lists | node_lists.filter(len)) if node not in nodes]
-    new = [place for place in draw(some_places(fresh, taken=taken)) if place not in base.places]
-    places = (*stay, *new) or (base.places[0],)
+    new = [place for place in draw(some_places(fresh, taken=taken)) if place not in base.entries]
+    places = (*stay, *new) or (base.entries[0],)
     taken |= {place.name for place in places}
     lives = {place.address for place in places}
     left = [
         p
-        for p in (*base.places, *base.away)
+        for p in (*base.entries, *base.absent)
         if p.name and p.name not in taken and p.address not in lives
     ]
     by_name = {place.name: place for place in left if draw(st.booleans())}
@@ -127,7 +128,7 @@ def test_what_is_no_change_is_not_told_as_one(base: Roster, roster: Roster) -> N
     ],
 )
 def test_who_stays_keeps_the_order_and_who_is_new_is_behind(
-    places: tuple[Place, ...], *, expected: bool
+    places: tuple[RosterEntry, ...], *, expected: bool
 ) -> None:
     roster = Roster(ViewId(7, places[0].address), places)
     assert is_change(roster, BASE) is expected
@@ -144,7 +145,7 @@ def test_rosters_have_exactly_these_bytes() -> None:
 
 
 def test_one_that_joins_a_thousand_costs_one_place() -> None:
-    places = tuple(Place(Address(node, 1), "", b"127.0.0.1:7000") for node in range(1, 1001))
+    places = tuple(RosterEntry(Address(node, 1), "", b"127.0.0.1:7000") for node in range(1, 1001))
     base = Roster(ViewId(1, places[0].address), places[:-1])
     roster = Roster(ViewId(2, places[0].address), places)
     assert len(encode_roster(roster, base)) == 7 + 18 + 14
@@ -154,20 +155,20 @@ def test_one_that_joins_a_thousand_costs_one_place() -> None:
 # What is refused
 
 
-def raw_place(place: Place) -> bytes:
+def raw_place(place: RosterEntry) -> bytes:
     name = place.name.encode()
     return pack("<QQBB", *place.address, len(name), len(place.locator)) + name + place.locator
 
 
 def raw_whole(
-    *places: Place, away: tuple[Place, ...] = (), counts: tuple[int, int] | None = None
+    *places: RosterEntry, away: tuple[RosterEntry, ...] = (), counts: tuple[int, int] | None = None
 ) -> bytes:
     told = b"".join(map(raw_place, (*places, *away)))
     return pack("<BHH", 0, *(counts or (len(places), len(away)))) + told
 
 
 def raw_change(
-    gone: tuple[int, ...], *new: Place, counts: tuple[int, int, int] | None = None
+    gone: tuple[int, ...], *new: RosterEntry, counts: tuple[int, int, int] | None = None
 ) -> bytes:
     head = pack("<BHHH", 1, *(counts or (len(gone), len(new), 0)))
     return head + pack(f"<{len(gone)}H", *gone) + b"".join(map(raw_place, new))
@@ -195,7 +196,7 @@ REFUSED: list[tuple[str, str, bytes, Roster | None]] = [
     ("count", "a change that leaves nobody", raw_change((0, 1, 2)), BASE),
     ("member", "another first than the coordinator", raw_whole(B, A), None),
     ("member", "a change in which the coordinator is gone", raw_change((0,)), BASE),
-    ("member", "nobody's address", raw_whole(A, Place(Address(0, 0))), None),
+    ("member", "nobody's address", raw_whole(A, RosterEntry(Address(0, 0))), None),
     ("member", "one place twice", raw_whole(A, B, B), None),
     ("member", "two lives of one node", raw_whole(A, B, B2), None),
     ("member", "one that is here and away", raw_whole(A, B, away=(B._replace(name="b"),)), None),
@@ -240,9 +241,9 @@ def test_a_roster_of_no_view_is_refused(view: ViewId) -> None:
         Roster(VIEW, (A, D._replace(name="a"))),
         Roster(VIEW, (A._replace(name="x" * 65),)),
         Roster(VIEW, (A._replace(locator=b"x" * 65),)),
-        Roster(VIEW, (A, Place(Address(U64_MAX + 1, 1)))),
+        Roster(VIEW, (A, RosterEntry(Address(U64_MAX + 1, 1)))),
         Roster(ViewId(0, A.address), (A,)),
-        Roster(VIEW, (A, *(Place(Address(node, 1)) for node in range(2, 0x10001)))),
+        Roster(VIEW, (A, *(RosterEntry(Address(node, 1)) for node in range(2, 0x10001)))),
     ],
     ids=lambda roster: f"{roster}"[:60],
 )
@@ -307,7 +308,7 @@ def spoiled(body: bytes, random: Random) -> bytes:
 
 @given(st.binary(max_size=100), st.integers(1, 120))
 def test_parts_end_to_end_are_the_body(body: bytes, max_bytes: int) -> None:
-    parts = split(body, max_bytes)
+    parts = split_body(body, max_bytes)
     assert b"".join(parts) == body
     assert len(parts) == -(-len(body) // max_bytes)
     assert all(0 < len(part) <= max_bytes for part in parts)
@@ -316,28 +317,28 @@ def test_parts_end_to_end_are_the_body(body: bytes, max_bytes: int) -> None:
 @pytest.mark.parametrize(("size_bytes", "max_bytes"), [(1, 0), (1, -3), (0x10000, 1)])
 def test_what_no_parts_can_hold_is_not_split(size_bytes: int, max_bytes: int) -> None:
     with pytest.raises(LocalProtocolError):
-        split(bytes(size_bytes), max_bytes)
-    assert len(split(bytes(0xFFFF), 1)) == 0xFFFF
+        split_body(bytes(size_bytes), max_bytes)
+    assert len(split_body(bytes(0xFFFF), 1)) == 0xFFFF
 
 
 # Offers
 
 
 @st.composite
-def offers(draw: st.DrawFn) -> Offer:
+def offers(draw: st.DrawFn) -> OfferContent:
     block_bytes = draw(st.integers(1, U32_MAX) | st.integers(1, 9))
     size_bytes = draw(st.integers(0, min(SEQNO_MAX, 6 * block_bytes)))
     count = -(-size_bytes // block_bytes)
     hashes = draw(st.lists(st.binary(min_size=16, max_size=16), min_size=count, max_size=count))
     origins = sorted(entry.origin for entry in draw(starts))
     aside = tuple((origin, draw(ranges(1))) for origin in origins)
-    return Offer(
+    return OfferContent(
         size_bytes, block_bytes, draw(starts), aside, tuple(hashes), draw(st.integers(0, U32_MAX))
     )
 
 
 @given(offers())
-def test_an_offer_survives(offer: Offer) -> None:
+def test_an_offer_survives(offer: OfferContent) -> None:
     body = encode_offer(offer)
     assert decode_offer(body) == offer
     for kept in (0, 7, len(body) // 2, len(body) - 1):
@@ -346,10 +347,10 @@ def test_an_offer_survives(offer: Offer) -> None:
 
 
 HASH = b"0123456789abcdef"
-OFFER = Offer(
+OFFER = OfferContent(
     9,
     4,
-    (Progress(A.address, 5, 6),),
+    (StreamProgress(A.address, 5, 6),),
     ((C.address, ((1, 2), (4, 4))),),
     (HASH, HASH[::-1], HASH),
     7,
@@ -362,10 +363,10 @@ def test_an_offer_has_exactly_these_bytes() -> None:
     digest = pack("<QQQQ", 1, 1, 5, 6)
     aside = pack("<QQIQQQQ", 3, 1, 2, 1, 2, 4, 4)
     assert encode_offer(OFFER) == head + digest + aside + HASH + HASH[::-1] + HASH
-    assert encode_offer(Offer(0, 1, (), (), ())) == bytes.fromhex(
+    assert encode_offer(OfferContent(0, 1, (), (), ())) == bytes.fromhex(
         f"{'00' * 8} 01000000 00000000 0000 0000"
     )
-    far = OFFER._replace(aside=((C.address, FAR),))
+    far = OFFER._replace(out_of_band=((C.address, FAR),))
     assert decode_offer(encode_offer(far)) == far
 
 
@@ -418,13 +419,13 @@ def test_a_bad_offer_is_refused_with_its_reason(reason: str, body: bytes) -> Non
         OFFER._replace(block_bytes=0),
         OFFER._replace(block_bytes=U32_MAX + 1, hashes=(HASH,)),
         OFFER._replace(size_bytes=-1, hashes=()),
-        OFFER._replace(aside=((C.address, ()),)),
-        OFFER._replace(aside=((Address(-1, 1), FAR),)),
-        OFFER._replace(digest=(Progress(C.address, 0, 0), Progress(A.address, 0, 0))),
+        OFFER._replace(out_of_band=((C.address, ()),)),
+        OFFER._replace(out_of_band=((Address(-1, 1), FAR),)),
+        OFFER._replace(digest=(StreamProgress(C.address, 0, 0), StreamProgress(A.address, 0, 0))),
     ],
     ids=lambda offer: f"{offer}"[:60],
 )
-def test_a_bad_offer_is_not_made(offer: Offer) -> None:
+def test_a_bad_offer_is_not_made(offer: OfferContent) -> None:
     with pytest.raises(LocalProtocolError):
         encode_offer(offer)
 

@@ -8,11 +8,11 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import ACKED, BEGIN, PIECE, Run, RunWithin
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, DatagramRun, Run
 from gapless.wire import Ack, Data, Frame, decode, encode
-from gapless.wire.coalesce import decode_together
-from gapless.wire.codec import SEQNO_MAX, cut
-from gapless.wire.frames import CONNECTION, Datagram
+from gapless.wire.coalesce import decode_coalesced
+from gapless.wire.codec import SEQNO_MAX, split_datagram
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Datagram
 
 A, B = Address(1, 1), Address(2, 1)
 GROUP = 7
@@ -74,7 +74,7 @@ def messages(frames: Sequence[Frame], *where: object) -> Iterable[Said]:
 def at_once(datagrams: Sequence[bytes]) -> dict[bytes, list[Said]]:
     found: dict[bytes, list[Said]] = {}
     total = 0
-    for said, times in decode_together(datagrams):
+    for said, times in decode_coalesced(datagrams):
         total += times
         if isinstance(said, RemoteProtocolError):
             found.setdefault(b"", []).append((said.reason,))
@@ -89,7 +89,7 @@ def at_once(datagrams: Sequence[bytes]) -> dict[bytes, list[Said]]:
 
 def sizes(datagrams: Sequence[bytes]) -> list[int]:
     """How many datagrams became each one."""
-    return [times for _, times in decode_together(datagrams)]
+    return [times for _, times in decode_coalesced(datagrams)]
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -97,7 +97,7 @@ def test_neighbours_become_one_run(bare: bool) -> None:
     datagrams = [
         plain(first, count, bare=bare) for first, count in ((1, 3), (4, 1), (5, 40), (45, 1))
     ]
-    ((said, times),) = decode_together(datagrams)
+    ((said, times),) = decode_coalesced(datagrams)
     assert not isinstance(said, RemoteProtocolError)
     assert said.frames == (Data(run(1, 45)),)
     assert times == 4
@@ -132,10 +132,12 @@ def test_what_a_sender_says_stays_in_its_order() -> None:
         pytest.param(plain(2, sent_ns=6), id="sent later"),
         pytest.param(plain(2, bare=True), id="bare"),
         pytest.param(plain(2, flags=ACKED), id="another mode"),
-        pytest.param(plain(2, flags=PIECE | BEGIN), id="a piece"),
+        pytest.param(plain(2, flags=FRAGMENT | FIRST_FRAGMENT), id="a piece"),
         pytest.param(encode(GROUP, A, [Data(run(2), True)]), id="a repair"),
         pytest.param(encode(GROUP, A, [Data(run(2), False, 4)]), id="a view's stream"),
-        pytest.param(encode(GROUP, A, [Data(run(2), False, CONNECTION + 1)]), id="a connection"),
+        pytest.param(
+            encode(GROUP, A, [Data(run(2), False, FIRST_CONNECTION_EPOCH + 1)]), id="a connection"
+        ),
         pytest.param(encode(GROUP, A, [Data(run(2))], 1), id="to one life"),
         pytest.param(encode(GROUP, A, [Data(run(2)), Data(run(3))]), id="two frames"),
         pytest.param(encode(GROUP, A, [Data(run(2, origin=B))]), id="another origin"),
@@ -192,7 +194,7 @@ def test_any_datagrams_say_together_what_they_say_one_by_one(
 def test_a_run_does_not_outgrow_the_largest_frame() -> None:
     datagrams = [plain(at, size_bytes=1000) for at in range(1, 400)]
     found = [
-        said for said, _ in decode_together(datagrams) if not isinstance(said, RemoteProtocolError)
+        said for said, _ in decode_coalesced(datagrams) if not isinstance(said, RemoteProtocolError)
     ]
     runs = [frame.run for said in found for frame in said.frames if isinstance(frame, Data)]
     assert len(runs) == 2
@@ -205,15 +207,15 @@ def test_large_datagrams_become_one_run_and_are_copied_only_if_somebody_wants_th
     bare: bool,
 ) -> None:
     whole = run(1, 200, size_bytes=1000)
-    datagrams = cut(encode(GROUP, A, [Data(whole)], None, bare), 65_000)
+    datagrams = split_datagram(encode(GROUP, A, [Data(whole)], None, bare), 65_000)
     assert len(datagrams) == 4
-    ((said, times),) = decode_together([*datagrams])
+    ((said, times),) = decode_coalesced([*datagrams])
     assert times == 4
     assert isinstance(said, Datagram)
     (frame,) = said.frames
     assert isinstance(frame, Data)
-    assert isinstance(frame.run, RunWithin)
-    assert [datagram for datagram, _ in frame.run._where] == datagrams, "they lie where they came"
+    assert isinstance(frame.run, DatagramRun)
+    assert [datagram for datagram, _ in frame.run._sources] == datagrams, "they lie where they came"
     assert (frame.run.size_bytes, frame.run.last) == (whole.size_bytes, 200)
     assert frame.run.part(64, 67) == whole.part(64, 67)
     assert frame.run.messages() == whole.messages()

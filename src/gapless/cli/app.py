@@ -41,8 +41,8 @@ from gapless.errors import GaplessError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WRONG_INPUT = 2
-INTERRUPTED = 130
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -76,16 +76,16 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = cli.main(args=list(arguments), prog_name="gapless", standalone_mode=False)
     except click.ClickException as error:
-        return _complain(error.format_message(), _where(error))
+        return _print_error(error.format_message(), _where(error))
     except (GaplessError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             # The reader has gone away; python would complain once more when it closes standard
             # output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        return _complain(str(error), None)
+        return _print_error(str(error), None)
     except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted", None, INTERRUPTED)
+        return _print_error("interrupted", None, EXIT_INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 
@@ -94,7 +94,7 @@ def _where(error: click.ClickException) -> str | None:
     return None if context is None else str(context.command_path)
 
 
-def _complain(message: str, path: str | None, code: int = WRONG_INPUT) -> int:
+def _print_error(message: str, path: str | None, code: int = EXIT_USAGE) -> int:
     line = " ".join(message.split())
     hint = f" (see: {path} --help)" if path else ""
     sys.stderr.write(f"{path or 'gapless'}: {line}{hint}\n")

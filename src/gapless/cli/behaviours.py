@@ -34,7 +34,7 @@ class LedgerError(GaplessError):
     """There is no ledger, or it or a mark cannot be read."""
 
 
-class Ledger(NamedTuple):
+class BehaviourLedger(NamedTuple):
     """The behaviours by id, and the tests that show each; a test may name an id that is in no row."""
 
     behaviours: dict[str, str]
@@ -83,7 +83,7 @@ def behaviours(root: Path | None, as_json: bool) -> int:
     return 1 if ledger.untested or ledger.unknown else 0
 
 
-def _show(ledger: Ledger) -> None:
+def _show(ledger: BehaviourLedger) -> None:
     rows = [
         (name, text, _shortened(ledger.tests.get(name, [])))
         for name, text in ledger.behaviours.items()
@@ -116,7 +116,7 @@ def find_root(start: Path) -> Path:
     )
 
 
-def read_ledger(root: Path) -> Ledger:
+def read_ledger(root: Path) -> BehaviourLedger:
     """Return the ledger of the checkout ``root``, with the tests that are marked there."""
     for part in (PAGE, TESTS):
         if not (root / part).exists():
@@ -135,7 +135,7 @@ def read_ledger(root: Path) -> Ledger:
     in_order = [name for name in behaviours if name in tests] + sorted(
         tests.keys() - behaviours.keys()
     )
-    return Ledger(behaviours, {name: tests[name] for name in in_order})
+    return BehaviourLedger(behaviours, {name: tests[name] for name in in_order})
 
 
 def _text(path: Path) -> str:

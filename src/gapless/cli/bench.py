@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.group_options import seconds as duration, traced
+from gapless.cli.group_options import seconds as duration, trace_options
 from gapless.cli.rendering import (
+    config_options,
     console,
     json_option,
-    knob_options,
     make_table,
     print_json,
     progress_bar,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless_lab.bench.matrix import Figure, Plan, RoundTrips, Skipped
+    from gapless_lab.bench.matrix import BenchPlan, RoundTripResult, SkippedCell, ThroughputResult
 
 
 @click.command()
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 @click.option(
     "--seconds", default=3.0, show_default=True, type=duration, help="Length of one measurement."
 )
-@traced
-@knob_options
+@trace_options
+@config_options
 @json_option
 def bench(
     *,
@@ -84,9 +84,9 @@ def bench(
     all of them: lost, duplicated and out_of_order have to be 0, else the exit code is 1. Speed is
     that of the slowest receiver.
     """
-    from gapless_lab.bench.matrix import Plan, Skipped, conditions, measure
+    from gapless_lab.bench.matrix import BenchPlan, SkippedCell, conditions, measure
 
-    plan = Plan(
+    plan = BenchPlan(
         members=members,
         senders=members if senders is None else senders,
         sizes_bytes=_numbers("--size", size, int),
@@ -95,20 +95,20 @@ def bench(
         seconds=seconds,
         unicast=mode == "unicast",
         rtt=rtt,
-        knobs=changed_knobs(profile, config_file, properties),
+        settings=changed_settings(profile, config_file, properties),
         trace="" if trace is None else str(trace.absolute()),
         trace_mode=trace_mode,
     )
     about = conditions(plan)
-    found: list[Figure | RoundTrips | Skipped] = []
+    found: list[ThroughputResult | RoundTripResult | SkippedCell] = []
     with progress_bar(
         "measure", len(plan.cells), quiet=as_json or not sys.stderr.isatty()
     ) as progress:
         for figure in measure(plan):
             found.append(figure)
             progress(len(found))
-    skipped = [figure for figure in found if isinstance(figure, Skipped)]
-    made = [figure for figure in found if not isinstance(figure, Skipped)]
+    skipped = [figure for figure in found if isinstance(figure, SkippedCell)]
+    made = [figure for figure in found if not isinstance(figure, SkippedCell)]
     if as_json:
         rows, left_out = (
             [figure._asdict() for figure in made],
@@ -127,7 +127,7 @@ def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, .
         raise ConfigError(f"{option} {text}: expected numbers with commas between them") from None
 
 
-def changed_knobs(
+def changed_settings(
     profile: str | None, config_file: Path | None, properties: str | None
 ) -> dict[str, Any]:
     """Return the knobs that differ from what they are by default."""
@@ -141,7 +141,9 @@ def changed_knobs(
     }
 
 
-def _show(plan: Plan, about: dict[str, object], made: list[Any], skipped: list[Skipped]) -> None:
+def _show(
+    plan: BenchPlan, about: dict[str, object], made: list[Any], skipped: list[SkippedCell]
+) -> None:
     screen = console()
     screen.print(", ".join(f"{key} {value}" for key, value in about.items()), style="dim")
     if made:
@@ -152,7 +154,7 @@ def _show(plan: Plan, about: dict[str, object], made: list[Any], skipped: list[S
         screen.print(f"skipped {count} of {transport}: {reason}", style="yellow")
 
 
-def _throughput(made: list[Figure]) -> Table:
+def _throughput(made: list[ThroughputResult]) -> Table:
     columns = ("transport", "bytes", "loss", "messages/s", "MB/s", "CPU s/M", "repairs", "in order")
     rows = [
         (
@@ -170,13 +172,13 @@ def _throughput(made: list[Figure]) -> Table:
     return make_table("The slowest receiver; CPU seconds for a million deliveries", columns, rows)
 
 
-def _verdict(figure: Figure) -> str:
+def _verdict(figure: ThroughputResult) -> str:
     if figure.is_sound:
         return "yes"
     return f"{figure.lost} lost, {figure.duplicated} duplicated, {figure.out_of_order} out of order"
 
 
-def _round_trips(made: list[RoundTrips]) -> Table:
+def _round_trips(made: list[RoundTripResult]) -> Table:
     columns = ("transport", "bytes", "loss", "requests", "p50 µs", "p99 µs", "p99.9 µs")
     rows = [
         (f.transport, f.size_bytes, f"{f.loss:.1%}", f.requests, f.p50_us, f.p99_us, f.p99_9_us)

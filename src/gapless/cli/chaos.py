@@ -25,10 +25,10 @@ from gapless.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gapless_lab.chaos.plan import Plan
-    from gapless_lab.chaos.runner import Result
+    from gapless_lab.chaos.plan import ChaosPlan
+    from gapless_lab.chaos.runner import ChaosResult
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """So many findings are printed of each seed."""
 
 
@@ -119,7 +119,7 @@ def chaos(
     """
     try:
         import gapless_lab.chaos.runner as running
-        from gapless_lab.chaos.plan import Plan
+        from gapless_lab.chaos.plan import ChaosPlan
     except ImportError as error:
         raise ConfigError(
             f"{error}: gapless chaos needs Spark; pip install 'gapless[spark]'"
@@ -132,11 +132,11 @@ def chaos(
     numbers = range(first, first + seeds) if only is None else [only]
     if back_pressure:
         numbers = numbers[:1]
-    plans = [Plan(seed=number, **drawn) for number in numbers]
-    found: list[Result] = []
+    plans = [ChaosPlan(seed=number, **drawn) for number in numbers]
+    found: list[ChaosResult] = []
     with _progress(plans, quiet=as_json) as show:
         for result in running.chaos(
-            plans, folder=folder, keep=keep, back_pressure=back_pressure, tell=show
+            plans, folder=folder, keep=keep, back_pressure=back_pressure, on_progress=show
         ):
             found.append(result)
             show(result.seed, "")
@@ -152,7 +152,7 @@ def chaos(
 
 
 @contextmanager
-def _progress(plans: list[Plan], *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
+def _progress(plans: list[ChaosPlan], *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
     """Show which seed is where; yields a function that is told what happens, and nothing when a seed is done."""
     if quiet or not sys.stderr.isatty():
         yield lambda _seed, _what: None
@@ -175,7 +175,7 @@ def _progress(plans: list[Plan], *, quiet: bool) -> Iterator[Callable[[int, str]
         yield show
 
 
-def _line(result: Result) -> str:
+def _line(result: ChaosResult) -> str:
     verdict = result.verdict
     struck = (
         ", ".join(f"{victim} {count}" for victim, count in result.kills.items() if count)
@@ -190,7 +190,7 @@ def _line(result: Result) -> str:
     return f"seed {result.seed}: killed {struck}; {figures}; {result.seconds['all']:.0f} s; {wrong}"
 
 
-def _show(results: list[Result], totals: dict[str, Any]) -> None:
+def _show(results: list[ChaosResult], totals: dict[str, Any]) -> None:
     screen = console()
     rows = [
         (
@@ -216,9 +216,9 @@ def _show(results: list[Result], totals: dict[str, Any]) -> None:
             _show_pressure(result.pressure)
         if not result.is_sound:
             screen.print(
-                f"seed {result.seed} is in {result.folder}; once more: {result.plan.again}"
+                f"seed {result.seed} is in {result.folder}; once more: {result.plan.replay_command}"
             )
-            for finding in result.verdict.findings[:MOST_SHOWN]:
+            for finding in result.verdict.findings[:MAX_SHOWN]:
                 screen.print(f"  {finding}", style="red", markup=False)
 
 

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from gapless.cli.group_options import group_options, joined, until_interrupted
+from gapless.cli.group_options import group_options, joined_group, until_interrupted
 from gapless.cli.listen import message_row, view_row, view_text
 from gapless.cli.rendering import json_option, print_json
 from gapless.errors import GaplessError
@@ -39,9 +39,9 @@ def chat(group: str, nick: str | None, as_json: bool, **options: Any) -> None:
     Every line travels as one message, "NICK: words", so that `gapless listen` and `gapless send`
     can take part.
     """
-    screen = Screen(as_json=as_json)
-    with until_interrupted(), joined(group, options) as member:
-        reader = threading.Thread(target=screen.follow, args=(member,), daemon=True)
+    screen = ChatScreen(as_json=as_json)
+    with until_interrupted(), joined_group(group, options) as member:
+        reader = threading.Thread(target=screen.show_incoming, args=(member,), daemon=True)
         reader.start()
         said = nick if nick is not None else options["name"] or _login()
         for line in screen.lines():
@@ -55,7 +55,7 @@ def _login() -> str:
         return "somebody"
 
 
-class Screen:
+class ChatScreen:
     """What is typed and what has come, on one screen: a line that is being typed is not torn by one that comes."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -76,20 +76,20 @@ class Screen:
             if line.strip():
                 yield line
 
-    def follow(self, group: Group) -> None:
+    def show_incoming(self, group: Group) -> None:
         """Show what comes."""
         from gapless.group.message import Message, ViewChange
 
         try:
             for item in group.events():
                 if isinstance(item, Message):
-                    self._say(item)
+                    self._show_message(item)
                 elif isinstance(item, ViewChange):
-                    self._tell(item, group)
+                    self._show_view_change(item, group)
         except GaplessError as error:
             self._print(Text(str(error), "red"))
 
-    def _say(self, message: Message) -> None:
+    def _show_message(self, message: Message) -> None:
         if self._as_json:
             print_json(message_row(message))
             return
@@ -98,7 +98,7 @@ class Screen:
         colour = _COLOURS[message.sender.node % len(_COLOURS)]
         self._print(Text.assemble((who, colour), colon, rest) if colon else Text(words, colour))
 
-    def _tell(self, change: ViewChange, group: Group) -> None:
+    def _show_view_change(self, change: ViewChange, group: Group) -> None:
         if self._as_json:
             print_json(view_row(change))
         else:

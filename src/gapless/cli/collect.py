@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.text import Text
 
 from gapless.cli.group_options import (
-    attended,
     group_options,
+    metrics_served,
     note,
-    read_place,
-    read_ports,
+    parse_endpoint,
+    parse_ports,
     seconds,
-    served,
+    signals_and_logs_handled,
     until_interrupted,
 )
 from gapless.cli.rendering import json_option, print_json, read_config
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gapless.spool.collector import Collector
-    from gapless.spool.status import Status
+    from gapless.spool.status import CollectorStatus
 
-EVERY_S = 1.0
+STATUS_INTERVAL_S = 1.0
 """Time between two looks."""
-PART_S = 0.1
+POLL_INTERVAL_S = 0.1
 """How soon the end of a collector is noticed."""
 
 
@@ -107,9 +107,9 @@ def collect(
     """
     from gapless.spool.collector import Collector
 
-    place = None if serve is None else read_place(serve)
+    place = None if serve is None else parse_endpoint(serve)
     collector = Collector(spool, group, sync=not no_sync, **_options(options))
-    with attended(), served(lambda: [collector.look()], place):
+    with signals_and_logs_handled(), metrics_served(lambda: [collector.snapshot()], place):
         collector.start()
         code = _run(collector, as_json=as_json)
     if as_json:
@@ -123,7 +123,7 @@ def _run(collector: Collector, *, as_json: bool) -> int:
     """Collect until Ctrl-C; what goes wrong after the collector had come in is a line, and exit code 1."""
     begun = False
     with until_interrupted(), suppress(GaplessError):  # stop() says it
-        collector.joined()
+        collector.wait_joined()
         begun = True
         if not as_json:
             note(_greeting(collector))
@@ -146,7 +146,7 @@ def _greeting(collector: Collector) -> str:
     )
 
 
-_TOLD = (
+_FORWARDED_OPTIONS = (
     "name",
     "max_bytes",
     "max_age",
@@ -160,12 +160,12 @@ _TOLD = (
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    told = {key: options[key] for key in _TOLD if options[key] not in (None, "")}
+    told = {key: options[key] for key in _FORWARDED_OPTIONS if options[key] not in (None, "")}
     told.update(
         discover=options["discover"],
         transport=options["transport"],
         host=options["host"],
-        ports=read_ports(options["ports"]),
+        ports=parse_ports(options["ports"]),
         config=read_config(options["profile"], options["config_file"], options["properties"]),
     )
     return told
@@ -180,23 +180,26 @@ def _watch(collector: Collector, *, as_json: bool) -> None:
     live: AbstractContextManager[Live | None] = nullcontext()
     if shows:
         live = Live(
-            line(before, None), console=Console(stderr=True), auto_refresh=False, transient=True
+            status_line(before, None),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
         )
     with live as shown:
         while True:
-            until_s = time.monotonic() + EVERY_S
+            until_s = time.monotonic() + STATUS_INTERVAL_S
             while time.monotonic() < until_s:
                 collector.check()
-                time.sleep(PART_S)
+                time.sleep(POLL_INTERVAL_S)
             now = collector.status
             if as_json:
                 print_json({**now.as_dict(), **rates(now, before)})
             elif shown is not None:
-                shown.update(line(now, before), refresh=True)
+                shown.update(status_line(now, before), refresh=True)
             before = now
 
 
-def rates(now: Status, before: Status | None) -> dict[str, float]:
+def rates(now: CollectorStatus, before: CollectorStatus | None) -> dict[str, float]:
     """Return what was taken in within a second."""
     passed_s = 0.0 if before is None else now.at_s - before.at_s
     if before is None or passed_s <= 0:
@@ -207,7 +210,7 @@ def rates(now: Status, before: Status | None) -> dict[str, float]:
     }
 
 
-def line(now: Status, before: Status | None) -> Text:
+def status_line(now: CollectorStatus, before: CollectorStatus | None) -> Text:
     """Return how things stand, for a person."""
     speed = rates(now, before)
     limit = "" if now.room_bytes is None else f" of {short_size(now.used_bytes + now.room_bytes)}"
@@ -215,7 +218,7 @@ def line(now: Status, before: Status | None) -> Text:
         f"{speed['messages_per_s']:,.0f} messages/s",
         f"{speed['mb_per_s']:,.1f} MB/s",
         f"spool {short_size(now.used_bytes)}{limit} in {now.segments} segments",
-        readers(now),
+        consumers_text(now),
     ]
     text = Text.assemble((now.group, "bold"), "  ", ", ".join(parts))
     if now.waits_for:
@@ -223,7 +226,7 @@ def line(now: Status, before: Status | None) -> Text:
     return text
 
 
-def readers(now: Status) -> str:
+def consumers_text(now: CollectorStatus) -> str:
     """Return the readers with what each has not read."""
     if not now.lag:
         return "no reader"
@@ -240,7 +243,7 @@ def short_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _summary(status: Status) -> str:
+def _summary(status: CollectorStatus) -> str:
     parts = [
         f"{status.messages:,} messages",
         f"{status.size_bytes / 1e6:,.1f} MB",

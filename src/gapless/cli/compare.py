@@ -9,15 +9,15 @@ import click
 
 from gapless.cli.rendering import (
     console,
-    found_mutant,
     json_option,
     make_table,
     mutant_option,
     print_json,
     progress_bar,
     properties_option,
+    resolve_mutant,
 )
-from gapless.cli.sim import MOST_SEED, cores
+from gapless.cli.sim import MAX_SEED, available_cores
 from gapless.errors import ConfigError
 from gapless.units import NS_PER_MS, format_duration, parse_duration
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless.sim.profile_cost import Cell, Comparison, SingleLoss
+    from gapless.sim.profile_cost import ProfileCell, ProfileComparison, SingleLoss
 
 _SHOWN_VIOLATIONS = 10
 
@@ -72,7 +72,7 @@ _SHOWN_VIOLATIONS = 10
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(0, MAX_SEED),
     default=1,
     show_default=True,
     help="Seed of all randomness.",
@@ -106,14 +106,16 @@ def compare(  # noqa: PLR0917 - one parameter per option
     separated by commas. The same seed gives the same numbers. The knobs of --properties hold for
     every profile. Exits with 1 if an invariant is violated.
     """
-    from gapless.sim.profile_cost import Work, compare as run
+    from gapless.sim.profile_cost import ProfileWorkload, compare as run
 
-    rates, chosen = _rates(loss), _chosen(profiles)
-    changes = {"properties": properties or "", "bug": found_mutant(mutant)}
-    work = Work(members, messages, size_bytes, pace_ns(pace), seed)
+    rates, chosen = _rates(loss), _parse_profiles(profiles)
+    changes = {"properties": properties or "", "bug": resolve_mutant(mutant)}
+    work = ProfileWorkload(members, messages, size_bytes, pace_ns(pace), seed)
     began_s = perf_counter()
     with progress_bar("worlds", len(chosen) * (len(rates) + 1), quiet=as_json) as done:
-        result = run(chosen, rates, work, workers=workers or cores(), progress=done, **changes)
+        result = run(
+            chosen, rates, work, workers=workers or available_cores(), progress=done, **changes
+        )
     wall_s = perf_counter() - began_s
     if as_json:
         print_json(as_dict(result, wall_s))
@@ -125,7 +127,7 @@ def compare(  # noqa: PLR0917 - one parameter per option
 # What is given
 
 
-def _parts(text: str, option: str, example: str) -> list[str]:
+def _split_list(text: str, option: str, example: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise click.UsageError(
@@ -136,35 +138,37 @@ def _parts(text: str, option: str, example: str) -> list[str]:
 
 def _rates(text: str) -> list[float]:
     return list(
-        dict.fromkeys(loss_percent("--loss", part) for part in _parts(text, "--loss", "0,1,5,10"))
+        dict.fromkeys(
+            loss_percent("--loss", part) for part in _split_list(text, "--loss", "0,1,5,10")
+        )
     )
 
 
 def loss_percent(option: str, text: str) -> float:
     """Return a share of frames that is lost, in per cent."""
-    from gapless.sim.profile_cost import MOST_LOSS_PERCENT
+    from gapless.sim.profile_cost import MAX_LOSS_PERCENT
 
     try:
         rate = float(text)
     except ValueError:
         rate = -1.0
-    if not 0 <= rate <= MOST_LOSS_PERCENT:
+    if not 0 <= rate <= MAX_LOSS_PERCENT:
         raise click.UsageError(
-            f"{option}: {text!r} is not a number of per cent from 0 to {MOST_LOSS_PERCENT}; a list is 0,1,5"
+            f"{option}: {text!r} is not a number of per cent from 0 to {MAX_LOSS_PERCENT}; a list is 0,1,5"
         )
     return abs(rate)
 
 
-def _chosen(text: str | None) -> Sequence[str]:
-    from gapless.sim.swarm.profile_draw import FAMILY
+def _parse_profiles(text: str | None) -> Sequence[str]:
+    from gapless.sim.swarm.profile_draw import ALL_PROFILES
 
     if text is None:
-        return FAMILY
-    chosen = _parts(text, "--profiles", ",".join(FAMILY[:2]))
+        return ALL_PROFILES
+    chosen = _split_list(text, "--profiles", ",".join(ALL_PROFILES[:2]))
     for name in chosen:
-        if name not in FAMILY:
+        if name not in ALL_PROFILES:
             raise click.UsageError(
-                f"--profiles: there is no profile {name!r}; there are {', '.join(FAMILY)}"
+                f"--profiles: there is no profile {name!r}; there are {', '.join(ALL_PROFILES)}"
             )
     return chosen
 
@@ -185,7 +189,7 @@ def pace_ns(text: str) -> int:
 # What is printed
 
 
-def as_dict(result: Comparison, wall_s: float) -> dict[str, Any]:
+def as_dict(result: ProfileComparison, wall_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     from gapless.sim.profile_cost import DELAY_NS
 
@@ -204,7 +208,7 @@ def as_dict(result: Comparison, wall_s: float) -> dict[str, Any]:
     }
 
 
-def _cell_dict(cell: Cell) -> dict[str, Any]:
+def _cell_dict(cell: ProfileCell) -> dict[str, Any]:
     return {
         "profile": cell.profile,
         "to": "all" if cell.to_all else "one",
@@ -244,7 +248,7 @@ def _ms(time_ns: int | None) -> float | None:
     return None if time_ns is None else round(time_ns / NS_PER_MS, 3)
 
 
-def _print(result: Comparison, wall_s: float) -> None:
+def _print(result: ProfileComparison, wall_s: float) -> None:
     from gapless.sim.profile_cost import DELAY_NS
 
     screen, work = console(), result.work
@@ -270,7 +274,7 @@ def _print(result: Comparison, wall_s: float) -> None:
         screen.print(line, highlight=False)
 
 
-def _violations(result: Comparison) -> list[str]:
+def _violations(result: ProfileComparison) -> list[str]:
     at_loss = [
         f"{cell.profile} at {cell.loss_percent:g} %: {found}"
         for cell in result.cells
@@ -284,7 +288,7 @@ def _violations(result: Comparison) -> list[str]:
     return at_loss + single
 
 
-def _delivery_table(cells: Sequence[Cell]) -> Table:
+def _delivery_table(cells: Sequence[ProfileCell]) -> Table:
     columns = (
         "loss",
         "profile",
@@ -316,7 +320,10 @@ def _delivery_table(cells: Sequence[Cell]) -> Table:
 
 
 def _cost_table(
-    title: str, cells: Sequence[Cell], counts: Callable[[Cell], dict[str, int]], digits: int
+    title: str,
+    cells: Sequence[ProfileCell],
+    counts: Callable[[ProfileCell], dict[str, int]],
+    digits: int,
 ) -> Table:
     from gapless.sim.profile_cost import KINDS
 
@@ -329,7 +336,7 @@ def _cost_table(
 
 
 def _single_table(singles: Sequence[SingleLoss]) -> Table:
-    from gapless.sim.profile_cost import FEW, LOST_FRAMES
+    from gapless.sim.profile_cost import LOST_FRAMES, SINGLE_LOSS_MESSAGES
 
     rows = [
         (single.profile, *(_time(single.delivered_ns[what]) for what in LOST_FRAMES))
@@ -338,8 +345,8 @@ def _single_table(singles: Sequence[SingleLoss]) -> Table:
     columns = (
         "profile",
         "the only message, ms",
-        f"the first of {FEW}, ms",
-        f"the last of {FEW}, ms",
+        f"the first of {SINGLE_LOSS_MESSAGES}, ms",
+        f"the last of {SINGLE_LOSS_MESSAGES}, ms",
     )
     table = make_table(
         "One frame lost between two members: until its message is delivered", columns, rows
@@ -347,7 +354,7 @@ def _single_table(singles: Sequence[SingleLoss]) -> Table:
     return _numeric(table, 1)
 
 
-def _share(cell: Cell) -> str:
+def _share(cell: ProfileCell) -> str:
     """Return how much was delivered; only all of it is 100 %."""
     percent = 100 * cell.delivered / cell.expected
     return "100 %" if cell.delivered == cell.expected else f"{min(percent, 99.9):.1f} %"
@@ -357,7 +364,7 @@ def _time(time_ns: int | None) -> str:
     return "never" if time_ns is None else f"{time_ns / NS_PER_MS:,.1f}"
 
 
-def _sectioned(table: Table, cells: Sequence[Cell], text_columns: int) -> Table:
+def _sectioned(table: Table, cells: Sequence[ProfileCell], text_columns: int) -> Table:
     """Rule off the rows of each loss."""
     for row, cell, following in zip(table.rows, cells, cells[1:], strict=False):
         row.end_section = cell.loss_percent != following.loss_percent

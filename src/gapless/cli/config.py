@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gapless.cli.rendering import (
+    config_options,
     console,
     json_option,
-    knob_options,
     make_table,
     print_json,
     read_config,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@knob_options
+@config_options
 @json_option
 def config(
     profile: str | None, config_file: Path | None, properties: str | None, as_json: bool

@@ -17,17 +17,17 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.group_options import attended, note
+from gapless.cli.group_options import note, signals_and_logs_handled
 from gapless.cli.rendering import console, json_option, make_table, print_json
-from gapless.cli.sim import MOST_SEED
+from gapless.cli.sim import MAX_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gapless_lab.demo.result import Result
-    from gapless_lab.demo.runner import Stand
+    from gapless_lab.demo.result import DemoResult
+    from gapless_lab.demo.runner import DemoProgress
 
-LINE_S = 1.0
+LOG_INTERVAL_S = 1.0
 """Time between two lines where there is no terminal."""
 BAR = 40
 PER_CENT = 100
@@ -60,7 +60,7 @@ def _loss(_: object, __: object, text: str) -> float:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(0, MAX_SEED),
     default=1,
     show_default=True,
     help="Seed of all randomness.",
@@ -98,11 +98,11 @@ def demo(
     checks the trace of every process against the invariants, and makes a page of it. The exit code
     is 1 if anything is lost, repeated, out of order or violated.
     """
-    from gapless_lab.chaos.processes import ChaosError
-    from gapless_lab.demo.plan import Plan
+    from gapless_lab.chaos.processes import LabError
+    from gapless_lab.demo.plan import DemoPlan
     from gapless_lab.demo.runner import run
 
-    plan = Plan(
+    plan = DemoPlan(
         output=output,
         messages=messages,
         loss=loss / PER_CENT,
@@ -110,11 +110,11 @@ def demo(
         spark=not no_spark,
         master=master,
     )
-    with attended(quiet=as_json), _shown(quiet=as_json) as tell:
+    with signals_and_logs_handled(quiet=as_json), _shown(quiet=as_json) as tell:
         try:
             result = run(plan, tell)
         except (
-            ChaosError
+            LabError
         ) as error:  # a member has died or stands still: that is what was to be found out
             note(f"gapless demo: {error}")
             return 1
@@ -127,7 +127,7 @@ def demo(
 
 # While it runs
 
-PARTS = {
+STAGES = {
     "start": "start four processes",
     "send": "send through the lossy group, kill a producer, bring it back",
     "tables": "bring the tables up to date, count them",
@@ -137,7 +137,7 @@ PARTS = {
 
 
 @contextmanager
-def _shown(*, quiet: bool) -> Iterator[Callable[[Stand], None]]:
+def _shown(*, quiet: bool) -> Iterator[Callable[[DemoProgress], None]]:
     """Show how things stand, on standard error: live on a terminal, else a line a second."""
     if quiet:
         yield lambda _: None
@@ -149,7 +149,7 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[Stand], None]]:
             yield _Lines(screen)
             return
         with Live(console=screen, refresh_per_second=8) as live:
-            yield lambda stand: live.update(view(stand))
+            yield lambda stand: live.update(render_progress(stand))
 
 
 class _Lines:
@@ -159,40 +159,42 @@ class _Lines:
         self.screen = screen
         self._last: tuple[str, float] = ("", 0.0)
 
-    def __call__(self, stand: Stand) -> None:
+    def __call__(self, stand: DemoProgress) -> None:
         part, at_s = self._last
-        if stand.now != part or time.monotonic() - at_s >= LINE_S:
-            self._last = stand.now, time.monotonic()
-            text = f"{time.monotonic() - stand.began_s:5.0f} s  {PARTS[stand.now]}"
-            self.screen.print(f"{text}{_far(stand)}", soft_wrap=True, markup=False, highlight=False)
+        if stand.phase != part or time.monotonic() - at_s >= LOG_INTERVAL_S:
+            self._last = stand.phase, time.monotonic()
+            text = f"{time.monotonic() - stand.began_s:5.0f} s  {STAGES[stand.phase]}"
+            self.screen.print(
+                f"{text}{_stage_progress(stand)}", soft_wrap=True, markup=False, highlight=False
+            )
 
 
-def _far(stand: Stand) -> str:
+def _stage_progress(stand: DemoProgress) -> str:
     """Return how far the present part is."""
-    if stand.now == "send":
+    if stand.phase == "send":
         rows = f", {stand.rows:,} rows in bronze" if "tables" in stand.seconds else ""
         return f": {stand.acknowledged:,} of {stand.expected:,} acknowledged{rows}"
     return f": {stand.note}" if stand.note else ""
 
 
-def view(stand: Stand) -> Group:
+def render_progress(stand: DemoProgress) -> Group:
     """Return the parts, with what is done of each."""
     table = Table.grid(padding=(0, 1))
     for name, took_s in stand.seconds.items():
-        if name == stand.now and not took_s:
+        if name == stand.phase and not took_s:
             mark: Any = Spinner("dots", style="cyan")
             time_text = f"{time.monotonic() - stand.began_s:.0f} s"
         else:
             mark = Text("✓", "green") if took_s is not None else Text("·", "dim")
             time_text = "" if took_s is None else f"{took_s:.1f} s"
         table.add_row(
-            mark, Text(PARTS[name], "" if took_s is not None else "dim"), Text(time_text, "dim")
+            mark, Text(STAGES[name], "" if took_s is not None else "dim"), Text(time_text, "dim")
         )
     parts: list[Any] = [Text("gapless demo", "bold"), table]
     more = Table.grid(padding=(0, 1))
-    if stand.now == "send":
+    if stand.phase == "send":
         bar = ProgressBar(total=stand.expected, completed=stand.acknowledged, width=BAR)
-        more.add_row("", bar, Text(_far(stand).strip(": "), "dim"))
+        more.add_row("", bar, Text(_stage_progress(stand).strip(": "), "dim"))
     elif stand.note:
         more.add_row("", Text(stand.note, "dim"))
     return Group(*parts, more)
@@ -201,7 +203,7 @@ def view(stand: Stand) -> Group:
 # At the end
 
 
-def show(result: Result) -> None:
+def show(result: DemoResult) -> None:
     """Print what came of it."""
     screen = console()
     kill = "one killed and back" if result.kills else "none killed"
@@ -218,7 +220,7 @@ def show(result: Result) -> None:
         screen.print(f"report: {result.report}", soft_wrap=True, markup=False, highlight=False)
 
 
-def summary(result: Result) -> list[tuple[str, str, str]]:
+def summary(result: DemoResult) -> list[tuple[str, str, str]]:
     """Return the figures with a word on each."""
     where = "the bronze table" if result.rows is not None else "the spool"
     found = [

@@ -8,11 +8,11 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from gapless.cli.group_options import read_ports
+from gapless.cli.group_options import parse_ports
 from gapless.cli.rendering import console, json_option, print_json
 
 if TYPE_CHECKING:
-    from gapless.doctor import Finding
+    from gapless.doctor import DoctorFinding
 
 _MARKS = {
     "ok": ("ok", "green"),
@@ -38,9 +38,9 @@ def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
     Nothing is changed, and no root is needed. The exit code is 1 if something is bad: a group would
     not work.
     """
-    from gapless.doctor import examine
+    from gapless.doctor import run_checks
 
-    findings = examine(host, read_ports(ports))
+    findings = run_checks(host, parse_ports(ports))
     worst = "bad" if any(finding.verdict == "bad" for finding in findings) else "ok"
     if as_json:
         print_json({"verdict": worst, "findings": [finding._asdict() for finding in findings]})
@@ -49,7 +49,7 @@ def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
     return 1 if worst == "bad" else 0
 
 
-def _table(findings: list[Finding]) -> Table:
+def _table(findings: list[DoctorFinding]) -> Table:
     table = Table(
         title="What this machine gives to a group", title_justify="left", header_style="bold"
     )

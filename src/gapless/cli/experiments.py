@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless.cli.plot import Panel
-    from gapless.sim.joins import JoinsRow
-    from gapless.sim.scale import Change, Cost, Size
+    from gapless.cli.plot import PlotPanel
+    from gapless.sim.joins import JoinResult
+    from gapless.sim.scale import GroupSizeResult, MembershipChangeCost, TrafficCost
 
-MOST_MEMBERS = 1000
+MAX_MEMBERS = 1000
 """The largest group of an experiment."""
-_FEWEST_FOR_JOINS, _MOST_FOR_JOINS = 3, 26
+_MIN_FOR_JOINS, _MAX_FOR_JOINS = 3, 26
 _SHOWN_PROBLEMS = 10
 
 
-class Wish(NamedTuple):
+class ExperimentOptions(NamedTuple):
     """What was asked for on the command line; None where nothing was said."""
 
     members: str | None
@@ -38,7 +38,7 @@ class Wish(NamedTuple):
     as_json: bool
 
 
-def run_scenario(name: str, wish: Wish) -> int:
+def run_scenario(name: str, wish: ExperimentOptions) -> int:
     """Run the experiment ``name``; return the exit code."""
     if name not in SCENARIOS:
         raise click.UsageError(
@@ -47,23 +47,23 @@ def run_scenario(name: str, wish: Wish) -> int:
     return SCENARIOS[name](wish)
 
 
-def sizes_of(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
     """Return the numbers of members of a list such as ``2,10,50``, smallest first."""
     found = {_number(part.strip(), text) for part in text.split(",")}
     return sorted(found)
 
 
 def _number(part: str, text: str) -> int:
-    whole = part.isascii() and part.isdigit() and len(part) <= len(str(MOST_MEMBERS))
-    if not whole or not 2 <= int(part) <= MOST_MEMBERS:
+    whole = part.isascii() and part.isdigit() and len(part) <= len(str(MAX_MEMBERS))
+    if not whole or not 2 <= int(part) <= MAX_MEMBERS:
         raise click.UsageError(
-            f"--members: {part[:80]!r} in {text[:80]!r} is not a number of members from 2 to {MOST_MEMBERS}; "
+            f"--members: {part[:80]!r} in {text[:80]!r} is not a number of members from 2 to {MAX_MEMBERS}; "
             "a list is 2,10,50"
         )
     return int(part)
 
 
-def _refuse(wish: Wish, *names: str) -> None:
+def _reject_unused_options(wish: ExperimentOptions, *names: str) -> None:
     """Refuse options that mean nothing in this scenario."""
     for name in names:
         if getattr(wish, name) is not None:
@@ -73,20 +73,20 @@ def _refuse(wish: Wish, *names: str) -> None:
 # Joins under load
 
 
-def _joins(wish: Wish) -> int:
-    from gapless.sim.joins import join_under_load, settings
+def _joins(wish: ExperimentOptions) -> int:
+    from gapless.sim.joins import join_under_load, parameter_grid
 
-    _refuse(wish, "messages", "plot")
+    _reject_unused_options(wish, "messages", "plot")
     members = 4
     if wish.members is not None:
-        sizes = sizes_of(wish.members)
-        if len(sizes) != 1 or not _FEWEST_FOR_JOINS <= sizes[0] <= _MOST_FOR_JOINS:
+        sizes = parse_sizes(wish.members)
+        if len(sizes) != 1 or not _MIN_FOR_JOINS <= sizes[0] <= _MAX_FOR_JOINS:
             raise click.UsageError(
-                f"--members: joins under load need one number from {_FEWEST_FOR_JOINS} to {_MOST_FOR_JOINS}, "
+                f"--members: joins under load need one number from {_MIN_FOR_JOINS} to {_MAX_FOR_JOINS}, "
                 f"not {wish.members[:80]!r}"
             )
         members = sizes[0]
-    chosen = settings(wish.joins or 20, members, wish.seed)
+    chosen = parameter_grid(wish.joins or 20, members, wish.seed)
     began_s = perf_counter()
     with progress_bar("settings", len(chosen), quiet=wish.as_json) as done:
         rows = join_under_load(chosen, workers=wish.workers, progress=done)
@@ -98,14 +98,14 @@ def _joins(wish: Wish) -> int:
     return 0 if all(row.ok for row in rows) else 1
 
 
-def joins_dict(rows: Sequence[JoinsRow], wall_s: float) -> dict[str, Any]:
+def joins_dict(rows: Sequence[JoinResult], wall_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints of joins under load."""
     from gapless.sim.joins import DELAY_NS
 
     return {
         "scenario": "join-under-load",
-        "members": rows[0].setting.members,
-        "seed": rows[0].setting.seed,
+        "members": rows[0].parameters.members,
+        "seed": rows[0].parameters.seed,
         "frame_delay_seconds": DELAY_NS / NS_PER_S,
         "joins": sum(row.joins for row in rows),
         "stuck": sum(row.stuck for row in rows),
@@ -118,8 +118,8 @@ def joins_dict(rows: Sequence[JoinsRow], wall_s: float) -> dict[str, Any]:
     }
 
 
-def _joins_row(row: JoinsRow) -> dict[str, Any]:
-    setting = row.setting
+def _joins_row(row: JoinResult) -> dict[str, Any]:
+    setting = row.parameters
     return {
         "view_delay_seconds": setting.view_delay_ns / NS_PER_S,
         "capacity": setting.capacity,
@@ -146,7 +146,7 @@ def _seconds(time_ns: int | None) -> float | None:
     return None if time_ns is None else round(time_ns / NS_PER_S, 6)
 
 
-def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
+def _print_joins(rows: Sequence[JoinResult], report: dict[str, Any]) -> None:
     from gapless.sim.joins import DELAY_NS
 
     screen = console()
@@ -157,9 +157,9 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
     columns = ("late", "window", "loss", "joins", "stuck", "lost", "pause", "calm", "join", "max")
     shown = [
         (
-            format_duration(row.setting.view_delay_ns),
-            row.setting.capacity,
-            f"{row.setting.loss_percent:g} %",
+            format_duration(row.parameters.view_delay_ns),
+            row.parameters.capacity,
+            f"{row.parameters.loss_percent:g} %",
             row.joins,
             row.stuck,
             row.lost,
@@ -199,11 +199,11 @@ def _print_problems(problems: Sequence[str]) -> None:
 # Scale
 
 
-def _scale(wish: Wish) -> int:
+def _scale(wish: ExperimentOptions) -> int:
     from gapless.sim.scale import MEMBERS, scale
 
-    _refuse(wish, "joins")
-    sizes = list(MEMBERS) if wish.members is None else sizes_of(wish.members)
+    _reject_unused_options(wish, "joins")
+    sizes = list(MEMBERS) if wish.members is None else parse_sizes(wish.members)
     messages = wish.messages or 100
     if wish.plot is not None and not wish.plot.parent.is_dir():
         raise click.UsageError(
@@ -224,7 +224,9 @@ def _scale(wish: Wish) -> int:
     return 0 if all(size.ok for size in found) else 1
 
 
-def scale_dict(found: Sequence[Size], messages: int, seed: int, wall_s: float) -> dict[str, Any]:
+def scale_dict(
+    found: Sequence[GroupSizeResult], messages: int, seed: int, wall_s: float
+) -> dict[str, Any]:
     """Return what ``--json`` prints of the growth of the group."""
     from gapless.sim.scale import DELAY_NS, HANDLING_NS, PACE_NS, SIZE_BYTES
 
@@ -246,7 +248,7 @@ def scale_dict(found: Sequence[Size], messages: int, seed: int, wall_s: float) -
     }
 
 
-def _size_dict(size: Size) -> dict[str, Any]:
+def _size_dict(size: GroupSizeResult) -> dict[str, Any]:
     per = max(1, size.delivered)
     control = [kind for kind in size.load.frames if kind != "DATA"]
     return {
@@ -279,7 +281,7 @@ def _size_dict(size: Size) -> dict[str, Any]:
     }
 
 
-def _change_dict(change: Change) -> dict[str, Any]:
+def _change_dict(change: MembershipChangeCost) -> dict[str, Any]:
     return {
         "seconds": _seconds(change.total_ns),
         "view_install_seconds": _seconds(change.view_ns),
@@ -288,23 +290,25 @@ def _change_dict(change: Change) -> dict[str, Any]:
     }
 
 
-def _cost_dict(cost: Cost) -> dict[str, Any]:
+def _cost_dict(cost: TrafficCost) -> dict[str, Any]:
     return {"frames": cost.frames, "bytes": cost.sizes_bytes}
 
 
-def panels_of(found: Sequence[Size]) -> list[Panel]:
+def panels_of(found: Sequence[GroupSizeResult]) -> list[PlotPanel]:
     """Return the plots of docs/scale.md."""
-    from gapless.cli.plot import Line, Panel
+    from gapless.cli.plot import PlotLine, PlotPanel
     from gapless.sim.scale import IDLE_NS
 
     xs = [float(size.members) for size in found]
 
-    def panel(title: str, *lines: tuple[str, Callable[[Size], float | None]]) -> Panel:
-        return Panel(
+    def panel(
+        title: str, *lines: tuple[str, Callable[[GroupSizeResult], float | None]]
+    ) -> PlotPanel:
+        return PlotPanel(
             title,
             "members",
             xs,
-            [Line(name, [value(size) for size in found]) for name, value in lines],
+            [PlotLine(name, [value(size) for size in found]) for name, value in lines],
         )
 
     def ms(time_ns: int | None) -> float | None:
@@ -336,7 +340,7 @@ def panels_of(found: Sequence[Size]) -> list[Panel]:
     ]
 
 
-def _print_scale(found: Sequence[Size], report: dict[str, Any]) -> None:
+def _print_scale(found: Sequence[GroupSizeResult], report: dict[str, Any]) -> None:
     screen = console()
     screen.print(
         f"a frame takes {report['frame_delay_ms']:g} ms; all times but the last column are virtual"
@@ -356,7 +360,7 @@ def _print_scale(found: Sequence[Size], report: dict[str, Any]) -> None:
     _print_problems(report["problems"])
 
 
-def _cost_table(found: Sequence[Size]) -> Table:
+def _cost_table(found: Sequence[GroupSizeResult]) -> Table:
     from gapless.sim.scale import IDLE_NS
 
     columns = (
@@ -387,7 +391,7 @@ def _cost_table(found: Sequence[Size]) -> Table:
     )
 
 
-def _time_table(found: Sequence[Size]) -> Table:
+def _time_table(found: Sequence[GroupSizeResult]) -> Table:
     columns = ("members", "form", "view", "join", "all", "leave", "crash", "first", "cpu")
     rows = [
         (
@@ -417,5 +421,8 @@ def _numeric(table: Table) -> Table:
     return table
 
 
-SCENARIOS: dict[str, Callable[[Wish], int]] = {"join-under-load": _joins, "scale": _scale}
+SCENARIOS: dict[str, Callable[[ExperimentOptions], int]] = {
+    "join-under-load": _joins,
+    "scale": _scale,
+}
 """Every experiment, by name."""

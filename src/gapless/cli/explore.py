@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
-from gapless.config import PROFILES, UNICASTS
+from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES
 
 if TYPE_CHECKING:
     from gapless.sim.model_check.bounds import Side
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.option(
     "--profile",
-    type=click.Choice((*PROFILES, *UNICASTS)),
-    default=PROFILES[0],
+    type=click.Choice((*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)),
+    default=GROUP_PROFILE_NAMES[0],
     show_default=True,
     help="The protocol; one of messages to one member sends them to the first receiver.",
 )
@@ -96,9 +96,9 @@ def explore(
     Checks the safety invariants in every state, and that from every state the goal (all delivered,
     all acknowledged) can still be reached. Prints the shortest way to a violation, if there is one.
     """
-    from gapless.sim.model_check.search import Bounds, explore as search
+    from gapless.sim.model_check.search import SearchBounds, explore as search
 
-    bounds = Bounds(
+    bounds = SearchBounds(
         profile=profile,
         receivers=receivers,
         capacity=capacity,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.rendering import knob_options, read_config
+from gapless.cli.rendering import config_options, read_config
 from gapless.errors import ConfigError
 from gapless.units import NS_PER_S, parse_duration
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gapless.blocking import Group
     from gapless.identity import Address
-    from gapless.metrics.prometheus import Look
+    from gapless.metrics.prometheus import MemberSnapshot
 
 
 def seconds(text: str | float) -> float:
@@ -85,21 +85,21 @@ _OPTIONS = (
 
 
 def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command everything that says how to come into a group; :func:`joined` takes it."""
-    command = knob_options(command)
+    """Give a command everything that says how to come into a group; :func:`joined_group` takes it."""
+    command = config_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def traced(command: Callable[..., Any]) -> Callable[..., Any]:
+def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that say whether and how it is recorded."""
     for option in reversed(TRACE_OPTIONS):
         command = option(command)
     return command
 
 
-def read_ports(text: str | None) -> int | range | None:
+def parse_ports(text: str | None) -> int | range | None:
     """Return the ports that a text such as 7800-7899 names."""
     if text is None:
         return None
@@ -112,7 +112,7 @@ def read_ports(text: str | None) -> int | range | None:
 
 
 @contextmanager
-def joined(
+def joined_group(
     group: str, options: dict[str, Any], *, quiet: bool = False, **more: Any
 ) -> Iterator[Group]:
     """Be a member of ``group`` as the options say, until the end of the block; ``quiet`` keeps warnings back."""
@@ -125,22 +125,22 @@ def joined(
         discover=options["discover"],
         transport=options["transport"],
         host=options["host"],
-        ports=read_ports(options["ports"]),
+        ports=parse_ports(options["ports"]),
         name=options["name"],
         config=config,
         trace=options["trace"],
         trace_mode=options["trace_mode"],
         **more,
     )
-    with attended(quiet=quiet), member:
+    with signals_and_logs_handled(quiet=quiet), member:
         yield member
 
 
 @contextmanager
-def attended(*, quiet: bool = False) -> Iterator[None]:
+def signals_and_logs_handled(*, quiet: bool = False) -> Iterator[None]:
     """Take a wish to end as Ctrl-C, and show people what is logged; ``quiet`` keeps warnings back."""
-    before = signal.signal(signal.SIGTERM, _end)
-    log, handler = logging.getLogger("gapless"), _Notes()
+    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    log, handler = logging.getLogger("gapless"), _ConsoleLogHandler()
     handler.setLevel(logging.ERROR if quiet else logging.WARNING)
     log.addHandler(handler)
     try:
@@ -150,7 +150,7 @@ def attended(*, quiet: bool = False) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Notes(logging.Handler):
+class _ConsoleLogHandler(logging.Handler):
     """Shows what is logged, wherever standard error goes at the time."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -158,7 +158,7 @@ class _Notes(logging.Handler):
         note(f"gapless: {self.format(record)}")
 
 
-def read_place(text: str) -> tuple[str, int]:
+def parse_endpoint(text: str) -> tuple[str, int]:
     """Return the host and the port that a text such as 9464 or 0.0.0.0:9464 names."""
     host, colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (colon and not host):
@@ -167,19 +167,21 @@ def read_place(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def served(looks: Callable[[], Iterable[Look]], place: tuple[str, int] | None) -> Iterator[None]:
+def metrics_served(
+    looks: Callable[[], Iterable[MemberSnapshot]], place: tuple[str, int] | None
+) -> Iterator[None]:
     """Serve figures for Prometheus, if there is a place for it."""
     if place is None:
         yield
         return
-    from gapless.metrics.exporters import Endpoint
+    from gapless.metrics.exporters import MetricsEndpoint
 
-    with Endpoint(looks, *place) as endpoint:
+    with MetricsEndpoint(looks, *place) as endpoint:
         note(f"serving http://{place[0]}:{endpoint.port}/metrics")
         yield
 
 
-def _end(_: int, __: FrameType | None) -> None:
+def _raise_interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
@@ -193,7 +195,7 @@ def until_interrupted() -> Iterator[None]:
             sys.stderr.write("\n")
 
 
-def shown(address: Address, name: str = "") -> str:
+def display_name(address: Address, name: str = "") -> str:
     """Return a member as people see it: its durable name, or the first digits of its node."""
     return name or f"{address.node:016x}"[:8]
 

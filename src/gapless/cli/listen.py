@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.group_options import group_options, joined, note, seconds, shown, until_interrupted
+from gapless.cli.group_options import (
+    display_name,
+    group_options,
+    joined_group,
+    note,
+    seconds,
+    until_interrupted,
+)
 from gapless.cli.rendering import json_option, print_json
 from gapless.errors import TimedOutError
 
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.blocking import Group
-    from gapless.group.inbox import Told
+    from gapless.group.inbox import GroupEvent
     from gapless.group.message import Message, ViewChange
 
 
@@ -54,7 +61,7 @@ def listen(
     if raw and (as_json or events):
         raise click.UsageError("--raw writes bytes and nothing else: leave --json and --events out")
     found = 0
-    with until_interrupted(), joined(group, options) as member:
+    with until_interrupted(), joined_group(group, options) as member:
         if not raw and not as_json:
             note(f"{group}: {_members(member)}; Ctrl-C ends")
         for item in _items(member, timeout_s, events=events):
@@ -70,13 +77,15 @@ def listen(
 
 def _items(group: Group, timeout_s: float | None, *, events: bool) -> Iterator[Any]:
     """Return what comes, until nothing has come for so long."""
-    from gapless.blocking import run
-    from gapless.group.timeouts import deadline
+    from gapless.blocking import run_steps
+    from gapless.group.timeouts import deadline_ns
 
-    own = group._own
+    own = group._session
     try:
         while True:
-            item = run(own.receive(own.inbox.next_item, deadline(timeout_s), all_events=events))
+            item = run_steps(
+                own.receive(own.inbox.next_item, deadline_ns(timeout_s), all_events=events)
+            )
             if item is None:
                 return
             yield item
@@ -99,7 +108,7 @@ def show_message(message: Message, *, raw: bool = False, as_json: bool = False) 
     else:
         mark = " (to you)" if message.private else ""
         click.echo(
-            f"{shown(message.sender, message.name)}{mark}: {message.payload.decode(errors='replace')}"
+            f"{display_name(message.sender, message.name)}{mark}: {message.payload.decode(errors='replace')}"
         )
 
 
@@ -121,7 +130,7 @@ def message_row(message: Message) -> dict[str, object]:
     return row
 
 
-def show_event(event: Told, *, as_json: bool = False) -> None:
+def show_event(event: GroupEvent, *, as_json: bool = False) -> None:
     """Print what has happened beside messages."""
     from gapless.group.message import ViewChange
 
@@ -152,6 +161,6 @@ def view_text(change: ViewChange, names: dict[Any, str] | None = None) -> str:
     for word, members in (("came", change.joined), ("left", change.left)):
         if members:
             parts.append(
-                f"{word}: {', '.join(shown(member, called.get(member, '')) for member in members)}"
+                f"{word}: {', '.join(display_name(member, called.get(member, '')) for member in members)}"
             )
     return "; ".join(parts)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
-from gapless.cli.sim import cores
+from gapless.cli.sim import available_cores
 
 if TYPE_CHECKING:
-    from gapless.sim.mutants.runner import Verdict
+    from gapless.sim.mutants.runner import MutantVerdict
 
 
 @click.command()
@@ -37,12 +37,12 @@ def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) ->
     Each bug is one small change to one function of the real machine. Exits with 1 if a bug
     survives.
     """
-    from gapless.sim.mutants.runner import MUTANTS, hunt_all, named
+    from gapless.sim.mutants.runner import MUTANTS, hunt_all, mutant_by_name
 
-    chosen = MUTANTS if only is None else (named(only),)
+    chosen = MUTANTS if only is None else (mutant_by_name(only),)
     began_s = perf_counter()
     with progress_bar("planted bugs", len(chosen), quiet=as_json) as done:
-        verdicts = hunt_all(chosen, seeds, workers or cores(), done)
+        verdicts = hunt_all(chosen, seeds, workers or available_cores(), done)
     killed = [verdict for verdict in verdicts if verdict.check]
     report = _report(verdicts, killed, perf_counter() - began_s)
     if as_json:
@@ -59,7 +59,9 @@ def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) ->
     return 0 if len(killed) == len(verdicts) else 1
 
 
-def _report(verdicts: list[Verdict], killed: list[Verdict], wall_s: float) -> dict[str, Any]:
+def _report(
+    verdicts: list[MutantVerdict], killed: list[MutantVerdict], wall_s: float
+) -> dict[str, Any]:
     return {
         "planted": len(verdicts),
         "killed": len(killed),

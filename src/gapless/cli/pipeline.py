@@ -18,18 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.collect import short_size
-from gapless.cli.group_options import attended, note, seconds as duration
+from gapless.cli.group_options import note, seconds as duration, signals_and_logs_handled
 from gapless.cli.rendering import console, json_option, make_table, print_json
-from gapless.cli.sim import MOST_SEED
+from gapless.cli.sim import MAX_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from gapless_lab.sensor_pipeline.report import Report
-    from gapless_lab.sensor_pipeline.runner import Stand
+    from gapless_lab.sensor_pipeline.report import PipelineReport
+    from gapless_lab.sensor_pipeline.runner import PipelineProgress
 
-LINE_S = 1.0
+LOG_INTERVAL_S = 1.0
 """Time between two lines where there is no terminal, and between two looks by which speeds are told."""
 BAR = 60
 ENDING = "what is collected still goes into the tables"
@@ -73,7 +73,7 @@ RIGHT = ("rows", "rows/s")
 @click.option(
     "--seed",
     metavar="N",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(0, MAX_SEED),
     help="Of readings and losses; 1 for a new DIR.",
 )
 @click.option(
@@ -104,16 +104,16 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     this one stopped, also if it was killed. At the end bronze is compared with what was
     acknowledged; the exit code is 1 if something is lost or repeated. docs/pipeline.md says more.
     """
-    from gapless_lab.sensor_pipeline.plan import MESSAGES, Plan
+    from gapless_lab.sensor_pipeline.plan import MESSAGES, PipelinePlan
     from gapless_lab.sensor_pipeline.runner import run
 
     if messages is None and not options["follow"]:
         messages = MESSAGES
-    plan = Plan(rate=rate or None, messages=messages, **options)
+    plan = PipelinePlan(rate=rate or None, messages=messages, **options)
     stop = threading.Event()
     with (
-        attended(quiet=as_json),
-        ended_by(stop, ENDING),
+        signals_and_logs_handled(quiet=as_json),
+        graceful_interrupt(stop, ENDING),
         _shown(plan.output, quiet=as_json) as tell,
     ):
         report = run(plan, tell, stop)
@@ -125,7 +125,7 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
 
 
 @contextmanager
-def ended_by(stop: threading.Event, ending: str) -> Iterator[None]:
+def graceful_interrupt(stop: threading.Event, ending: str) -> Iterator[None]:
     """Take the first Ctrl-C as a wish to come to an end in good order, and the second as one to end now."""
 
     def end(_: int, __: FrameType | None) -> None:
@@ -146,7 +146,7 @@ def ended_by(stop: threading.Event, ending: str) -> Iterator[None]:
 
 
 @contextmanager
-def _shown(output: Path, *, quiet: bool) -> Iterator[Callable[[Stand], None]]:
+def _shown(output: Path, *, quiet: bool) -> Iterator[Callable[[PipelineProgress], None]]:
     """Show how things stand, on standard error: live on a terminal, else a line a second."""
     if quiet:
         yield lambda _: None
@@ -166,16 +166,16 @@ class Speeds:
     """How fast rows come, from two looks that are a second or more apart."""
 
     def __init__(self) -> None:
-        self._before: Stand | None = None
+        self._before: PipelineProgress | None = None
         self.per_s: dict[str, float] = {}
 
-    def look(self, stand: Stand) -> bool:
+    def look(self, stand: PipelineProgress) -> bool:
         """Look at how things stand; return whether a second has passed, or another phase begun, since the last look."""
         before = self._before
         if (
             before is not None
             and before.phase == stand.phase
-            and stand.seconds - before.seconds < LINE_S
+            and stand.seconds - before.seconds < LOG_INTERVAL_S
         ):
             return False
         if before is not None and stand.seconds > before.seconds:
@@ -186,13 +186,13 @@ class Speeds:
         return True
 
 
-def counts(stand: Stand) -> dict[str, int]:
+def counts(stand: PipelineProgress) -> dict[str, int]:
     """Return how many have come to each stage."""
     rows = {name: stand.rows.get(name, 0) for name in ("bronze", "silver", "gold")}
     return {"sent": stand.sent, "acknowledged": stand.acknowledged, **rows}
 
 
-def live_view(output: Path, stand: Stand, speeds: Speeds) -> Group:
+def live_view(output: Path, stand: PipelineProgress, speeds: Speeds) -> Group:
     """Return how things stand as a table."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("stage", *RIGHT, ""):
@@ -223,17 +223,17 @@ def live_view(output: Path, stand: Stand, speeds: Speeds) -> Group:
     return Group(head, bar, table)
 
 
-def _update(live: Live, speeds: Speeds, output: Path, stand: Stand) -> None:
+def _update(live: Live, speeds: Speeds, output: Path, stand: PipelineProgress) -> None:
     speeds.look(stand)
     live.update(live_view(output, stand, speeds), refresh=True)
 
 
-def _write_line(screen: Console, speeds: Speeds, stand: Stand) -> None:
+def _write_line(screen: Console, speeds: Speeds, stand: PipelineProgress) -> None:
     if speeds.look(stand):
         screen.print(line(stand, speeds), soft_wrap=True, markup=False, highlight=False)
 
 
-def line(stand: Stand, speeds: Speeds) -> str:
+def line(stand: PipelineProgress, speeds: Speeds) -> str:
     """Return how things stand in one line."""
     expected = f" of {stand.expected:,}" if stand.expected else ""
     parts = [f"sent {stand.sent:,}{expected}", f"acknowledged {stand.acknowledged:,}"]
@@ -248,7 +248,7 @@ def line(stand: Stand, speeds: Speeds) -> str:
 # At the end
 
 
-def show(report: Report) -> None:
+def show(report: PipelineReport) -> None:
     """Print what came of a run."""
     screen = console()
     screen.print(
@@ -269,7 +269,7 @@ def show(report: Report) -> None:
     screen.print(verdict, style="bold green" if report.is_exact else "bold red", markup=False)
 
 
-def summary(report: Report) -> list[tuple[str, str, str]]:
+def summary(report: PipelineReport) -> list[tuple[str, str, str]]:
     """Return the figures of a report with a word on each."""
     found = [
         ("sent", f"{report.sent:,}", "by this run"),
@@ -296,7 +296,7 @@ def summary(report: Report) -> list[tuple[str, str, str]]:
     return found
 
 
-def tables(report: Report) -> list[tuple[str, int, str]]:
+def tables(report: PipelineReport) -> list[tuple[str, int, str]]:
     """Return the tables with their rows and paths."""
     rows = {"bronze": report.bronze, "silver": report.silver, "gold": report.gold}
     return [(name, rows[name], path) for name, path in report.tables.items()]

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 420, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 112, 40, 40
 _COLOURS = ("#1f6fb2", "#c8501e", "#2e8b57", "#7d4fa3", "#8a6d1d")
-_LEAST_GAP = 13
+_MIN_GAP = 13
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """One line: its name, and a value for each x; None where there is none."""
 
     name: str
     values: Sequence[float | None]
 
 
-class Panel(NamedTuple):
+class PlotPanel(NamedTuple):
     """One plot: title, what the x are, and lines."""
 
     title: str
     x_name: str
     xs: Sequence[float]
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
 
 
 class _Axis(NamedTuple):
@@ -45,7 +45,7 @@ class _Axis(NamedTuple):
         return self.start + share * (self.end - self.start)
 
 
-def svg(panels: Sequence[Panel], columns: int = 2) -> str:
+def svg(panels: Sequence[PlotPanel], columns: int = 2) -> str:
     """Return a picture of all panels, side by side in rows."""
     rows = ceil(len(panels) / columns)
     width, height = columns * _WIDTH, rows * _HEIGHT
@@ -62,7 +62,7 @@ def svg(panels: Sequence[Panel], columns: int = 2) -> str:
     return "\n".join([*parts, "</g>", "</svg>", ""])
 
 
-def _panel(panel: Panel) -> Iterable[str]:
+def _panel(panel: PlotPanel) -> Iterable[str]:
     values = [
         value for line in panel.lines for value in line.values if value is not None and value > 0
     ]
@@ -85,12 +85,12 @@ def _panel(panel: Panel) -> Iterable[str]:
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
         yield from (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
         end_x, end_y = points[-1]
-        label_y = max([end_y + 4, *(y + _LEAST_GAP for y in label_ys)])
+        label_y = max([end_y + 4, *(y + _MIN_GAP for y in label_ys)])
         label_ys.append(label_y)
         yield f'<text x="{end_x + 8:.1f}" y="{label_y:.1f}" fill="{colour}">{escape(line.name)}</text>'
 
 
-def _end(drawn: tuple[Line, str]) -> float:
+def _end(drawn: tuple[PlotLine, str]) -> float:
     """Return the last value of a line: labels are set from the top down."""
     return next((value for value in reversed(drawn[0].values) if value is not None), 0.0)
 
@@ -100,7 +100,7 @@ def _tick(power: int) -> str:
     return f"{10.0 ** (power - 6):,.0f} M" if power >= 6 else f"{10.0**power:,g}"
 
 
-def _grid(panel: Panel, across: _Axis, up: _Axis) -> Iterable[str]:
+def _grid(panel: PlotPanel, across: _Axis, up: _Axis) -> Iterable[str]:
     power = round(log10(up.low))
     while 10.0**power <= up.high * 1.001:
         y = up.at(10.0**power)

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from gapless.config import PROFILES, UNICASTS, Config
+from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ json_option = click.option(
 )
 """``--json``, the same for every command."""
 
-FAMILY = (*PROFILES, *UNICASTS)
+PROFILE_NAMES = (*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)
 """Every profile by name: those of messages to all, and those of messages to one member."""
 
 profile_option = click.option(
-    "--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(FAMILY)}."
+    "--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(PROFILE_NAMES)}."
 )
 config_option = click.option(
     "--config",
@@ -51,19 +51,19 @@ properties_option = click.option(
 mutant_option = click.option(
     "--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants)."
 )
-"""``--mutant``, for commands that can show what a bug does; :func:`found_mutant` reads it."""
+"""``--mutant``, for commands that can show what a bug does; :func:`resolve_mutant` reads it."""
 
 
-def found_mutant(name: str) -> str:
+def resolve_mutant(name: str) -> str:
     """Return the name of a planted bug as it is known, or complain; the empty name stands for none."""
     if not name:
         return ""
-    from gapless.sim.mutants.runner import named
+    from gapless.sim.mutants.runner import mutant_by_name
 
-    return named(name).name
+    return mutant_by_name(name).name
 
 
-def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the three ways to set knobs."""
     return profile_option(config_option(properties_option(command)))
 
@@ -72,11 +72,17 @@ def read_config(profile: str | None, config_file: Path | None, properties: str |
     """Return the config that the options describe."""
     if config_file is not None and properties is not None:
         raise ConfigError("--config and --properties both set knobs; give one of them")
-    if profile is not None and profile not in FAMILY:
-        near = get_close_matches(profile, FAMILY, n=1)
+    if profile is not None and profile not in PROFILE_NAMES:
+        near = get_close_matches(profile, PROFILE_NAMES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"profile = {profile!r}: expected one of {', '.join(FAMILY)}{hint}")
-    chosen = {} if profile is None else {"unicast" if profile in UNICASTS else "profile": profile}
+        raise ConfigError(
+            f"profile = {profile!r}: expected one of {', '.join(PROFILE_NAMES)}{hint}"
+        )
+    chosen = (
+        {}
+        if profile is None
+        else {"unicast" if profile in UNICAST_PROFILE_NAMES else "profile": profile}
+    )
     if config_file is not None:
         return Config.load(config_file).replace(**chosen)
     if properties is not None:

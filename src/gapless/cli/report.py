@@ -22,7 +22,7 @@ from rich.progress import (
 
 from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.errors import ConfigError, GaplessError
-from gapless.report import formatting, render, shaped
+from gapless.report import formatting, render, validate_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ FIGURES = "figures.json"
 PAGE = "report.html"
 """What the page of a folder is called, in that folder."""
 _EXTRA = frozenset({"msgpack", "numpy", "pandas", "pyarrow", "pyspark", "pyspark_gapless"})
-MOST_BYTES = 200_000_000
+MAX_BYTES = 200_000_000
 """A larger file is not figures: their lists are bounded."""
 
 
@@ -63,12 +63,12 @@ def report(
     docs/report.md says more.
     """
     with _shown(quiet=as_json) as tell:
-        figures = load(path, master=master, tell=tell)
+        figures = load_figures(path, master=master, progress=tell)
     if title is not None:
         figures["title"] = title
     elif not figures.get("title"):
         figures["title"] = path.resolve().name
-    whole = _shaped(path, figures)
+    whole = _validated(path, figures)
     if as_json:
         print_json(figures)
     else:
@@ -82,9 +82,9 @@ def _beside(path: Path) -> Path:
     return path / PAGE if path.is_dir() else path.with_suffix(".html")
 
 
-def _shaped(path: Path, figures: dict[str, Any]) -> dict[str, Any]:
+def _validated(path: Path, figures: dict[str, Any]) -> dict[str, Any]:
     try:
-        return shaped(figures)
+        return validate_figures(figures)
     except GaplessError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -99,8 +99,8 @@ def _violations(figures: dict[str, Any]) -> int:
 # What is given
 
 
-def load(
-    path: Path, *, master: str | None = None, tell: Callable[[str, float], None] | None = None
+def load_figures(
+    path: Path, *, master: str | None = None, progress: Callable[[str, float], None] | None = None
 ) -> dict[str, Any]:
     """Return the figures of whatever ``path`` is: a file, a trace, a sweep, or a folder with figures."""
     if path.is_file():
@@ -117,7 +117,7 @@ def load(
     ):
         return _sweep(path)
     if next(path.rglob("lives.jsonl"), None) is not None:
-        return _trace(path, master, tell)
+        return _trace(path, master, progress)
     raise ConfigError(
         f"{path}: nothing to report on is there; expected the folder of a trace (with lives.jsonl), the --output of "
         f"gapless sweep (with runs/*.parquet), or a folder with {FIGURES}"
@@ -125,20 +125,20 @@ def load(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MOST_BYTES:
+    if path.stat().st_size > MAX_BYTES:
         raise ConfigError(
-            f"{path}: figures are never larger than {formatting.size(MOST_BYTES)}; is this another file?"
+            f"{path}: figures are never larger than {formatting.size(MAX_BYTES)}; is this another file?"
         )
     try:
-        found = json.loads(path.read_bytes())
+        headline_figures = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: expected figures as JSON, as gapless report --json prints them: {error}"
         ) from None
-    return dict(_shaped_enough(path, found))
+    return dict(_looks_like_figures(path, headline_figures))
 
 
-def _shaped_enough(path: Path, found: object) -> dict[str, Any]:
+def _looks_like_figures(path: Path, found: object) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected a JSON object with the figures of a run or a sweep")
     if "kind" not in found and {"cells", "hunts", "failures"} <= found.keys():
@@ -148,7 +148,7 @@ def _shaped_enough(path: Path, found: object) -> dict[str, Any]:
 
 
 def _sweep(path: Path) -> dict[str, Any]:
-    with _extra("the results of a sweep are read with pyarrow"):
+    with _missing_extra_error("the results of a sweep are read with pyarrow"):
         from pyspark_gapless.sweep.report_input import figures
     return figures(path)
 
@@ -156,13 +156,13 @@ def _sweep(path: Path) -> dict[str, Any]:
 def _trace(
     path: Path, master: str | None, tell: Callable[[str, float], None] | None
 ) -> dict[str, Any]:
-    with _extra("a trace is checked on Spark"):
+    with _missing_extra_error("a trace is checked on Spark"):
         from pyspark_gapless.analytics.report_input import trace_figures
     return trace_figures(path, master=master, tell=tell)
 
 
 @contextmanager
-def _extra(why: str) -> Iterator[None]:
+def _missing_extra_error(why: str) -> Iterator[None]:
     """Say what to install where a package of the extra is missing; anything else that cannot be imported is a bug."""
     try:
         yield
@@ -226,4 +226,4 @@ def found(figures: dict[str, Any]) -> str:
     )
 
 
-__all__ = ["load", "report"]
+__all__ = ["load_figures", "report"]

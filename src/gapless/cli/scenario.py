@@ -10,7 +10,7 @@ import click
 from gapless.cli.rendering import console, json_option, make_table, print_json
 
 if TYPE_CHECKING:
-    from gapless.sim.scenario.scenario_file import Outcome, Scenario
+    from gapless.sim.scenario.scenario_file import Scenario, ScenarioResult
 
 
 @click.command()
@@ -55,7 +55,7 @@ def _paths(files: tuple[Path, ...]) -> list[Path]:
 
 
 def _result(
-    path: Path, golden: Scenario, outcome: Outcome, patch: list[str], *, rewritten: bool
+    path: Path, golden: Scenario, outcome: ScenarioResult, patch: list[str], *, rewritten: bool
 ) -> dict[str, Any]:
     return {
         "file": str(path),

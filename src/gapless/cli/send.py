@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from gapless.cli.group_options import group_options, joined, note, seconds
+from gapless.cli.group_options import group_options, joined_group, note, seconds
 from gapless.cli.rendering import json_option, print_json
 from gapless.errors import ConfigError, TimedOutError
 from gapless.units import parse_size
@@ -28,7 +28,7 @@ from gapless.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gapless.blocking import Group, Sent
+    from gapless.blocking import Group, Receipt
 
 BATCH_BYTES = 240_000
 """So many bytes of messages are given to the group at once, if they are there."""
@@ -36,7 +36,7 @@ CHUNK = "60000"
 """What a message holds of a file."""
 
 
-class Summary(NamedTuple):
+class SendSummary(NamedTuple):
     """What was sent."""
 
     messages: int
@@ -95,7 +95,10 @@ def send(
     chunk_bytes = 0 if lines or (file is None and chunk is None) else parse_size(chunk or CHUNK)
     if chunk is not None and chunk_bytes < 1:
         raise ConfigError(f"--chunk {chunk}: a message of a file holds one byte or more")
-    with _source(file) as (source, size_bytes), joined(group, options, listen=False) as member:
+    with (
+        _source(file) as (source, size_bytes),
+        joined_group(group, options, listen=False) as member,
+    ):
         _wait_for(member, members, timeout_s, quiet=as_json)
         start_s = time.monotonic()
         with _progress(group, size_bytes, quiet=as_json or not sys.stderr.isatty()) as progress:
@@ -108,7 +111,7 @@ def send(
                 ahead=size_bytes is not None,
             )
         view = member.view
-        summary = Summary(
+        summary = SendSummary(
             sent, sent_bytes, 0 if view is None else len(view.members), time.monotonic() - start_s
         )
     if as_json:
@@ -178,7 +181,7 @@ def _send_all(
     ``ahead`` that tells which one it is costs no time.
     """
     sent = sent_bytes = 0
-    receipt: Sent | None = None
+    receipt: Receipt | None = None
     batch = next(batches, None)
     while batch is not None:
         after = next(batches, None) if ahead else None

@@ -11,21 +11,21 @@ import click
 
 from gapless.cli.compare import loss_percent, pace_ns
 from gapless.cli.rendering import (
+    config_options,
     console,
-    found_mutant,
     json_option,
-    knob_options,
     make_table,
     mutant_option,
     print_json,
     progress_bar,
     read_config,
+    resolve_mutant,
 )
-from gapless.cli.sim import cores
+from gapless.cli.sim import available_cores
 
 if TYPE_CHECKING:
-    from gapless.sim.profile_cost import CellOrigin
-    from gapless.sim.shrink.shrinker import Origin, Shrunk
+    from gapless.sim.profile_cost import ProfileCellOrigin
+    from gapless.sim.shrink.shrinker import SeedOrigin, ShrinkResult
 
 
 @click.command()
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     help="Bytes per message, with --loss.",
 )
 @click.option("--pace", metavar="TIME", help="Time between two messages of a member, with --loss.")
-@knob_options
+@config_options
 @json_option
 def shrink(  # noqa: PLR0917 - one parameter per option
     seed: int | None,
@@ -107,16 +107,18 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     if all_mutants:
         if seed is not None or mutant:
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
-        return _shrink_all(folder or Path("tests/scenarios/planted"), workers or cores(), as_json)
-    from gapless.sim.runner import usual_messages
-    from gapless.sim.shrink.shrinker import Origin
+        return _shrink_all(
+            folder or Path("tests/scenarios/planted"), workers or available_cores(), as_json
+        )
+    from gapless.sim.runner import default_messages
+    from gapless.sim.shrink.shrinker import SeedOrigin
 
-    bug = found_mutant(mutant)
+    bug = resolve_mutant(mutant)
     if seed is None and bug:
         return _shrink_bug(bug, folder or Path("tests/scenarios/planted"), as_json)
     if seed is None:
         raise click.UsageError("name the SEED to shrink, a --mutant to hunt, or give --all-mutants")
-    origin: Origin | CellOrigin
+    origin: SeedOrigin | ProfileCellOrigin
     if loss is not None:
         if membership or config_file is not None:
             raise click.UsageError(
@@ -126,8 +128,8 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     elif size_bytes is not None or pace is not None:
         raise click.UsageError("--size and --pace go with --loss")
     else:
-        messages = messages or usual_messages(membership=membership)
-        origin = Origin(seed, messages, members, config if given else None, profile, membership)
+        messages = messages or default_messages(membership=membership)
+        origin = SeedOrigin(seed, messages, members, config if given else None, profile, membership)
     return _shrink_seed(
         origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json
     )
@@ -142,14 +144,14 @@ def _cell(
     size_bytes: int | None,
     pace: str | None,
     properties: str | None,
-) -> CellOrigin:
+) -> ProfileCellOrigin:
     """Return the run of "gapless compare" that the options name; its defaults hold."""
-    from gapless.sim.profile_cost import CellOrigin, Work, config_of
+    from gapless.sim.profile_cost import ProfileCellOrigin, ProfileWorkload, config_of
 
     if profile is None:
         raise click.UsageError("--loss: name the --profile too")
-    usual = Work()
-    work = Work(
+    usual = ProfileWorkload()
+    work = ProfileWorkload(
         members or usual.members,
         messages or usual.messages,
         usual.size_bytes if size_bytes is None else size_bytes,
@@ -157,19 +159,21 @@ def _cell(
         seed,
     )
     rate = loss_percent("--loss", loss)
-    return CellOrigin(
+    return ProfileCellOrigin(
         seed, work.messages, profile, rate, work, config_of(profile, properties or "")
     )
 
 
-def _shrink_seed(origin: Origin | CellOrigin, bug: str, folder: Path, as_json: bool) -> int:
-    from gapless.sim.shrink.shrinker import MOST_TRIES, shrink_seed
+def _shrink_seed(
+    origin: SeedOrigin | ProfileCellOrigin, bug: str, folder: Path, as_json: bool
+) -> int:
+    from gapless.sim.shrink.shrinker import MAX_TRIES, shrink_seed
 
-    with progress_bar("replays", MOST_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
+    with progress_bar("replays", MAX_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
         found = shrink_seed(origin, bug=bug, progress=done)
     if found is None:
         raise click.UsageError(f"seed {origin.seed} does not fail, so there is nothing to shrink")
-    return _tell(found, folder, as_json)
+    return _print_result(found, folder, as_json)
 
 
 def _shrink_bug(bug: str, folder: Path, as_json: bool) -> int:
@@ -179,10 +183,10 @@ def _shrink_bug(bug: str, folder: Path, as_json: bool) -> int:
         found = shrink_bug(bug, progress=done)
     if found is None:
         raise click.UsageError(f"no seed fails because of {bug!r}, so there is nothing to shrink")
-    return _tell(found, folder, as_json)
+    return _print_result(found, folder, as_json)
 
 
-def _tell(found: Shrunk, folder: Path, as_json: bool) -> int:
+def _print_result(found: ShrinkResult, folder: Path, as_json: bool) -> int:
     bug, path = found.scenario.bug, _write(found, folder)
     if as_json:
         print_json({"file": str(path), **found.as_dict()})
@@ -199,7 +203,7 @@ def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
     from gapless.sim.mutants.runner import MUTANTS
     from gapless.sim.shrink.shrinker import shrink_bug
 
-    results: dict[str, Shrunk | None] = {}
+    results: dict[str, ShrinkResult | None] = {}
     quiet = as_json or not sys.stderr.isatty()
     with (
         progress_bar("planted bugs", len(MUTANTS), quiet=quiet) as done,
@@ -228,7 +232,7 @@ def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
     return 0
 
 
-def _write(found: Shrunk, folder: Path) -> Path:
+def _write(found: ShrinkResult, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / found.file_name
     path.write_text(found.scenario.text(), encoding="utf-8")

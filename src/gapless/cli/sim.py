@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from gapless.cli.experiments import Wish, run_scenario
+from gapless.cli.experiments import ExperimentOptions, run_scenario
 from gapless.cli.rendering import (
+    config_options,
     console,
-    found_mutant,
     json_option,
-    knob_options,
     make_table,
     mutant_option,
     print_json,
     progress_bar,
     read_config,
+    resolve_mutant,
 )
 
 if TYPE_CHECKING:
-    from gapless.sim.runner import Outcome, Sweep
+    from gapless.sim.runner import SeedResult, SweepResult
 
-MOST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 """The largest seed that is taken."""
 _SHOWN_FAILURES = 10
-_FEWEST_OF_SEED, _MOST_OF_SEED = 2, 26
-_OF_SEEDS = {
+_MIN_MEMBERS, _MAX_MEMBERS = 2, 26
+_SEED_OPTIONS = {
     "seeds": "--seeds",
     "first": "--first",
     "membership": "--membership",
@@ -43,7 +43,7 @@ _OF_SEEDS = {
 
 
 @click.command()
-@click.argument("seed", type=click.IntRange(0, MOST_SEED), required=False)
+@click.argument("seed", type=click.IntRange(0, MAX_SEED), required=False)
 @click.option(
     "--seeds",
     type=click.IntRange(1, 10_000_000),
@@ -53,7 +53,7 @@ _OF_SEEDS = {
 )
 @click.option(
     "--first",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(0, MAX_SEED),
     default=0,
     show_default=True,
     help="The first of the N seeds.",
@@ -102,7 +102,7 @@ _OF_SEEDS = {
     help="Write a trace of every seed to DIR.",
 )
 @mutant_option
-@knob_options
+@config_options
 @json_option
 @click.pass_context
 def sim(  # noqa: PLR0917 - one parameter per option
@@ -138,9 +138,15 @@ def sim(  # noqa: PLR0917 - one parameter per option
     Either exits with 1 if something is lost or somebody is stuck.
     """
     if scenario is not None:
-        _refuse_with_scenario(context)
-        wish = Wish(
-            members, messages, joins, plot, 1 if seed is None else seed, workers or cores(), as_json
+        _reject_seed_options(context)
+        wish = ExperimentOptions(
+            members,
+            messages,
+            joins,
+            plot,
+            1 if seed is None else seed,
+            workers or available_cores(),
+            as_json,
         )
         return run_scenario(scenario, wish)
     if joins is not None or plot is not None:
@@ -157,7 +163,7 @@ def sim(  # noqa: PLR0917 - one parameter per option
     }
     if config_file is not None or properties is not None:
         group["config"] = config
-    bug = found_mutant(mutant)
+    bug = resolve_mutant(mutant)
     if seed is not None:
         return _one(seed, group, bug, trace, as_json)
     if bug:
@@ -165,12 +171,12 @@ def sim(  # noqa: PLR0917 - one parameter per option
             "--mutant goes with a SEED; gapless sweep --preset hunt takes it for many"
         )
     assert seeds is not None
-    return _many(range(first, first + seeds), workers or cores(), group, trace, as_json)
+    return _many(range(first, first + seeds), workers or available_cores(), group, trace, as_json)
 
 
-def _refuse_with_scenario(context: click.Context) -> None:
+def _reject_seed_options(context: click.Context) -> None:
     """Refuse options that only mean something where groups are drawn from seeds."""
-    for name, option in _OF_SEEDS.items():
+    for name, option in _SEED_OPTIONS.items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(
                 f"{option} does not go with --scenario, which brings its own groups"
@@ -181,16 +187,16 @@ def _count(members: str | None) -> int | None:
     """Return how many members the groups of all seeds have."""
     if members is None:
         return None
-    fits = members.isascii() and members.isdigit() and len(members) <= len(str(_MOST_OF_SEED))
-    if not fits or not _FEWEST_OF_SEED <= int(members) <= _MOST_OF_SEED:
+    fits = members.isascii() and members.isdigit() and len(members) <= len(str(_MAX_MEMBERS))
+    if not fits or not _MIN_MEMBERS <= int(members) <= _MAX_MEMBERS:
         raise click.UsageError(
-            f"--members: {members[:80]!r} is not a number from {_FEWEST_OF_SEED} to {_MOST_OF_SEED}; "
+            f"--members: {members[:80]!r} is not a number from {_MIN_MEMBERS} to {_MAX_MEMBERS}; "
             "a list of numbers belongs to --scenario scale"
         )
     return int(members)
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -203,9 +209,9 @@ def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json
         if trace is None:
             outcome = simulate(seed, **group)
         else:
-            from gapless.sim.world.trace_files import prepare, write_set
+            from gapless.sim.world.trace_files import prepare_folder, write_set
 
-            prepare(trace)
+            prepare_folder(trace)
             (outcome,) = write_set(str(trace), partial(simulate, trace=True, **group), [seed])
     if as_json:
         print_json(_outcome_dict(outcome))
@@ -237,7 +243,7 @@ def _many(
     return 1 if result.failed or (thorough and result.never_seen) else 0
 
 
-def _outcome_dict(outcome: Outcome) -> dict[str, Any]:
+def _outcome_dict(outcome: SeedResult) -> dict[str, Any]:
     return {
         "seed": outcome.seed,
         "digest": outcome.digest,
@@ -253,7 +259,7 @@ def _outcome_dict(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _sweep_dict(result: Sweep, workers: int) -> dict[str, Any]:
+def _sweep_dict(result: SweepResult, workers: int) -> dict[str, Any]:
     return {
         "seeds": result.seeds,
         "events": result.events,
@@ -279,7 +285,7 @@ def _flat(value: object) -> object:
     return value
 
 
-def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> None:
+def _print_sweep(report: dict[str, Any], result: SweepResult, *, membership: bool) -> None:
     screen = console()
     tables = ("faults", "must_happen")
     rows = [(key, _flat(value)) for key, value in report.items() if key not in tables]
@@ -292,7 +298,7 @@ def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> 
     _print_violations(result.failed, membership=membership)
 
 
-def _print_violations(failed: list[Outcome], *, membership: bool, bug: str = "") -> None:
+def _print_violations(failed: list[SeedResult], *, membership: bool, bug: str = "") -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.bench import changed_knobs
+from gapless.cli.bench import changed_settings
 from gapless.cli.group_options import seconds as duration
 from gapless.cli.rendering import (
+    config_options,
     console,
     json_option,
-    knob_options,
     make_table,
     print_json,
     progress_bar,
 )
 
 if TYPE_CHECKING:
-    from gapless_lab.soak import Plan, Report
+    from gapless_lab.soak import SoakPlan, SoakReport
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """So many violations are printed."""
 
 
@@ -94,7 +94,7 @@ MOST_SHOWN = 20
     metavar="DIR",
     help="Keep the traces in this empty folder.",
 )
-@knob_options
+@config_options
 @json_option
 def soak(
     *,
@@ -120,9 +120,9 @@ def soak(
     checked by the invariants of the simulator, as far as rows show them. The exit code is 1 if one
     is broken, if the group does not come to rest, or if the memory of a process grows.
     """
-    from gapless_lab.soak import Plan, soak as run
+    from gapless_lab.soak import SoakPlan, soak as run
 
-    plan = Plan(
+    plan = SoakPlan(
         members=members,
         seconds=seconds,
         rate=rate,
@@ -133,7 +133,7 @@ def soak(
         stops=stops,
         seed=seed,
         transport=transport,
-        knobs=changed_knobs(profile, config_file, properties),
+        settings=changed_settings(profile, config_file, properties),
     )
     with progress_bar("soak", round(seconds), quiet=as_json or not sys.stderr.isatty()) as progress:
         report = run(plan, folder, progress=lambda done_s: progress(round(done_s)))
@@ -144,7 +144,7 @@ def soak(
     return 0 if report.is_sound else 1
 
 
-def _show(plan: Plan, report: Report) -> None:
+def _show(plan: SoakPlan, report: SoakReport) -> None:
     screen = console()
     faults = ", ".join(f"{name} {count:,}" for name, count in report.struck.items()) or "none"
     found = (
@@ -168,5 +168,5 @@ def _show(plan: Plan, report: Report) -> None:
         for name, seen in sorted(report.memory.items())
     ]
     screen.print(make_table("Memory, MB", ("process", "first", "middle", "last"), rows))
-    for violation in report.violations[:MOST_SHOWN]:
+    for violation in report.violations[:MAX_SHOWN]:
         screen.print(str(violation), style="red", markup=False)

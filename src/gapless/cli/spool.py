@@ -13,11 +13,11 @@ from gapless.cli.rendering import console, json_option, make_table, print_json, 
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gapless.spool import SpoolView
-    from gapless.spool.fsck import Report
+    from gapless.spool import SpoolReader
+    from gapless.spool.fsck import FsckReport
 
 path_argument = click.argument("path", type=click.Path(path_type=Path))
-MOST_LINES = 50
+MAX_LINES = 50
 
 
 @click.group()
@@ -33,10 +33,10 @@ def spool() -> None:
 @json_option
 def ls(path: Path, as_json: bool) -> int:
     """List the segments, streams and readers of a spool."""
-    from gapless.spool import SpoolView
+    from gapless.spool import SpoolReader
     from gapless.spool.lock import describe_holder, is_locked
 
-    view = SpoolView(path)
+    view = SpoolReader(path)
     writer = describe_holder(path) if is_locked(path) else ""
     told = {
         "path": str(path),
@@ -47,7 +47,7 @@ def ls(path: Path, as_json: bool) -> int:
         "bytes": sum(index.end for index in view.segments()),
         "segments": _segments(view),
         "streams": _streams(view),
-        "readers": _readers(view),
+        "readers": _consumers(view),
     }
     if as_json:
         print_json(told)
@@ -59,8 +59,8 @@ def ls(path: Path, as_json: bool) -> int:
     for title in ("segments", "streams", "readers"):
         rows: Any = told[title]
         if rows:
-            shown = rows if len(rows) <= MOST_LINES else rows[-MOST_LINES:]
-            more = f" (the last {MOST_LINES} of {len(rows)})" if len(rows) > MOST_LINES else ""
+            shown = rows if len(rows) <= MAX_LINES else rows[-MAX_LINES:]
+            more = f" (the last {MAX_LINES} of {len(rows)})" if len(rows) > MAX_LINES else ""
             columns = [name.replace("_", " ") for name in shown[0]]
             out.print(
                 make_table(f"{title.capitalize()}{more}", columns, (row.values() for row in shown))
@@ -70,28 +70,28 @@ def ls(path: Path, as_json: bool) -> int:
     return 0
 
 
-def _segments(view: SpoolView) -> list[dict[str, object]]:
+def _segments(view: SpoolReader) -> list[dict[str, object]]:
     return [
         {
             "number": index.number,
             "bytes": index.end,
             "streams": len(index.streams),
             "messages": sum(stream.rows for stream in index.streams.values()),
-            "begun": _when(index.created_ns),
-            "newest": _when(index.collected_ns),
+            "begun": _format_time(index.created_ns),
+            "newest": _format_time(index.collected_ns),
         }
         for index in view.segments()
     ]
 
 
-def _streams(view: SpoolView) -> list[dict[str, object]]:
-    from gapless.spool.index import REPEATED
+def _streams(view: SpoolReader) -> list[dict[str, object]]:
+    from gapless.spool.index import HOLE_REPEATED
 
     low, high, names, dropped = view.low(), view.high(), view.names(), view.dropped()
     rows = view.rows(low, high)
     holes: dict[str, int] = {}
     for hole in view.lost():
-        if hole.reason != REPEATED:
+        if hole.reason != HOLE_REPEATED:
             holes[hole.stream] = holes.get(hole.stream, 0) + hole.last - hole.first + 1
     return [
         {
@@ -107,19 +107,19 @@ def _streams(view: SpoolView) -> list[dict[str, object]]:
     ]
 
 
-def _readers(view: SpoolView) -> list[dict[str, object]]:
+def _consumers(view: SpoolReader) -> list[dict[str, object]]:
     high = view.high()
     return [
         {
             "reader": each.name,
             "lag": sum(view.rows(each.digest, high).values()),
-            "said": _when(each.when_ns),
+            "said": _format_time(each.when_ns),
         }
-        for each in view.readers()
+        for each in view.consumers()
     ]
 
 
-def _when(when_ns: int) -> str:
+def _format_time(when_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(when_ns / 1e9)) if when_ns else ""
 
 
@@ -160,7 +160,7 @@ def _total_bytes(path: Path) -> int | None:
     return sum(each.stat().st_size for each in (path / "segments").glob("*.run")) or None
 
 
-def _show(path: Path, report: Report, *, as_json: bool, repaired: bool) -> None:
+def _show(path: Path, report: FsckReport, *, as_json: bool, repaired: bool) -> None:
     from gapless.spool.fsck import as_json as plain
 
     if as_json:
@@ -189,11 +189,9 @@ def _show(path: Path, report: Report, *, as_json: bool, repaired: bool) -> None:
         for each in report.problems
     ]
     title = "Was damaged, and is repaired" if repaired else "Damaged"
-    out.print(
-        make_table(title, ("file", "offset", "what", "stream", "messages"), rows[:MOST_LINES])
-    )
-    if len(rows) > MOST_LINES:
-        out.print(f"… and {len(rows) - MOST_LINES} more; --json lists them all")
+    out.print(make_table(title, ("file", "offset", "what", "stream", "messages"), rows[:MAX_LINES]))
+    if len(rows) > MAX_LINES:
+        out.print(f"… and {len(rows) - MAX_LINES} more; --json lists them all")
     if not repaired:
         out.print(f"Stop the collector and run: gapless spool repair {path}")
 
@@ -238,14 +236,14 @@ def export(
 
     One row for each message: group, origin, name, number, mode, view, times, headers and payload.
     """
-    from gapless.spool import SpoolView
+    from gapless.spool import SpoolReader
     from gapless.spool.export import JSON_LINES, PARQUET, count_rows, export as write
     from gapless.spool.lock import is_locked
 
     if as_json and output is None:
         raise click.UsageError("--json tells what was written to a file: name one with -o")
     guessed = PARQUET if output is not None and output.suffix == ".parquet" else JSON_LINES
-    view = SpoolView(path, whole=not is_locked(path))
+    view = SpoolReader(path, all_commits=not is_locked(path))
     begin, until = _digest(start, "--from"), _digest(end, "--to")
     total = count_rows(view, begin, until)
     with progress_bar("exporting", total, quiet=as_json or output is None) as done:
@@ -267,7 +265,7 @@ def export(
 
 
 def _digest(text: str | None, option: str) -> dict[str, int] | None:
-    from gapless.spool.consumer_registry import check_digest
+    from gapless.spool.consumer_registry import validate_digest
 
     if text is None:
         return None
@@ -287,7 +285,7 @@ def _digest(text: str | None, option: str) -> dict[str, int] | None:
         raise ConfigError(
             f'{option}: expected a digest such as {{"a1.5": 100}}, got {type(told).__name__}'
         )
-    return check_digest(told)
+    return validate_digest(told)
 
 
 @spool.command("forget")
@@ -296,11 +294,11 @@ def _digest(text: str | None, option: str) -> dict[str, int] | None:
 @json_option
 def forget(path: Path, reader: str, as_json: bool) -> int:
     """Take READER off the list, so that the spool keeps nothing for it. The exit code is 1 if it was not there."""
-    from gapless.spool import SpoolView
+    from gapless.spool import SpoolReader
 
-    view = SpoolView(path)
-    known = [each.name for each in view.readers()]
-    gone = view.forget(reader)
+    view = SpoolReader(path)
+    known = [each.name for each in view.consumers()]
+    gone = view.unregister(reader)
     if as_json:
         print_json({"path": str(path), "reader": reader, "forgotten": gone})
     elif gone:

@@ -16,24 +16,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from gapless import __version__
-from gapless.cli.pipeline import ended_by
+from gapless.cli.pipeline import graceful_interrupt
 from gapless.cli.rendering import (
     console,
-    found_mutant,
     json_option,
     make_table,
     mutant_option,
     print_json,
+    resolve_mutant,
 )
-from gapless.cli.sim import MOST_SEED, cores
+from gapless.cli.sim import MAX_SEED, available_cores
 from gapless.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark_gapless.sweep.cell import Cell
-    from pyspark_gapless.sweep.runner import Done, Plan, Progress as Stand
-    from pyspark_gapless.sweep.summary import CellSummary, HuntSummary, Summary
+    from pyspark_gapless.sweep.cell import SweepCell
+    from pyspark_gapless.sweep.runner import SweepOutcome, SweepPlan, SweepProgress as Stand
+    from pyspark_gapless.sweep.summary import CellSummary, HuntSummary, SweepSummary
 
     Figure = Callable[[CellSummary], str]
 
@@ -41,7 +41,7 @@ SHOWN_FAILURES = 10
 """So many failures are printed; --json and the table of results have more."""
 GRID_SEEDS, HUNT_SEEDS = 10, 300
 """Seeds for each cell if nobody says how many."""
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 ENDING = "what is under way is still kept"
 
 
@@ -62,7 +62,7 @@ ENDING = "what is under way is still kept"
 )
 @click.option(
     "--first",
-    type=click.IntRange(0, MOST_SEED),
+    type=click.IntRange(0, MAX_SEED),
     default=0,
     show_default=True,
     help="The first seed.",
@@ -120,7 +120,7 @@ def sweep(  # noqa: PLR0917 - one parameter per option
             "--workers goes with --no-spark; Spark has as many as its --master says"
         )
     from pyspark_gapless.sweep import grid_file as grid
-    from pyspark_gapless.sweep.runner import Plan, run
+    from pyspark_gapless.sweep.runner import SweepPlan, run
 
     if print_grid:
         if preset is None:
@@ -132,21 +132,25 @@ def sweep(  # noqa: PLR0917 - one parameter per option
         if grid_file is not None
         else grid.read_grid(grid.preset(preset or ""))
     )
-    cells = grid.with_mutant(cells, found_mutant(mutant))
+    cells = grid.with_mutant(cells, resolve_mutant(mutant))
     count = seeds or (
         HUNT_SEEDS if all(cell.loss_percent is None for cell in cells) else GRID_SEEDS
     )
     last = first + count
-    if last > MOST_SEED:
+    if last > MAX_SEED:
         raise click.UsageError(
-            f"--first {first} with {count} seeds goes beyond the last one, {MOST_SEED}"
+            f"--first {first} with {count} seeds goes beyond the last one, {MAX_SEED}"
         )
-    plan = Plan(
-        cells, range(first, last), output, master, (workers or cores()) if no_spark else None
+    plan = SweepPlan(
+        cells,
+        range(first, last),
+        output,
+        master,
+        (workers or available_cores()) if no_spark else None,
     )
     stop = threading.Event()
     began_s = perf_counter()
-    with ended_by(stop, ENDING), _shown(spark=not no_spark, quiet=as_json) as tell:
+    with graceful_interrupt(stop, ENDING), _shown(spark=not no_spark, quiet=as_json) as tell:
         done = run(plan, tell, stop)
     wall_s = perf_counter() - began_s
     if as_json:
@@ -154,7 +158,7 @@ def sweep(  # noqa: PLR0917 - one parameter per option
     else:
         show(plan, done, wall_s)
     if stop.is_set():
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     return 0 if done.summary.ok and not done.summary.missing else 1
 
 
@@ -186,14 +190,14 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
                     task,
                     total=stand.total,
                     completed=stand.done,
-                    speed=speed(stand),
+                    speed=progress_text(stand),
                     description=label,
                 )
 
             yield tell
 
 
-def speed(stand: Stand) -> str:
+def progress_text(stand: Stand) -> str:
     """Return how fast it goes and how long it will take; nothing before the first runs of this time are done."""
     if stand.done == stand.before:
         return ""
@@ -206,7 +210,7 @@ def speed(stand: Stand) -> str:
 # What is printed
 
 
-def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
+def as_dict(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     from pyspark_gapless.sweep.cell import code_digest
 
@@ -220,7 +224,7 @@ def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
         "spark": plan.workers is None,
         "slots": done.slots,
         "done_before": progress.before,
-        "done_by_other_code": done.others,
+        "done_by_other_code": done.other_code_runs,
         "done_now": progress.done - progress.before,
         "wall_seconds": round(wall_s, 3),
         "runs_per_second": round(progress.per_s, 2) if progress.done > progress.before else None,
@@ -228,7 +232,7 @@ def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
     }
 
 
-def show(plan: Plan, done: Done, wall_s: float) -> None:
+def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
     """Print what came of a sweep."""
     screen, summary, progress = console(), done.summary, done.progress
     if summary.cells:
@@ -244,13 +248,13 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     show_failures(summary)
     now = progress.done - progress.before
     before = f", {progress.before:,} were there" if progress.before else ""
-    speed = f" at {progress.per_s:.1f}/s" if now else ""
+    progress_text = f" at {progress.per_s:.1f}/s" if now else ""
     screen.print(
-        f"{now:,} runs{speed} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}",
+        f"{now:,} runs{progress_text} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}",
         soft_wrap=True,
     )
-    if done.others:
-        told = f"{done.others:,} of the runs were there from other code, which says nothing about this one"
+    if done.other_code_runs:
+        told = f"{done.other_code_runs:,} of the runs were there from other code, which says nothing about this one"
         screen.print(told, style="yellow")
     if summary.missing:
         screen.print(
@@ -263,9 +267,9 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     )
 
 
-def _axes(cells: Sequence[Cell]) -> list[str]:
+def _axes(cells: Sequence[SweepCell]) -> list[str]:
     """Return what cells differ in; the last is what lines of one section differ in: the profile, if it does."""
-    told = [cell.described() for cell in cells]
+    told = [cell.describe() for cell in cells]
     names = list(dict.fromkeys(name for one in told for name in one))
     differ = [name for name in names if len({one.get(name, "") for one in told}) > 1]
     if "profile" in differ or not differ:
@@ -280,7 +284,7 @@ def grid_lines(
     *outer, inner = _axes([part.cell for part in parts])
     sections: dict[str, list[CellSummary]] = {}
     for part in parts:
-        told = part.cell.described()
+        told = part.cell.describe()
         sections.setdefault(
             ", ".join(f"{name} {told[name]}" for name in outer if told.get(name)), []
         ).append(part)
@@ -288,7 +292,7 @@ def grid_lines(
     idle |= set() if any(part.sums["stalls"] for part in parts) else {"stalls"}
     chosen = {name: figure for name, figure in figures.items() if name not in idle}
     table = [
-        (part.cell.described().get(inner, ""), *(figure(part) for figure in chosen.values()))
+        (part.cell.describe().get(inner, ""), *(figure(part) for figure in chosen.values()))
         for part in parts
     ]
     widths = [max(map(len, column)) for column in zip((inner, *chosen), *table, strict=True)]
@@ -333,8 +337,8 @@ TABLES: dict[str, dict[str, Figure]] = {
         "per s": lambda part: f"{part.per_second():,.0f}",
         "p50 ms": lambda part: _ms(part.percentile_ns(50)),
         "p99 ms": lambda part: _ms(part.percentile_ns(99)),
-        "max ms": lambda part: _ms(part.mosts.get("max_ns")),
-        "window": lambda part: f"{part.mosts.get('peak_window', 0):,}",
+        "max ms": lambda part: _ms(part.maxima.get("max_ns")),
+        "window": lambda part: f"{part.maxima.get('peak_window', 0):,}",
         "stalls": lambda part: f"{part.sums['stalls']:,}",
         "failed": lambda part: f"{part.failed:,}",
     },
@@ -380,7 +384,7 @@ def show_hunts(hunts: Sequence[HuntSummary]) -> None:
             f"{hunt.kind}: {seen} of {len(hunt.must_happen)} situations that must happen were seen"
         )
         if hunt.never_seen:
-            style = "red" if hunt.thorough else "yellow"
+            style = "red" if hunt.is_thorough else "yellow"
             screen.print(
                 f"  never seen: {', '.join(hunt.never_seen)}",
                 style=style,
@@ -388,7 +392,7 @@ def show_hunts(hunts: Sequence[HuntSummary]) -> None:
                 highlight=False,
             )
         if not hunt.failed and hunt.runs:
-            share = f"{100 * hunt.bound:.2g} %"
+            share = f"{100 * hunt.failure_rate_bound:.2g} %"
             screen.print(
                 f"  no violation: at 95 % confidence a bug shows in fewer than {share} of such runs",
                 highlight=False,
@@ -403,13 +407,16 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 
-def show_failures(summary: Summary) -> None:
+def show_failures(summary: SweepSummary) -> None:
     """Print the runs that failed, with what repeats and what shrinks them."""
     screen = console()
     for failure in summary.failures[:SHOWN_FAILURES]:
         drawn = f" ({failure.profile})" if failure.profile else ""
         screen.print(
-            f"seed {failure.seed}{drawn}: {failure.what}", style="red", soft_wrap=True, markup=False
+            f"seed {failure.seed}{drawn}: {failure.description}",
+            style="red",
+            soft_wrap=True,
+            markup=False,
         )
         for name, command in (("replay", failure.replay), ("shrink", failure.shrink)):
             if command is not None:

@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.group_options import (
+    display_name,
     group_options,
-    joined,
-    read_place,
+    joined_group,
+    metrics_served,
+    parse_endpoint,
     seconds,
-    served,
-    shown,
     until_interrupted,
 )
 from gapless.cli.rendering import console, json_option, print_json
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
     from gapless.blocking import Group
     from gapless.identity import Address
-    from gapless.metrics.prometheus import Look, Sending
+    from gapless.metrics.prometheus import MemberSnapshot, StreamSnapshot
 
-ASK_S = 2.0
+REQUEST_TIMEOUT_S = 2.0
 """A member that has not answered after this time is shown as silent."""
-SLOW_S = 1.0
+SLOW_AFTER_S = 1.0
 """Who holds a window for so long is named."""
-UNREAD = 0.9
+UNREAD_THRESHOLD = 0.9
 """Who has left so much of what it may leave unread is named."""
-MOST_ASKED = 16
+MAX_CONCURRENT_REQUESTS = 16
 """So many members are asked at the same time."""
 
 
@@ -72,47 +72,50 @@ def top(
     It joins the group to ask every member how it stands, and reads nothing itself. With --json one
     object for every look, with everything that members answer. Ctrl-C ends.
     """
-    place = None if serve is None else read_place(serve)
+    place = None if serve is None else parse_endpoint(serve)
     with (
         until_interrupted(),
-        joined(group, options, quiet=True, listen=False) as member,
-        served(lambda: filter(None, observe(member).looks.values()), place),
+        joined_group(group, options, quiet=True, listen=False) as member,
+        metrics_served(lambda: filter(None, observe_group(member).snapshots.values()), place),
     ):
-        before = observe(member)
+        before = observe_group(member)
         if as_json or once:
             while True:
                 threading.Event().wait(interval_s)
-                now = observe(member)
+                now = observe_group(member)
                 print_json(now.as_dict(before)) if as_json else console().print(
-                    picture(now, before)
+                    render_screen(now, before)
                 )
                 before = now
                 if once:
                     return
         with Live(
-            picture(before, None), console=Console(), screen=True, auto_refresh=False
+            render_screen(before, None), console=Console(), screen=True, auto_refresh=False
         ) as live:
             while True:
                 threading.Event().wait(interval_s)
-                now = observe(member)
-                live.update(picture(now, before), refresh=True)
+                now = observe_group(member)
+                live.update(render_screen(now, before), refresh=True)
                 before = now
 
 
 @dataclass(frozen=True)
-class Sight:
+class GroupObservation:
     """What every member has answered; None for one that has not."""
 
     group: str
     at_s: float
     view: int
     me: str
-    looks: dict[Address, Look | None]
+    snapshots: dict[Address, MemberSnapshot | None]
 
-    def rates(self, before: Sight | None, member: Address) -> dict[str, float]:
+    def rates(self, before: GroupObservation | None, member: Address) -> dict[str, float]:
         """Return what has grown in a second, since the sight before."""
         names = ("sent", "delivered", "repairs", "naks", "duplicates")
-        now, former = self.looks.get(member), None if before is None else before.looks.get(member)
+        now, former = (
+            self.snapshots.get(member),
+            None if before is None else before.snapshots.get(member),
+        )
         if now is None or former is None or before is None or now.me != former.me:
             return dict.fromkeys(names, 0.0)
         passed_s = max(1e-9, self.at_s - before.at_s)
@@ -121,7 +124,7 @@ class Sight:
         )
         return {name: round(value / passed_s, 1) for name, value in zip(names, grown, strict=True)}
 
-    def as_dict(self, before: Sight | None) -> dict[str, Any]:
+    def as_dict(self, before: GroupObservation | None) -> dict[str, Any]:
         """Return it for a program."""
         rows = [
             {
@@ -129,18 +132,18 @@ class Sight:
                 "rates": self.rates(before, member),
                 "look": None if one is None else one.as_dict(),
             }
-            for member, one in self.looks.items()
+            for member, one in self.snapshots.items()
         ]
         return {
             "group": self.group,
             "view": self.view,
             "me": self.me,
-            "slow": slow(self),
+            "slow": slow_members(self),
             "members": rows,
         }
 
 
-def totals(one: Look) -> tuple[int, ...]:
+def totals(one: MemberSnapshot) -> tuple[int, ...]:
     """Return what only grows: messages sent and delivered, repairs sent, seqnos asked for, duplicates."""
     counters = one.counters
     return (
@@ -152,39 +155,44 @@ def totals(one: Look) -> tuple[int, ...]:
     )
 
 
-def observe(group: Group) -> Sight:
+def observe_group(group: Group) -> GroupObservation:
     """Ask every member how it stands, all at the same time."""
     view = group.view
     members = () if view is None else view.members
 
-    def ask(member: Address) -> Look | None:
+    def ask(member: Address) -> MemberSnapshot | None:
         try:
-            return group.look(member, timeout=ASK_S)
+            return group.look(member, timeout=REQUEST_TIMEOUT_S)
         except GaplessError:
             return None
 
-    with ThreadPoolExecutor(MOST_ASKED, "gapless top") as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, "gapless top") as pool:
         found = dict(zip(members, pool.map(ask, members), strict=True))
     number = 0 if view is None else view.id.number
-    return Sight(group.group, time.monotonic(), number, str(group.me), found)
+    return GroupObservation(group.group, time.monotonic(), number, str(group.me), found)
 
 
-def slow(sight: Sight) -> list[dict[str, Any]]:
+def slow_members(sight: GroupObservation) -> list[dict[str, Any]]:
     """Return who is slow, and why that is known: silent, not reading, or holding a window."""
     found: list[dict[str, Any]] = []
-    for member, one in sight.looks.items():
+    for member, one in sight.snapshots.items():
         if one is None:
-            found.append({"member": str(member), "reason": f"has not answered within {ASK_S:g} s"})
-        elif one.gauges["unread"] >= UNREAD * one.gauges["most_unread"]:
+            found.append(
+                {
+                    "member": str(member),
+                    "reason": f"has not answered within {REQUEST_TIMEOUT_S:g} s",
+                }
+            )
+        elif one.gauges["unread"] >= UNREAD_THRESHOLD * one.gauges["most_unread"]:
             found.append(
                 {
                     "member": one.me,
                     "reason": f"does not read: {one.gauges['unread']:,} messages wait for it",
                 }
             )
-    for one in filter(None, sight.looks.values()):
+    for one in filter(None, sight.snapshots.values()):
         for stream in one.sending:
-            if stream.unmoved_ns is not None and stream.unmoved_ns >= SLOW_S * 1e9:
+            if stream.unmoved_ns is not None and stream.unmoved_ns >= SLOW_AFTER_S * 1e9:
                 unmoved_s = stream.unmoved_ns / 1e9
                 found += [
                     {
@@ -199,18 +207,18 @@ def slow(sight: Sight) -> list[dict[str, Any]]:
 # For people
 
 
-def picture(sight: Sight, before: Sight | None) -> RenderableType:
+def render_screen(sight: GroupObservation, before: GroupObservation | None) -> RenderableType:
     """Return a screen."""
     called = {
-        str(member): shown(member, "" if one is None else one.name)
-        for member, one in sight.looks.items()
+        str(member): display_name(member, "" if one is None else one.name)
+        for member, one in sight.snapshots.items()
     }
     head = Text.assemble(
         (sight.group, "bold"),
-        f"  view {sight.view}, {len(sight.looks)} members, {time.strftime('%H:%M:%S')}; * is this command",
+        f"  view {sight.view}, {len(sight.snapshots)} members, {time.strftime('%H:%M:%S')}; * is this command",
     )
     parts: list[RenderableType] = [head, _members(sight, before, called)]
-    troubles = slow(sight)
+    troubles = slow_members(sight)
     for trouble in troubles:
         reason = trouble["reason"]
         for address, name in called.items():
@@ -221,8 +229,10 @@ def picture(sight: Sight, before: Sight | None) -> RenderableType:
     return Stack(*parts)
 
 
-def _members(sight: Sight, before: Sight | None, called: dict[str, str]) -> Table:
-    rows = [_row(sight, before, member, called) for member in sight.looks]
+def _members(
+    sight: GroupObservation, before: GroupObservation | None, called: dict[str, str]
+) -> Table:
+    rows = [_row(sight, before, member, called) for member in sight.snapshots]
     table = Table(header_style="bold underline", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for at, column in enumerate(_COLUMNS):
         widest = max([len(column), *(len(row[at]) for row in rows)])
@@ -256,9 +266,12 @@ SILENT = "does not answer"
 
 
 def _row(
-    sight: Sight, before: Sight | None, member: Address, called: dict[str, str]
+    sight: GroupObservation,
+    before: GroupObservation | None,
+    member: Address,
+    called: dict[str, str],
 ) -> list[str | Text]:
-    one = sight.looks[member]
+    one = sight.snapshots[member]
     name = called[str(member)] + ("*" if str(member) == sight.me else "")
     if one is None:
         return [name, *[""] * (len(_COLUMNS) - 2), SILENT]
@@ -279,7 +292,7 @@ def _row(
     ]
 
 
-def window_bar(stream: Sending, capacity: int) -> Text:
+def window_bar(stream: StreamSnapshot, capacity: int) -> Text:
     """Return how full a window is, in messages or in bytes, as a bar of five and a share."""
     share = max(
         (stream.high - stream.low) / max(1, capacity),

@@ -24,16 +24,16 @@ from gapless.cli.rendering import console, json_option, make_table, print_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark_gapless.verify import Verdict
+    from pyspark_gapless.verify import TraceVerdict
 
-PATIENCE_S = 2.0
+PROGRESS_AFTER_S = 2.0
 """Whoever waits longer than this is told what for."""
 SMALL_BYTES = 50_000_000
 """A trace on this machine that is smaller is verified by a JVM that starts quickly, rather than one that gets fast."""
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SHOWN = 8
+FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+MAX_SHOWN = 8
 """So many violations are shown on a terminal with the rows around them."""
-NOT_JUDGED = 2
+EXIT_NOT_JUDGED = 2
 """The exit code if no check could be made."""
 COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
 
@@ -53,18 +53,18 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
     has left is put in order first. Exits with 1 if an invariant is violated; docs/verify.md says
     what each check sees, and what it cannot see.
     """
-    from pyspark_gapless.runtime.spark_install import look
+    from pyspark_gapless.runtime.spark_install import find_installation
 
-    look()
+    find_installation()
     from pyspark_gapless.session import session
     from pyspark_gapless.trace import Trace
-    from pyspark_gapless.verify.runner import known, verify as run
+    from pyspark_gapless.verify.runner import resolve_check_ids, verify as run
 
-    ids = known(only.split(",")) if only else []
+    ids = resolve_check_ids(only.split(",")) if only else []
     Trace.seal(path)
-    with _told(quiet=as_json) as tell:
+    with _progress_shown(quiet=as_json) as tell:
         tell("start Spark", 0)
-        spark = session("gapless verify", master=master, settings=_settings(path, master))
+        spark = session("gapless verify", master=master, settings=_spark_settings(path, master))
         try:
             tell("read", 0)
             verdict = run(Trace.read(spark, path), only=ids, progress=tell)
@@ -74,18 +74,18 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
         print_json(verdict.as_dict())
     else:
         show(verdict)
-    if not verdict.is_judged:
-        return NOT_JUDGED
+    if not verdict.has_checks:
+        return EXIT_NOT_JUDGED
     return 0 if verdict.ok else 1
 
 
-def _settings(path: str, master: str | None) -> dict[str, str]:
+def _spark_settings(path: str, master: str | None) -> dict[str, str]:
     """Return how a Spark of this process alone is set up for a trace of this size."""
     if not (master or "local").startswith("local") or "://" in path:
         return {}
     size_bytes = sum(file.stat().st_size for file in Path(path).rglob("*.parquet"))
     if size_bytes < SMALL_BYTES:
-        return {"spark.driver.extraJavaOptions": QUICK}
+        return {"spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS}
     return {
         "spark.driver.memory": "4g",
         "spark.sql.shuffle.partitions": str(max(8, size_bytes // 20_000_000)),
@@ -93,7 +93,7 @@ def _settings(path: str, master: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def _told(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+def _progress_shown(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
     """Say on standard error which check runs and how fast the one before was: a bar on a terminal, else lines."""
     if quiet:
         yield lambda _check, _rows: None
@@ -102,7 +102,7 @@ def _told(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
     with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
         screen = Console(file=file)
         if not screen.is_terminal:
-            yield Pace(lambda text, _: screen.print(text, highlight=False))
+            yield CheckProgress(lambda text, _: screen.print(text, highlight=False))
             return
         columns = (
             SpinnerColumn(),
@@ -117,7 +117,7 @@ def _told(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
             def update(text: str, done: int) -> None:
                 progress.update(task, description=text, completed=done, total=_steps())
 
-            yield Pace(update, patience_s=0.0)
+            yield CheckProgress(update, patience_s=0.0)
 
 
 def _steps() -> int:
@@ -126,12 +126,14 @@ def _steps() -> int:
     return len(CHECKS) + 3
 
 
-class Pace:
+class CheckProgress:
     """Turns what runs now into a line, with how many rows a second the one before has looked at."""
 
-    def __init__(self, write: Callable[[str, int], None], patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, write: Callable[[str, int], None], patience_s: float = PROGRESS_AFTER_S
+    ) -> None:
         self._write = write
-        self._patience_s = patience_s
+        self._progress_after_s = patience_s
         self._begin_s = self._before_s = time.monotonic()
         self._before: tuple[str, int] = ("", 0)
         self._done = 0
@@ -144,12 +146,12 @@ class Pace:
         rate = f"  ({name}: {count / took_s:,.0f} rows/s)" if count else ""
         self._before, self._before_s = (check, rows), now_s
         self._done += 1
-        if now_s - self._begin_s >= self._patience_s:
+        if now_s - self._begin_s >= self._progress_after_s:
             of = f": {rows:,} rows" if rows else ""
             self._write(f"{now_s - self._begin_s:5.1f} s  {check}{of}{rate}", self._done)
 
 
-def show(verdict: Verdict) -> None:
+def show(verdict: TraceVerdict) -> None:
     """Print the verdict for a person."""
     out = console()
     rows = [
@@ -164,19 +166,19 @@ def show(verdict: Verdict) -> None:
         for one in verdict.checks
     ]
     of = f"{verdict.seeds:,} simulated groups" if verdict.simulated else "a real run"
-    title = f"{verdict.events:,} events of {verdict.lives:,} lives, {of}"
+    title = f"{verdict.events:,} events of {verdict.incarnations:,} lives, {of}"
     out.print(make_table(title, ("id", "invariant", "rows", "violations", "state", "note"), rows))
     for life in verdict.incomplete:
         what = life["why"] or f"{life['missing_rows']:,} rows of this life are missing"
         out.print(f"{life['life']}: {what}", style="yellow", markup=False)
-    for violation in verdict.violations[:SHOWN]:
+    for violation in verdict.violations[:MAX_SHOWN]:
         _show_violation(out, violation)
-    if len(verdict.violations) > SHOWN:
-        out.print(f"… and {len(verdict.violations) - SHOWN} more; --json has them")
-    if not verdict.is_judged:
+    if len(verdict.violations) > MAX_SHOWN:
+        out.print(f"… and {len(verdict.violations) - MAX_SHOWN} more; --json has them")
+    if not verdict.has_checks:
         out.print("[bold yellow]no check could be made: this trace shows nothing, good or bad[/]")
         return
-    what = "no violation" if verdict.ok else f"{verdict.count:,} violations"
+    what = "no violation" if verdict.ok else f"{verdict.violation_count:,} violations"
     color = "red" if not verdict.ok else "yellow" if verdict.incomplete else "green"
     out.print(f"[bold {color}]{what}[/] in {verdict.seconds:.1f} s")
 

@@ -6,23 +6,23 @@ docs/discovery.md has the sources.
 
 from gapless.discovery.composite import Discovery
 from gapless.discovery.directory import Directory
-from gapless.discovery.multicast import Multicast, Pair, default_group
+from gapless.discovery.multicast import Multicast, MulticastSockets, default_group
 from gapless.discovery.seeds import Dns, Seeds
 from gapless.discovery.shared_file import SharedFile
-from gapless.discovery.source import Problem, Problems, Source
+from gapless.discovery.source import DiscoveryProblem, DiscoveryProblems, DiscoverySource
 from gapless.discovery.uri import parse_sources
 
 __all__ = [
     "Directory",
     "Discovery",
+    "DiscoveryProblem",
+    "DiscoveryProblems",
+    "DiscoverySource",
     "Dns",
     "Multicast",
-    "Pair",
-    "Problem",
-    "Problems",
+    "MulticastSockets",
     "Seeds",
     "SharedFile",
-    "Source",
     "default_group",
     "parse_sources",
 ]

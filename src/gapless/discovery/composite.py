@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from gapless.discovery.multicast import Multicast
-from gapless.discovery.source import Problem, Problems
+from gapless.discovery.source import DiscoveryProblem, DiscoveryProblems
 from gapless.discovery.uri import parse_sources
 from gapless.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from gapless.locator import Locator
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from gapless.discovery.source import Source
-    from gapless.identity import Place
+    from gapless.discovery.source import DiscoverySource
+    from gapless.identity import RosterEntry
 
 _T = TypeVar("_T")
 
-MOST_MET = 1024
+MAX_REMEMBERED = 1024
 """How many places of members that were once met are remembered; the ones met longest ago go first."""
 
 
@@ -37,15 +37,15 @@ class Discovery:
     call it. One thread calls them.
     """
 
-    def __init__(self, sources: Iterable[Source] = ()) -> None:
+    def __init__(self, sources: Iterable[DiscoverySource] = ()) -> None:
         self.sources = tuple(sources)
         names = [source.name for source in self.sources]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"{', '.join(twice)} is there more than once; leave the others out")
         self._own: Locator | None = None
-        self._met: dict[Locator, None] = {}
-        self._failures = {source.name: Problems() for source in self.sources}
+        self._remembered: dict[Locator, None] = {}
+        self._failures = {source.name: DiscoveryProblems() for source in self.sources}
 
     @classmethod
     def parse(cls, text: str, *, group: str) -> Self:
@@ -57,7 +57,7 @@ class Discovery:
         """The multicast groups among the sources, for the transport to open."""
         return tuple(source for source in self.sources if isinstance(source, Multicast))
 
-    def announce(self, place: Place) -> None:
+    def announce(self, place: RosterEntry) -> None:
         """Let others find this member, wherever a source can tell them."""
         try:
             self._own = Locator.decode(place.locator)
@@ -66,27 +66,27 @@ class Discovery:
                 f"a place that is announced needs a locator that others reach: {error}"
             ) from error
         for source in self.sources:
-            self._guard(source, None, source.announce, place)
+            self._call_guarded(source, None, source.announce, place)
 
     def withdraw(self) -> None:
         """Take back what was announced."""
         for source in self.sources:
-            self._guard(source, None, source.withdraw)
+            self._call_guarded(source, None, source.withdraw)
 
-    def meet(self, locator: Locator) -> None:
+    def remember(self, locator: Locator) -> None:
         """Remember where a member was: after a partition it may be there, though no source knows."""
-        self._met.pop(locator, None)
-        self._met[locator] = None
-        if len(self._met) > MOST_MET:
-            del self._met[next(iter(self._met))]
+        self._remembered.pop(locator, None)
+        self._remembered[locator] = None
+        if len(self._remembered) > MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
 
     def locate(self, now_ns: int) -> list[Locator]:
         """Return every place where a member could be, as far as is known now: no repeats, not the own one."""
         found: dict[Locator, None] = {}
         for source in self.sources:
             nothing: list[Locator] = []
-            found.update(dict.fromkeys(self._guard(source, nothing, source.locate, now_ns)))
-        found.update(self._met)
+            found.update(dict.fromkeys(self._call_guarded(source, nothing, source.locate, now_ns)))
+        found.update(self._remembered)
         if self._own is not None:
             found.pop(self._own, None)
         return list(found)
@@ -95,12 +95,12 @@ class Discovery:
         """Wait until every source has looked once more, or ``timeout_s`` are over; tell whether all have."""
         deadline_s = time.monotonic() + timeout_s
         waited = [
-            self._guard(source, False, source.wait, max(0.0, deadline_s - time.monotonic()))
+            self._call_guarded(source, False, source.wait, max(0.0, deadline_s - time.monotonic()))
             for source in self.sources
         ]
         return all(waited)
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[DiscoveryProblem]:
         """Return what has gone wrong so far, by source and reason."""
         return [
             problem
@@ -112,7 +112,7 @@ class Discovery:
     def close(self) -> None:
         """Withdraw and let go of everything."""
         for source in self.sources:
-            self._guard(source, None, source.close)
+            self._call_guarded(source, None, source.close)
 
     def __enter__(self) -> Self:
         return self
@@ -120,8 +120,8 @@ class Discovery:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _guard(
-        self, source: Source, otherwise: _T, call: Callable[..., _T], *arguments: object
+    def _call_guarded(
+        self, source: DiscoverySource, otherwise: _T, call: Callable[..., _T], *arguments: object
     ) -> _T:
         try:
             return call(*arguments)

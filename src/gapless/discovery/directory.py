@@ -22,22 +22,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.discovery.entry_file import (
-    MOST_ENTRY_BYTES,
+    MAX_ENTRY_BYTES,
     TEMPORARY,
-    Entry,
-    GarbageError,
+    DiscoveryEntry,
+    InvalidEntryError,
     parse_json,
     read_file,
     replace_file,
 )
-from gapless.discovery.source import Slow
+from gapless.discovery.source import BackgroundSource
 from gapless.errors import ConfigError
 from gapless.identity import group_id
 from gapless.locator import Locator
 from gapless.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from gapless.identity import Place
+    from gapless.identity import RosterEntry
 
 REFRESH_NS = parse_duration("2s")
 """Time after which a member writes its entry again and reads the others'."""
@@ -48,7 +48,7 @@ STALE_NS = parse_duration("20s")
 _ENDING = ".member.json"
 
 
-class Shared(Slow):
+class SharedPathSource(BackgroundSource):
     """What a shared directory and a shared file have in common: a path, a group, how often, how old."""
 
     def __init__(
@@ -67,14 +67,14 @@ class Shared(Slow):
         super().__init__(f"{scheme}://{self._path}", refresh_ns)
         self._group = group
         self._stale_ns = stale_ns
-        self._written: Place | None = None
+        self._written: RosterEntry | None = None
 
-    def _is_old(self, written_ns: int, now_ns: int) -> bool:
+    def _is_stale(self, written_ns: int, now_ns: int) -> bool:
         # A time far ahead is no time either: such an entry would never be removed.
         return abs(now_ns - written_ns) >= self._stale_ns
 
 
-class Directory(Shared):
+class Directory(SharedPathSource):
     """``Directory("/shared/orders", group="orders")``."""
 
     def __init__(
@@ -86,10 +86,10 @@ class Directory(Shared):
         stale_ns: int = STALE_NS,
     ) -> None:
         super().__init__("dir", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
-        self._start = f"{group_id(group):016x}-"
+        self._file_prefix = f"{group_id(group):016x}-"
         self._may_remove = False
 
-    def _refresh(self, place: Place | None) -> tuple[Locator, ...] | None:
+    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...] | None:
         if self._written is not None and (
             place is None or place.address.node != self._written.address.node
         ):
@@ -102,12 +102,12 @@ class Directory(Shared):
             now_ns or time.time_ns(), None if place is None else self._file(place).name
         )
 
-    def _file(self, place: Place) -> Path:
-        return self._path / f"{self._start}{place.address.node:016x}{_ENDING}"
+    def _file(self, place: RosterEntry) -> Path:
+        return self._path / f"{self._file_prefix}{place.address.node:016x}{_ENDING}"
 
-    def _write(self, place: Place) -> int | None:
+    def _write(self, place: RosterEntry) -> int | None:
         path = self._file(place)
-        entry = Entry(self._group, place.address, Locator.decode(place.locator))
+        entry = DiscoveryEntry(self._group, place.address, Locator.decode(place.locator))
         there = self._entry_at(path)
         if there is not None and there.address.incarnation > place.address.incarnation:
             self.problems.add(
@@ -124,17 +124,17 @@ class Directory(Shared):
         self._written = place
         return now_ns
 
-    def _remove_mine(self, place: Place) -> None:
+    def _remove_mine(self, place: RosterEntry) -> None:
         path = self._file(place)
         there = self._entry_at(path)
         if there is None or there.address == place.address:
             self._remove(path)
         self._written = None
 
-    def _entry_at(self, path: Path) -> Entry | None:
+    def _entry_at(self, path: Path) -> DiscoveryEntry | None:
         try:
-            return Entry.from_json(parse_json(read_file(path, MOST_ENTRY_BYTES)[0]))
-        except (OSError, GarbageError):
+            return DiscoveryEntry.from_json(parse_json(read_file(path, MAX_ENTRY_BYTES)[0]))
+        except (OSError, InvalidEntryError):
             return None
 
     def _read(self, now_ns: int, mine: str | None) -> tuple[Locator, ...] | None:
@@ -148,10 +148,10 @@ class Directory(Shared):
             return None
         found: dict[Locator, None] = {}
         for path in paths:
-            if path.name.startswith("." + self._start) and path.name.endswith(TEMPORARY):
-                self._clear(path, now_ns)
+            if path.name.startswith("." + self._file_prefix) and path.name.endswith(TEMPORARY):
+                self._remove_if_stale(path, now_ns)
             elif (
-                path.name.startswith(self._start)
+                path.name.startswith(self._file_prefix)
                 and path.name.endswith(_ENDING)
                 and path.name != mine
             ):
@@ -162,26 +162,26 @@ class Directory(Shared):
 
     def _read_one(self, path: Path, now_ns: int) -> Locator | None:
         try:
-            data, written_ns = read_file(path, MOST_ENTRY_BYTES)
-            if self._is_old(written_ns, now_ns):
-                self._clear(path, now_ns)
+            data, written_ns = read_file(path, MAX_ENTRY_BYTES)
+            if self._is_stale(written_ns, now_ns):
+                self._remove_if_stale(path, now_ns)
                 return None
-            return Entry.from_json(parse_json(data)).locator
+            return DiscoveryEntry.from_json(parse_json(data)).locator
         except FileNotFoundError:
             return None  # its member has left since the directory was read
         except OSError as error:
             self.problems.add("read", f"cannot read {path}: {error}")
-        except GarbageError as error:
+        except InvalidEntryError as error:
             self.problems.add(
                 "garbage", f"{path} holds no entry: {error}; remove it if nobody needs it"
             )
-            self._clear(path, now_ns)
+            self._remove_if_stale(path, now_ns)
         return None
 
-    def _clear(self, path: Path, now_ns: int) -> None:
+    def _remove_if_stale(self, path: Path, now_ns: int) -> None:
         """Remove a file, if it is still stale when looked at once more."""
         try:
-            stale = self._is_old(path.lstat().st_mtime_ns, now_ns)
+            stale = self._is_stale(path.lstat().st_mtime_ns, now_ns)
         except OSError:
             return  # somebody else has removed it, or finished writing it
         if stale and self._may_remove:

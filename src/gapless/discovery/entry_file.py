@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FORM = 1
+FORMAT_VERSION = 1
 """The version of the form; to a reader of another one it is garbage."""
 
-MOST_ENTRY_BYTES = 4096
+MAX_ENTRY_BYTES = 4096
 """A file with one entry is never larger; one that is holds something else."""
 
 TEMPORARY = ".tmp"
 """How the name of a file ends while it is written; what a crashed writer left behind is known by it."""
 
 
-class GarbageError(ValueError):
+class InvalidEntryError(ValueError):
     """A file or an entry does not hold what it should."""
 
 
-class Entry(NamedTuple):
+class DiscoveryEntry(NamedTuple):
     """One life of one node of one group, and where it is reached."""
 
     group: str
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the fields as they are written."""
         return {
-            "gapless": FORM,
+            "gapless": FORMAT_VERSION,
             "group": self.group,
             "node": f"{self.address.node:x}",
             "incarnation": f"{self.address.incarnation:x}",
@@ -53,19 +53,19 @@ class Entry(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, fields: object) -> Entry:
+    def from_json(cls, fields: object) -> DiscoveryEntry:
         """Return the entry that ``fields`` hold; anything else is a GarbageError."""
-        if not isinstance(fields, dict) or fields.get("gapless") != FORM:
-            raise GarbageError(f"this is no entry of form {FORM}")
+        if not isinstance(fields, dict) or fields.get("gapless") != FORMAT_VERSION:
+            raise InvalidEntryError(f"this is no entry of form {FORMAT_VERSION}")
         group, node, incarnation, locator = (
             fields.get(key) for key in ("group", "node", "incarnation", "locator")
         )
         if not isinstance(group, str) or not isinstance(locator, str):
-            raise GarbageError("an entry needs a group and a locator, each a text")
+            raise InvalidEntryError("an entry needs a group and a locator, each a text")
         try:
             return cls(group, Address(_number(node), _number(incarnation)), Locator.parse(locator))
         except ConfigError as error:
-            raise GarbageError(str(error)) from error
+            raise InvalidEntryError(str(error)) from error
 
 
 def _number(text: object) -> int:
@@ -74,7 +74,7 @@ def _number(text: object) -> int:
         or not 1 <= len(text) <= 16
         or not set(text) <= set("0123456789abcdef")
     ):
-        raise GarbageError(
+        raise InvalidEntryError(
             f"a node and an incarnation are hexadecimal, up to {U64_MAX:x}, this is {text!r:.40}"
         )
     return int(text, 16)
@@ -85,7 +85,7 @@ def parse_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise GarbageError(f"this is not JSON: {error}") from error
+        raise InvalidEntryError(f"this is not JSON: {error}") from error
 
 
 def read_file(path: Path, limit_bytes: int) -> tuple[bytes, int]:
@@ -98,10 +98,10 @@ def read_file(path: Path, limit_bytes: int) -> tuple[bytes, int]:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - by its descriptor
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise GarbageError("this is no plain file")
+            raise InvalidEntryError("this is no plain file")
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise GarbageError(f"the file has more than {limit_bytes} bytes")
+        raise InvalidEntryError(f"the file has more than {limit_bytes} bytes")
     return data, status.st_mtime_ns
 
 

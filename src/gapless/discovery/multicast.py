@@ -17,32 +17,32 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from struct import Struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gapless.discovery.source import Problems
+from gapless.discovery.source import DiscoveryProblems
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gapless.identity import Place
+    from gapless.identity import RosterEntry
     from gapless.locator import Locator
 
 PORT = 7799
 """The port of a multicast group that names none; not one that members listen on, usually 7800 and up."""
 
-_LONGEST_NAME = 15
+_MAX_INTERFACE_NAME = 15
 _MREQN = Struct("@4s4si")
 _MREQ6 = Struct("@16sI")
 
 
-class Pair(NamedTuple):
+class MulticastSockets(NamedTuple):
     """What a transport needs of a multicast group; neither socket blocks. ``target`` is where ``send`` sends to."""
 
-    send: socket.socket
-    receive: socket.socket
+    send_socket: socket.socket
+    receive_socket: socket.socket
     target: tuple[str, int] | tuple[str, int, int, int]
 
     def close(self) -> None:
         """Close both sockets."""
-        self.send.close()
-        self.receive.close()
+        self.send_socket.close()
+        self.receive_socket.close()
 
 
 def default_group(group: str, family: Literal[4, 6] = 4) -> IPv4Address | IPv6Address:
@@ -88,7 +88,7 @@ class Multicast:
             raise ConfigError(
                 f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local network"
             )
-        if not interface.isprintable() or len(interface) > _LONGEST_NAME or " " in interface:
+        if not interface.isprintable() or len(interface) > _MAX_INTERFACE_NAME or " " in interface:
             raise ConfigError(
                 f"{interface!r} is no interface; expected a name such as eth0, or one of its addresses"
             )
@@ -101,9 +101,9 @@ class Multicast:
         self.ttl = ttl
         host = f"[{self.address}]" if self.address.version == 6 else str(self.address)
         self.name = f"multicast://{host}:{port}" + (f"?interface={interface}" if interface else "")
-        self.problems = Problems()
+        self.problems = DiscoveryProblems()
 
-    def announce(self, place: Place) -> None:
+    def announce(self, place: RosterEntry) -> None:
         """Do nothing: what a member sends to the group says where it is."""
 
     def withdraw(self) -> None:
@@ -120,7 +120,7 @@ class Multicast:
     def close(self) -> None:
         """Do nothing: the sockets belong to whoever opened them."""
 
-    def open(self, send: socket.socket | None = None) -> Pair | None:
+    def open(self, send: socket.socket | None = None) -> MulticastSockets | None:
         """Return sockets that send to the group and hear it, or None with the problem ``open`` counted.
 
         A transport may give its own socket to ``send`` with: it is made ready for it, and answers
@@ -144,7 +144,7 @@ class Multicast:
                 "open", f"cannot use {self.address} on {where}: {error}; try another interface="
             )
             return None
-        return Pair(send, receive, (str(self.address), self.port, *scope))
+        return MulticastSockets(send, receive, (str(self.address), self.port, *scope))
 
     def _new_socket(self, opened: list[socket.socket]) -> socket.socket:
         family = socket.AF_INET if self.address.version == 4 else socket.AF_INET6

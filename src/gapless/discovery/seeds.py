@@ -13,7 +13,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.discovery.source import Slow
+from gapless.discovery.source import BackgroundSource
 from gapless.errors import ConfigError
 from gapless.locator import Locator
 from gapless.units import parse_duration
@@ -21,14 +21,14 @@ from gapless.units import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gapless.identity import Place
+    from gapless.identity import RosterEntry
 
     Resolver = Callable[[str], Iterable[str]]
 
 REST_NS = parse_duration("5s")
 """Time between two look-ups of the same names."""
 
-MOST_PORTS = 1024
+MAX_PORTS = 1024
 """Ports that one range may span: each of them gets a datagram with every try to join."""
 
 _SEED = re.compile(
@@ -62,10 +62,10 @@ class Seed(NamedTuple):
             raise ConfigError(
                 f"{text.strip()!r} names no ports: expected numbers from 1 to 65535, the lower one first"
             )
-        if high - low >= MOST_PORTS:
+        if high - low >= MAX_PORTS:
             raise ConfigError(
                 f"{text.strip()!r} spans {high - low + 1} ports, and each gets a datagram at every try; name at most"
-                f" {MOST_PORTS}"
+                f" {MAX_PORTS}"
             )
         host = match["v6"] or match["host"]
         is_name = match["v6"] is None and _NUMBERS.fullmatch(host) is None
@@ -75,19 +75,19 @@ class Seed(NamedTuple):
             raise ConfigError(f"{host!r} is neither an address nor the name of a host: {expected}")
         return cls(host, range(low, high + 1), is_name)
 
-    def at(self, address: str) -> list[Locator]:
+    def locators_at(self, address: str) -> list[Locator]:
         """Return the places of this seed at one address."""
         return [Locator.of(address, port) for port in self.ports]
 
 
-def look_up(name: str) -> list[str]:
+def resolve_host(name: str) -> list[str]:
     """Return every address of a host's name, by the resolver of this machine; it may take long."""
     return [
         str(sockaddr[0]) for *_, sockaddr in socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
     ]
 
 
-class Seeds(Slow):
+class Seeds(BackgroundSource):
     """A list of hosts and ports; ``Seeds(["192.0.2.1:7800", "b.internal:7800-7803"])``."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Seeds(Slow):
         seeds: Iterable[str],
         *,
         rest_ns: int = REST_NS,
-        resolve: Resolver = look_up,
+        resolve: Resolver = resolve_host,
         name: str = "",
     ) -> None:
         self._seeds = [Seed.parse(text) for text in seeds]
@@ -109,9 +109,9 @@ class Seeds(Slow):
         self._answers: dict[str, tuple[str, ...]] = {
             seed.host: (seed.host,) for seed in self._seeds if not seed.is_name
         }
-        self._found = self._known()
+        self._found = self._locators()
 
-    def announce(self, place: Place) -> None:
+    def announce(self, place: RosterEntry) -> None:
         """Do nothing: a seed is found because others have it on their list."""
 
     def locate(self, now_ns: int) -> list[Locator]:
@@ -122,7 +122,7 @@ class Seeds(Slow):
         """Wait until every name has been looked up once more."""
         return super().wait(timeout_s) if self._has_names else True
 
-    def _refresh(self, place: Place | None) -> tuple[Locator, ...]:  # noqa: ARG002 - nothing is announced here
+    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...]:  # noqa: ARG002 - nothing is announced here
         for host in dict.fromkeys(seed.host for seed in self._seeds if seed.is_name):
             try:
                 addresses = [
@@ -135,7 +135,7 @@ class Seeds(Slow):
                 )
                 continue
             self._answers[host] = tuple(addresses)
-        return self._known()
+        return self._locators()
 
     def _usable(self, host: str, address: str) -> bool:
         try:
@@ -145,12 +145,12 @@ class Seeds(Slow):
             return False
         return True
 
-    def _known(self) -> tuple[Locator, ...]:
+    def _locators(self) -> tuple[Locator, ...]:
         places = (
             place
             for seed in self._seeds
             for ip in self._answers.get(seed.host, ())
-            for place in seed.at(ip)
+            for place in seed.locators_at(ip)
         )
         return tuple(dict.fromkeys(places))
 
@@ -158,7 +158,9 @@ class Seeds(Slow):
 class Dns(Seeds):
     """One name that stands for all members: ``Dns("orders.internal:7800")``."""
 
-    def __init__(self, seed: str, *, rest_ns: int = REST_NS, resolve: Resolver = look_up) -> None:
+    def __init__(
+        self, seed: str, *, rest_ns: int = REST_NS, resolve: Resolver = resolve_host
+    ) -> None:
         if not Seed.parse(seed).is_name:
             raise ConfigError(
                 f"{seed!r} is an address, there is nothing to look up; write seeds://{seed}"

@@ -20,11 +20,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.discovery.directory import REFRESH_NS, STALE_NS, Shared
+from gapless.discovery.directory import REFRESH_NS, STALE_NS, SharedPathSource
 from gapless.discovery.entry_file import (
-    FORM,
-    Entry,
-    GarbageError,
+    FORMAT_VERSION,
+    DiscoveryEntry,
+    InvalidEntryError,
     parse_json,
     read_file,
     replace_file,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gapless.identity import Place
+    from gapless.identity import RosterEntry
 
-MOST_FILE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
 """A larger file is garbage."""
 
 LOCK_S = 2.0
@@ -46,14 +46,14 @@ LOCK_S = 2.0
 _PAUSE_S = 0.005
 
 
-class Row(NamedTuple):
+class TimedEntry(NamedTuple):
     """An entry and the time when it was written."""
 
-    entry: Entry
+    entry: DiscoveryEntry
     written_ns: int
 
 
-class SharedFile(Shared):
+class SharedFile(SharedPathSource):
     """``SharedFile("/shared/orders.json", group="orders")``."""
 
     def __init__(
@@ -66,9 +66,9 @@ class SharedFile(Shared):
     ) -> None:
         super().__init__("file", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
 
-    def _refresh(self, place: Place | None) -> tuple[Locator, ...] | None:
+    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...] | None:
         if place is None and self._written is None:
-            return self._look()
+            return self._read_unlocked()
         try:
             with self._lock():
                 return self._exchange(place)
@@ -78,11 +78,11 @@ class SharedFile(Shared):
             self.problems.add(
                 "write", f"cannot write {self._path}: {error}; others do not find this member here"
             )
-        return self._look()
+        return self._read_unlocked()
 
-    def _look(self) -> tuple[Locator, ...] | None:
+    def _read_unlocked(self) -> tuple[Locator, ...] | None:
         try:
-            return self._others(self._rows(), None, time.time_ns())
+            return self._peer_locators(self._read_entries(), None, time.time_ns())
         except OSError as error:
             self.problems.add(
                 "read",
@@ -90,12 +90,16 @@ class SharedFile(Shared):
             )
             return None
 
-    def _exchange(self, place: Place | None) -> tuple[Locator, ...]:
+    def _exchange(self, place: RosterEntry | None) -> tuple[Locator, ...]:
         """Read, put the own entry in the place of its former one, and write; with the lock held."""
         mine = place or self._written
-        rows = self._rows()
+        rows = self._read_entries()
         later = (
-            [row for row in rows if self._is_of(row, mine) and row.entry.address > mine.address]
+            [
+                row
+                for row in rows
+                if self._is_same_node(row, mine) and row.entry.address > mine.address
+            ]
             if mine
             else []
         )
@@ -105,11 +109,11 @@ class SharedFile(Shared):
                 f"{self._path} has life {later[0].entry.address} of this node; it stays",
             )
             self._written = None
-            return self._others(rows, mine, time.time_ns())
+            return self._peer_locators(rows, mine, time.time_ns())
         kept = [
             row
             for row in rows
-            if not self._is_of(row, mine) and not self._is_of(row, self._written)
+            if not self._is_same_node(row, mine) and not self._is_same_node(row, self._written)
         ]
         read: list[tuple[Locator, ...]] = []
 
@@ -117,12 +121,15 @@ class SharedFile(Shared):
             fresh = [
                 row
                 for row in kept
-                if row.entry.group != self._group or not self._is_old(row.written_ns, now_ns)
+                if row.entry.group != self._group or not self._is_stale(row.written_ns, now_ns)
             ]
-            read.append(self._others(fresh, mine, now_ns))
+            read.append(self._peer_locators(fresh, mine, now_ns))
             if place is not None:
                 fresh.append(
-                    Row(Entry(self._group, place.address, Locator.decode(place.locator)), now_ns)
+                    TimedEntry(
+                        DiscoveryEntry(self._group, place.address, Locator.decode(place.locator)),
+                        now_ns,
+                    )
                 )
             return _to_bytes(fresh)
 
@@ -130,56 +137,62 @@ class SharedFile(Shared):
         self._written = place
         return read[0]
 
-    def _is_of(self, row: Row, place: Place | None) -> bool:
+    def _is_same_node(self, row: TimedEntry, place: RosterEntry | None) -> bool:
         return (
             place is not None
             and row.entry.group == self._group
             and row.entry.address.node == place.address.node
         )
 
-    def _others(self, rows: list[Row], mine: Place | None, now_ns: int) -> tuple[Locator, ...]:
+    def _peer_locators(
+        self, rows: list[TimedEntry], mine: RosterEntry | None, now_ns: int
+    ) -> tuple[Locator, ...]:
         here = (
-            row for row in rows if row.entry.group == self._group and not self._is_of(row, mine)
+            row
+            for row in rows
+            if row.entry.group == self._group and not self._is_same_node(row, mine)
         )
         return tuple(
             dict.fromkeys(
-                row.entry.locator for row in here if not self._is_old(row.written_ns, now_ns)
+                row.entry.locator for row in here if not self._is_stale(row.written_ns, now_ns)
             )
         )
 
-    def _rows(self) -> list[Row]:
+    def _read_entries(self) -> list[TimedEntry]:
         """Return what the file holds; nothing if it is not there yet, or holds garbage."""
         try:
-            fields = parse_json(read_file(self._path, MOST_FILE_BYTES)[0])
+            fields = parse_json(read_file(self._path, MAX_FILE_BYTES)[0])
             if (
                 not isinstance(fields, dict)
-                or fields.get("gapless") != FORM
+                or fields.get("gapless") != FORMAT_VERSION
                 or not isinstance(fields.get("members"), list)
             ):
-                raise GarbageError(f"this is no list of members of form {FORM}")
+                raise InvalidEntryError(f"this is no list of members of form {FORMAT_VERSION}")
         except FileNotFoundError:
             if not self._path.parent.is_dir():
                 raise
             return []
-        except GarbageError as error:
+        except InvalidEntryError as error:
             self.problems.add(
                 "garbage", f"{self._path}: {error}; whoever writes next begins it anew"
             )
             return []
-        return [row for member in fields["members"] if (row := self._row(member)) is not None]
+        return [
+            row for member in fields["members"] if (row := self._parse_entry(member)) is not None
+        ]
 
-    def _row(self, fields: object) -> Row | None:
+    def _parse_entry(self, fields: object) -> TimedEntry | None:
         try:
-            entry = Entry.from_json(fields)
+            entry = DiscoveryEntry.from_json(fields)
             written_ns = fields.get("written_ns") if isinstance(fields, dict) else None
             if not isinstance(written_ns, int):
-                raise GarbageError("an entry needs the time when it was written")
-        except GarbageError as error:
+                raise InvalidEntryError("an entry needs the time when it was written")
+        except InvalidEntryError as error:
             self.problems.add(
                 "garbage", f"{self._path} has an entry that is none: {error}; it is left out"
             )
             return None
-        return Row(entry, written_ns)
+        return TimedEntry(entry, written_ns)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -202,6 +215,6 @@ class SharedFile(Shared):
             os.close(descriptor)
 
 
-def _to_bytes(rows: list[Row]) -> bytes:
+def _to_bytes(rows: list[TimedEntry]) -> bytes:
     members = [{**row.entry.to_json(), "written_ns": row.written_ns} for row in rows]
-    return json.dumps({"gapless": FORM, "members": members}, indent=1).encode() + b"\n"
+    return json.dumps({"gapless": FORMAT_VERSION, "members": members}, indent=1).encode() + b"\n"

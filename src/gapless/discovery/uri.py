@@ -23,7 +23,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
-from gapless.config_fields import near_to
+from gapless.config_fields import close_matches
 from gapless.discovery.directory import REFRESH_NS, STALE_NS, Directory
 from gapless.discovery.multicast import PORT, Multicast, default_group
 from gapless.discovery.seeds import REST_NS, Dns, Seeds
@@ -34,7 +34,7 @@ from gapless.units import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gapless.discovery.source import Source
+    from gapless.discovery.source import DiscoverySource
 
 OPTIONS = {
     "multicast": ("interface", "ttl", "family"),
@@ -52,9 +52,9 @@ _MULTICAST = re.compile(
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
-def parse_sources(text: str, *, group: str) -> list[Source]:
+def parse_sources(text: str, *, group: str) -> list[DiscoverySource]:
     """Return the sources that ``text`` describes, for the Gapless group of that name."""
-    return [_source(scheme, items, group) for scheme, items in _split(text)]
+    return [_parse_source(scheme, items, group) for scheme, items in _split(text)]
 
 
 def _split(text: str) -> list[tuple[str, list[str]]]:
@@ -71,12 +71,12 @@ def _split(text: str) -> list[tuple[str, list[str]]]:
             scheme = match[1].lower()
             if scheme not in OPTIONS:
                 raise ConfigError(
-                    f"unknown source {match[1]}:// in {item!r}; {_meant(scheme, OPTIONS, '{}://')}"
+                    f"unknown source {match[1]}:// in {item!r}; {_suggestion(scheme, OPTIONS, '{}://')}"
                 )
             found.append((scheme, [match[2]]))
         elif not found:
             raise ConfigError(
-                f"{item!r} begins no source; {_meant(item, OPTIONS, '{}://')}, as in seeds://{item}"
+                f"{item!r} begins no source; {_suggestion(item, OPTIONS, '{}://')}, as in seeds://{item}"
             )
         elif found[-1][0] != "seeds" or "?" in found[-1][1][-1]:
             raise ConfigError(
@@ -88,7 +88,7 @@ def _split(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _source(scheme: str, items: list[str], group: str) -> Source:
+def _parse_source(scheme: str, items: list[str], group: str) -> DiscoverySource:
     items[-1], mark, rest = items[-1].partition("?")
     options = _options(scheme, rest) if mark else {}
     where = f"{scheme}://{','.join(items)}"
@@ -99,7 +99,7 @@ def _source(scheme: str, items: list[str], group: str) -> Source:
             return Dns(items[0], rest_ns=_duration(options, "rest", REST_NS))
         if scheme == "multicast":
             return _multicast(items[0], options, group)
-        kind: Callable[..., Source] = Directory if scheme == "dir" else SharedFile
+        kind: Callable[..., DiscoverySource] = Directory if scheme == "dir" else SharedFile
         refresh_ns = _duration(options, "refresh", REFRESH_NS)
         stale_ns = _duration(options, "stale", max(STALE_NS, 10 * refresh_ns))
         return kind(_path(scheme, items[0]), group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
@@ -153,7 +153,7 @@ def _options(scheme: str, text: str) -> dict[str, str]:
             )
         if key not in OPTIONS[scheme]:
             raise ConfigError(
-                f"{scheme}:// has no option {key!r}; {_meant(key, OPTIONS[scheme], '{}=')}"
+                f"{scheme}:// has no option {key!r}; {_suggestion(key, OPTIONS[scheme], '{}=')}"
             )
         if key in found:
             raise ConfigError(f"{scheme}:// has the option {key} twice; leave one out")
@@ -181,7 +181,7 @@ def _unescape(text: str) -> str:
     return unquote(text)
 
 
-def _meant(word: str, known: tuple[str, ...] | dict[str, tuple[str, ...]], form: str) -> str:
-    close = near_to(word, known, 1)
+def _suggestion(word: str, known: tuple[str, ...] | dict[str, tuple[str, ...]], form: str) -> str:
+    close = close_matches(word, known, 1)
     hint = f"did you mean {form.format(close[0])}? " if close else ""
     return f"{hint}expected one of {', '.join(form.format(name) for name in known)}"

@@ -82,7 +82,7 @@ class Fault(Protocol):
         ...
 
 
-class Chain:
+class FaultChain:
     """Faults in a row, on duty until ``until_ns``; ``struck`` counts how often each changed something.
 
     ``names_matter`` says whether a fault may look at what a crossing is called: all but those that
@@ -92,7 +92,7 @@ class Chain:
     def __init__(self, faults: Iterable[Fault], until_ns: int = NEVER_NS) -> None:
         self.faults = tuple(faults)
         self.until_ns = until_ns
-        self.struck: dict[str, int] = {fault.name: 0 for fault in self.faults}
+        self.strike_counts: dict[str, int] = {fault.name: 0 for fault in self.faults}
         self.names_matter = not all(getattr(fault, "blind", False) for fault in self.faults)
 
     def cross(self, crossing: Crossing, base_delay_ns: int, now_ns: int) -> tuple[list[Copy], str]:
@@ -105,7 +105,7 @@ class Chain:
             changed = fault.cross(crossing, copies, now_ns)
             if changed is copies:
                 continue
-            self.struck[fault.name] += 1
+            self.strike_counts[fault.name] += 1
             reason = f"{reason}+{fault.name}" if reason else fault.name
             copies = changed
             if not copies:
@@ -217,7 +217,7 @@ class Delay:
         ]
 
 
-class Hold:
+class LongHold:
     """Now and then one crossing is held for a long time and arrives when nobody expects it any more."""
 
     name = "hold"
@@ -387,7 +387,7 @@ class Foreign(_Rated):
         """Add a copy that says the same to another group."""
         if self.rng.random() >= self.rate:
             return copies
-        forged = _retold(crossing.datagram, group_flip=1 + self.rng.getrandbits(63))
+        forged = _forge(crossing.datagram, group_flip=1 + self.rng.getrandbits(63))
         return [*copies, Copy(copies[0].delay_ns, forged, FORGED)] if forged else copies
 
 
@@ -402,7 +402,7 @@ class Stranger(_Rated):
             return copies
         # Not the incarnation just before: somebody who does not know better may still count on that
         # life.
-        forged = _retold(
+        forged = _forge(
             crossing.datagram,
             **({"node_flip": 1 << 40} if self.rng.random() < 0.5 else {"life": 0}),
         )
@@ -488,7 +488,7 @@ class LateTimers:
         return late_ns
 
 
-class Clock(NamedTuple):
+class DriftingClock(NamedTuple):
     """A member's own clock: it started at ``epoch_ns`` and runs fast (or slow) by so many parts per million."""
 
     epoch_ns: int = 0
@@ -524,7 +524,7 @@ def _wraps(label: Label, capacity: int) -> bool:
     return label.kind == "DATA" and label.last // capacity > (label.first - 1) // capacity
 
 
-def _retold(
+def _forge(
     datagram: bytes, *, group_flip: int = 0, node_flip: int = 0, life: int | None = None
 ) -> bytes:
     """Return the datagram as another group's or sender's, with a right checksum; nothing if it does not decode."""

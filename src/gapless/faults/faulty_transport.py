@@ -15,7 +15,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.faults.faults import NEVER_NS, Chain, Crossing
+from gapless.faults.faults import NEVER_NS, Crossing, FaultChain
 from gapless.faults.frame_names import NOISE, label_of, node_name
 from gapless.identity import Address
 from gapless.wire import decode
@@ -32,7 +32,7 @@ _NODE = Struct("<16xQ")
 _SENDER = Struct("<16xQQ")
 
 
-class Chaos:
+class FaultyTransport:
     """``transport`` with ``faults`` in front of what comes in, for ``duration_ns`` if that is given.
 
     Faults that damage are noticed only if the other members send everything with a checksum: give
@@ -58,12 +58,12 @@ class Chaos:
         self.whole_run_bytes = transport.whole_run_bytes
         self.receive_buffer_bytes = transport.receive_buffer_bytes
         self.problems = transport.problems
-        self.keeps_bytes = False
+        self.preserves_bytes = False
         self.name = name
         until_ns = NEVER_NS if duration_ns is None else time.monotonic_ns() + duration_ns
-        self.chain = Chain(faults, until_ns)
+        self.chain = FaultChain(faults, until_ns)
         self._call = call
-        self._late: list[tuple[int, int, bytes]] = []
+        self._delayed: list[tuple[int, int, bytes]] = []
         self._serial = count(1)
         self._times: dict[tuple[Label, str], int] = {}
         self._watcher: Callable[[Address], None] | None = None
@@ -72,8 +72,8 @@ class Chaos:
     def deadline_ns(self) -> int | None:
         """When the next late datagram arrives."""
         due_ns = [] if self.transport.deadline_ns is None else [self.transport.deadline_ns]
-        if self._late:
-            due_ns.append(self._late[0][0])
+        if self._delayed:
+            due_ns.append(self._delayed[0][0])
         return min(due_ns, default=None)
 
     def watch(self, watcher: Callable[[Address], None]) -> None:
@@ -92,10 +92,10 @@ class Chaos:
             if not copies and self._watcher is not None and len(datagram) >= _SENDER.size:
                 self._watcher(Address(*_SENDER.unpack_from(datagram)))
             for copy in copies:
-                heappush(self._late, (now_ns + copy.delay_ns, next(self._serial), copy.datagram))
+                heappush(self._delayed, (now_ns + copy.delay_ns, next(self._serial), copy.datagram))
         arrived: list[bytes] = []
-        while self._late and self._late[0][0] <= now_ns:
-            arrived.append(heappop(self._late)[2])
+        while self._delayed and self._delayed[0][0] <= now_ns:
+            arrived.append(heappop(self._delayed)[2])
         return arrived
 
     def _crossing(self, datagram: bytes) -> Crossing:

@@ -29,19 +29,19 @@ from gapless.wire import (
     Vote,
 )
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Alive,
     AskView,
     Beacon,
     Join,
     Leave,
-    Membership,
+    MembershipFrame,
     MergeAsk,
     MergeReply,
     NewView,
-    State,
     StateAsk,
     StateChunk,
+    StateFrame,
     StateOffer,
     StatePull,
     Suspect,
@@ -117,8 +117,10 @@ class FrameName(NamedTuple):
         return cls(kind, origin, int(first), int(last or first), source, target, int(nth))
 
 
-_LIFE = r"[a-z]+'*"
-_FRAME_NAME = re.compile(rf"([A-Z]+) ({_LIFE}@?)(\d+)(?:\.\.(\d+))? ({_LIFE})->([a-z]+) #(\d+)")
+_INCARNATION = r"[a-z]+'*"
+_FRAME_NAME = re.compile(
+    rf"([A-Z]+) ({_INCARNATION}@?)(\d+)(?:\.\.(\d+))? ({_INCARNATION})->([a-z]+) #(\d+)"
+)
 
 
 def node_name(node: int) -> str:
@@ -138,20 +140,20 @@ def node_number(name: str) -> int:
     return number
 
 
-def life_name(address: Address) -> str:
+def incarnation_name(address: Address) -> str:
     """Return the name of one life: the node's letters and a prime for each incarnation after the first."""
     primes = address.incarnation - 1
-    if not 0 <= primes <= _MOST_PRIMES:
+    if not 0 <= primes <= _MAX_PRIMES:
         # No life of the simulator: it stands in a forged datagram, or in a damaged one.
         return str(address)
     return node_name(address.node) + "'" * primes
 
 
-_MOST_PRIMES = 99
+_MAX_PRIMES = 99
 
 
-def life_address(name: str) -> Address:
-    """Return the address that :func:`life_name` gave the name to."""
+def incarnation_address(name: str) -> Address:
+    """Return the address that :func:`incarnation_name` gave the name to."""
     return Address(node_number(name), 1 + name.count("'"))
 
 
@@ -181,11 +183,11 @@ def stream_of(frame: Frame) -> tuple[Address, bool]:
     if isinstance(frame, (OutOfBand, Unreliable)):
         return frame.run.origin, False
     if isinstance(frame, Join):
-        return frame.place.address, False
-    if isinstance(frame, (Vote, Stable, OutOfBandAck, Membership, State)):
+        return frame.entry.address, False
+    if isinstance(frame, (Vote, Stable, OutOfBandAck, MembershipFrame, StateFrame)):
         return frame.origin, False
     origin = frame.run.origin if isinstance(frame, Data) else frame.origin
-    return origin, frame.epoch >= CONNECTION
+    return origin, frame.epoch >= FIRST_CONNECTION_EPOCH
 
 
 def kind_of(frame: Frame) -> str:

@@ -5,7 +5,7 @@ else is nothing but itself:
 
     mark (4 bytes) | kind (1) | number (8, little-endian) | body
 
-A message with headers is of the kind ``HEADED``; its number is the length of the block of headers,
+A message with headers is of the kind ``WITH_HEADERS``; its number is the length of the block of headers,
 which stands before the payload: for each header the length of its name (1 byte), the name, the
 length of its value (4 bytes), the value.
 
@@ -31,7 +31,7 @@ from gapless.run import LENGTH_BYTES
 
 MARK = b"\x00Gq\xf7"
 """What a wrapped message begins with."""
-REQUEST, ANSWER, FAILED, PLAIN, LOOK, HEADED = range(6)
+REQUEST, REPLY, ERROR_REPLY, PLAIN, SNAPSHOT_REQUEST, WITH_HEADERS = range(6)
 """What is behind the mark: a request, its answer, the reason why there is none, a message of the application, the
 question how the member stands, or a message with headers."""
 
@@ -40,14 +40,14 @@ _HEAD = Struct("<4sBQ")
 _VALUE = Struct("<I")
 WRAP_BYTES = _HEAD.size
 """What a wrapping takes."""
-LONGEST_NAME_BYTES = 255
+MAX_NAME_BYTES = 255
 """The longest name of a header."""
 
 Headers = Mapping[str, bytes]
 """Values by name."""
 
 
-class Wrapped(NamedTuple):
+class Envelope(NamedTuple):
     """What a wrapped message holds."""
 
     kind: int
@@ -80,20 +80,20 @@ def wrap_all(messages: Sequence[bytes]) -> Sequence[bytes]:
     return messages
 
 
-def unwrap(message: bytes) -> Wrapped | None:
+def unwrap(message: bytes) -> Envelope | None:
     """Return what a message holds; None if it is nothing but itself."""
     if not message.startswith(MARK) or len(message) < WRAP_BYTES:
         return None
     _, kind, number = _HEAD.unpack_from(message)
-    return Wrapped(kind, number, message[WRAP_BYTES:]) if kind <= HEADED else None
+    return Envelope(kind, number, message[WRAP_BYTES:]) if kind <= WITH_HEADERS else None
 
 
-def join(payload: bytes, headers: Headers) -> bytes:
+def attach_headers(payload: bytes, headers: Headers) -> bytes:
     """Return the message that holds a payload and its headers."""
     if not headers:
         return wrap_plain(payload)
     block = b"".join(_encode(headers))
-    return wrap(HEADED, len(block), block + payload)
+    return wrap(WITH_HEADERS, len(block), block + payload)
 
 
 def _encode(headers: Any) -> list[bytes]:
@@ -117,12 +117,12 @@ def _encode(headers: Any) -> list[bytes]:
 @lru_cache(maxsize=256)
 def _encode_name(name: Any) -> bytes:
     """Return the name of a header behind its length; most messages have the same few."""
-    if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
-        raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
+    if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= MAX_NAME_BYTES:
+        raise PayloadError(f"header {name!r}: expected a name of 1 to {MAX_NAME_BYTES} bytes")
     return bytes((len(encoded),)) + encoded
 
 
-def may_have(payload: bytes | memoryview, lengths: bytes = b"") -> bool:
+def may_contain_wrapped(payload: bytes | memoryview, lengths: bytes = b"") -> bool:
     """Return whether a message among these bytes may be wrapped; it costs little to find out that none is.
 
     ``lengths`` is the table of a run. One byte is found much faster than four, and the last one of
@@ -138,10 +138,10 @@ def may_have(payload: bytes | memoryview, lengths: bytes = b"") -> bool:
     return MARK[-1] in data and MARK in data
 
 
-def split(message: bytes) -> tuple[dict[str, bytes], bytes]:
+def detach_headers(message: bytes) -> tuple[dict[str, bytes], bytes]:
     """Return the headers and the payload of a message; without a wrapper, or behind a broken one, that is itself."""
     wrapped = unwrap(message)
-    if wrapped is None or wrapped.kind not in {PLAIN, HEADED}:
+    if wrapped is None or wrapped.kind not in {PLAIN, WITH_HEADERS}:
         return {}, message
     if wrapped.kind == PLAIN:
         return {}, wrapped.body

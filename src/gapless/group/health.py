@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gapless.identity import Address, View
-    from gapless.protocol.member import Participant
+    from gapless.protocol.member import Member
     from gapless.protocol.stream.outbound import Outbound
     from gapless.wire.frames import Range
 
@@ -23,7 +23,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class WindowBlocker:
     """A member that has not acknowledged what comes next, so that the window cannot move.
 
     One that is ``away`` is a durable member whose place is kept.
@@ -40,7 +40,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class OutboundStatus:
     """An own stream, to all (``to`` is None) or to one member: what is outstanding, and who holds it up.
 
     ``since_ns`` is for how long the window has not moved; None if nothing is outstanding.
@@ -51,22 +51,22 @@ class Sending:
     high: int
     room: int
     waiting: int
-    since_ns: int | None
-    holders: tuple[Holder, ...]
+    stalled_ns: int | None
+    blockers: tuple[WindowBlocker, ...]
 
     def __str__(self) -> str:
         where = "to all" if self.to is None else f"to {self.to}"
-        if self.since_ns is None:
+        if self.stalled_ns is None:
             return f"{where}: everything up to {self.high} is acknowledged"
         head = (
-            f"{where}: {self.low + 1}..{self.high} not acknowledged by all, unmoved for {_rounded(self.since_ns)};"
+            f"{where}: {self.low + 1}..{self.high} not acknowledged by all, unmoved for {_rounded(self.stalled_ns)};"
             f" room for {self.room} more, {self.waiting} sends wait"
         )
-        return "\n".join([head, *(f"  held by {holder}" for holder in self.holders)])
+        return "\n".join([head, *(f"  held by {holder}" for holder in self.blockers)])
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingMessages:
     """The stream of another member: what of it is known to exist and has not come.
 
     Without a ``start`` its sender has not said yet where it begins.
@@ -97,20 +97,20 @@ class Explanation:
     me: Address
     phase: str
     view: View | None
-    sending: tuple[Sending, ...]
-    missing: tuple[Missing, ...]
+    sending: tuple[OutboundStatus, ...]
+    missing: tuple[MissingMessages, ...]
     unread: int
-    most_unread: int
+    unread_limit: int
 
     @property
-    def holders(self) -> tuple[Holder, ...]:
+    def blockers(self) -> tuple[WindowBlocker, ...]:
         """Those that hold the window of messages to all."""
-        return self.sending[0].holders
+        return self.sending[0].blockers
 
     @property
-    def application_holds(self) -> bool:
+    def application_blocks(self) -> bool:
         """Whether others wait because the application of this member does not read."""
-        return self.unread >= self.most_unread
+        return self.unread >= self.unread_limit
 
     def __str__(self) -> str:
         members = 0 if self.view is None else len(self.view.members)
@@ -118,10 +118,10 @@ class Explanation:
         lines = [f"{self.group}: {self.me} is {self.phase}, view {number} with {members} members"]
         lines += [line for sending in self.sending for line in str(sending).splitlines()]
         lines += map(str, self.missing)
-        limit = f"of {self.most_unread}"
+        limit = f"of {self.unread_limit}"
         held = (
             "; the application does not read, and others wait for it"
-            if self.application_holds
+            if self.application_blocks
             else ""
         )
         lines.append(f"to be read: {self.unread} {limit} messages{held}")
@@ -134,7 +134,7 @@ class Health:
 
     state: str
     members: int
-    lives: int
+    incarnations: int
     problems: tuple[str, ...]
 
     @property
@@ -147,7 +147,7 @@ class Health:
 
 
 def explain(
-    member: Participant, group: str, names: Mapping[Address, str], unread: int, most_unread: int
+    member: Member, group: str, names: Mapping[Address, str], unread: int, most_unread: int
 ) -> Explanation:
     """Look at a machine."""
     now_ns = time.monotonic_ns()
@@ -161,7 +161,7 @@ def explain(
         member.me,
         member.phase,
         member.view,
-        (sending[0], *(stream for stream in sending[1:] if stream.since_ns is not None)),
+        (sending[0], *(stream for stream in sending[1:] if stream.stalled_ns is not None)),
         tuple(_missing(member, names)),
         unread,
         most_unread,
@@ -169,22 +169,24 @@ def explain(
 
 
 def _sending(
-    stream: Outbound, names: Mapping[Address, str], member: Participant, now_ns: int
-) -> Sending:
+    stream: Outbound, names: Mapping[Address, str], member: Member, now_ns: int
+) -> OutboundStatus:
     window, acks = stream.window, stream.acks
-    settled = stream._settled
-    since_ns = None if stream._stuck_since_ns is None else now_ns - stream._stuck_since_ns
-    holders: list[Holder] = []
+    settled = stream._acked_by_members
+    since_ns = None if stream._blocked_since_ns is None else now_ns - stream._blocked_since_ns
+    holders: list[WindowBlocker] = []
     if since_ns is not None:
-        behind: Iterable[Address] = acks.behind(settled + 1)
-        if stream.row.release != "acks" and member.stability is not None:
-            behind = member.stability.behind(member.me, window.low + 1)
+        behind: Iterable[Address] = acks.lagging(settled + 1)
+        if stream.profile.release != "acks" and member.stability is not None:
+            behind = member.stability.lagging(member.me, window.low + 1)
         acked = dict(acks.items())
-        holders = [Holder(one, names.get(one, ""), acked.get(one, window.low)) for one in behind]
-    for name, hold in stream.holds.places.items():
+        holders = [
+            WindowBlocker(one, names.get(one, ""), acked.get(one, window.low)) for one in behind
+        ]
+    for name, hold in stream.retention.retained.items():
         if hold.acked == window.low < window.high:
-            holders.append(Holder(hold.last, name, hold.acked, away=True))
-    return Sending(
+            holders.append(WindowBlocker(hold.last_address, name, hold.acked, away=True))
+    return OutboundStatus(
         stream.to,
         window.low,
         window.high,
@@ -195,13 +197,13 @@ def _sending(
     )
 
 
-def _missing(member: Participant, names: Mapping[Address, str]) -> Iterable[Missing]:
+def _missing(member: Member, names: Mapping[Address, str]) -> Iterable[MissingMessages]:
     for stream in member._inbounds():
         window, name = stream.window, names.get(stream.origin, "")
         if window is None:
-            yield Missing(stream.origin, name, (), None)
-        elif ranges := window.missing(max(window.high, stream.announced)):
-            yield Missing(stream.origin, name, tuple(ranges), stream.start)
+            yield MissingMessages(stream.origin, name, (), None)
+        elif ranges := window.missing(max(window.high, stream.announced_high)):
+            yield MissingMessages(stream.origin, name, tuple(ranges), stream.start)
 
 
 def health(
@@ -210,9 +212,9 @@ def health(
     """Judge what :func:`explain` has found."""
     problems = [] if error is None else [str(error)]
     for sending in explanation.sending:
-        if sending.since_ns is not None and sending.since_ns >= pin_after_ns:
+        if sending.stalled_ns is not None and sending.stalled_ns >= pin_after_ns:
             problems += str(sending).splitlines()
-    if explanation.application_holds:
+    if explanation.application_blocks:
         problems.append("the application does not read, and others wait for it")
     members = 0 if explanation.view is None else len(explanation.view.members)
     return Health(explanation.phase, members, lives, tuple(problems))

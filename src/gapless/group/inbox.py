@@ -20,14 +20,22 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from gapless.errors import ClosedError
-from gapless.group.headers import HEADED, LOOK, PLAIN, REQUEST, Wrapped, may_have, unwrap
+from gapless.group.headers import (
+    PLAIN,
+    REQUEST,
+    SNAPSHOT_REQUEST,
+    WITH_HEADERS,
+    Envelope,
+    may_contain_wrapped,
+    unwrap,
+)
 from gapless.group.message import Batch, Message, ViewChange
-from gapless.group.rpc import Asked, Pending
-from gapless.group.sink_dedup import Published
+from gapless.group.rpc import PendingRequests, RequestFrame
+from gapless.group.sink_dedup import SinkDedup
 from gapless.protocol.ready import (
     GROUP,
-    ONE,
     OUT_OF_BAND,
+    UNICAST,
     Connected,
     Delivery,
     Discarded,
@@ -44,21 +52,21 @@ from gapless.protocol.ready import (
     Undelivered,
     ViewInstalled,
 )
-from gapless.run import ALONE, Run
-from gapless.transport.base import Problems
+from gapless.run import PRIVATE, Run
+from gapless.transport.base import ErrorLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.identity import Address, View
-    from gapless.runtime.handle import Handle
+    from gapless.runtime.handle import MemberHandle
 
-Told = ViewChange | Event
+GroupEvent = ViewChange | Event
 """What a reader is told beside messages."""
 
-_UNTOLD = (Connected, Started)
+_INTERNAL_EVENTS = (Connected, Started)
 """Events that say nothing to an application."""
-_SERIOUS = (Discarded, Expelled, HoldFull, Lost, Oversized, Pinned, Stalled, Undelivered)
+_LOGGED_EVENTS = (Discarded, Expelled, HoldFull, Lost, Oversized, Pinned, Stalled, Undelivered)
 """Events that are logged when nobody looks at them."""
 
 
@@ -70,43 +78,43 @@ class Inbox:
     what is remembered of them.
     """
 
-    def __init__(self, *, listens: bool, wants_state: bool, sifts: bool = True) -> None:
+    def __init__(self, *, listens: bool, wants_state: bool, deduplicates: bool = True) -> None:
         self.view: View | None = None
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
-        self.lives = 1
+        self.incarnations = 1
         self.received = self.batches = self.full = 0
         self.ended = False
         self.ready: Future[None] = Future()
-        self.pending = Pending()
-        self.problems = Problems()
-        self.published = Published()
-        self._sifts = sifts
+        self.pending = PendingRequests()
+        self.problems = ErrorLog()
+        self.sink_dedup = SinkDedup()
+        self._deduplicates = deduplicates
         self._listens = listens
         self._wants_state = wants_state
-        self._free = False
-        self._handle: Handle | None = None
+        self._consumes_all = False
+        self._handle: MemberHandle | None = None
         self._lock = threading.RLock()
-        self._bells: list[Future[None]] = []
-        self._items: deque[Batch | Told] = deque()
-        self._asked: deque[Asked] = deque()
-        self._sifted: deque[Batch] = deque()
-        self._rest: deque[Message] = deque()
-        self._read = self._owed = 0
+        self._waiters: list[Future[None]] = []
+        self._items: deque[Batch | GroupEvent] = deque()
+        self._requests: deque[RequestFrame] = deque()
+        self._deduplicated: deque[Batch] = deque()
+        self._remaining: deque[Message] = deque()
+        self._read = self._unconsumed = 0
 
     @property
     def unread(self) -> int:
         """How many messages have come that nobody is done with."""
-        return self._owed
+        return self._unconsumed
 
     # On reception
 
-    def attach(self, handle: Handle) -> None:
+    def attach(self, handle: MemberHandle) -> None:
         """Begin: this is where everything comes from."""
         self._handle = handle
-        self.pump()
+        self.drain()
 
-    def pump(self) -> None:
+    def drain(self) -> None:
         """Sort what has come."""
         handle = self._handle
         if handle is None:
@@ -117,75 +125,77 @@ class Inbox:
                 if type(item) is Delivery:
                     self._deliver(item, handle)
                 else:
-                    self._tell(item, handle)  # type: ignore[arg-type]
+                    self._on_event(item, handle)  # type: ignore[arg-type]
             if ended:
                 self.ended = True
                 error = handle.error or ClosedError(
                     f"this member of {handle.group} is closed: join again"
                 )
-                self.pending.end(error)
+                self.pending.fail_all(error)
                 if not self.ready.done():
                     self.ready.set_exception(error)
-            bells, self._bells = self._bells, []
+            bells, self._waiters = self._waiters, []
         for bell in bells:
             bell.set_result(None)
 
-    def _deliver(self, delivery: Delivery, handle: Handle) -> None:
-        self._owed += delivery.message_count
+    def _deliver(self, delivery: Delivery, handle: MemberHandle) -> None:
+        self._unconsumed += delivery.message_count
         self.received += delivery.message_count
         self.batches += 1
         view = 0 if self.view is None else self.view.id.number
         for part in (
-            self._plain(delivery) if is_private(delivery) and is_marked(delivery) else (delivery,)
+            self._extract_requests(delivery)
+            if is_private(delivery) and may_be_wrapped(delivery)
+            else (delivery,)
         ):
             if self._listens:
                 self._items.append(Batch(part, view, self.names))
-            if not self._listens or self._free:
-                self._done(part.message_count)
-        if self._owed >= handle.config.max_unconsumed:
+            if not self._listens or self._consumes_all:
+                self._consume(part.message_count)
+        if self._unconsumed >= handle.config.max_unconsumed:
             self.full += 1
 
-    def _plain(self, delivery: Delivery) -> list[Delivery]:
+    def _extract_requests(self, delivery: Delivery) -> list[Delivery]:
         """Take requests and answers out of a delivery; return the rest."""
         left: list[Delivery] = []
         for at, message in enumerate(delivery.messages()):
             said = unwrap(message)
-            if said is None or said.kind in {PLAIN, HEADED}:
+            if said is None or said.kind in {PLAIN, WITH_HEADERS}:
                 left.append(one_message(delivery, at, message))
             elif said.kind == REQUEST:
-                self._asked.append(Asked(delivery.origin, said.number, said.body))
-            elif said.kind == LOOK:
-                self._look(delivery.origin, said.number)
+                self._requests.append(RequestFrame(delivery.origin, said.number, said.body))
+            elif said.kind == SNAPSHOT_REQUEST:
+                self._on_snapshot_request(delivery.origin, said.number)
             else:
-                self._answered(delivery.origin, said)
+                self._on_reply(delivery.origin, said)
         return left
 
-    def _look(self, sender: Address, number: int) -> None:
+    def _on_snapshot_request(self, sender: Address, number: int) -> None:
         from gapless.group import snapshot  # few are ever asked
 
         assert self._handle is not None
-        snapshot.answer(self._handle, self, sender, number)
-        self._done(1)
+        snapshot.reply_with_snapshot(self._handle, self, sender, number)
+        self._consume(1)
 
-    def _answered(self, sender: Address, said: Wrapped) -> None:
-        self.pending.answered(sender, said)
-        self._done(1)
+    def _on_reply(self, sender: Address, said: Envelope) -> None:
+        self.pending.on_reply(sender, said)
+        self._consume(1)
 
-    def _tell(self, event: Event, handle: Handle) -> None:
-        told: Told = (
+    def _on_event(self, event: Event, handle: MemberHandle) -> None:
+        told: GroupEvent = (
             self._on_view(event.view, handle) if isinstance(event, ViewInstalled) else event
         )
         if isinstance(told, StateWanted) and not self._wants_state:
             handle.call(lambda member, now_ns: member.provide(told.transfer, None, now_ns))
         elif not self._listens:
-            self.note(told)
+            self.log_event(told)
         elif isinstance(told, Pinned) and self._items and isinstance(self._items[-1], Pinned):
             self._items[-1] = told
-        elif not isinstance(told, _UNTOLD):
+        elif not isinstance(told, _INTERNAL_EVENTS):
             self._items.append(told)
         if isinstance(event, Expelled):
-            self.lives += 1
-            self.pending.end(
+            self.incarnations += 1
+            self.pending.fail_all(
                 ClosedError(
                     "this member was expelled; whether the request was carried out is not known"
                 )
@@ -196,11 +206,11 @@ class Inbox:
         ):
             self.ready.set_result(None)
 
-    def _on_view(self, view: View, handle: Handle) -> ViewChange:
+    def _on_view(self, view: View, handle: MemberHandle) -> ViewChange:
         before = () if self.view is None else self.view.members
         self.view, self.me = view, handle.me
         if (roster := handle.roster) is not None:
-            self.names.update((place.address, place.name) for place in roster.places if place.name)
+            self.names.update((place.address, place.name) for place in roster.entries if place.name)
         for gone in [
             member for member in self.names if member not in view.members and member not in before
         ]:
@@ -214,119 +224,119 @@ class Inbox:
             handle.me,
         )
 
-    def note(self, told: Told) -> None:
+    def log_event(self, told: GroupEvent) -> None:
         """Log what nobody looks at, if it matters."""
-        if isinstance(told, _SERIOUS) and self._handle is not None:
+        if isinstance(told, _LOGGED_EVENTS) and self._handle is not None:
             self.problems.add(
                 f"event.{type(told).__name__.lower()}", f"{self._handle.group}: {told}"
             )
 
     # On reading
 
-    def next_at_hand(self) -> Message | None:
+    def try_next_message(self) -> Message | None:
         """Return the next message, if it is here, and nothing but a message."""
         with self._lock:
-            if not self._rest:
-                batch = self._items[0] if self._items and not self._sifted else None
-                if type(batch) is not Batch or batch.is_marked:
+            if not self._remaining:
+                batch = self._items[0] if self._items and not self._deduplicated else None
+                if type(batch) is not Batch or batch.may_be_wrapped:
                     return None
-                self._come_back()
+                self._mark_consumed()
                 self._items.popleft()
                 if len(batch) == 1:
                     self._read = 1
                     return Message(batch.payload, 0, batch)
-                self._rest.extend(batch.messages())
+                self._remaining.extend(batch.messages())
             self._read += 1
-            return self._rest.popleft()
+            return self._remaining.popleft()
 
-    def batch_at_hand(self) -> Batch | None:
+    def try_next_batch(self) -> Batch | None:
         """Return the next messages of one sender, if they are here, and nothing but messages to be read as they are."""
         with self._lock:
-            if self._rest or self._sifted or not self._items:
+            if self._remaining or self._deduplicated or not self._items:
                 return None
             batch = self._items[0]
-            if type(batch) is not Batch or batch.is_marked:
+            if type(batch) is not Batch or batch.may_be_wrapped:
                 return None
-            self._come_back()
+            self._mark_consumed()
             self._items.popleft()
             self._read = len(batch)
             return batch
 
-    def come_back(self) -> bool:
+    def mark_consumed(self) -> bool:
         """Count what was read as consumed, if that was all; return whether there is more."""
         with self._lock:
-            if self.is_there():
+            if self.is_readable():
                 return True
-            self._come_back()
+            self._mark_consumed()
             return False
 
-    def _come_back(self) -> None:
+    def _mark_consumed(self) -> None:
         if self._read:
             read, self._read = self._read, 0
-            self._done(read)
+            self._consume(read)
 
-    def is_there(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether there is something to read, or nothing more will come."""
-        return bool(self._rest or self._items or self._sifted or self.ended)
+        return bool(self._remaining or self._items or self._deduplicated or self.ended)
 
-    def next_item(self) -> Message | Told | Future[None]:
+    def next_item(self) -> Message | GroupEvent | Future[None]:
         """Return the next message or event; a future that tells when to look again if there is none."""
         with self._lock:
-            if not self._rest:
+            if not self._remaining:
                 item = self._next()
                 if not isinstance(item, Batch):
                     return item
-                self._rest.extend(item.messages())
+                self._remaining.extend(item.messages())
             self._read += 1
-            return self._rest.popleft()
+            return self._remaining.popleft()
 
-    def next_batch(self) -> Batch | Told | Future[None]:
+    def next_batch(self) -> Batch | GroupEvent | Future[None]:
         """Return the next messages of one sender, or event; a future if there is none."""
         with self._lock:
-            if self._rest:
-                batch, start = self._rest[0]._batch, self._rest[0]._at
-                self._read += len(self._rest)
-                self._rest.clear()
+            if self._remaining:
+                batch, start = self._remaining[0]._batch, self._remaining[0]._at
+                self._read += len(self._remaining)
+                self._remaining.clear()
                 return Batch(rest_of(batch.delivery, start), batch.view, self.names)
             item = self._next()
             self._read += len(item) if isinstance(item, Batch) else 0
             return item
 
-    def _next(self) -> Batch | Told | Future[None]:
+    def _next(self) -> Batch | GroupEvent | Future[None]:
         """Count what was read before as consumed, and go on."""
-        self._come_back()
-        while not self._sifted:
+        self._mark_consumed()
+        while not self._deduplicated:
             if not self._items:
-                return self._bell()
+                return self._new_waiter()
             item = self._items.popleft()
             if not (
                 isinstance(item, Batch)
-                and self._sifts
+                and self._deduplicates
                 and item.delivery.kind == GROUP
-                and item.is_marked
+                and item.may_be_wrapped
             ):
                 return item
-            self._sift(item)
-        return self._sifted.popleft()
+            self._deduplicate(item)
+        return self._deduplicated.popleft()
 
-    def _sift(self, batch: Batch) -> None:
+    def _deduplicate(self, batch: Batch) -> None:
         """Leave out of a batch what a sink has published before."""
-        kept = self.published.sift(batch.payload, batch.delivery.messages)
+        kept = self.sink_dedup.new_ranges(batch.payload, batch.delivery.messages)
         if kept is None:
-            self._sifted.append(batch)
+            self._deduplicated.append(batch)
             return
-        self._done(len(batch) - sum(last - first + 1 for first, last in kept))
-        self._sifted.extend(
+        self._consume(len(batch) - sum(last - first + 1 for first, last in kept))
+        self._deduplicated.extend(
             Batch(part_of(batch.delivery, *part), batch.view, self.names) for part in kept
         )
 
-    def next_request(self) -> Asked | Future[None]:
+    def next_request(self) -> RequestFrame | Future[None]:
         """Return the next request; a future if there is none."""
         with self._lock:
-            if not self._asked:
-                return self._bell()
-            self._done(1)
-            return self._asked.popleft()
+            if not self._requests:
+                return self._new_waiter()
+            self._consume(1)
+            return self._requests.popleft()
 
     def take_state(self) -> StateReceived | None:
         """Return the state that this member begins with."""
@@ -336,55 +346,57 @@ class Inbox:
                 self._items.remove(found)
             return found
 
-    def unless(self, holds: Callable[[], bool]) -> Future[None] | None:
+    def wait_unless(self, holds: Callable[[], bool]) -> Future[None] | None:
         """Return a future that tells when to look again, unless ``holds`` does."""
         with self._lock:
-            return None if holds() else self._bell()
+            return None if holds() else self._new_waiter()
 
-    def _bell(self) -> Future[None]:
+    def _new_waiter(self) -> Future[None]:
         bell: Future[None] = Future()
         if self.ended:
             bell.set_result(None)
         else:
-            self._bells.append(bell)
+            self._waiters.append(bell)
         return bell
 
-    def _done(self, messages: int) -> None:
+    def _consume(self, messages: int) -> None:
         """Let the machine hand out as many more."""
-        done = min(messages, self._owed)
-        self._owed -= done
+        done = min(messages, self._unconsumed)
+        self._unconsumed -= done
         if done and self._handle is not None and not self.ended:
             self._handle.consumed(done)
 
     # On leaving
 
-    def note_the_rest(self) -> None:
+    def log_unread_events(self) -> None:
         """Log what matters and nobody has looked at, now that the end has come."""
         with self._lock:
             for item in self._items:
                 if not isinstance(item, Batch):
-                    self.note(item)
+                    self.log_event(item)
 
-    def free(self) -> None:
+    def consume_all(self) -> None:
         """Let nothing that comes keep this member any more."""
         with self._lock:
-            if not self._free:
-                self._free = True
-                self._done(self._owed)
+            if not self._consumes_all:
+                self._consumes_all = True
+                self._consume(self._unconsumed)
 
 
 def is_private(delivery: Delivery) -> bool:
     """Return whether the messages are for this member alone, and came for certain."""
     content = delivery.content
-    alone = isinstance(content, Run) and content.flags & ALONE != 0
-    return delivery.kind == ONE or (delivery.kind == OUT_OF_BAND and alone)
+    alone = isinstance(content, Run) and content.flags & PRIVATE != 0
+    return delivery.kind == UNICAST or (delivery.kind == OUT_OF_BAND and alone)
 
 
-def is_marked(delivery: Delivery) -> bool:
+def may_be_wrapped(delivery: Delivery) -> bool:
     """Return whether a message may be wrapped."""
     content = delivery.content
     return (
-        may_have(content.buffer, content.lengths) if isinstance(content, Run) else may_have(content)
+        may_contain_wrapped(content.buffer, content.lengths)
+        if isinstance(content, Run)
+        else may_contain_wrapped(content)
     )
 
 

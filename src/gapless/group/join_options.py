@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
-from gapless.runtime.handle import Handle
+from gapless.runtime.handle import MemberHandle
 from gapless.transport.base import log
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gapless.discovery import Source
-    from gapless.group.timeouts import Time
+    from gapless.discovery import DiscoverySource
+    from gapless.group.timeouts import Duration
     from gapless.identity import Address
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -46,7 +46,7 @@ TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
 """The transports that can be named, and what opens each."""
 
 
-class State:
+class StateHooks:
     """How the application gives its state to new members, and takes it when it is new itself."""
 
     def __init__(self, hooks: Any) -> None:
@@ -55,7 +55,7 @@ class State:
         if isinstance(hooks, tuple) and len(hooks) == 2:
             get, take = hooks
         self.get: Callable[[], bytes] = get
-        self.take: Callable[[bytes], object] = take
+        self.set: Callable[[bytes], object] = take
         if not (callable(get) and callable(take)):
             raise ConfigError(
                 f"state={hooks!r}: expected an object with get_state() -> bytes and set_state(bytes), or a pair of"
@@ -66,7 +66,7 @@ class State:
 class JoinOptions(TypedDict, total=False):
     """What ``join`` takes beside the name of the group: docs/channel.md has a table of it."""
 
-    timeout: Time | None
+    timeout: Duration | None
     discover: str | Discovery | None
     transport: str | Transport
     config: Config | Mapping[str, object] | str | Path | None
@@ -84,7 +84,7 @@ class JoinOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class MemberOptions:
     """What a member is made from."""
 
     group: str
@@ -92,7 +92,7 @@ class Options:
     transport: str | Transport = "auto"
     config: Config | Mapping[str, object] | str | Path | None = None
     name: str = ""
-    state: State | None = None
+    state: StateHooks | None = None
     node: int | None = None
     listen: bool = True
     rejoin: bool = True
@@ -128,10 +128,13 @@ class Options:
             )
 
     def _check_trace(self) -> None:
-        from gapless.trace.recorder import Recorder, read_mode  # most members record nothing
+        from gapless.trace.recorder import (  # most members record nothing
+            Recorder,
+            parse_recording_mode,
+        )
 
         if self.trace_mode:
-            read_mode(self.trace_mode)
+            parse_recording_mode(self.trace_mode)
             if not isinstance(self.trace, (str, Path)):
                 raise ConfigError(
                     "trace_mode says how to record in the folder of trace=; a Recorder knows its own mode"
@@ -139,7 +142,7 @@ class Options:
         if not isinstance(self.trace, (str, Path, Recorder)):
             raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
 
-    def open(self, woken: Callable[[], None]) -> Handle:
+    def open(self, woken: Callable[[], None]) -> MemberHandle:
         """Return a handle that has begun to look for the group; this may take a moment."""
         config = read_config(self.config)
         transport = (
@@ -151,7 +154,7 @@ class Options:
         if self.name:
             join.update(resume=self.resume, stores=self.stores)
         try:
-            return Handle(
+            return MemberHandle(
                 self.group,
                 transport,
                 config,
@@ -159,7 +162,7 @@ class Options:
                 node=self.node,
                 join=join,
                 rejoin=self.rejoin,
-                woken=woken,
+                on_ready=woken,
                 trace=self._recorder(),
             )
         except BaseException:
@@ -168,9 +171,9 @@ class Options:
 
     def _recorder(self) -> Recorder | None:
         if isinstance(self.trace, (str, Path)):
-            from gapless.trace.recorder import Recorder, read_mode
+            from gapless.trace.recorder import Recorder, parse_recording_mode
 
-            return Recorder(self.trace, **read_mode(self.trace_mode or "full"))
+            return Recorder(self.trace, **parse_recording_mode(self.trace_mode or "full"))
         return self.trace
 
     def _open_transport(self, name: str) -> Transport:
@@ -202,13 +205,13 @@ def read_discovery(discover: str | Discovery | None, group: str) -> Discovery:
         return discover
     if discover is not None:
         return Discovery.parse(discover, group=group)
-    sources: list[Source] = [Multicast(default_group(group))]
-    if (directory := meeting_place()) is not None:
+    sources: list[DiscoverySource] = [Multicast(default_group(group))]
+    if (directory := local_rendezvous()) is not None:
         sources.append(Directory(directory, group=group))
     return Discovery(sources)
 
 
-def meeting_place() -> Path | None:
+def local_rendezvous() -> Path | None:
     """Return the directory where members of this user on this machine meet; None if it cannot be had."""
     import tempfile  # it brings much with it
 

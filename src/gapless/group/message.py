@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import Mode
-from gapless.group.headers import may_have, split
-from gapless.protocol.ready import ONE, OUT_OF_BAND, UNRELIABLE
-from gapless.run import ACKED, ALONE, Run
+from gapless.group.headers import detach_headers, may_contain_wrapped
+from gapless.protocol.ready import OUT_OF_BAND, UNICAST, UNRELIABLE
+from gapless.run import ACKED, PRIVATE, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.ready import Delivery
 
-NONE: Headers = MappingProxyType({})
+NO_HEADERS: Headers = MappingProxyType({})
 """The headers of a message that has none."""
 
 
@@ -28,16 +28,16 @@ class Batch:
     known.
     """
 
-    __slots__ = ("_marked", "delivery", "names", "view")
+    __slots__ = ("_may_be_wrapped", "delivery", "names", "view")
 
     def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
         self.delivery = delivery
         self.names = names
-        self.view = self.sent_by.view or view
-        self._marked: bool | None = None
+        self.view = self.send_info.view or view
+        self._may_be_wrapped: bool | None = None
 
     @property
-    def sent_by(self) -> Run | Delivery:
+    def send_info(self) -> Run | Delivery:
         """What knows how they were sent: the run, or the delivery of a message that travelled in pieces."""
         return self.delivery.content if isinstance(self.delivery.content, Run) else self.delivery
 
@@ -74,35 +74,41 @@ class Batch:
             return Mode.OUT_OF_BAND
         if kind == UNRELIABLE:
             return Mode.UNRELIABLE
-        return Mode.ACKNOWLEDGED if self.sent_by.flags & ACKED else Mode.ORDERED
+        return Mode.ACKNOWLEDGED if self.send_info.flags & ACKED else Mode.ORDERED
 
     @property
     def private(self) -> bool:
         """Whether they were sent to this member alone."""
         run = self.run
-        return self.delivery.kind == ONE or (run is not None and run.flags & ALONE != 0)
+        return self.delivery.kind == UNICAST or (run is not None and run.flags & PRIVATE != 0)
 
     @property
     def sent_ns(self) -> int | None:
         """When they were sent, in nanoseconds since 1970 by the clock of the sender; None if it has not said."""
-        return self.sent_by.sent_ns or None
+        return self.send_info.sent_ns or None
 
     def __len__(self) -> int:
         return self.delivery.message_count
 
     def __iter__(self) -> Iterator[bytes]:
         messages = self.delivery.messages()
-        return (split(message)[1] for message in messages) if self.is_marked else iter(messages)
+        return (
+            (detach_headers(message)[1] for message in messages)
+            if self.may_be_wrapped
+            else iter(messages)
+        )
 
     @property
-    def is_marked(self) -> bool:
+    def may_be_wrapped(self) -> bool:
         """Whether a message may be wrapped; they are searched once."""
-        if self._marked is None:
+        if self._may_be_wrapped is None:
             run = self.run
-            self._marked = (
-                may_have(self.payload) if run is None else may_have(run.buffer, run.lengths)
+            self._may_be_wrapped = (
+                may_contain_wrapped(self.payload)
+                if run is None
+                else may_contain_wrapped(run.buffer, run.lengths)
             )
-        return self._marked
+        return self._may_be_wrapped
 
     @property
     def payload(self) -> bytes:
@@ -118,10 +124,10 @@ class Batch:
 
     def messages(self) -> Iterator[Message]:
         """Return each message with what is known of it."""
-        if self.is_marked:
+        if self.may_be_wrapped:
             for at, message in enumerate(self.delivery.messages()):
-                headers, payload = split(message)
-                yield Message(payload, at, self, headers or NONE)
+                headers, payload = detach_headers(message)
+                yield Message(payload, at, self, headers or NO_HEADERS)
             return
         yield from map(Message, self.delivery.messages(), range(len(self)), [self] * len(self))
 
@@ -134,7 +140,9 @@ class Message:
 
     __slots__ = ("_at", "_batch", "headers", "payload")
 
-    def __init__(self, payload: bytes, at: int, batch: Batch, headers: Headers = NONE) -> None:
+    def __init__(
+        self, payload: bytes, at: int, batch: Batch, headers: Headers = NO_HEADERS
+    ) -> None:
         self.payload = payload
         self.headers = headers
         self._at = at

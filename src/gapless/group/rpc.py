@@ -17,16 +17,16 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import DepartedError, GaplessError, RequestError
-from gapless.group.headers import ANSWER
+from gapless.group.headers import REPLY
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from gapless.group.headers import Wrapped
+    from gapless.group.headers import Envelope
     from gapless.identity import Address
 
 
-class Asked(NamedTuple):
+class RequestFrame(NamedTuple):
     """A request that has come."""
 
     sender: Address
@@ -34,14 +34,14 @@ class Asked(NamedTuple):
     payload: bytes
 
 
-class Pending:
+class PendingRequests:
     """The requests of this member that wait for an answer."""
 
     def __init__(self) -> None:
         self._number = 0
         self._waiting: dict[int, tuple[Address, Future[bytes]]] = {}
 
-    def expect(self, to: Address) -> tuple[int, Future[bytes]]:
+    def register(self, to: Address) -> tuple[int, Future[bytes]]:
         """Return the number of the next request, and the future of its answer."""
         self._number += 1
         future: Future[bytes] = Future()
@@ -52,12 +52,12 @@ class Pending:
         """Wait no more."""
         self._waiting.pop(number, None)
 
-    def answered(self, sender: Address, said: Wrapped) -> None:
+    def on_reply(self, sender: Address, said: Envelope) -> None:
         """Take an answer in, if it is from the member that was asked."""
         to, future = self._waiting.get(said.number, (None, None))
         if to == sender and future is not None and not future.done():
             del self._waiting[said.number]
-            if said.kind == ANSWER:
+            if said.kind == REPLY:
                 future.set_result(said.body)
             else:
                 future.set_exception(
@@ -75,7 +75,7 @@ class Pending:
                     ),
                 )
 
-    def end(self, error: GaplessError) -> None:
+    def fail_all(self, error: GaplessError) -> None:
         """Tell everybody that no answer will come."""
         for number in list(self._waiting):
             self._fail(number, error)

@@ -32,28 +32,28 @@ from gapless.errors import (
     UndeliveredError,
 )
 from gapless.group.headers import (
-    ANSWER,
-    FAILED,
-    LOOK,
+    ERROR_REPLY,
+    REPLY,
     REQUEST,
+    SNAPSHOT_REQUEST,
     Headers,
-    join as join_headers,
-    split as split_headers,
+    attach_headers as join_headers,
+    detach_headers as split_headers,
     wrap,
     wrap_all,
     wrap_plain,
 )
-from gapless.group.inbox import Inbox, Told
+from gapless.group.inbox import GroupEvent, Inbox
 from gapless.group.message import Batch, Message
-from gapless.group.rpc import Asked
-from gapless.group.sink_dedup import Published
-from gapless.group.timeouts import Time, deadline
+from gapless.group.rpc import RequestFrame
+from gapless.group.sink_dedup import SinkDedup
+from gapless.group.timeouts import Duration, deadline_ns
 from gapless.identity import Address
 from gapless.payloads import Payloads
 from gapless.protocol.ready import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
 from gapless.run import LENGTH_BYTES
-from gapless.runtime.fork_guard import Here
-from gapless.runtime.reactor import result_of
+from gapless.runtime.fork_guard import ProcessToken
+from gapless.runtime.reactor import wait_for_future
 from gapless.transport.base import log
 from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
@@ -61,14 +61,14 @@ from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gapless.group.base import Receipt
+    from gapless.group.base import ReceiptBase
     from gapless.group.health import Explanation, Health
-    from gapless.group.join_options import Options
-    from gapless.metrics.prometheus import Look
-    from gapless.protocol.member import Participant
+    from gapless.group.join_options import MemberOptions
+    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
-    from gapless.runtime.handle import Handle
-    from gapless.runtime.send_requests import Sent
+    from gapless.runtime.handle import MemberHandle
+    from gapless.runtime.send_requests import SendRequest
 
 _T = TypeVar("_T")
 
@@ -79,11 +79,11 @@ Payload = bytes | bytearray | memoryview
 AnyHeaders = Headers | Iterable[Headers]
 """The headers of all messages of a send, or of each."""
 
-HURRY_S = 1.0
+ERROR_CLOSE_TIMEOUT_S = 1.0
 """How long closing takes at most when something has gone wrong in the program, such as Ctrl-C."""
 PUBLISHED = "gapless-published"
 """The header of a state that says which rows of sinks are in it."""
-_LONGEST_REASON = 1000
+_MAX_REASON_CHARS = 1000
 
 
 class Wait(NamedTuple):
@@ -92,7 +92,7 @@ class Wait(NamedTuple):
     future: Future[Any]
     until_ns: int | None = None
 
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Return how much time is left."""
         return (
             None
@@ -105,25 +105,27 @@ Steps = Generator[Wait, Any, _T]
 """Something that may have to wait."""
 
 
-class Core:
+class GroupSession:
     """One member of one group, as both faces see it."""
 
     def __init__(
-        self, options: Options, later: Callable[[Callable[[], None]], None] | None = None
+        self, options: MemberOptions, later: Callable[[Callable[[], None]], None] | None = None
     ) -> None:
         """Prepare to join; what is sent is seen to at once by the thread that sends, or when ``later`` calls it."""
         self.options = options
-        self._later = later
+        self._schedule_flush = later
         self.inbox = Inbox(
-            listens=options.listen, wants_state=options.state is not None, sifts=not options.stores
+            listens=options.listen,
+            wants_state=options.state is not None,
+            deduplicates=not options.stores,
         )
         self.closing = False
-        self._handle: Handle | None = None
-        self._sending: set[Sent] = set()
-        self._process = Here.now
+        self._handle: MemberHandle | None = None
+        self._sending: set[SendRequest] = set()
+        self._process = ProcessToken.current
 
     @property
-    def handle(self) -> Handle:
+    def handle(self) -> MemberHandle:
         """The handle, which is there between opening and the end of this object."""
         self._check_process()
         if self._handle is None:
@@ -135,20 +137,20 @@ class Core:
     @property
     def is_open(self) -> bool:
         """Whether this member is on its way in, in, or on its way out, in this process."""
-        return self._handle is not None and not self._handle.is_closed and self.here
+        return self._handle is not None and not self._handle.is_closed and self.in_joining_process
 
     @property
-    def goes_on(self) -> bool:
+    def stays_in_group(self) -> bool:
         """Whether this member has a future in the group."""
         return self.is_open and not self.closing
 
     @property
-    def here(self) -> bool:
+    def in_joining_process(self) -> bool:
         """Whether this is the process that has joined."""
-        return self._process is Here.now
+        return self._process is ProcessToken.current
 
     def _check_process(self) -> None:
-        if self._process is not Here.now:
+        if self._process is not ProcessToken.current:
             raise ClosedError(
                 f"this member of {self.options.group} belongs to the process that forked: join again in this one"
             )
@@ -162,7 +164,7 @@ class Core:
             raise LocalProtocolError(
                 f"this member of {self.options.group} was opened before: join again"
             )
-        opening = in_thread(lambda: self.options.open(self.inbox.pump))
+        opening = in_thread(lambda: self.options.open(self.inbox.drain))
         try:
             self._handle = yield Wait(opening)
             self.inbox.attach(self._handle)
@@ -183,8 +185,8 @@ class Core:
         if received.provider is not None:
             headers, state = split_headers(received.state)
             if PUBLISHED in headers:
-                self.inbox.published = Published.decode(headers[PUBLISHED])
-            self.options.state.take(state)
+                self.inbox.sink_dedup = SinkDedup.decode(headers[PUBLISHED])
+            self.options.state.set(state)
         elif self.inbox.view is not None and len(self.inbox.view.members) > 1:
             log.warning(
                 "%s: no other member has given its state; do they read their messages?",
@@ -195,13 +197,13 @@ class Core:
         assert self.options.state is not None
         state: bytes | None = None
         try:
-            state = join_headers(as_payload(self.options.state.get()), self._beside_state())
+            state = join_headers(as_payload(self.options.state.get()), self._state_headers())
         finally:
             self.handle.call(lambda member, now_ns: member.provide(wanted.transfer, state, now_ns))
 
-    def _beside_state(self) -> Headers:
+    def _state_headers(self) -> Headers:
         """Return what a new member has to know beside the state: which rows of sinks are in it."""
-        published = self.inbox.published
+        published = self.inbox.sink_dedup
         return {PUBLISHED: published.encode()} if published else {}
 
     # Sending
@@ -211,57 +213,57 @@ class Core:
         payloads: Iterable[Payload],
         to: To | None = None,
         mode: Mode | str = Mode.ORDERED,
-        timeout: Time | None = None,
+        timeout: Duration | None = None,
         *,
         wait: bool = True,
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
-    ) -> Steps[Sent | None]:
+    ) -> Steps[SendRequest | None]:
         """Send messages; the result is None if they were not to wait and there was no room."""
         address, mode = self.find(to), Mode.of(mode)
         messages: Sequence[bytes] = as_payloads(payloads)
         messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
         return (
             yield from self._send(
-                messages, address, mode, deadline(timeout), wait=wait, loopback=loopback
+                messages, address, mode, deadline_ns(timeout), wait=wait, loopback=loopback
             )
         )
 
-    def lay(self, payload: Payload, whose: Receipt) -> bool | None:
+    def try_bundle(self, payload: Payload, whose: ReceiptBase) -> bool | None:
         """Send an ordered message with those that it follows at once; None if it is to be sent by itself.
 
         Returns whether that took a turn.
         """
-        return None if self.closing else self.handle.lay(wrap_plain(as_payload(payload)), whose)
+        return (
+            None if self.closing else self.handle.try_bundle(wrap_plain(as_payload(payload)), whose)
+        )
 
-    def note_send(self) -> None:
+    def note_unbundled_send(self) -> None:
         """Take note that a message was sent by itself."""
         if self._handle is not None:
-            self._handle.note_send()
+            self._handle.note_unbundled_send()
 
-    def number(self, receipt: Receipt) -> Accepted:
+    def resolve_bundled(self, receipt: ReceiptBase) -> Accepted:
         """Return the number of a message that was sent with others."""
-        if receipt.laid is None:
-            result_of(
-                self.handle.ask(lambda _: None), None
+        if receipt.bundled is None:
+            wait_for_future(
+                self.handle.query(lambda _: None), None
             )  # nothing overtakes it, so by then it has left
-        assert receipt.laid is not None
-        laid, at = receipt.laid
-        ticket, first, last = result_of(laid, None)
+        assert receipt.bundled is not None
+        laid, at = receipt.bundled
+        ticket, first, last = wait_for_future(laid, None)
         return Accepted(ticket, first + at, first + at) if last >= first else Accepted(ticket, 0, 0)
 
-    def send_at_once(
-        self, payload: Payload, to: To | None, loopback: bool | None
-    ) -> Accepted | None:
+    def try_send(self, payload: Payload, to: To | None, loopback: bool | None) -> Accepted | None:
         """Send an ordered message if that needs no waiting for anything; None if it was not sent."""
         address = self.find(to)
         message = wrap_plain(as_payload(payload))
         if self.closing:
             return None
         try:
-            return self.handle.send_at_once((message,), to=address, loopback=loopback)
+            return self.handle.try_send((message,), to=address, loopback=loopback)
         except LocalProtocolError as error:
-            raise self._explained(error, address) from None
+            raise self._translate_error(error, address) from None
 
     def _send(
         self,
@@ -272,18 +274,20 @@ class Core:
         *,
         wait: bool = True,
         loopback: bool | None = None,
-    ) -> Steps[Sent | None]:
+    ) -> Steps[SendRequest | None]:
         start_ns = time.monotonic_ns()
         while True:
             timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
             if self.closing:
                 raise self._closed()
-            send = self.handle.send_now if self._later is None else self.handle.send_later
+            send = (
+                self.handle.submit_now if self._schedule_flush is None else self.handle.submit_later
+            )
             sent = send(
                 messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback
             )
-            if self._later is not None:
-                self._later(self.handle.see_to_it)
+            if self._schedule_flush is not None:
+                self._schedule_flush(self.handle.flush)
             self._sending.add(sent)
             try:
                 outcome = yield Wait(sent)
@@ -292,29 +296,29 @@ class Core:
                     self.handle.cancel(sent)
                 if sent.cancelled() and self.closing:
                     raise self._closed() from None
-                raise self._explained(error, to) from None
+                raise self._translate_error(error, to) from None
             finally:
                 self._sending.discard(sent)
             if isinstance(outcome, Accepted):
                 return sent
             if not isinstance(outcome, GivenUp):
                 return None
-            if outcome.reason != "over" or outcome.accepted or not self.goes_on:
+            if outcome.reason != "over" or outcome.accepted or not self.stays_in_group:
                 raise self._given_up(outcome, len(messages), to, time.monotonic_ns() - start_ns)
 
-    def _say(
+    def _send_untracked(
         self, message: bytes, to: Address | None, mode: Mode, until_ns: int | None
     ) -> Steps[None]:
         """Send a message of which nobody wants to know when it has been delivered."""
-        if self._later is None and not self.closing:
+        if self._schedule_flush is None and not self.closing:
             try:
-                if self.handle.send_at_once((message,), to=to, mode=mode) is not None:
+                if self.handle.try_send((message,), to=to, mode=mode) is not None:
                     return
             except LocalProtocolError as error:
-                raise self._explained(error, to) from None
+                raise self._translate_error(error, to) from None
         yield from self._send([message], to, mode, until_ns)
 
-    def _explained(self, error: BaseException, to: Address | None) -> BaseException:
+    def _translate_error(self, error: BaseException, to: Address | None) -> BaseException:
         """Return the error that says what the machine meant by its refusal."""
         if type(error) is LocalProtocolError:
             if self.closing:
@@ -347,7 +351,7 @@ class Core:
             f"this member of {self.options.group} is closed: join again{more}"
         )
 
-    def delivered(self, sent: Sent | None, timeout: Time | None) -> Steps[None]:
+    def delivered(self, sent: SendRequest | None, timeout: Duration | None) -> Steps[None]:
         """Wait until everybody has delivered what was sent."""
         if sent is None or sent.delivered is None:
             mode = Mode.ORDERED if sent is None else sent.mode
@@ -355,7 +359,7 @@ class Core:
                 f"nobody tells when an {mode} message has arrived: send with 'acknowledged'"
             )
         try:
-            event = yield Wait(sent.delivered, deadline(timeout))
+            event = yield Wait(sent.delivered, deadline_ns(timeout))
         except GaplessError:
             raise
         except TimeoutError:
@@ -393,28 +397,28 @@ class Core:
 
     # Receiving
 
-    def next_at_hand(self) -> Message | None:
+    def try_next_message(self) -> Message | None:
         """Return the next message if that takes no more than a look."""
         self._check_process()
-        return self.inbox.next_at_hand()
+        return self.inbox.try_next_message()
 
-    def batch_at_hand(self) -> Batch | None:
+    def try_next_batch(self) -> Batch | None:
         """Return the next messages of one sender if that takes no more than a look."""
         self._check_process()
-        return self.inbox.batch_at_hand()
+        return self.inbox.try_next_batch()
 
-    def lead(self, until_ns: int | None) -> None:
+    def poll_until_readable(self, until_ns: int | None) -> None:
         """Drive in this thread, if no other does, until there is something to read."""
-        if not self.inbox.come_back() and self._handle is not None:
-            self._handle.lead(self.inbox.is_there, until_ns)
+        if not self.inbox.mark_consumed() and self._handle is not None:
+            self._handle.poll_until(self.inbox.is_readable, until_ns)
 
     def receive(
         self,
-        take: Callable[[], _T | Told | Future[None]],
+        take: Callable[[], _T | GroupEvent | Future[None]],
         until_ns: int | None = None,
         *,
         all_events: bool = False,
-    ) -> Steps[_T | Told | None]:
+    ) -> Steps[_T | GroupEvent | None]:
         """Return what ``take`` gives: the next message, or event if those are wanted; None when nothing more comes."""
         while True:
             self._check_process()
@@ -433,18 +437,18 @@ class Core:
                 self._give_state(item)
             elif isinstance(item, StateReceived):
                 self._take_state(item)
-            elif all_events or isinstance(item, (Message, Batch, Asked)):
+            elif all_events or isinstance(item, (Message, Batch, RequestFrame)):
                 return item
             else:
-                self.inbox.note(item)  # type: ignore[arg-type]
+                self.inbox.log_event(item)  # type: ignore[arg-type]
 
-    def gather(self, count: int, until_ns: int | None) -> Steps[None]:
+    def wait_for_member_count(self, count: int, until_ns: int | None) -> Steps[None]:
         """Wait until there are at least ``count`` members."""
 
         def are_here() -> bool:
             return self.inbox.view is not None and len(self.inbox.view.members) >= count
 
-        while (bell := self.inbox.unless(are_here)) is not None:
+        while (bell := self.inbox.wait_unless(are_here)) is not None:
             if not self.is_open:
                 raise self._closed()
             try:
@@ -455,16 +459,16 @@ class Core:
                     f"{here} of {count} members of {self.options.group} are here"
                 ) from None
 
-    def await_name(self, name: str, until_ns: int | None) -> Steps[None]:
+    def wait_for_member(self, name: str, until_ns: int | None) -> Steps[None]:
         """Wait until a durable member of this name belongs to the group, though it may be away."""
 
         def belongs() -> bool:
             roster = self.handle.roster
             return roster is not None and any(
-                place.name == name for place in (*roster.places, *roster.away)
+                place.name == name for place in (*roster.entries, *roster.absent)
             )
 
-        while (bell := self.inbox.unless(belongs)) is not None:
+        while (bell := self.inbox.wait_unless(belongs)) is not None:
             if not self.is_open:
                 raise self._closed()
             try:
@@ -476,18 +480,22 @@ class Core:
 
     # Requests
 
-    def request(self, payload: Payload, to: To, timeout: Time | None) -> Steps[bytes]:
+    def request(self, payload: Payload, to: To, timeout: Duration | None) -> Steps[bytes]:
         """Ask a member, and return its answer."""
-        address, until_ns = self.find(to), deadline(timeout)
+        address, until_ns = self.find(to), deadline_ns(timeout)
         assert address is not None
-        return (yield from self._ask(REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED))
+        return (
+            yield from self._send_request(
+                REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED
+            )
+        )
 
-    def _ask(
+    def _send_request(
         self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode
     ) -> Steps[bytes]:
-        number, answer = self.inbox.pending.expect(address)
+        number, answer = self.inbox.pending.register(address)
         try:
-            yield from self._say(wrap(kind, number, body), address, mode, until_ns)
+            yield from self._send_untracked(wrap(kind, number, body), address, mode, until_ns)
             result: bytes = yield Wait(answer, until_ns)
         except GaplessError:
             raise
@@ -500,18 +508,20 @@ class Core:
         return result
 
     def answer(
-        self, asked: Asked, payload: Payload | None, error: BaseException | None = None
+        self, asked: RequestFrame, payload: Payload | None, error: BaseException | None = None
     ) -> Steps[None]:
         """Answer a request, or say why not; out of band if it fits, for one who waits may be reading nothing else."""
         if error is not None:
-            body = f"{type(error).__name__}: {error}"[:_LONGEST_REASON].encode()
-            message = wrap(FAILED, asked.number, body)
+            body = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS].encode()
+            message = wrap(ERROR_REPLY, asked.number, body)
         else:
-            message = wrap(ANSWER, asked.number, b"" if payload is None else as_payload(payload))
+            message = wrap(REPLY, asked.number, b"" if payload is None else as_payload(payload))
         overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
         fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
         address = self.find(asked.sender)
-        yield from self._say(message, address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
+        yield from self._send_untracked(
+            message, address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None
+        )
 
     # Everything else
 
@@ -520,8 +530,11 @@ class Core:
         address = self.find(member)
         assert address is not None
 
-        def command(machine: Participant, now_ns: int) -> Ready:
-            if len(machine.membership.members) <= 2 or machine.membership.acting == address:
+        def command(machine: Member, now_ns: int) -> Ready:
+            if (
+                len(machine.membership.members) <= 2
+                or machine.membership.acting_coordinator == address
+            ):
                 raise LocalProtocolError(
                     f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
                     " member of the view"
@@ -535,7 +548,7 @@ class Core:
         from gapless.group import health  # nothing needs it before somebody asks
 
         inbox, group, most = self.inbox, self.options.group, self.handle.config.max_unconsumed
-        asking = self.handle.ask(
+        asking = self.handle.query(
             lambda member: health.explain(member, group, inbox.names, inbox.unread, most)
         )
         result: Explanation = yield Wait(asking)
@@ -550,37 +563,45 @@ class Core:
             try:
                 explanation = yield from self.explain()
                 return health.health(
-                    explanation, self.inbox.lives, handle.config.pin_after_ns, handle.error
+                    explanation, self.inbox.incarnations, handle.config.pin_after_ns, handle.error
                 )
             except ClosedError:
                 pass
         problems = () if handle.error is None else (str(handle.error),)
         return health.Health(
-            "closed" if handle.error is None else "failed", 0, self.inbox.lives, problems
+            "closed" if handle.error is None else "failed", 0, self.inbox.incarnations, problems
         )
 
     def stats(self) -> Steps[dict[str, int]]:
         """Return every counter by its name."""
         from gapless.group import snapshot  # nor this
 
-        found: Look = yield Wait(snapshot.ask(self.handle, self.inbox))
+        found: MemberSnapshot = yield Wait(snapshot.request_snapshot(self.handle, self.inbox))
         return {**found.gauges, **found.counters}
 
-    def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
+    def look(self, of: To | None, timeout: Duration | None) -> Steps[MemberSnapshot]:
         """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
         from gapless.group import snapshot
-        from gapless.metrics.prometheus import Look
+        from gapless.metrics.prometheus import MemberSnapshot
 
-        address, until_ns = self.find(of), deadline(timeout)
+        address, until_ns = self.find(of), deadline_ns(timeout)
         if address is None or address == self.inbox.me:
-            found: Look = yield Wait(snapshot.ask(self.handle, self.inbox), until_ns)
+            found: MemberSnapshot = yield Wait(
+                snapshot.request_snapshot(self.handle, self.inbox), until_ns
+            )
             return found
-        return Look.decode((yield from self._ask(LOOK, b"", address, until_ns, Mode.OUT_OF_BAND)))
+        return MemberSnapshot.decode(
+            (
+                yield from self._send_request(
+                    SNAPSHOT_REQUEST, b"", address, until_ns, Mode.OUT_OF_BAND
+                )
+            )
+        )
 
-    def stored(self, marks: Mapping[Address, int]) -> None:
+    def confirm_stored(self, marks: Mapping[Address, int]) -> None:
         """Let what is stored be acknowledged; a life that comes to its end meanwhile tells the next one."""
         if self.is_open:
-            self.handle.call(lambda member, now_ns: member.stored(marks, now_ns))
+            self.handle.call(lambda member, now_ns: member.confirm_stored(marks, now_ns))
 
     # Closing
 
@@ -588,13 +609,13 @@ class Core:
         """Begin to leave: what waits is still sent, and what has come can still be read."""
         self._check_process()
         self.closing = True
-        self.inbox.free()
+        self.inbox.consume_all()
         if self._handle is not None:
             self._handle.leave()
 
     def close(self, timeout_s: float | None) -> Steps[None]:
         """Leave, and end."""
-        if not self.here:
+        if not self.in_joining_process:
             return
         self.leave()
         handle = self._handle
@@ -602,17 +623,17 @@ class Core:
             for sent in tuple(self._sending):
                 handle.cancel(sent)
             yield Wait(in_thread(lambda: handle.close(timeout_s)))
-            self.inbox.note_the_rest()
+            self.inbox.log_unread_events()
 
     def abandon(self) -> None:
         """Leave without waiting for it: nobody has a use for this member any more."""
         self.closing = True
-        self.inbox.free()
+        self.inbox.consume_all()
         if self._handle is not None:
             in_thread(self._handle.close)
 
 
-def _abandon(opening: Future[Handle]) -> None:
+def _abandon(opening: Future[MemberHandle]) -> None:
     """Close what nobody waits for any more."""
     if opening.exception() is None:
         in_thread(lambda: opening.result().close(0))
@@ -650,8 +671,8 @@ def as_payloads(payloads: Iterable[object]) -> Payloads:
     if not messages:
         raise LocalProtocolError("nothing to send: give at least one message")
     if set(map(type, messages)) == {bytes}:
-        return Payloads.known(messages)  # type: ignore[arg-type]
-    return Payloads.known([as_payload(message) for message in messages])
+        return Payloads.of_validated(messages)  # type: ignore[arg-type]
+    return Payloads.of_validated([as_payload(message) for message in messages])
 
 
 def as_payload(payload: object) -> bytes:

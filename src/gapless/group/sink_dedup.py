@@ -23,8 +23,8 @@ from struct import Struct, error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import GaplessError
-from gapless.group.headers import HEADED, MARK, WRAP_BYTES, split
-from gapless.protocol.stream.ranges import put
+from gapless.group.headers import MARK, WITH_HEADERS, WRAP_BYTES, detach_headers
+from gapless.protocol.stream.ranges import insert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 SINK = "gapless-sink"
 """The name of the header that says which row of which sink a message is."""
-MOST_QUERIES = 256
+MAX_QUERIES = 256
 """So many queries are remembered."""
-MOST_RANGES = 256
+MAX_RANGES = 256
 """So many ranges of rows are remembered of one batch."""
-LONGEST_QUERY_BYTES = 255
+MAX_QUERY_BYTES = 255
 """The longest name of a query."""
-MOST_DIGITS = 19
+MAX_DIGITS = 19
 """The longest number of a batch, a partition or a row: more would not fit where it is remembered."""
 
 _NAME = SINK.encode()
-_HEADED = MARK + bytes((HEADED,))
+_HEADED = MARK + bytes((WITH_HEADERS,))
 _FIRST = bytes((len(_NAME),)) + _NAME
 _AT = WRAP_BYTES
 _SIZE = Struct("<I")
@@ -54,7 +54,7 @@ _QUERY = Struct("<BQH")
 _RANGE = Struct("<QQ")
 
 
-class Row(NamedTuple):
+class SinkRowId(NamedTuple):
     """Which row a message is: of which query and batch, from which partition, and its number in the batch."""
 
     query: str
@@ -67,7 +67,7 @@ class Row(NamedTuple):
         return b"%b/%d/%d/%d" % (self.query.encode(), self.batch, self.partition, self.row)
 
 
-def row_of(headers: Headers) -> Row | None:
+def parse_row_id(headers: Headers) -> SinkRowId | None:
     """Return which row a message with these headers is; None if no sink has sent it."""
     value = headers.get(SINK)
     if value is None:
@@ -76,17 +76,17 @@ def row_of(headers: Headers) -> Row | None:
     if (
         len(numbers) != 3
         or not all(map(_is_number, numbers))
-        or not 0 < len(query) <= LONGEST_QUERY_BYTES
+        or not 0 < len(query) <= MAX_QUERY_BYTES
     ):
         return None
     try:
-        return Row(query.decode(), *map(int, numbers))
+        return SinkRowId(query.decode(), *map(int, numbers))
     except (UnicodeDecodeError, ValueError):
         return None
 
 
 def _is_number(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= MOST_DIGITS
+    return text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _value_in(message: bytes) -> bytes | None:
@@ -97,10 +97,10 @@ def _value_in(message: bytes) -> bytes | None:
             end = start + _SIZE.unpack_from(message, start - _SIZE.size)[0]
             if end <= _AT + _BLOCK.unpack_from(message, len(_HEADED))[0] <= len(message):
                 return message[start:end]
-    return split(message)[0].get(SINK) if _NAME in message else None
+    return detach_headers(message)[0].get(SINK) if _NAME in message else None
 
 
-class _Query:
+class _QueryProgress:
     __slots__ = ("batch", "rows")
 
     def __init__(self, batch: int) -> None:
@@ -117,45 +117,47 @@ class _Query:
         if rows and rows[-1][1] == row - 1:
             rows[-1] = (rows[-1][0], row)
             return True
-        if not put(rows, row, row):
+        if not insert(rows, row, row):
             return False
-        if len(rows) > MOST_RANGES:
+        if len(rows) > MAX_RANGES:
             del rows[0]
         return True
 
 
-class Published:
+class SinkDedup:
     """The rows of sinks that were seen here. ``repeated`` counts those that came again, ``changes`` the others."""
 
     def __init__(self) -> None:
         self.repeated = self.changes = 0
-        self._queries: OrderedDict[str, _Query] = OrderedDict()
+        self._queries: OrderedDict[str, _QueryProgress] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._queries)
 
-    def fresh(self, headers: Headers) -> bool:
+    def is_new(self, headers: Headers) -> bool:
         """Return whether a message with these headers is to be handed on, and remember that it was."""
-        row = row_of(headers)
+        row = parse_row_id(headers)
         return row is None or self._take(self._query(row), row.batch, row.row)
 
-    def _query(self, row: Row) -> _Query:
+    def _query(self, row: SinkRowId) -> _QueryProgress:
         query = self._queries.get(row.query)
         if query is None:
-            query = self._queries[row.query] = _Query(row.batch)
-            if len(self._queries) > MOST_QUERIES:
+            query = self._queries[row.query] = _QueryProgress(row.batch)
+            if len(self._queries) > MAX_QUERIES:
                 self._queries.popitem(last=False)
         else:
             self._queries.move_to_end(row.query)
         return query
 
-    def _take(self, query: _Query, batch: int, row: int) -> bool:
+    def _take(self, query: _QueryProgress, batch: int, row: int) -> bool:
         fresh = query.take(batch, row)
         self.repeated += not fresh
         self.changes += fresh
         return fresh
 
-    def sift(self, payload: bytes, messages: Callable[[], Sequence[bytes]]) -> list[Range] | None:
+    def new_ranges(
+        self, payload: bytes, messages: Callable[[], Sequence[bytes]]
+    ) -> list[Range] | None:
         """Return which of a run's messages are to be handed on, by their places; None if that is all of them.
 
         ``payload`` is all of them end to end; they are taken apart only if a sink has sent one.
@@ -163,7 +165,7 @@ class Published:
         if _NAME not in payload:
             return None
         before = self.repeated
-        kept = list(self._places(messages()))
+        kept = list(self._new_indexes(messages()))
         if self.repeated == before:
             return None
         found: list[Range] = []
@@ -174,9 +176,9 @@ class Published:
                 found.append((at, at))
         return found
 
-    def _places(self, messages: Sequence[bytes]) -> Iterator[int]:
+    def _new_indexes(self, messages: Sequence[bytes]) -> Iterator[int]:
         """Return the places of those that are to be handed on; of rows in a row, only the number is looked at."""
-        common, batch, query = b"", 0, _Query(0)
+        common, batch, query = b"", 0, _QueryProgress(0)
         for at, message in enumerate(messages):
             value = _value_in(message)
             if value is None:
@@ -187,7 +189,7 @@ class Published:
                 if self._take(query, batch, int(number)):
                     yield at
                 continue
-            found = row_of({SINK: value})
+            found = parse_row_id({SINK: value})
             if found is None:
                 yield at
                 continue
@@ -205,7 +207,7 @@ class Published:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> Published:
+    def decode(cls, data: bytes) -> SinkDedup:
         """Return what was remembered; nothing is an empty memory."""
         memory = cls()
         if not data:
@@ -220,7 +222,7 @@ class Published:
             while at < len(data):
                 size, batch, count = _QUERY.unpack_from(data, at)
                 at += _QUERY.size + size
-                query = memory._queries[data[at - size : at].decode()] = _Query(batch)
+                query = memory._queries[data[at - size : at].decode()] = _QueryProgress(batch)
                 end = at + count * _RANGE.size
                 query.rows = [
                     _RANGE.unpack_from(data, start) for start in range(at, end, _RANGE.size)

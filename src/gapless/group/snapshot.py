@@ -12,22 +12,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError
-from gapless.group.headers import ANSWER, wrap
+from gapless.group.headers import REPLY, wrap
 from gapless.metrics import prometheus
-from gapless.metrics.prometheus import Look
+from gapless.metrics.prometheus import MemberSnapshot
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gapless.group.inbox import Inbox
     from gapless.identity import Address
-    from gapless.runtime.handle import Handle
+    from gapless.runtime.handle import MemberHandle
 
 
-def ask(handle: Handle, inbox: Inbox) -> Future[Look]:
+def request_snapshot(handle: MemberHandle, inbox: Inbox) -> Future[MemberSnapshot]:
     """Let the protocol thread take a look."""
-    return handle.ask(
-        lambda member: prometheus.look(
+    return handle.query(
+        lambda member: prometheus.take_snapshot(
             member,
             handle.group,
             time.monotonic_ns(),
@@ -37,32 +37,34 @@ def ask(handle: Handle, inbox: Inbox) -> Future[Look]:
     )
 
 
-def answer(handle: Handle, inbox: Inbox, to: Address, number: int) -> None:
+def reply_with_snapshot(handle: MemberHandle, inbox: Inbox, to: Address, number: int) -> None:
     """Tell another member how this one stands."""
-    ask(handle, inbox).add_done_callback(partial(_tell, handle, to, number))
+    request_snapshot(handle, inbox).add_done_callback(partial(_send_snapshot, handle, to, number))
 
 
-def _tell(handle: Handle, to: Address, number: int, found: Future[Look]) -> None:
+def _send_snapshot(
+    handle: MemberHandle, to: Address, number: int, found: Future[MemberSnapshot]
+) -> None:
     with suppress(GaplessError):  # this member, or the other, is on its way out
-        handle.send([wrap(ANSWER, number, found.result().encode())], to=to)
+        handle.submit([wrap(REPLY, number, found.result().encode())], to=to)
 
 
-def _gauges(handle: Handle, inbox: Inbox) -> dict[str, int]:
+def _gauges(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
     return {
         "unread": inbox.unread,
         "most_unread": handle.config.max_unconsumed,
-        "lives": inbox.lives,
+        "lives": inbox.incarnations,
         "receive_buffer_bytes": handle.transport.receive_buffer_bytes,
         "max_frame_bytes": handle.config.max_frame_bytes,
     }
 
 
-def _counters(handle: Handle, inbox: Inbox) -> dict[str, int]:
+def _counters(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
     """Return what is counted beside the machine."""
     found = {"received": inbox.received, "batches": inbox.batches, "full": inbox.full}
-    if inbox.published.repeated:
-        found["repeated"] = inbox.published.repeated
-    found.update((f"events.{name}", times) for name, times in handle.told.items())
+    if inbox.sink_dedup.repeated:
+        found["repeated"] = inbox.sink_dedup.repeated
+    found.update((f"events.{name}", times) for name, times in handle.event_counts.items())
     for prefix, problems in (
         ("transport", handle.transport.problems),
         ("application", inbox.problems),

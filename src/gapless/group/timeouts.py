@@ -7,11 +7,11 @@ import time
 from gapless.errors import LocalProtocolError
 from gapless.units import NS_PER_S, parse_duration
 
-Time = float | str
+Duration = float | str
 """A duration: a number of seconds, or text such as ``"200ms"``."""
 
 
-def duration_ns(timeout: Time) -> int:
+def duration_ns(timeout: Duration) -> int:
     """Return nanoseconds."""
     if isinstance(timeout, str):
         return parse_duration(timeout)
@@ -22,6 +22,6 @@ def duration_ns(timeout: Time) -> int:
     return int(timeout * NS_PER_S)
 
 
-def deadline(timeout: Time | None) -> int | None:
+def deadline_ns(timeout: Duration | None) -> int | None:
     """Return when ``timeout`` will be over, if it ever is."""
     return None if timeout is None else time.monotonic_ns() + duration_ns(timeout)

@@ -9,24 +9,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError, TransportError
-from gapless.metrics.prometheus import CONTENT_TYPE, Look, help_of, prometheus, samples
+from gapless.metrics.prometheus import CONTENT_TYPE, MemberSnapshot, help_of, prometheus, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-MOMENT_S = 0.2
+CACHE_S = 0.2
 """Instruments that are read within this time see the same look."""
 
 
-class Endpoint:
+class MetricsEndpoint:
     """A tiny HTTP server that answers ``/metrics`` with what ``looks`` returns; for a network that can be trusted.
 
     ``with Endpoint(lambda: [group.look()], port=9464) as endpoint: …``; port 0 is any that is free.
     """
 
     def __init__(
-        self, looks: Callable[[], Iterable[Look]], host: str = "127.0.0.1", port: int = 9464
+        self,
+        looks: Callable[[], Iterable[MemberSnapshot]],
+        host: str = "127.0.0.1",
+        port: int = 9464,
     ) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -74,7 +77,7 @@ class Endpoint:
 # OpenTelemetry
 
 
-def observe(looks: Callable[[], Iterable[Look]], meter: Any = None) -> None:
+def observe(looks: Callable[[], Iterable[MemberSnapshot]], meter: Any = None) -> None:
     """Let OpenTelemetry ask for the same figures, by their names in Prometheus; it needs ``opentelemetry-api``.
 
     An instrument is made for every name that a look has at this moment.
@@ -86,11 +89,11 @@ def observe(looks: Callable[[], Iterable[Look]], meter: Any = None) -> None:
             "opentelemetry is not installed; run: pip install 'gapless[otel]'"
         ) from None
     meter = meter or api.get_meter("gapless")
-    taken = _Taken(looks)
+    taken = _SnapshotCache(looks)
 
     def reader(wanted: str) -> Callable[[Any], Iterator[Any]]:
         def read(_: Any) -> Iterator[Any]:
-            found = (sample for one in taken.looks() for sample in samples(one))
+            found = (sample for one in taken.snapshots() for sample in samples(one))
             yield from (
                 api.Observation(value, labels) for name, _, labels, value in found if name == wanted
             )
@@ -98,7 +101,7 @@ def observe(looks: Callable[[], Iterable[Look]], meter: Any = None) -> None:
         return read
 
     for name, kind in {
-        name: kind for one in taken.looks() for name, kind, _, _ in samples(one)
+        name: kind for one in taken.snapshots() for name, kind, _, _ in samples(one)
     }.items():
         make = (
             meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
@@ -106,18 +109,18 @@ def observe(looks: Callable[[], Iterable[Look]], meter: Any = None) -> None:
         make(name.replace("_", ".", 1), callbacks=[reader(name)], description=help_of(name))
 
 
-class _Taken:
+class _SnapshotCache:
     """Looks that were taken a moment ago serve all the instruments that are read together."""
 
-    def __init__(self, looks: Callable[[], Iterable[Look]]) -> None:
+    def __init__(self, looks: Callable[[], Iterable[MemberSnapshot]]) -> None:
         self._take = looks
-        self._looks: list[Look] = []
+        self._looks: list[MemberSnapshot] = []
         self._taken_s: float | None = None
         self._lock = threading.Lock()
 
-    def looks(self) -> list[Look]:
+    def snapshots(self) -> list[MemberSnapshot]:
         with self._lock:
             now_s = time.monotonic()
-            if self._taken_s is None or now_s - self._taken_s > MOMENT_S:
+            if self._taken_s is None or now_s - self._taken_s > CACHE_S:
                 self._looks, self._taken_s = list(self._take()), now_s
             return self._looks

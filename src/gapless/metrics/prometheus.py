@@ -1,7 +1,7 @@
 """Figures for operators: counters of what has happened, and a look at how the windows stand.
 
-The machine counts as it works; everything else is looked up when somebody asks. ``group.look()``
-takes a :class:`Look` of this member or of another, :func:`prometheus` writes it as text;
+The machine counts as it works; everything else is looked up when somebody asks. ``group.take_snapshot()``
+takes a :class:`MemberSnapshot` of this member or of another, :func:`prometheus` writes it as text;
 exporters.py serves that.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gapless.identity import Address
-    from gapless.protocol.member import Participant
+    from gapless.protocol.member import Member
     from gapless.protocol.stream.inbound import Inbound
     from gapless.protocol.stream.outbound import Outbound
 
@@ -30,7 +30,7 @@ LAG = "lag."
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class StreamSnapshot:
     """An own stream: what is outstanding and who holds it up. ``to`` is empty for the stream to all.
 
     It takes ``room`` messages more, and ``max_bytes`` in all. ``unmoved_ns`` is for how long the
@@ -49,7 +49,7 @@ class Sending:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerSnapshot:
     """Another member: its stream as it comes in here, and what it has acknowledged of the own stream to all.
 
     ``ahead`` messages have come that wait for ``missing`` ones; ``gap_ns`` is the age of the oldest
@@ -72,7 +72,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MemberSnapshot:
     """How a member stands at one moment."""
 
     group: str
@@ -82,8 +82,8 @@ class Look:
     view: int
     coordinator: str
     members: tuple[str, ...]
-    sending: tuple[Sending, ...]
-    peers: tuple[Peer, ...]
+    sending: tuple[StreamSnapshot, ...]
+    peers: tuple[PeerSnapshot, ...]
     gauges: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -96,33 +96,34 @@ class Look:
         return json.dumps(self.as_dict(), separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, text: bytes) -> Look:
+    def decode(cls, text: bytes) -> MemberSnapshot:
         """Return what :meth:`encode` made; what is no look raises GaplessError."""
         try:
             found = json.loads(text)
             found["sending"] = tuple(
-                Sending(**one | {"held_by": tuple(one["held_by"])}) for one in found["sending"]
+                StreamSnapshot(**one | {"held_by": tuple(one["held_by"])})
+                for one in found["sending"]
             )
-            found["peers"] = tuple(Peer(**one) for one in found["peers"])
+            found["peers"] = tuple(PeerSnapshot(**one) for one in found["peers"])
             found["members"] = tuple(found["members"])
             return cls(**found)
         except (ValueError, TypeError, KeyError) as error:
             raise GaplessError(f"what came is no look at a member: {error}") from error
 
 
-def look(
-    member: Participant,
+def take_snapshot(
+    member: Member,
     group: str,
     now_ns: int,
     gauges: Mapping[str, int],
     counters: Mapping[str, int],
-) -> Look:
+) -> MemberSnapshot:
     """Look at a machine, between two inputs; what others count beside it is added."""
     view, roster = member.view, member.roster
-    names = {} if roster is None else {place.address: place.name for place in roster.places}
+    names = {} if roster is None else {place.address: place.name for place in roster.entries}
     others = [] if view is None else [one for one in view.members if one != member.me]
     streams = [member.outbound, *member.connections.outbounds()]
-    return Look(
+    return MemberSnapshot(
         group=group,
         me=str(member.me),
         name=names.get(member.me, ""),
@@ -137,14 +138,14 @@ def look(
     )
 
 
-def _sending(stream: Outbound, member: Participant, now_ns: int) -> Sending:
-    window, since_ns = stream.window, stream._stuck_since_ns
+def _sending(stream: Outbound, member: Member, now_ns: int) -> StreamSnapshot:
+    window, since_ns = stream.window, stream._blocked_since_ns
     held_by: Iterable[Address] = ()
     if since_ns is not None:
-        held_by = stream.acks.behind(stream._settled + 1)
-        if stream.row.release != "acks" and member.stability is not None:
-            held_by = member.stability.behind(member.me, window.low + 1)
-    return Sending(
+        held_by = stream.acks.lagging(stream._acked_by_members + 1)
+        if stream.profile.release != "acks" and member.stability is not None:
+            held_by = member.stability.lagging(member.me, window.low + 1)
+    return StreamSnapshot(
         to="" if stream.to is None else str(stream.to),
         low=window.low,
         high=window.high,
@@ -157,22 +158,25 @@ def _sending(stream: Outbound, member: Participant, now_ns: int) -> Sending:
     )
 
 
-def _peer(other: Address, name: str, member: Participant, now_ns: int) -> Peer:
+def _peer(other: Address, name: str, member: Member, now_ns: int) -> PeerSnapshot:
     outbound, stream = member.outbound, member.inbound.get(other)
     window = None if stream is None else stream.window
-    gap_ns = None if stream is None else stream.gaps.oldest_ns
+    gap_ns = None if stream is None else stream.loss_detector.oldest_ns
     acked = outbound.acks[other] if other in outbound.acks else 0  # noqa: SIM401 - it is no dictionary
-    acked_ns, heard_ns = outbound.acked_ns.get(other), member.liveness._heard.get(other)
-    return Peer(
+    acked_ns, heard_ns = (
+        outbound.acked_ns.get(other),
+        member.failure_detector._last_heard_ns.get(other),
+    )
+    return PeerSnapshot(
         member=str(other),
         name=name,
         delivered=0 if window is None else window.delivered,
         high=0 if window is None else window.high,
-        ahead=0 if stream is None or window is None else stream._ahead(window),
+        ahead=0 if stream is None or window is None else stream._undelivered_count(window),
         missing=0 if stream is None else _missing(stream),
         gap_ns=None if gap_ns is None else max(0, now_ns - gap_ns),
         stored_bytes=0 if window is None else window.stored_bytes,
-        round_trip_ns=0 if stream is None else stream.gaps.round_trip.smoothed_ns,
+        round_trip_ns=0 if stream is None else stream.loss_detector.rtt.smoothed_ns,
         acked=acked,
         unacked=max(0, outbound.window.high - acked),
         acked_ago_ns=None if acked_ns is None else now_ns - acked_ns,
@@ -184,17 +188,17 @@ def _missing(stream: Inbound) -> int:
     window = stream.window
     if window is None:
         return 0
-    found = window.missing(max(window.high, stream.announced))
+    found = window.missing(max(window.high, stream.announced_high))
     return sum(last - first + 1 for first, last in found)
 
 
-def _gauges(member: Participant) -> dict[str, int]:
+def _gauges(member: Member) -> dict[str, int]:
     """Return sums over all streams, and how full every cache is."""
     outbounds = [member.outbound, *member.connections.outbounds()]
     windows = [
         (stream, stream.window) for stream in member._inbounds() if stream.window is not None
     ]
-    connections, aside = member.connections, member.aside
+    connections, aside = member.connections, member.out_of_band
     return {
         "capacity": member.config.capacity,
         "members": 0 if member.view is None else len(member.view.members),
@@ -202,18 +206,18 @@ def _gauges(member: Participant) -> dict[str, int]:
         "unacked": sum(stream.window.high - stream.window.low for stream in outbounds),
         "waiting": sum(len(stream.queue) for stream in outbounds),
         "delivered": sum(window.delivered - stream.start for stream, window in windows),
-        "undelivered": sum(stream._ahead(window) for stream, window in windows),
+        "undelivered": sum(stream._undelivered_count(window) for stream, window in windows),
         "missing": sum(_missing(stream) for stream, _ in windows),
         "stored_bytes": sum(window.stored_bytes for _, window in windows)
         + sum(stream.window.stored_bytes for stream in outbounds),
         "connections.out": len(connections.outgoing),
         "connections.in": len(connections.incoming),
-        "connections.ended": len(connections._ended),
-        "connections.unknown": len(connections._unknown),
-        "early": len(member.early),
+        "connections.ended": len(connections._tombstones),
+        "connections.unknown": len(connections._unconfirmed),
+        "early": len(member.future_view_buffer),
         "aside.unacked": len(aside._pending),
         "aside.waiting": len(aside._queue),
-        "away": len(member.outbound.holds),
+        "away": len(member.outbound.retention),
     }
 
 
@@ -237,10 +241,10 @@ _HELP = {
 _NOT_A_NAME = re.compile(r"[^a-zA-Z0-9_]+")
 
 
-def prometheus(looks: Look | Iterable[Look]) -> str:
+def prometheus(looks: MemberSnapshot | Iterable[MemberSnapshot]) -> str:
     """Return figures in the text format of Prometheus, of one member or of several."""
     found: dict[str, list[str]] = {}
-    for one in [looks] if isinstance(looks, Look) else looks:
+    for one in [looks] if isinstance(looks, MemberSnapshot) else looks:
         for name, kind, labels, value in samples(one):
             if name not in found:
                 found[name] = [f"# HELP {name} {help_of(name)}", f"# TYPE {name} {kind}"]
@@ -249,7 +253,7 @@ def prometheus(looks: Look | Iterable[Look]) -> str:
     return "".join(f"{line}\n" for lines in found.values() for line in lines)
 
 
-def samples(one: Look) -> Iterator[tuple[str, str, dict[str, str], float]]:
+def samples(one: MemberSnapshot) -> Iterator[tuple[str, str, dict[str, str], float]]:
     """Return every figure with its name, its type and its labels."""
     base = {"group": one.group, "member": one.me, "name": one.name}
     for key, value in sorted(one.counters.items()):

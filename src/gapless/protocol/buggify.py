@@ -26,10 +26,19 @@ EARLY_VOTE = "early-vote"
 SHED = "shed"
 """A receiver forgets what it keeps for others."""
 
-RARE = (EARLY_ACK, LATE_ACK, SMALL_RUN, EARLY_TAIL, REPAIR_TO_ALL, REFUSE, EARLY_VOTE, SHED)
+RARE_BRANCHES = (
+    EARLY_ACK,
+    LATE_ACK,
+    SMALL_RUN,
+    EARLY_TAIL,
+    REPAIR_TO_ALL,
+    REFUSE,
+    EARLY_VOTE,
+    SHED,
+)
 """Every switch."""
 
-Rarely = Callable[[str], bool]
+RareBranchHook = Callable[[str], bool]
 """Tells whether a rare branch is taken this time."""
 
 

@@ -20,22 +20,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import Place
+from gapless.identity import RosterEntry
 from gapless.protocol import buggify, timers
-from gapless.protocol.membership.failure_detector import Liveness
+from gapless.protocol.membership.failure_detector import FailureDetector
 from gapless.protocol.membership.membership import (
     LEAVING,
+    MAX_NAMED,
     MEMBER,
-    MOST_NAMED,
     NEW,
     OVER,
     Membership,
 )
 from gapless.protocol.ready import Left, Pinned, Ready, Undelivered
-from gapless.protocol.ready_builder import RECEIVED, Context
-from gapless.protocol.state_transfer.endpoint import Stateful
-from gapless.wire.coalesce import decode_together
-from gapless.wire.frames import Data, Membership as MembershipFrame, State as StateFrame, Suspect
+from gapless.protocol.ready_builder import RECEIVED_COUNTERS, ReadyBuilder
+from gapless.protocol.state_transfer.endpoint import StateTransferEndpoint
+from gapless.wire.coalesce import decode_coalesced
+from gapless.wire.frames import (
+    Data,
+    MembershipFrame,
+    StateFrame,
+    Suspect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,17 +50,17 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address, Roster, View
     from gapless.payloads import Payloads
-    from gapless.protocol.buggify import Rarely
+    from gapless.protocol.buggify import RareBranchHook
     from gapless.protocol.stream.inbound import Inbound
     from gapless.wire.frames import Datagram
 
-_MEMBERSHIP = frozenset(get_args(MembershipFrame))
-_NOT_STREAMS = _MEMBERSHIP | frozenset(get_args(StateFrame))
-_WISHES = 5
+_MEMBERSHIP_FRAMES = frozenset(get_args(MembershipFrame))
+_NON_STREAM_FRAMES = _MEMBERSHIP_FRAMES | frozenset(get_args(StateFrame))
+_EXPEL_ATTEMPTS = 5
 """So many times the coordinator is asked to leave a member out: a datagram may be lost, or the wish not granted."""
 
 
-class Participant(Stateful):
+class Member(StateTransferEndpoint):
     """A member that keeps its own views: ``join`` it, work through every ``Ready``, ``leave`` it."""
 
     def __init__(
@@ -68,24 +73,26 @@ class Participant(Stateful):
         name: str = "",
         locator: bytes = b"",
         tracing: int = 0,
-        rarely: Rarely = buggify.never,
-        wall_ns: int = 0,
+        rarely: RareBranchHook = buggify.never,
+        wall_offset_ns: int = 0,
     ) -> None:
-        """Make a life that has not joined yet; ``wall_ns`` is how far the time of day is ahead of the clock."""
+        """Make a life that has not joined yet; ``wall_offset_ns`` is how far the time of day is ahead of the clock."""
         super().__init__(me, group, config, rng, tracing=tracing, rarely=rarely)
-        if name and self.row.release != "acks":
+        if name and self.profile.release != "acks":
             raise LocalProtocolError(
-                f"a durable name ({name}) needs a profile that acks release, and {self.row.name} is none: use nakack4"
+                f"a durable name ({name}) needs a profile that acks release, and {self.profile.name} is none: use nakack4"
             )
-        self.liveness = Liveness(me, config)
-        self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
-        self._context.spoke = {}
-        self._context.wall_ns = wall_ns
+        self.failure_detector = FailureDetector(me, config)
+        self.membership = Membership(
+            RosterEntry(me, name, locator), config, rng, self.failure_detector
+        )
+        self._out.last_sent_ns = {}
+        self._out.wall_offset_ns = wall_offset_ns
         self._ended = False
-        self._ungreeted: list[Address] = []
+        self._start_unannounced: list[Address] = []
         self.outbound.closed = True
-        self._awake_ns: int | None = None
-        self._wishes: dict[Address, int] = {}
+        self._pause_ended_ns: int | None = None
+        self._expel_attempts_left: dict[Address, int] = {}
 
     @property
     def phase(self) -> str:
@@ -122,14 +129,14 @@ class Participant(Stateful):
             raise LocalProtocolError(
                 f"this life has joined before (it is {self.phase}): begin a new one"
             )
-        if self.membership.place.name:
+        if self.membership.own_entry.name:
             self.resume(resume or {}, stores=stores)
         elif resume or stores:
             raise LocalProtocolError(
                 "a member without a durable name has nothing to resume or store: give it a name"
             )
         if state:
-            self.want_state()
+            self.request_state()
         self.membership.join(self._begin(now_ns))
         return self._finish(())
 
@@ -138,28 +145,28 @@ class Participant(Stateful):
         self.membership.leave(self._begin(now_ns))
         return self._finish(())
 
-    def end(self, now_ns: int) -> Ready:
+    def abort(self, now_ns: int) -> Ready:
         """End this life at once, without asking the group; what is not known to have arrived is reported."""
-        context = self._begin(now_ns)
+        out = self._begin(now_ns)
         if self.phase != OVER:
-            self.membership.over(Left(False), context)
+            self.membership.terminate(Left(False), out)
         return self._finish(())
 
     def expel(self, member: Address, now_ns: int) -> Ready:
         """Ask for a view without ``member``, though it lives; it may come back as a new incarnation."""
         if self.view is None or member not in self.view.members or member == self.me:
             raise LocalProtocolError(f"{member} is no other member of this view: expel one that is")
-        self._wishes[member] = _WISHES - 1
-        self._ask_to_expel((member,), self._begin(now_ns))
+        self._expel_attempts_left[member] = _EXPEL_ATTEMPTS - 1
+        self._request_expel((member,), self._begin(now_ns))
         return self._finish(())
 
-    def _ask_to_expel(self, members: tuple[Address, ...], context: Context) -> None:
-        acting = self.membership.acting
+    def _request_expel(self, members: tuple[Address, ...], out: ReadyBuilder) -> None:
+        acting = self.membership.acting_coordinator
         if acting == self.me:
-            self.membership.coordinator.expel(members, context)
+            self.membership.coordinator.expel(members, out)
         elif acting is not None:
-            for at in range(0, len(members), MOST_NAMED):
-                context.transmit(acting, Suspect(self.me, members[at : at + MOST_NAMED], True))
+            for at in range(0, len(members), MAX_NAMED):
+                out.transmit(acting, Suspect(self.me, members[at : at + MAX_NAMED], True))
 
     def _check_payloads(self, payloads: Payloads, *rest: Any) -> None:
         if self.phase in {LEAVING, OVER}:
@@ -174,46 +181,48 @@ class Participant(Stateful):
 
     # Inputs of the network and the clock
 
-    def _begin(self, now_ns: int) -> Context:
+    def _begin(self, now_ns: int) -> ReadyBuilder:
         """Notice when this member itself has stood still."""
         due_ns = self._timers.next_ns
         if due_ns is not None and now_ns - due_ns > self.config.heartbeat_interval_ns:
-            self.liveness.paused(now_ns - due_ns, now_ns)
-            self.state.paused(now_ns)
-            self._awake_ns = now_ns
+            self.failure_detector.on_pause(now_ns - due_ns, now_ns)
+            self.state_transfer.on_pause(now_ns)
+            self._pause_ended_ns = now_ns
         return super()._begin(now_ns)
 
-    def hear(self, said: Datagram, now_ns: int) -> Ready:
+    def receive_decoded(self, datagram: Datagram, now_ns: int) -> Ready:
         """Take in what a datagram says, first of the streams, then of the membership."""
         if self.phase in {NEW, OVER}:
-            self._begin(now_ns).drop("no member", peer=said.sender)
+            self._begin(now_ns).drop("no member", peer=datagram.sender)
             return self._finish(())
-        about = [frame for frame in said.frames if type(frame) in _MEMBERSHIP]
-        if said.group != self.group or (
-            said.addressee is not None and said.addressee != self.me.incarnation
+        about = [frame for frame in datagram.frames if type(frame) in _MEMBERSHIP_FRAMES]
+        if datagram.group != self.group or (
+            datagram.addressee is not None and datagram.addressee != self.me.incarnation
         ):
-            return super().hear(said, now_ns)
-        sender = said.sender
+            return super().receive_decoded(datagram, now_ns)
+        sender = datagram.sender
         known = sender in self.inbound
         if known:
-            self.liveness.heard(sender, now_ns)
+            self.failure_detector.on_traffic(sender, now_ns)
         if not about:
             if not known and sender != self.me:
-                self._correct(said, self._begin(now_ns))
-            return super().hear(said, now_ns)
-        context = self._begin(now_ns)
+                self._notify_non_member(datagram, self._begin(now_ns))
+            return super().receive_decoded(datagram, now_ns)
+        out = self._begin(now_ns)
         if sender == self.me:
-            context.drop("own", peer=sender)
+            out.drop("own", peer=sender)
             return self._finish(())
-        rest = tuple(frame for frame in said.frames if type(frame) not in _MEMBERSHIP)
+        rest = tuple(frame for frame in datagram.frames if type(frame) not in _MEMBERSHIP_FRAMES)
         if rest and known:
-            for stream in self._take_in(said._replace(frames=rest), self.inbound[sender], context):
-                self._settle(stream, context)
+            for stream in self._handle_frames(
+                datagram._replace(frames=rest), self.inbound[sender], out
+            ):
+                self._deliver_and_ack(stream, out)
         elif rest:
-            self._on_stranger(said._replace(frames=rest), context)
+            self._on_stranger(datagram._replace(frames=rest), out)
         for frame in about:
-            context.count(RECEIVED[type(frame)])
-            self.membership.on_frame(sender, frame, context)  # type: ignore[arg-type]
+            out.count(RECEIVED_COUNTERS[type(frame)])
+            self.membership.on_frame(sender, frame, out)  # type: ignore[arg-type]
         return self._finish(())
 
     def receive_all(self, datagrams: Iterable[bytes], now_ns: int) -> list[Ready]:
@@ -224,23 +233,23 @@ class Participant(Stateful):
         """
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], Inbound] = {}
-        context = self._begin(now_ns)
-        for said, times in decode_together(datagrams):
+        out = self._begin(now_ns)
+        for said, times in decode_coalesced(datagrams):
             if isinstance(said, RemoteProtocolError):
-                context.drop(said.reason)
+                out.drop(said.reason)
                 continue
             stream = self._stream_of(said)
             if stream is not None:
                 if times > 1:
-                    context.count(RECEIVED[Data], times - 1)
-                self.liveness.heard(said.sender, now_ns)
-                for moved in self._take_in(said, stream, context):
+                    out.count(RECEIVED_COUNTERS[Data], times - 1)
+                self.failure_detector.on_traffic(said.sender, now_ns)
+                for moved in self._handle_frames(said, stream, out):
                     touched[moved.key] = moved
                 continue
             for moved in touched.values():
-                self._settle(moved, context)
+                self._deliver_and_ack(moved, out)
             touched = {}
-            answers.append(self.hear(said, now_ns))
+            answers.append(self.receive_decoded(said, now_ns))
         answers.append(
             self._finish(touched.values()) if answers else self._finish_streams(touched.values())
         )
@@ -252,98 +261,108 @@ class Participant(Stateful):
             return None
         if said.addressee is not None and said.addressee != self.me.incarnation:
             return None
-        if any(type(frame) in _NOT_STREAMS for frame in said.frames):
+        if any(type(frame) in _NON_STREAM_FRAMES for frame in said.frames):
             return None
         return self.inbound.get(said.sender)
 
-    def _correct(self, said: Datagram, context: Context) -> None:
+    def _notify_non_member(self, said: Datagram, out: ReadyBuilder) -> None:
         """Tell one that is not in this view, and sends as if it were, how things stand; one of us is enough."""
-        if self.view is not None and (said.addressee is not None or self.membership.acts):
-            self.membership.show(said.sender, context, rarely=True)
+        if self.view is not None and (said.addressee is not None or self.membership.is_acting):
+            self.membership.send_alive(said.sender, out, rate_limited=True)
 
     def tick(self, now_ns: int) -> Ready:
         """Install the view that has come, and nothing else; or fire every timer that is due."""
         roster = self.membership.pending
         if roster is None:
             return super().tick(now_ns)
-        kept = {place.name: place.address for place in roster.away}
-        return super().install(roster.view, now_ns, kept=kept, back=self._back(roster))
+        kept = {place.name: place.address for place in roster.absent}
+        return super().install(
+            roster.view, now_ns, absent=kept, returning=self._returning_members(roster)
+        )
 
-    def _back(self, roster: Roster) -> dict[Address, Address]:
+    def _returning_members(self, roster: Roster) -> dict[Address, Address]:
         """Return the new members that take over the place of a former life, or of the same one that was away."""
         before = self.membership.roster
         if before is None:
             return {}
-        here = {place.address for place in before.places}
-        last = {place.name: place.address for place in (*before.places, *before.away) if place.name}
-        new = [place for place in roster.places if place.address not in here]
+        here = {place.address for place in before.entries}
+        last = {
+            place.name: place.address for place in (*before.entries, *before.absent) if place.name
+        }
+        new = [place for place in roster.entries if place.address not in here]
         return {place.address: last[place.name] for place in new if place.name in last}
 
-    def _greet(self, joined: Iterable[Address], context: Context) -> None:
+    def _announce_start(self, joined: Iterable[Address], out: ReadyBuilder) -> None:
         """Tell others the start of the own stream when they have this member in their view: not before its welcome."""
-        if self.membership.welcome:
-            super()._greet(joined, context)
+        if self.membership.admitted:
+            super()._announce_start(joined, out)
         else:
-            self._ungreeted += joined
+            self._start_unannounced += joined
 
-    def _come_in(self, context: Context) -> None:
+    def _start_sending(self, out: ReadyBuilder) -> None:
         """Begin to speak, now that the others know of this member: a proposal may still come to nothing."""
-        ungreeted, self._ungreeted = self._ungreeted, []
-        super()._greet([member for member in ungreeted if member in self.inbound], context)
+        ungreeted, self._start_unannounced = self._start_unannounced, []
+        super()._announce_start([member for member in ungreeted if member in self.inbound], out)
         if self.outbound.closed and self.view is not None:
             self.outbound.closed = False
-            self.outbound.flush(context, "view")
+            self.outbound.flush(out, "view")
 
-    def _replay(self, context: Context) -> Iterable[Inbound]:
-        touched = super()._replay(context)
-        self.membership.installed(context)
-        self._forget_strangers(context)
+    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[Inbound]:
+        touched = super()._replay_buffered(out)
+        self.membership.on_installed(out)
+        self._prune_non_members(out)
         return touched
 
-    def _forget_strangers(self, context: Context) -> None:
+    def _prune_non_members(self, out: ReadyBuilder) -> None:
         """Remember only of members when they were last spoken to, and which of them are wished out."""
-        assert context.spoke is not None
+        assert out.last_sent_ns is not None
         members = self.membership.members
-        context.spoke = {
-            to: at_ns for to, at_ns in context.spoke.items() if to is None or to in members
+        out.last_sent_ns = {
+            to: at_ns for to, at_ns in out.last_sent_ns.items() if to is None or to in members
         }
-        self._wishes = {member: left for member, left in self._wishes.items() if member in members}
+        self._expel_attempts_left = {
+            member: left for member, left in self._expel_attempts_left.items() if member in members
+        }
 
-    def _name_pinners(self, context: Context) -> None:
+    def _report_slow_receivers(self, out: ReadyBuilder) -> None:
         """Name who pins a window, and by policy ask to leave it out; one that stood still itself looks anew first."""
         if (
-            self._awake_ns is not None
-            and context.now_ns - self._awake_ns < self.config.pin_after_ns
+            self._pause_ended_ns is not None
+            and out.now_ns - self._pause_ended_ns < self.config.pin_after_ns
         ):
             for stream in self._outbounds():
-                stream.watch(context.now_ns)
+                stream.restart_progress_watch(out.now_ns)
             return
-        before = len(context.events)
-        super()._name_pinners(context)
+        before = len(out.events)
+        super()._report_slow_receivers(out)
         if self.config.on_pin == "expel":
-            pinned = [event for event in context.events[before:] if isinstance(event, Pinned)]
+            pinned = [event for event in out.events[before:] if isinstance(event, Pinned)]
             members = tuple(
                 sorted({member for event in pinned for member in event.members} - {self.me})
             )
             if members:
-                self._ask_to_expel(members, context)
+                self._request_expel(members, out)
 
     def _finish(self, touched: Any) -> Ready:
         """Do what every input ends with; leave when nothing keeps this member any more."""
-        membership, context = self.membership, self._context
+        membership, out = self.membership, self._out
         if self._ended:
-            context.discard()  # whatever was asked of it, a life that is over does nothing more
-            return context.ready(None)
-        if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
-            membership.ask_to_leave(context)
-        if membership.welcome and (self._ungreeted or self.outbound.closed):
-            self._come_in(context)
+            out.discard()  # whatever was asked of it, a life that is over does nothing more
+            return out.build(None)
+        if (
+            membership.phase == LEAVING
+            and not membership.leave_requested
+            and self._all_acknowledged
+        ):
+            membership.request_leave(out)
+        if membership.admitted and (self._start_unannounced or self.outbound.closed):
+            self._start_sending(out)
         if membership.phase == OVER and not self._ended:
-            self._end_streams(context)
+            self._end_streams(out)
         arm = self._timers.arm
-        arm(timers.BEAT, self.liveness.due_ns)
+        arm(timers.HEARTBEAT, self.failure_detector.due_ns)
         arm(timers.COORDINATE, membership.due_ns)
-        arm(timers.VIEW, None if membership.pending is None else context.now_ns)
+        arm(timers.VIEW, None if membership.pending is None else out.now_ns)
         ready = super()._finish(touched)
         if membership.phase == OVER:
             ready.deadline_ns = None
@@ -356,46 +375,48 @@ class Participant(Stateful):
         if (
             membership.phase != MEMBER
             or membership.pending is not None
-            or self._ungreeted
+            or self._start_unannounced
             or self.outbound.closed
         ):
             return self._finish(touched)
         return super()._finish(touched)
 
     @property
-    def _nothing_keeps_me(self) -> bool:
+    def _all_acknowledged(self) -> bool:
         """Whether everybody has everything that this member has sent."""
-        return self.aside.is_quiet and all(stream.is_quiet for stream in self._outbounds())
+        return self.out_of_band.is_quiet and all(stream.is_quiet for stream in self._outbounds())
 
-    def _end_streams(self, context: Context) -> None:
+    def _end_streams(self, out: ReadyBuilder) -> None:
         """Report every send that nobody will complete, and every message that is not known to have arrived."""
         self._ended = True
         for ticket in self.outbound.queue.tickets:
-            self.outbound.give_up(ticket, "over", context)
-        first, last = self.outbound.end(context)
+            self.outbound.give_up(ticket, "over", out)
+        first, last = self.outbound.end(out)
         if first <= last:
-            context.event(Undelivered(None, first, last))
-        self.connections.end(context)
-        self.aside.end(context)
+            out.emit(Undelivered(None, first, last))
+        self.connections.end(out)
+        self.out_of_band.end(out)
 
-    def _beat(self, context: Context) -> None:
-        self._forget_strangers(context)
-        assert context.spoke is not None
-        self.liveness.beat(context.spoke, context)
-        self.membership.complain(context)
-        if self._wishes:
-            self._ask_to_expel(tuple(sorted(self._wishes)), context)
-            self._wishes = {member: left - 1 for member, left in self._wishes.items() if left > 1}
+    def _on_heartbeat_timer(self, out: ReadyBuilder) -> None:
+        self._prune_non_members(out)
+        assert out.last_sent_ns is not None
+        self.failure_detector.on_interval(out.last_sent_ns, out)
+        self.membership.report_dead(out)
+        if self._expel_attempts_left:
+            self._request_expel(tuple(sorted(self._expel_attempts_left)), out)
+            self._expel_attempts_left = {
+                member: left - 1 for member, left in self._expel_attempts_left.items() if left > 1
+            }
 
-    def _fire(self, name: str) -> None:
+    def _fire_timer(self, name: str) -> None:
         if self.phase != OVER:
-            super()._fire(name)
+            super()._fire_timer(name)
 
 
-Participant.timed = {
-    **Stateful.timed,
-    timers.PIN: Participant._name_pinners,
-    timers.BEAT: Participant._beat,
-    timers.COORDINATE: lambda member, context: member.membership.fire(context),
-    timers.VIEW: lambda member, context: None,  # noqa: ARG005 - a tick installs the view before any timer fires
+Member.timer_handlers = {
+    **StateTransferEndpoint.timer_handlers,
+    timers.SLOW_RECEIVER: Member._report_slow_receivers,
+    timers.HEARTBEAT: Member._on_heartbeat_timer,
+    timers.COORDINATE: lambda member, out: member.membership.on_timer(out),
+    timers.VIEW: lambda member, out: None,  # noqa: ARG005 - a tick installs the view before any timer fires
 }

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from gapless.identity import Address, View, ViewId
 from gapless.run import Run
 
-WORLD = Address(0, 0)
+ANYONE = Address(0, 0)
 """A destination: whoever may be there, members or not, wherever discovery says that one could be."""
 
 
 class Transmit(NamedTuple):
-    """A datagram to one member, to all others (``to`` is None), or to whoever may be there (:data:`WORLD`)."""
+    """A datagram to one member, to all others (``to`` is None), or to whoever may be there (:data:`ANYONE`)."""
 
     to: Address | None
     datagram: bytes
@@ -27,7 +27,7 @@ class Transmit(NamedTuple):
 
 GROUP = "group"
 """Kind of delivery: next in order of the origin's stream to the group."""
-ONE = "one"
+UNICAST = "one"
 """Kind of delivery: next in order of a connection, ``epoch``."""
 OUT_OF_BAND = "out of band"
 """Kind of delivery: once, in no order, with numbers of its own."""
@@ -264,7 +264,7 @@ Event = (
 )
 
 
-class Step(NamedTuple):
+class TraceEntry(NamedTuple):
     """One row of the trace: what the machine did, in the words of docs/invariants.md.
 
     ``to`` is whom an own connection goes to; ``run`` is what was sent, by reference; ``sent_ns`` is
@@ -303,4 +303,4 @@ class Ready:
     deadline_ns: int | None = None
     ticket: int = 0
     before_view: int = 0
-    trace: list[Step] = field(default_factory=list)
+    trace: list[TraceEntry] = field(default_factory=list)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from gapless.protocol.ready import WORLD, Delivery, Ready, Step, Transmit
+from gapless.protocol.ready import ANYONE, Delivery, Ready, TraceEntry, Transmit
 from gapless.wire.codec import (
     ADDRESSED_HEADER_BYTES,
     encode,
-    encode_parts,
+    encode_split,
     run_room_bytes,
     size_bytes,
 )
@@ -24,44 +24,44 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.buggify import Rarely
+    from gapless.protocol.buggify import RareBranchHook
     from gapless.protocol.ready import Event, ViewInstalled
     from gapless.run import Run
 
-SENT = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
+SENT_COUNTERS = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
 """The counter of frames sent, by kind."""
-RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame)}
+RECEIVED_COUNTERS = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame)}
 """The counter of frames received, by kind."""
 
-_RANGES = frozenset({"STORE", "PURGE"})
-_THINNED = _RANGES | {"ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
+_RANGE_EVENTS = frozenset({"STORE", "PURGE"})
+_SAMPLED_EVENTS = _RANGE_EVENTS | {"ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
 """What comes with every run, or all the time: of these a sample has some."""
 _make = tuple.__new__
 
 
-class Context:
+class ReadyBuilder:
     """The answer in the making."""
 
     __slots__ = (
         "_bare",
         "_frames",
         "_group",
+        "_max_body_bytes",
         "_max_frame_bytes",
         "_me",
-        "_most_bytes",
-        "_passed",
         "_ready",
+        "_sampled_marks",
         "_whole_runs",
         "counters",
+        "last_sent_ns",
         "now_ns",
         "rarely",
-        "spoke",
         "tracing",
-        "wall_ns",
+        "wall_offset_ns",
     )
 
     def __init__(
-        self, me: Address, group: int, config: Config, rarely: Rarely, *, tracing: int
+        self, me: Address, group: int, config: Config, rarely: RareBranchHook, *, tracing: int
     ) -> None:
         """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
         self._bare = config.checksum == "headers"
@@ -69,21 +69,21 @@ class Context:
         self._me = me
         self._group = group
         self._max_frame_bytes = config.max_frame_bytes
-        self._most_bytes = config.max_frame_bytes - ADDRESSED_HEADER_BYTES
+        self._max_body_bytes = config.max_frame_bytes - ADDRESSED_HEADER_BYTES
         self.tracing = int(tracing)
-        self._passed: dict[object, int] = {}
+        self._sampled_marks: dict[object, int] = {}
         self.rarely = rarely
         self.now_ns = 0
-        self.wall_ns = 0
+        self.wall_offset_ns = 0
         self.counters: dict[str, int] = {}
-        self.spoke: dict[Address | None, int] | None = None
+        self.last_sent_ns: dict[Address | None, int] | None = None
         self._frames: list[tuple[Address | None, Frame]] = []
         self._ready = Ready()
 
     @property
     def sent_ns(self) -> int:
         """What is said of messages that are sent now: the time of day, as far as the machine was told."""
-        return self.now_ns + self.wall_ns
+        return self.now_ns + self.wall_offset_ns
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter."""
@@ -97,14 +97,14 @@ class Context:
         """Hand messages to the application."""
         self._ready.deliveries.append(delivery)
 
-    def event(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Tell the application."""
         self._ready.events.append(event)
 
     def begin_view(self, event: ViewInstalled) -> None:
         """Tell a view: what was delivered so far comes before it, what follows belongs to it."""
         self._ready.before_view = len(self._ready.deliveries)
-        self.event(event)
+        self.emit(event)
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -116,7 +116,7 @@ class Context:
         """How many of the deliveries come before the view that is told."""
         return self._ready.before_view
 
-    def deliver_instead(self, deliveries: list[Delivery], before_view: int) -> None:
+    def replace_deliveries(self, deliveries: list[Delivery], before_view: int) -> None:
         """Hand the application this in the place of what has gathered."""
         self._ready.deliveries, self._ready.before_view = deliveries, before_view
 
@@ -125,7 +125,7 @@ class Context:
         """What the application is to be told so far."""
         return self._ready.events
 
-    def step(
+    def trace(
         self,
         event: str,
         origin: Address | None = None,
@@ -147,11 +147,11 @@ class Context:
         tracing = self.tracing
         if not tracing:
             return
-        if tracing > 1 and event in _THINNED:
-            if event in _RANGES:
+        if tracing > 1 and event in _SAMPLED_EVENTS:
+            if event in _RANGE_EVENTS:
                 if last // tracing == (first - 1) // tracing:
                     return
-            elif event == "TIMER" or not self._has_passed(
+            elif event == "TIMER" or not self._crossed_sample(
                 (event, origin, epoch, peer), last or high
             ):
                 return
@@ -171,14 +171,14 @@ class Context:
             epoch,
             to,
         )
-        self._ready.trace.append(_make(Step, (*values, run, sent_ns)))
+        self._ready.trace.append(_make(TraceEntry, (*values, run, sent_ns)))
 
-    def _has_passed(self, key: object, mark: int) -> bool:
+    def _crossed_sample(self, key: object, mark: int) -> bool:
         """Return whether a mark has passed a multiple since the last time that this was so."""
         passed = mark // self.tracing
-        if self._passed.get(key) == passed:
+        if self._sampled_marks.get(key) == passed:
             return False
-        self._passed[key] = passed
+        self._sampled_marks[key] = passed
         return True
 
     def drop(
@@ -194,7 +194,7 @@ class Context:
     ) -> None:
         """Count what is dropped, under its reason."""
         self.count(f"dropped.{reason}", message_count)
-        self.step(
+        self.trace(
             "DROPPED",
             origin,
             first,
@@ -210,7 +210,7 @@ class Context:
         self._frames = []
         self._ready = Ready(trace=self._ready.trace)
 
-    def ready(self, deadline_ns: int | None) -> Ready:
+    def build(self, deadline_ns: int | None) -> Ready:
         """Return what has gathered, and start anew."""
         ready = self._ready
         self._ready = Ready()
@@ -224,22 +224,22 @@ class Context:
         """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
         if len(self._frames) == 1 and type(self._frames[0][1]) is not Data:
             ((to, frame),) = self._frames
-            self.count(SENT[type(frame)])
-            transmits.append(self._seal(to, (frame,)))
+            self.count(SENT_COUNTERS[type(frame)])
+            transmits.append(self._make_transmit(to, (frame,)))
             return
         open_frames: dict[Address | None, list[Frame]] = {}
         filled_bytes: dict[Address | None, int] = {}
         for to, frame in self._frames:
-            self.count(SENT[type(frame)])
+            self.count(SENT_COUNTERS[type(frame)])
             frame_bytes = size_bytes(frame)
             pending = open_frames.get(to)
-            if frame_bytes > self._most_bytes and type(frame) is Data:
+            if frame_bytes > self._max_body_bytes and type(frame) is Data:
                 if pending is not None:
-                    transmits.append(self._seal(to, open_frames.pop(to)))
+                    transmits.append(self._make_transmit(to, open_frames.pop(to)))
                 if self._whole_runs:
-                    transmits.append(self._seal(to, (frame,)))
+                    transmits.append(self._make_transmit(to, (frame,)))
                 else:
-                    self._cut(to, frame, transmits)
+                    self._transmit_split(to, frame, transmits)
                 continue
             if pending is None:
                 open_frames[to] = [frame]
@@ -248,24 +248,24 @@ class Context:
                 pending.append(frame)
                 filled_bytes[to] += frame_bytes
             else:
-                transmits.append(self._seal(to, pending))
+                transmits.append(self._make_transmit(to, pending))
                 open_frames[to] = [frame]
                 filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
-        transmits += (self._seal(to, frames) for to, frames in open_frames.items())
+        transmits += (self._make_transmit(to, frames) for to, frames in open_frames.items())
 
-    def _cut(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
+    def _transmit_split(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
         """Send a run that is larger than a frame in parts."""
         room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
         addressee = None if to is None else to.incarnation
-        parts = encode_parts(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)
-        self.count(SENT[Data], len(parts) - 1)
+        parts = encode_split(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)
+        self.count(SENT_COUNTERS[Data], len(parts) - 1)
         transmits += [Transmit(to, part) for part in parts]
-        if self.spoke is not None:
-            self.spoke[to] = self.now_ns
+        if self.last_sent_ns is not None:
+            self.last_sent_ns[to] = self.now_ns
 
-    def _seal(self, to: Address | None, frames: Sequence[Frame]) -> Transmit:
-        if self.spoke is not None:
-            self.spoke[to] = self.now_ns
-        addressee = None if to is None or to == WORLD else to.incarnation
+    def _make_transmit(self, to: Address | None, frames: Sequence[Frame]) -> Transmit:
+        if self.last_sent_ns is not None:
+            self.last_sent_ns[to] = self.now_ns
+        addressee = None if to is None or to == ANYONE else to.incarnation
         bare = self._bare and len(frames) == 1 and type(frames[0]) is Data
         return Transmit(to, encode(self._group, self._me, frames, addressee, bare=bare))

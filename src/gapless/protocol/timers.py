@@ -10,28 +10,41 @@ TAIL = "tail"
 """The end of the own stream is announced."""
 TIMEOUT = "timeout"
 """Waiting sends are given up."""
-PIN = "pin"
+SLOW_RECEIVER = "pin"
 """The member that pins the window is named."""
 STABLE = "stable"
 """A vote on what is stable goes out."""
-ASIDE = "aside"
+OUT_OF_BAND = "aside"
 """Out-of-band messages that are not acknowledged go out again."""
 REAP = "reap"
 """Idle connections close."""
 VIEW = "view"
 """A view that has come is installed."""
-BEAT = "beat"
+HEARTBEAT = "beat"
 """Signs of life go out, and those that are overdue are looked for."""
 COORDINATE = "coordinate"
 """What the membership waits for is tried again, or decided."""
 STATE = "state"
 """What is missing of a state is asked for again."""
 
-TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN, STABLE, ASIDE, REAP, VIEW, BEAT, COORDINATE, STATE)
+TIMERS = (
+    ACK,
+    GAP,
+    TAIL,
+    TIMEOUT,
+    SLOW_RECEIVER,
+    STABLE,
+    OUT_OF_BAND,
+    REAP,
+    VIEW,
+    HEARTBEAT,
+    COORDINATE,
+    STATE,
+)
 """Every timer, in the order in which those due at the same time fire."""
 
 
-def sooner(one_ns: int | None, other_ns: int | None) -> int | None:
+def earlier(one_ns: int | None, other_ns: int | None) -> int | None:
     """Return the earlier of two times, either of which may be never."""
     if one_ns is None or other_ns is None:
         return other_ns if one_ns is None else one_ns
@@ -53,7 +66,7 @@ class Timers:
         else:
             self._deadlines[name] = at_ns
 
-    def arm_sooner(self, name: str, at_ns: int) -> None:
+    def arm_earlier(self, name: str, at_ns: int) -> None:
         """Set the deadline unless there is an earlier one."""
         if at_ns < self._deadlines.get(name, at_ns + 1):
             self._deadlines[name] = at_ns
@@ -62,7 +75,7 @@ class Timers:
         """Take every deadline away."""
         self._deadlines.clear()
 
-    def armed(self, name: str) -> bool:
+    def is_armed(self, name: str) -> bool:
         """Return whether ``name`` has a deadline."""
         return name in self._deadlines
 

@@ -6,21 +6,21 @@ _DURATIONS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns")
 _SIZES = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"), (1, "B"))
 _THOUSANDS = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
 _NBSP = "\N{NO-BREAK SPACE}"
-NONE = "\N{EN DASH}"
+NO_VALUE = "\N{EN DASH}"
 """What stands where there is no number."""
 
 
 def count(number: float | None) -> str:
     """Return a number in full: ``12,345``."""
     if number is None:
-        return NONE
+        return NO_VALUE
     return f"{number:,.0f}" if number == int(number) or abs(number) >= 100 else f"{number:,.3g}"
 
 
-def brief(number: float | None) -> str:
+def compact(number: float | None) -> str:
     """Return a number in three digits: ``12.3 M``."""
     if number is None:
-        return NONE
+        return NO_VALUE
     for factor, unit in _THOUSANDS:
         if abs(number) >= factor:
             return f"{_digits(number / factor)}{_NBSP}{unit.strip()}"
@@ -37,7 +37,7 @@ def _digits(number: float) -> str:
 def duration(span_ns: float | None) -> str:
     """Return a time in three digits: ``1.24 ms``, ``3 min 20 s``."""
     if span_ns is None:
-        return NONE
+        return NO_VALUE
     if span_ns < 0:
         return f"\N{MINUS SIGN}{duration(-span_ns)}"
     if span_ns >= 120e9:
@@ -54,7 +54,7 @@ def duration(span_ns: float | None) -> str:
 def size(length_bytes: float | None) -> str:
     """Return a size in three digits: ``1.5 MiB``."""
     if length_bytes is None:
-        return NONE
+        return NO_VALUE
     for factor, unit in _SIZES:
         if length_bytes >= factor:
             return f"{_digits(length_bytes / factor)}{_NBSP}{unit}"
@@ -63,7 +63,7 @@ def size(length_bytes: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """Return a share: ``12.5 %``."""
-    return NONE if share is None else f"{_digits(100 * share)}{_NBSP}%"
+    return NO_VALUE if share is None else f"{_digits(100 * share)}{_NBSP}%"
 
 
 def plural(number: int, one: str, many: str = "") -> str:

@@ -1,7 +1,7 @@
 """Markup that cannot be broken by what is put into it: every text is escaped, unless it is markup already.
 
 Names, messages and reasons in a report come from other people's processes. They reach the page only
-through :func:`tag` and :func:`text`, so no name can become an element, an attribute or a script.
+through :func:`tag` and :func:`to_markup`, so no name can become an element, an attribute or a script.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Html(str):
     __slots__ = ()
 
 
-def text(value: object) -> Html:
+def to_markup(value: object) -> Html:
     """Return a value as markup: markup stays as it is, everything else is escaped."""
     if isinstance(value, Html):
         return value
@@ -39,15 +39,16 @@ def text(value: object) -> Html:
     return Html(escape(_NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", plain)))
 
 
-def join(parts: Iterable[object]) -> Html:
+def join_markup(parts: Iterable[object]) -> Html:
     """Return several values as one piece of markup."""
-    return Html("".join(map(text, parts)))
+    return Html("".join(map(to_markup, parts)))
 
 
 def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
     """Return an element. ``class_`` is ``class``, an underscore is a hyphen; None and False leave an attribute out."""
     shown = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{text(value)}"')
+        f" {key.rstrip('_').replace('_', '-')}"
+        + ("" if value is True else f'="{to_markup(value)}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
@@ -55,30 +56,30 @@ def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
         return Html(f"<{name}{shown}>")
     if name in _SVG_LEAF and not parts:
         return Html(f"<{name}{shown}/>")
-    return Html(f"<{name}{shown}>{join(parts)}</{name}>")
+    return Html(f"<{name}{shown}>{join_markup(parts)}</{name}>")
 
 
-def called(name: object, most: int = 0) -> Html:
+def name_markup(name: object, max_chars: int = 0) -> Html:
     """Return a name as people see it: kept apart from the direction of the text around it, shortened if too long."""
     whole = str(name)
-    shown = shorten(whole, most) if most else whole
+    shown = shorten(whole, max_chars) if max_chars else whole
     return tag("bdi", shown, class_="name", title=whole if shown != whole else None)
 
 
-def shorten(name: str, most: int) -> str:
-    """Return a name of at most ``most`` characters: what is left out lies in the middle, as ends tell names apart."""
-    if len(name) <= most:
+def shorten(name: str, max_chars: int) -> str:
+    """Return a name of at most ``max_chars`` characters: what is left out lies in the middle, as ends tell names apart."""
+    if len(name) <= max_chars:
         return name
-    head = (most - 1) // 2
-    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+    head = (max_chars - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (max_chars - 1 - head) :]}"
 
 
-def in_order(name: str) -> list[tuple[int, str]]:
+def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts names as people do: ``node 2`` before ``node 10``."""
     return [(len(part) if part.isdigit() else 0, part) for part in _NUMBERS.split(name)]
 
 
-def data(value: object) -> Html:
+def json_script(value: object) -> Html:
     """Return a value as JSON in an element that no browser runs."""
     packed = (
         json.dumps(value, separators=(",", ":"), allow_nan=False)

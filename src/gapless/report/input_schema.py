@@ -1,6 +1,6 @@
 """What a report is drawn from: the shape of its figures, and a reader that says what is wrong with a file.
 
-Figures come from a file, which may be old, cut off or not figures at all. :func:`shaped` gives
+Figures come from a file, which may be old, cut off or not figures at all. :func:`validate_figures` gives
 every part that is missing an empty value, so that what draws need not ask, and refuses what has
 another type than it should.
 """
@@ -12,11 +12,11 @@ from typing import Any, Final
 from gapless.errors import GaplessError
 
 NUMBER: Final = "a number"
-MAYBE: Final = "a number or null"
+OPTIONAL_NUMBER: Final = "a number or null"
 TEXT: Final = "a text"
-FLAG: Final = "true or false"
+BOOLEAN: Final = "true or false"
 ANY: Final = "anything"
-MOST: Final = 1e100
+MAX_NUMBER: Final = 1e100
 """A number beyond that counts nothing: it is taken for one that is not there, as those that are not finite are."""
 
 _CHECK = {
@@ -28,7 +28,7 @@ _CHECK = {
     "why": TEXT,
 }
 _VERDICT = {
-    "ok": FLAG,
+    "ok": BOOLEAN,
     "violations": NUMBER,
     "events": NUMBER,
     "lives": NUMBER,
@@ -40,21 +40,21 @@ _VERDICT = {
     "not_shown": [{"id": TEXT, "why": TEXT}],
 }
 _SUMMARY = {
-    "sent": MAYBE,
-    "delivered": MAYBE,
-    "expected": MAYBE,
-    "lost": MAYBE,
-    "duplicates": MAYBE,
-    "out_of_order": MAYBE,
-    "naks": MAYBE,
-    "repairs": MAYBE,
-    "repaired": MAYBE,
-    "frames_lost": MAYBE,
-    "latency_p50_ns": MAYBE,
-    "latency_p99_ns": MAYBE,
-    "latency_max_ns": MAYBE,
-    "messages_per_s": MAYBE,
-    "bytes_per_s": MAYBE,
+    "sent": OPTIONAL_NUMBER,
+    "delivered": OPTIONAL_NUMBER,
+    "expected": OPTIONAL_NUMBER,
+    "lost": OPTIONAL_NUMBER,
+    "duplicates": OPTIONAL_NUMBER,
+    "out_of_order": OPTIONAL_NUMBER,
+    "naks": OPTIONAL_NUMBER,
+    "repairs": OPTIONAL_NUMBER,
+    "repaired": OPTIONAL_NUMBER,
+    "frames_lost": OPTIONAL_NUMBER,
+    "latency_p50_ns": OPTIONAL_NUMBER,
+    "latency_p99_ns": OPTIONAL_NUMBER,
+    "latency_max_ns": OPTIONAL_NUMBER,
+    "messages_per_s": OPTIONAL_NUMBER,
+    "bytes_per_s": OPTIONAL_NUMBER,
 }
 _ROW = {
     "t_ns": NUMBER,
@@ -68,10 +68,17 @@ _ROW = {
     "low": NUMBER,
     "delivered": NUMBER,
     "high": NUMBER,
-    "here": FLAG,
+    "here": BOOLEAN,
 }
-_FRAME = {"from": TEXT, "to": TEXT, "sent_ns": NUMBER, "got_ns": MAYBE, "lost": FLAG, "what": TEXT}
-VIOLATION = {
+_FRAME = {
+    "from": TEXT,
+    "to": TEXT,
+    "sent_ns": NUMBER,
+    "got_ns": OPTIONAL_NUMBER,
+    "lost": BOOLEAN,
+    "what": TEXT,
+}
+VIOLATION_SCHEMA = {
     "check": TEXT,
     "seed": NUMBER,
     "t_ns": NUMBER,
@@ -85,10 +92,10 @@ VIOLATION = {
 _FRAME_KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
 _HEAD = {"kind": TEXT, "title": TEXT, "version": TEXT, "made_at": TEXT}
 _PART = {"frames": NUMBER, "messages": NUMBER, "bytes": NUMBER}
-RUN = {
+RUN_SCHEMA = {
     **_HEAD,
     "mode": TEXT,
-    "simulated": FLAG,
+    "simulated": BOOLEAN,
     "verdict": _VERDICT,
     "summary": _SUMMARY,
     "lives": [
@@ -98,25 +105,27 @@ RUN = {
             "began_ns": NUMBER,
             "ended_ns": NUMBER,
             "end": TEXT,
-            "offset_ns": MAYBE,
-            "uncertainty_ns": MAYBE,
+            "offset_ns": OPTIONAL_NUMBER,
+            "uncertainty_ns": OPTIONAL_NUMBER,
             "events": NUMBER,
         }
     ],
     "views": [{"t_ns": NUMBER, "member": TEXT, "number": NUMBER, "maker": TEXT, "members": [TEXT]}],
-    "windows": [{"member": TEXT, "origin": TEXT, "to": TEXT, "reach": MAYBE, "points": [[NUMBER]]}],
+    "windows": [
+        {"member": TEXT, "origin": TEXT, "to": TEXT, "reach": OPTIONAL_NUMBER, "points": [[NUMBER]]}
+    ],
     "repair_log": [
         {
             "origin": TEXT,
             "member": TEXT,
             "seqno": NUMBER,
             "seqno_last": NUMBER,
-            "gap_ns": MAYBE,
-            "nak_ns": MAYBE,
-            "nak_in_ns": MAYBE,
-            "repair_ns": MAYBE,
-            "stored_ns": MAYBE,
-            "delivered_ns": MAYBE,
+            "gap_ns": OPTIONAL_NUMBER,
+            "nak_ns": OPTIONAL_NUMBER,
+            "nak_in_ns": OPTIONAL_NUMBER,
+            "repair_ns": OPTIONAL_NUMBER,
+            "stored_ns": OPTIONAL_NUMBER,
+            "delivered_ns": OPTIONAL_NUMBER,
             "naks": NUMBER,
         }
     ],
@@ -134,8 +143,8 @@ RUN = {
                 "acks": NUMBER,
                 "duplicates": NUMBER,
                 "blocked_ns": NUMBER,
-                "latency_p50_ns": MAYBE,
-                "latency_p99_ns": MAYBE,
+                "latency_p50_ns": OPTIONAL_NUMBER,
+                "latency_p99_ns": OPTIONAL_NUMBER,
             }
         ],
     },
@@ -144,11 +153,11 @@ RUN = {
             "member": TEXT,
             "origin": TEXT,
             "count": NUMBER,
-            "p50_ns": MAYBE,
-            "p90_ns": MAYBE,
-            "p99_ns": MAYBE,
-            "p999_ns": MAYBE,
-            "max_ns": MAYBE,
+            "p50_ns": OPTIONAL_NUMBER,
+            "p90_ns": OPTIONAL_NUMBER,
+            "p99_ns": OPTIONAL_NUMBER,
+            "p999_ns": OPTIONAL_NUMBER,
+            "max_ns": OPTIONAL_NUMBER,
             "histogram": [[NUMBER]],
         }
     ],
@@ -174,19 +183,19 @@ RUN = {
         {
             "member": TEXT,
             "origin": TEXT,
-            "mean": MAYBE,
-            "p50": MAYBE,
-            "p99": MAYBE,
-            "max": MAYBE,
-            "reach": MAYBE,
+            "mean": OPTIONAL_NUMBER,
+            "p50": OPTIONAL_NUMBER,
+            "p99": OPTIONAL_NUMBER,
+            "max": OPTIONAL_NUMBER,
+            "reach": OPTIONAL_NUMBER,
         }
     ],
-    "violations": [VIOLATION],
+    "violations": [VIOLATION_SCHEMA],
     "pipeline": ANY,
 }
 """The figures of a run."""
 
-SWEEP = {
+SWEEP_SCHEMA = {
     **_HEAD,
     "runs": NUMBER,
     "missing": NUMBER,
@@ -196,11 +205,11 @@ SWEEP = {
     "cells": [
         {
             "profile": TEXT,
-            "members": MAYBE,
-            "loss": MAYBE,
+            "members": OPTIONAL_NUMBER,
+            "loss": OPTIONAL_NUMBER,
             "knobs": ANY,
             "messages": NUMBER,
-            "size_bytes": MAYBE,
+            "size_bytes": OPTIONAL_NUMBER,
             "mutant": TEXT,
             "runs": NUMBER,
             "failed": NUMBER,
@@ -211,13 +220,13 @@ SWEEP = {
             "steps": NUMBER,
             "simulated_ns": NUMBER,
             "cpu_s": NUMBER,
-            "p50_ns": MAYBE,
-            "p99_ns": MAYBE,
-            "deliveries_per_s": MAYBE,
+            "p50_ns": OPTIONAL_NUMBER,
+            "p99_ns": OPTIONAL_NUMBER,
+            "deliveries_per_s": OPTIONAL_NUMBER,
             "frames": dict.fromkeys(_FRAME_KINDS, NUMBER),
             "bytes": dict.fromkeys(_FRAME_KINDS, NUMBER),
-            "repairs_per_lost_frame": MAYBE,
-            "frames_per_message": MAYBE,
+            "repairs_per_lost_frame": OPTIONAL_NUMBER,
+            "frames_per_message": OPTIONAL_NUMBER,
         }
     ],
     "hunts": [
@@ -234,8 +243,8 @@ SWEEP = {
             "faults": ANY,
             "must_happen": ANY,
             "must_happen_missing": [TEXT],
-            "thorough": FLAG,
-            "a_bug_shows_in_less_than": MAYBE,
+            "thorough": BOOLEAN,
+            "a_bug_shows_in_less_than": OPTIONAL_NUMBER,
         }
     ],
     "failures": [
@@ -251,11 +260,11 @@ SWEEP = {
 }
 """The figures of a sweep."""
 
-_KINDS: dict[str, dict[str, Any]] = {"run": RUN, "sweep": SWEEP}
-_SHOWN = 60
+_KINDS: dict[str, dict[str, Any]] = {"run": RUN_SCHEMA, "sweep": SWEEP_SCHEMA}
+_MAX_QUOTED = 60
 
 
-def shaped(figures: object) -> dict[str, Any]:
+def validate_figures(figures: object) -> dict[str, Any]:
     """Return figures in which every part is there and has its type."""
     if not isinstance(figures, dict) or "kind" not in figures:
         raise GaplessError(
@@ -264,7 +273,7 @@ def shaped(figures: object) -> dict[str, Any]:
     kind = figures["kind"]
     if not isinstance(kind, str) or kind not in _KINDS:
         raise GaplessError(f'"kind" is {_brief(kind)}; figures are of kind "run" or "sweep"')
-    whole = _fit(figures, _KINDS[kind], kind)
+    whole = _validate(figures, _KINDS[kind], kind)
     assert isinstance(whole, dict)
     # Nothing found and nothing looked for are not the same: a page must not call an unchecked run
     # sound.
@@ -274,49 +283,53 @@ def shaped(figures: object) -> dict[str, Any]:
     return whole
 
 
-def _fit(value: object, shape: Any, where: str) -> Any:
+def _validate(value: object, shape: Any, where: str) -> Any:
     if isinstance(shape, dict):
-        return _fit_object(value, shape, where)
+        return _validate_object(value, shape, where)
     if isinstance(shape, list):
         if value is None:
             return []
         if not isinstance(value, (list, tuple)):
-            raise _wrong(where, value, "a list")
-        return [_fit(one, shape[0], f"{where}[{at}]") for at, one in enumerate(value)]
-    return _fit_plain(value, shape, where)
+            raise _schema_error(where, value, "a list")
+        return [_validate(one, shape[0], f"{where}[{at}]") for at, one in enumerate(value)]
+    return _validate_scalar(value, shape, where)
 
 
-def _fit_object(value: object, shape: dict[str, Any], where: str) -> dict[str, Any]:
+def _validate_object(value: object, shape: dict[str, Any], where: str) -> dict[str, Any]:
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        raise _wrong(where, value, "an object")
+        raise _schema_error(where, value, "an object")
     return {
         **value,
-        **{key: _fit(value.get(key), part, f"{where}.{key}") for key, part in shape.items()},
+        **{key: _validate(value.get(key), part, f"{where}.{key}") for key, part in shape.items()},
     }
 
 
-def _fit_plain(value: object, shape: str, where: str) -> Any:
+def _validate_scalar(value: object, shape: str, where: str) -> Any:
     if shape == ANY:
         return value
     if value is None:
-        return {NUMBER: 0, TEXT: "", FLAG: False}.get(shape)
+        return {NUMBER: 0, TEXT: "", BOOLEAN: False}.get(shape)
     if shape == TEXT and isinstance(value, str):
         return value
-    if shape == FLAG and isinstance(value, bool):
+    if shape == BOOLEAN and isinstance(value, bool):
         return value
-    if shape in {NUMBER, MAYBE} and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if abs(value) <= MOST:  # which holds for nothing that is no number
+    if (
+        shape in {NUMBER, OPTIONAL_NUMBER}
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+    ):
+        if abs(value) <= MAX_NUMBER:  # which holds for nothing that is no number
             return value
         return 0 if shape == NUMBER else None
-    raise _wrong(where, value, shape)
+    raise _schema_error(where, value, shape)
 
 
-def _wrong(where: str, value: object, expected: str) -> GaplessError:
+def _schema_error(where: str, value: object, expected: str) -> GaplessError:
     return GaplessError(f"{where} is {_brief(value)}, but should be {expected}")
 
 
 def _brief(value: object) -> str:
     shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}…"

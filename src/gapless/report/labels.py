@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-LIVES = frozenset({"from", "life", "maker", "member", "members", "origin", "peer", "to"})
+INCARNATION_FIELDS = frozenset(
+    {"from", "life", "maker", "member", "members", "origin", "peer", "to"}
+)
 """The parts of figures that name a life."""
 
 
-def named(figures: dict[str, Any]) -> dict[str, Any]:
+def with_display_names(figures: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of a run with the names of lives that people know."""
-    names = _names(figures)
+    names = _display_names(figures)
     if not names:
         return figures
     lives = [
@@ -22,12 +24,14 @@ def named(figures: dict[str, Any]) -> dict[str, Any]:
         for life in figures["lives"]
     ]
     return {
-        **_renamed({key: value for key, value in figures.items() if key != "lives"}, names),
+        **_rename_incarnations(
+            {key: value for key, value in figures.items() if key != "lives"}, names
+        ),
         "lives": lives,
     }
 
 
-def _names(figures: dict[str, Any]) -> dict[str, str]:
+def _display_names(figures: dict[str, Any]) -> dict[str, str]:
     """Return what each life is called, by its name in the trace; none, if two would be called the same."""
     found: dict[str, str] = {}
     starts: dict[str, int] = {}
@@ -42,12 +46,15 @@ def _names(figures: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _renamed(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:
+def _rename_incarnations(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:
     """Return a value in which every life is called by its name; a text elsewhere, such as a state, is none."""
     if isinstance(value, str):
         return names.get(value, value) if is_life else value
     if isinstance(value, dict):
-        return {key: _renamed(each, names, is_life=key in LIVES) for key, each in value.items()}
+        return {
+            key: _rename_incarnations(each, names, is_life=key in INCARNATION_FIELDS)
+            for key, each in value.items()
+        }
     if isinstance(value, list):
-        return [_renamed(each, names, is_life=is_life) for each in value]
+        return [_rename_incarnations(each, names, is_life=is_life) for each in value]
     return value

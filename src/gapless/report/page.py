@@ -8,10 +8,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.report.charts import palette
-from gapless.report.charts.lines import shapes
-from gapless.report.html import Html, called, tag
-from gapless.report.input_schema import shaped
-from gapless.report.labels import named
+from gapless.report.charts.lines import marker_defs
+from gapless.report.html import Html, name_markup, tag
+from gapless.report.input_schema import validate_figures
+from gapless.report.labels import with_display_names
 from gapless.report.sections import (
     latency,
     membership,
@@ -34,10 +34,10 @@ _REPAIRS = "A gap is noticed, asked for, sent again."
 _WINDOWS = "What members keep, because somebody may still need it."
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A part of the page with a heading, and its name in the bar at the top."""
 
-    ident: str
+    anchor: str
     name: str
     heading: str
     lead: str
@@ -46,7 +46,7 @@ class Section(NamedTuple):
 
 def render(figures: object) -> str:
     """Return the page for the figures of a run or a sweep."""
-    whole = shaped(figures)
+    whole = validate_figures(figures)
     if whole["kind"] == "sweep":
         from gapless.report.sections import sweep
 
@@ -54,7 +54,7 @@ def render(figures: object) -> str:
         parts = sweep.sections(whole)
         what = "sweep"
     else:
-        whole = named(whole)
+        whole = with_display_names(whole)
         judgement, card = verdict.run_card(whole)
         parts = _run_sections(whole)
         what = "run"
@@ -63,45 +63,53 @@ def render(figures: object) -> str:
 
 def judgement(figures: object) -> Judgement:
     """Return what the page says first: whether all is well."""
-    whole = shaped(figures)
+    whole = validate_figures(figures)
     if whole["kind"] == "sweep":
         from gapless.report.sections import sweep
 
-        return sweep.judge(whole)
+        return sweep.judge_sweep(whole)
     return verdict.judge_run(whole)
 
 
-def _run_sections(figures: dict[str, Any]) -> list[Section]:
-    across = membership.span(figures)
+def _run_sections(figures: dict[str, Any]) -> list[PageSection]:
+    across = membership.run_time_axis(figures)
     made = [
-        Section(
+        PageSection(
             "violations", "Violations", "What was broken", "", violations.section(figures, across)
         ),
-        Section("group", "Group", "The group", _GROUP, membership.section(figures, across)),
-        Section(
+        PageSection("group", "Group", "The group", _GROUP, membership.section(figures, across)),
+        PageSection(
             "traffic", "Traffic", "Messages over time", "", throughput.traffic(figures, across)
         ),
-        Section("latency", "Latency", "Latency", _LATENCY, latency.section(figures, across)),
-        Section(
+        PageSection("latency", "Latency", "Latency", _LATENCY, latency.section(figures, across)),
+        PageSection(
             "repairs",
             "Repairs",
             "Losses and repairs",
             _REPAIRS,
             retransmissions.section(figures, across),
         ),
-        Section("windows", "Windows", "Windows", _WINDOWS, windows.section(figures, across)),
-        Section("waiting", "Waiting", "Waiting for room", "", throughput.waiting(figures)),
-        Section("overhead", "Overhead", "What it cost", "", throughput.overhead(figures)),
-        Section("pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])),
+        PageSection("windows", "Windows", "Windows", _WINDOWS, windows.section(figures, across)),
+        PageSection(
+            "waiting", "Waiting", "Waiting for room", "", throughput.back_pressure(figures)
+        ),
+        PageSection("overhead", "Overhead", "What it cost", "", throughput.overhead(figures)),
+        PageSection(
+            "pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])
+        ),
     ]
     return [part for part in made if part.body is not None]
 
 
 def _page(
-    figures: dict[str, Any], what: str, judgement: Judgement, card: Html, parts: Sequence[Section]
+    figures: dict[str, Any],
+    what: str,
+    judgement: Judgement,
+    card: Html,
+    parts: Sequence[PageSection],
 ) -> str:
     title = figures["title"] or f"Gapless {what}"
-    rules, early, late = (_part_of_page(name) for name in ("style.css", "early.js", "page.js"))
+    rules, early, late = (_package_file(name) for name in ("style.css", "early.js", "page.js"))
     styles = palette.css() + rules
     head = tag(
         "head",
@@ -119,13 +127,13 @@ def _page(
         "body",
         tag("a", "Skip to the verdict", class_="skip", href="#main"),
         _top(judgement, parts),
-        shapes(),
+        marker_defs(),
         tag(
             "main",
             tag(
                 "div",
                 tag("p", f"Report of a {what}", class_="kicker"),
-                tag("h1", called(title)),
+                tag("h1", name_markup(title)),
                 class_="title",
             ),
             card,
@@ -139,7 +147,7 @@ def _page(
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _part_of_page(name: str) -> str:
+def _package_file(name: str) -> str:
     """Return a file of this package; also where the package lies in an archive."""
     return files("gapless.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -161,8 +169,8 @@ def _raw(name: str, content: str) -> Html:
     return Html(f"<{name}>{content}</{name}>")
 
 
-def _top(judgement: Judgement, parts: Sequence[Section]) -> Html:
-    links = [tag("li", tag("a", part.name, href=f"#{part.ident}")) for part in parts]
+def _top(judgement: Judgement, parts: Sequence[PageSection]) -> Html:
+    links = [tag("li", tag("a", part.name, href=f"#{part.anchor}")) for part in parts]
     return tag(
         "header",
         tag(
@@ -185,14 +193,14 @@ def _top(judgement: Judgement, parts: Sequence[Section]) -> Html:
     )
 
 
-def _section(part: Section) -> Html:
+def _section(part: PageSection) -> Html:
     return tag(
         "section",
-        tag("h2", part.heading, id=f"{part.ident}-title"),
+        tag("h2", part.heading, id=f"{part.anchor}-title"),
         tag("p", part.lead, class_="lead") if part.lead else "",
         part.body,
-        id=part.ident,
-        aria_labelledby=f"{part.ident}-title",
+        id=part.anchor,
+        aria_labelledby=f"{part.anchor}-title",
     )
 
 
@@ -210,4 +218,4 @@ def _foot(figures: dict[str, Any]) -> Html:
     )
 
 
-__all__ = ["Section", "render"]
+__all__ = ["PageSection", "render"]

@@ -23,29 +23,29 @@ from gapless.payloads import Payloads
 from gapless.protocol.ready import Accepted
 
 if TYPE_CHECKING:
-    from gapless.protocol.member import Participant
+    from gapless.protocol.member import Member
     from gapless.protocol.ready import GivenUp, Refused
 
-FOLLOWS_NS = 100_000
+BUNDLE_GAP_NS = 100_000
 """A message that comes so soon after the last one is likely not the last of them."""
-MOST_BYTES = 1 << 18
+MAX_BUNDLED_BYTES = 1 << 18
 """So many bytes lie here at most."""
 
 
-class Numbered(Protocol):
+class BundleMember(Protocol):
     """Somebody who may want to know the number of a message; ``laid`` is set when it leaves."""
 
-    laid: tuple[Laid, int] | None
+    bundled: tuple[Bundle, int] | None
 
 
-class Laid(Future[Accepted]):
+class Bundle(Future[Accepted]):
     """What left together; the result has the numbers. It is what a send is to those that count them."""
 
     def __init__(self, payloads: Payloads) -> None:
         super().__init__()
         self.payloads = payloads
 
-    def settle(self, outcome: Accepted | Refused | GivenUp) -> None:
+    def resolve(self, outcome: Accepted | Refused | GivenUp) -> None:
         """Tell the numbers; if there are none, since the group is gone, they are 0."""
         accepted = outcome if isinstance(outcome, Accepted) else Accepted(outcome.ticket, 0, -1)
         if not self.done():
@@ -57,7 +57,7 @@ class Laid(Future[Accepted]):
             self.set_exception(error)
 
 
-class Tray:
+class Bundler:
     """The messages to the group that wait for each other; ``gap_ns`` is for how long, 0: not at all."""
 
     __slots__ = (
@@ -68,39 +68,41 @@ class Tray:
         "_last_ns",
         "_room",
         "_room_bytes",
-        "_woken",
+        "_wake_requested",
     )
 
     def __init__(self, frame_bytes: int, gap_ns: int) -> None:
         self._frame_bytes = frame_bytes
         self._gap_ns = gap_ns
-        self._items: deque[tuple[bytes, Numbered]] = deque()
+        self._items: deque[tuple[bytes, BundleMember]] = deque()
         self._room = self._room_bytes = 0
         self._first_ns = self._last_ns = 0
-        self._woken = False
+        self._wake_requested = False
 
     def __len__(self) -> int:
         return len(self._items)
 
     # Any thread
 
-    def note(self) -> None:
+    def note_unbundled_send(self) -> None:
         """Take note that a message was sent by itself."""
         self._last_ns = time.monotonic_ns()
 
-    def takes(self, size_bytes: int) -> bool:
+    def accepts(self, size_bytes: int) -> bool:
         """Return whether a message of this size may be laid here: it follows another, and there is room."""
         laid = len(self._items) + 1
         if laid > self._room or laid * size_bytes > self._room_bytes:
             return False
-        return time.monotonic_ns() - self._last_ns < FOLLOWS_NS
+        return time.monotonic_ns() - self._last_ns < BUNDLE_GAP_NS
 
-    def lay(self, payload: bytes, whose: Numbered) -> bool | None:
+    def add(self, payload: bytes, whose: BundleMember) -> bool | None:
         """Lay a message here; return True if it is time for a turn, False if nobody knows of it yet."""
         self._items.append((payload, whose))
         now_ns = self._last_ns = time.monotonic_ns()
-        if not self._woken:  # looked at behind the append, as take clears it before it takes
-            self._woken = True
+        if (
+            not self._wake_requested
+        ):  # looked at behind the append, as take clears it before it takes
+            self._wake_requested = True
             self._first_ns = now_ns
             return False
         is_time = (
@@ -111,7 +113,7 @@ class Tray:
 
     # Inside a turn
 
-    def allow(self, member: Participant) -> None:
+    def set_room(self, member: Member) -> None:
         """Let so much be laid here until the next turn as the window has room for."""
         stream = member.outbound
         if not self._gap_ns or member.view is None or stream.closed or len(stream.queue):
@@ -119,15 +121,17 @@ class Tray:
             return
         self._room = stream.window.room()
         room_bytes = stream.window.room_bytes()
-        self._room_bytes = MOST_BYTES if room_bytes is None else min(MOST_BYTES, room_bytes // 2)
+        self._room_bytes = (
+            MAX_BUNDLED_BYTES if room_bytes is None else min(MAX_BUNDLED_BYTES, room_bytes // 2)
+        )
 
-    def take(self) -> Laid | None:
+    def take(self) -> Bundle | None:
         """Return what lies here, if anything does."""
-        self._woken = False
+        self._wake_requested = False
         items = [self._items.popleft() for _ in range(len(self._items))]
         if not items:
             return None
-        laid = Laid(Payloads.known([payload for payload, _ in items]))
+        laid = Bundle(Payloads.of_validated([payload for payload, _ in items]))
         for at, (_, whose) in enumerate(items):
-            whose.laid = laid, at
+            whose.bundled = laid, at
         return laid

@@ -14,71 +14,71 @@ from gapless.protocol.ready import Delivery, Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Item = Delivery | Event
+DeliveryItem = Delivery | Event
 """What the application gets."""
 
 
-class Outbox:
+class DeliveryQueue:
     """Items on their way to the application; ``woken`` is called inside a turn when it is empty no more."""
 
     def __init__(self, report_at: int, woken: Callable[[], None] | None) -> None:
         self._report_at = max(1, report_at)
-        self._woken = woken
-        self._turn = threading.Condition()
-        self._items: list[Item] = []
-        self._consumed = self._asked = self._reported = 0
+        self._on_ready = woken
+        self._changed = threading.Condition()
+        self._items: list[DeliveryItem] = []
+        self._consumed = self._requested = self._reported = 0
         self.ended = False
 
-    def put(self, items: Sequence[Item]) -> None:
+    def put(self, items: Sequence[DeliveryItem]) -> None:
         """Add items."""
-        with self._turn:
+        with self._changed:
             first = not self._items
             self._items += items
-            self._turn.notify_all()
-        if first and self._woken is not None:
-            self._woken()
+            self._changed.notify_all()
+        if first and self._on_ready is not None:
+            self._on_ready()
 
     def end(self) -> None:
         """Say that nothing more comes."""
-        with self._turn:
+        with self._changed:
             self.ended = True
-            self._turn.notify_all()
-        if self._woken is not None:
-            self._woken()
+            self._changed.notify_all()
+        if self._on_ready is not None:
+            self._on_ready()
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
         """Wait until nothing more comes; tell whether that is so."""
-        with self._turn:
-            return self._turn.wait_for(lambda: self.ended, timeout_s)
+        with self._changed:
+            return self._changed.wait_for(lambda: self.ended, timeout_s)
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[DeliveryItem]:
         """Return what is there."""
-        with self._turn:
+        with self._changed:
             items, self._items = self._items, []
         return items
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until something is there, or nothing more comes; tell whether something is there."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._items or self.ended, timeout_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self.ended, timeout_s)
             return bool(self._items)
 
-    def is_done(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether something is there, or nothing more comes."""
         return bool(self._items) or self.ended
 
-    def consume(self, messages: int) -> bool:
+    def add_consumed(self, messages: int) -> bool:
         """Note that the application is done with messages; return whether the machine is to be told now."""
-        with self._turn:
+        with self._changed:
             self._consumed += messages
-            if self._consumed - self._asked < self._report_at:
+            if self._consumed - self._requested < self._report_at:
                 return False
-            self._asked = self._consumed
+            self._requested = self._consumed
             return True
 
-    def owed(self) -> int:
+    def take_unreported(self) -> int:
         """Return of how many messages the machine has not been told that the application is done with them."""
-        with self._turn:
+        with self._changed:
             owed, self._reported = self._consumed - self._reported, self._consumed
-            self._asked = self._consumed
+            self._requested = self._consumed
             return owed

@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 
 
-class Here:
-    """Stands for one process; ``Here.now`` is the one that runs this."""
+class ProcessToken:
+    """Stands for one process; ``ProcessToken.now`` is the one that runs this."""
 
-    now: Here
+    current: ProcessToken
 
 
-def forked() -> None:
+def mark_forked() -> None:
     """Note that this is another process now; what lets go of the parent's things calls it first."""
-    Here.now = Here()
+    ProcessToken.current = ProcessToken()
 
 
-forked()
+mark_forked()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forked)
+    os.register_at_fork(after_in_child=mark_forked)

@@ -1,6 +1,6 @@
 """What an application holds of one member of one group. Any thread may call it; asyncio and threads build on it.
 
-On sending: ``send`` queues the messages and gives a :class:`Sent`, a future of what becomes of
+On sending: ``send`` queues the messages and gives a :class:`SendRequest`, a future of what becomes of
 them.
 
 On reception: ``take`` gives the runs, views and events that have come, ``consumed`` says how many
@@ -20,25 +20,25 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, finalize
 
-from gapless.config import KNOBS, Config
+from gapless.config import SETTINGS, Config
 from gapless.delivery_mode import Mode
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.payloads import Payloads
-from gapless.runtime.delivery_queue import Outbox
-from gapless.runtime.fork_guard import Here
-from gapless.runtime.member_runtime import Call, Seat
-from gapless.runtime.reactor import Driver
-from gapless.runtime.send_requests import Sent
+from gapless.runtime.delivery_queue import DeliveryQueue
+from gapless.runtime.fork_guard import ProcessToken
+from gapless.runtime.member_runtime import MemberRuntime, PendingCall
+from gapless.runtime.reactor import Reactor
+from gapless.runtime.send_requests import SendRequest
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gapless.identity import Address, Roster
-    from gapless.protocol.member import Participant
+    from gapless.protocol.member import Member
     from gapless.protocol.ready import Accepted, Ready
-    from gapless.runtime.bundler import Numbered
-    from gapless.runtime.delivery_queue import Item
+    from gapless.runtime.bundler import BundleMember
+    from gapless.runtime.delivery_queue import DeliveryItem
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
@@ -46,16 +46,16 @@ _T = TypeVar("_T")
 
 MAX_UNCONSUMED = 16_384
 """Messages that may wait for the application, if the config sets no limit."""
-STOP_S = 5.0
+STOP_TIMEOUT_S = 5.0
 """How long ``close`` waits for the protocol thread to stop, at the very most."""
-EXIT_S = 1.0
+EXIT_TIMEOUT_S = 1.0
 """How long the end of the process waits for members to leave."""
 
 
-class Handle:
+class MemberHandle:
     """One member of the group called ``group``, over ``transport``; it begins to look for the group at once.
 
-    ``name`` makes it durable, ``join`` are options of ``Participant.join``, ``rejoin`` says whether
+    ``name`` makes it durable, ``join`` are options of ``Member.join``, ``rejoin`` says whether
     an expelled life is followed by another. ``woken`` is called when there is something to take,
     inside a turn: it must be quick, and must not hold the handle if its end is to be noticed: a
     handle that nobody holds any more leaves. ``trace`` writes down everything that happens.
@@ -71,61 +71,61 @@ class Handle:
         node: int | None = None,
         join: Mapping[str, Any] | None = None,
         rejoin: bool = True,
-        woken: Callable[[], None] | None = None,
+        on_ready: Callable[[], None] | None = None,
         trace: Recorder | None = None,
     ) -> None:
         self.group = group
         self.transport = transport
-        self.config = fitted(config or Config(), transport)
-        self._process = Here.now
+        self.config = fit_config(config or Config(), transport)
+        self._process = ProcessToken.current
         self._small_bytes = min(self.config.max_frame_bytes // 4, self.config.max_message_bytes)
         self._leaving = False
-        self._outbox = Outbox(self.config.max_unconsumed // 4, woken)
+        self._delivery_queue = DeliveryQueue(self.config.max_unconsumed // 4, on_ready)
         node = SystemRandom().getrandbits(64) if node is None else node
-        self._seat = Seat(
+        self._runtime = MemberRuntime(
             group,
             node,
             name,
             transport,
             self.config,
-            self._outbox,
+            self._delivery_queue,
             join=join or {},
             rejoin=rejoin,
             trace=trace,
         )
-        self._driver = Driver.shared()
-        self._driver.add(self._seat)
+        self._reactor = Reactor.shared()
+        self._reactor.add(self._runtime)
         _OPEN.add(self)
-        finalize(self, _let_go, self._seat, self._driver).atexit = False
+        finalize(self, _leave_abandoned, self._runtime, self._reactor).atexit = False
 
     @property
     def is_closed(self) -> bool:
         """Whether this member has come to its end; what has come until then can still be taken."""
-        return self._outbox.ended
+        return self._delivery_queue.ended
 
     @property
     def error(self) -> GaplessError | None:
         """What ended this member, if it was a failure."""
-        return self._seat.error
+        return self._runtime.error
 
     @property
-    def told(self) -> dict[str, int]:
+    def event_counts(self) -> dict[str, int]:
         """How often each kind of event has happened."""
-        return dict(self._seat.told)
+        return dict(self._runtime.event_counts)
 
     @property
     def me(self) -> Address:
         """The address of the present life."""
-        return self._seat.participant.me
+        return self._runtime.member.me
 
     @property
     def roster(self) -> Roster | None:
         """The present view, with what its members know of each other."""
-        return self._seat.participant.roster
+        return self._runtime.member.roster
 
     # Sending
 
-    def send(
+    def submit(
         self,
         payloads: Sequence[bytes],
         *,
@@ -134,40 +134,42 @@ class Handle:
         wait: bool = True,
         timeout_ns: int | None = None,
         loopback: bool | None = None,
-    ) -> Sent:
+    ) -> SendRequest:
         """Send messages in this order, to the group or to one member; the result says what became of them.
 
         Before the first view a send waits for one. With ``wait=False`` all messages are taken at
         once or none. What is sent before somebody sees to it leaves together.
         """
-        sent = self._put(payloads, to, mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
-        self._driver.wake(self._seat)
-        self._refuse_late()
+        sent = self._enqueue(
+            payloads, to, mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback
+        )
+        self._reactor.wake_up(self._runtime)
+        self._reject_late()
         return sent
 
-    def send_now(self, payloads: Sequence[bytes], **how: Any) -> Sent:
+    def submit_now(self, payloads: Sequence[bytes], **how: Any) -> SendRequest:
         """Send as ``send`` does, but see to it in this thread, at once if possible: for one who waits for it."""
-        sent = self._put(payloads, **how)
+        sent = self._enqueue(payloads, **how)
         try:
-            self._driver.nudge(self._seat)
+            self._reactor.run_now(self._runtime)
         except BaseException:
             self.cancel(sent)  # Ctrl-C: nobody waits for it any more
             raise
-        self._refuse_late()
+        self._reject_late()
         return sent
 
-    def send_later(self, payloads: Sequence[bytes], **how: Any) -> Sent:
+    def submit_later(self, payloads: Sequence[bytes], **how: Any) -> SendRequest:
         """Send as ``send`` does, with the next turn: ``see_to_it`` takes one for all that has gathered."""
-        sent = self._put(payloads, **how)
-        self._refuse_late()
+        sent = self._enqueue(payloads, **how)
+        self._reject_late()
         return sent
 
-    def see_to_it(self) -> None:
+    def flush(self) -> None:
         """Take a turn in this thread, unless another thread is in one, which then sees to what was sent."""
         if not self.is_closed:
-            self._driver.nudge(self._seat)
+            self._reactor.run_now(self._runtime)
 
-    def send_at_once(
+    def try_send(
         self,
         payloads: Sequence[bytes],
         *,
@@ -180,33 +182,33 @@ class Handle:
         What is wrong with them raises here. Nobody is told when they have been delivered.
         """
         payloads = self._checked(payloads)
-        return self._driver.send(self._seat, payloads, to, mode, loopback)
+        return self._reactor.send(self._runtime, payloads, to, mode, loopback)
 
-    def lay(self, payload: bytes, whose: Numbered) -> bool | None:
+    def try_bundle(self, payload: bytes, whose: BundleMember) -> bool | None:
         """Send an ordered message to the group with those that it follows at once; None if it is to be sent by itself.
 
         It has no number until it leaves, and that is soon; it is in order with all else. Returns
         whether this thread has taken a turn for it.
         """
-        tray = self._seat.tray
+        tray = self._runtime.bundler
         if (
             len(payload) > self._small_bytes
-            or not tray.takes(len(payload))
-            or self._seat.sends.is_ready
+            or not tray.accepts(len(payload))
+            or self._runtime.send_requests.is_ready
         ):
             return None
         self._check_open()
-        is_time = tray.lay(payload, whose)
+        is_time = tray.add(payload, whose)
         if is_time:
-            self._driver.nudge(self._seat)
+            self._reactor.run_now(self._runtime)
             return True
         if is_time is False:
-            self._driver.wake(self._seat)
+            self._reactor.wake_up(self._runtime)
         return False
 
-    def note_send(self) -> None:
+    def note_unbundled_send(self) -> None:
         """Take note that a message to the group was sent by itself: the next may follow it at once."""
-        self._seat.tray.note()
+        self._runtime.bundler.note_unbundled_send()
 
     def _check_open(self) -> None:
         self._check()
@@ -222,7 +224,7 @@ class Handle:
             )
         return checked
 
-    def _put(
+    def _enqueue(
         self,
         payloads: Sequence[bytes],
         to: Address | None = None,
@@ -231,67 +233,71 @@ class Handle:
         wait: bool = True,
         timeout_ns: int | None = None,
         loopback: bool | None = None,
-    ) -> Sent:
+    ) -> SendRequest:
         checked = self._checked(payloads)
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(
                 f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
             )
         deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
-        sent = Sent(
+        sent = SendRequest(
             checked, to, Mode.of(mode), wait=wait, deadline_ns=deadline_ns, loopback=loopback
         )
-        self._seat.sends.put(sent)
+        self._runtime.send_requests.put(sent)
         return sent
 
-    def cancel(self, sent: Sent) -> None:
+    def cancel(self, sent: SendRequest) -> None:
         """Give up a send that waits; its result tells whether that was in time."""
         if not sent.cancel():
-            self._post(lambda now_ns: self._seat.sends.cancel(sent, self._seat.participant, now_ns))
+            self._post(
+                lambda now_ns: self._runtime.send_requests.cancel(
+                    sent, self._runtime.member, now_ns
+                )
+            )
 
     # Receiving
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[DeliveryItem]:
         """Return everything that has come since the last time, in order; at once, also if it is nothing."""
         self._check_process()
-        return self._outbox.take()
+        return self._delivery_queue.take()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until there is something to take, or nothing more will come; tell whether there is something."""
         self._check_process()
-        outbox, driver = self._outbox, self._driver
+        outbox, driver = self._delivery_queue, self._reactor
         until_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * NS_PER_S)
-        if outbox.is_done() or driver.lead(outbox.is_done, until_ns):
+        if outbox.is_ready() or driver.poll_until(outbox.is_ready, until_ns):
             return outbox.wait(0)
-        driver.follow(outbox.is_done)
+        driver.add_waiter(outbox.is_ready)
         try:
             return outbox.wait(timeout_s)
         finally:
-            driver.unfollow(outbox.is_done)
+            driver.remove_waiter(outbox.is_ready)
 
-    def lead(self, done: Callable[[], bool], until_ns: int | None = None) -> bool:
+    def poll_until(self, done: Callable[[], bool], until_ns: int | None = None) -> bool:
         """Drive until ``done`` says that it is enough, or until it is time; return False if another thread does.
 
         ``done`` is asked after every turn: it must be about something that comes out of this
         handle.
         """
         self._check_process()
-        return self._driver.lead(done, until_ns)
+        return self._reactor.poll_until(done, until_ns)
 
     def consumed(self, messages: int) -> None:
         """Say that the application is done with so many of the messages that it has taken."""
         self._check_process()
-        if self._outbox.consume(messages) and not self.is_closed:
-            self._post(_nothing)
+        if self._delivery_queue.add_consumed(messages) and not self.is_closed:
+            self._post(_no_command)
 
     # Everything else
 
-    def call(self, function: Callable[[Participant, int], Ready]) -> Future[None]:
+    def call(self, function: Callable[[Member, int], Ready]) -> Future[None]:
         """Give the machine another input: ``handle.call(lambda member, now_ns: member.expel(other, now_ns))``."""
         future: Future[None] = Future()
 
         def command(now_ns: int) -> Ready | None:
-            ready = self._answer(future, lambda member: function(member, now_ns))
+            ready = self._run_query(future, lambda member: function(member, now_ns))
             if ready is not None:
                 future.set_result(None)
             return ready
@@ -300,12 +306,12 @@ class Handle:
         self._post(command, future)
         return future
 
-    def ask(self, function: Callable[[Participant], _T]) -> Future[_T]:
+    def query(self, function: Callable[[Member], _T]) -> Future[_T]:
         """Return what ``function`` finds out about the machine, which it must not change."""
         future: Future[_T] = Future()
 
         def command(_: int) -> None:
-            answer = self._answer(future, function)
+            answer = self._run_query(future, function)
             if not future.done():
                 future.set_result(answer)  # type: ignore[arg-type]
 
@@ -313,11 +319,11 @@ class Handle:
         self._post(command, future)
         return future
 
-    def _answer(self, future: Future[Any], function: Callable[[Participant], _T]) -> _T | None:
+    def _run_query(self, future: Future[Any], function: Callable[[Member], _T]) -> _T | None:
         """Run what the application wants of the machine; whatever goes wrong is its own affair."""
         if future.set_running_or_notify_cancel():
             try:
-                return function(self._seat.participant)
+                return function(self._runtime.member)
             except Exception as error:  # noqa: BLE001 - it goes to whoever asked
                 future.set_exception(error)
         return None
@@ -328,13 +334,13 @@ class Handle:
         """Begin to leave: when everything sent has arrived, or its time is over, this member ends."""
         self._leaving = True
         if not self.is_closed:
-            self._post(self._seat.leave)
+            self._post(self._runtime.leave)
 
     def stop(self) -> None:
         """End at once, without a word to the group."""
         self._leaving = True
         if not self.is_closed:
-            self._post(self._seat.stop)
+            self._post(self._runtime.stop)
 
     def close(self, timeout_s: float | None = None, *, seal: bool = True) -> None:
         """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits.
@@ -343,14 +349,14 @@ class Handle:
         """
         self._check_process()
         self.leave()
-        if self._driver.turns_here:
+        if self._reactor.in_turn:
             return
-        if not self._outbox.wait_for_end(timeout_s):
+        if not self._delivery_queue.wait_for_end(timeout_s):
             self.stop()
-            self._outbox.wait_for_end(STOP_S)
+            self._delivery_queue.wait_for_end(STOP_TIMEOUT_S)
         self.transport.book.discovery.close()
-        if self._seat.trace is not None:
-            self._seat.trace.close(seal=seal)
+        if self._runtime.trace is not None:
+            self._runtime.trace.close(seal=seal)
 
     # Commands
 
@@ -358,27 +364,27 @@ class Handle:
         self, command: Callable[[int], Ready | None], future: Future[Any] | None = None
     ) -> None:
         self._check_process()
-        self._seat.calls.append(Call(command, future))
-        self._driver.wake(self._seat)
-        self._refuse_late()
+        self._runtime.calls.append(PendingCall(command, future))
+        self._reactor.wake_up(self._runtime)
+        self._reject_late()
 
-    def _refuse_late(self) -> None:
+    def _reject_late(self) -> None:
         if self.is_closed:
-            self._seat.refuse()  # it may have ended before it could see this
+            self._runtime.reject_pending()  # it may have ended before it could see this
 
     def _check(self) -> None:
         self._check_process()
         if self.is_closed:
-            raise self._seat.closed_error()
+            raise self._runtime.closed_error()
 
     def _check_process(self) -> None:
-        if self._process is not Here.now:
+        if self._process is not ProcessToken.current:
             raise ClosedError(
                 f"this member of {self.group} belongs to the process that forked: join again in this one"
             )
 
 
-def fitted(config: Config, transport: Transport) -> Config:
+def fit_config(config: Config, transport: Transport) -> Config:
     """Return ``config`` as it fits the transport: its buffer, and frames and runs as large as its path takes well.
 
     A smaller frame that somebody has asked for stays, and runs then go in such frames. Work is by
@@ -388,18 +394,21 @@ def fitted(config: Config, transport: Transport) -> Config:
     an application that does not read would fill the memory, so there is one.
     """
     asked_bytes = config.max_frame_bytes
-    if asked_bytes == KNOBS["max_frame_bytes"].default or asked_bytes > transport.max_frame_bytes:
+    if (
+        asked_bytes == SETTINGS["max_frame_bytes"].default
+        or asked_bytes > transport.max_frame_bytes
+    ):
         asked_bytes = transport.max_frame_bytes
     buffer_bytes = transport.receive_buffer_bytes
     if config.frames_ahead:
         buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
     whole_runs = transport.whole_run_bytes > 0 and asked_bytes == transport.max_frame_bytes
     run_bytes = config.max_run_bytes
-    if whole_runs and run_bytes == KNOBS["max_run_bytes"].default:
+    if whole_runs and run_bytes == SETTINGS["max_run_bytes"].default:
         run_bytes = transport.whole_run_bytes
     checksum = config.checksum
     if checksum == "auto":
-        checksum = "headers" if transport.keeps_bytes else "all"
+        checksum = "headers" if transport.preserves_bytes else "all"
     return config.replace(
         checksum=checksum,
         max_frame_bytes=asked_bytes,
@@ -410,26 +419,30 @@ def fitted(config: Config, transport: Transport) -> Config:
     )
 
 
-def _let_go(seat: Seat, driver: Driver) -> None:
+def _leave_abandoned(seat: MemberRuntime, driver: Reactor) -> None:
     """Let the member leave whose handle nobody holds any more."""
     if not seat.ended:
-        seat.calls.append(Call(seat.leave))
-        driver.wake(seat)
+        seat.calls.append(PendingCall(seat.leave))
+        driver.wake_up(seat)
 
 
-def _nothing(_: int) -> None:
+def _no_command(_: int) -> None:
     """Want nothing of the machine but a turn: the first thing that it is told is what was consumed."""
 
 
-_OPEN: WeakSet[Handle] = WeakSet()
+_OPEN: WeakSet[MemberHandle] = WeakSet()
 
 
 def _close_all() -> None:
     """Let everybody know that this process goes, if there is time."""
-    mine = [handle for handle in _OPEN if handle._process is Here.now and not handle.is_closed]
+    mine = [
+        handle
+        for handle in _OPEN
+        if handle._process is ProcessToken.current and not handle.is_closed
+    ]
     for handle in mine:
         handle.leave()
-    until_s = time.monotonic() + EXIT_S
+    until_s = time.monotonic() + EXIT_TIMEOUT_S
     for handle in mine:
         handle.close(max(0.0, until_s - time.monotonic()), seal=False)
 

@@ -15,8 +15,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ClosedError, GaplessError
-from gapless.identity import Address, Place, group_id
-from gapless.protocol.member import Participant
+from gapless.identity import Address, RosterEntry, group_id
+from gapless.protocol.member import Member
 from gapless.protocol.membership.membership import OVER
 from gapless.protocol.ready import (
     Accepted,
@@ -26,9 +26,9 @@ from gapless.protocol.ready import (
     Suspected,
     ViewInstalled,
 )
-from gapless.runtime.bundler import Tray
-from gapless.runtime.send_requests import Sends
-from gapless.transport.base import TURN_BYTES, Problems, log
+from gapless.runtime.bundler import Bundler
+from gapless.runtime.send_requests import SendRequests
+from gapless.transport.base import TURN_BYTES, ErrorLog, log
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -38,36 +38,36 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.delivery_mode import Mode
     from gapless.protocol.ready import Delivery, Event, Ready, Transmit
-    from gapless.runtime.delivery_queue import Item, Outbox
+    from gapless.runtime.delivery_queue import DeliveryItem, DeliveryQueue
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
-DATAGRAMS_A_TURN = 256
+DATAGRAMS_PER_TURN = 256
 """So many datagrams are read, about, before what they lead to is sent."""
 
-NEWS_NS = NS_PER_S
+EVENT_LOG_INTERVAL_NS = NS_PER_S
 """The same kind of news is logged again after this time."""
 
-TICKS_A_TURN = 16
+TICKS_PER_TURN = 16
 """So many times the clock is told at most before the network has its turn again."""
 
-BEHIND_NS = 20_000_000
+BACKLOG_GRACE_NS = 20_000_000
 """So long the clock waits for datagrams that have come and are not read yet."""
 
 NEVER_NS = 1 << 63
 """A time that never comes."""
 
-_LOOKS = 5
+_CLOCK_SAMPLES = 5
 
 
-class Call(NamedTuple):
+class PendingCall(NamedTuple):
     """Something that the application wants of the protocol thread, and who waits for it."""
 
     command: Callable[[int], Ready | None]
     future: Future[Any] | None = None
 
 
-class Seat:
+class MemberRuntime:
     """One member, through all its lives."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Seat:
         name: str,
         transport: Transport,
         config: Config,
-        outbox: Outbox,
+        outbox: DeliveryQueue,
         *,
         join: Mapping[str, Any],
         rejoin: bool,
@@ -87,22 +87,22 @@ class Seat:
         self.transport = transport
         self.config = config
         self.rejoin = rejoin
-        self.sends = Sends(config.max_frame_bytes // 2)
-        self.tray = Tray(config.max_frame_bytes, config.send_gap_ns)
-        self.calls: deque[Call] = deque()
+        self.send_requests = SendRequests(config.max_frame_bytes // 2)
+        self.bundler = Bundler(config.max_frame_bytes, config.send_gap_ns)
+        self.calls: deque[PendingCall] = deque()
         self.error: GaplessError | None = None
-        self.told: dict[str, int] = {}
-        self._news = Problems(logging.INFO, NEWS_NS)
+        self.event_counts: dict[str, int] = {}
+        self._event_log = ErrorLog(logging.INFO, EVENT_LOG_INTERVAL_NS)
         self.stopped = self.ended = False
-        self.served = False
+        self.registered = False
         self.due_ns = NEVER_NS
         """When there is something to do though nothing has come, as of the last turn."""
-        self._outbox = outbox
-        self._items: list[Item] = []
+        self._delivery_queue = outbox
+        self._items: list[DeliveryItem] = []
         self._messages = 0
-        self._outstanding = self._former = 0
+        self._outstanding = self._former_outstanding = 0
         self._node, self._name = node, name
-        self._join = dict(join)
+        self._join_options = dict(join)
         self.trace = trace
         watch: Callable[[Callable[[Address], None]], None] | None = getattr(
             transport, "watch", None
@@ -110,25 +110,29 @@ class Seat:
         if trace is not None:
             trace.claim()
             if watch is not None:
-                watch(trace.dropped)
-        self._expelled = self._behind = False
-        self.participant = self._new_life(time.time_ns())
-        self.calls.append(Call(self._begin))
+                watch(trace.record_dropped)
+        self._expelled = self._has_backlog = False
+        self.member = self._new_incarnation(time.time_ns())
+        self.calls.append(PendingCall(self._join_group))
 
     # Lives
 
-    def _new_life(self, incarnation: int) -> Participant:
-        place = Place(Address(self._node, incarnation), self._name, self.transport.locator.encode())
+    def _new_incarnation(self, incarnation: int) -> Member:
+        place = RosterEntry(
+            Address(self._node, incarnation), self._name, self.transport.locator.encode()
+        )
         group = group_id(self.group)
-        now_ns = wall_ns()
+        now_ns = wall_clock_offset_ns()
         if self.trace is not None:
             called, stores = (
                 self._name or str(self.transport.locator),
-                bool(self._join.get("stores")),
+                bool(self._join_options.get("stores")),
             )
-            self.trace.begin(place.address, self.config, now_ns, member=called, stores=stores)
-        self.transport.book.announce(place, group, repairs=self.config.retransmits)
-        return Participant(
+            self.trace.begin_incarnation(
+                place.address, self.config, now_ns, member=called, stores=stores
+            )
+        self.transport.book.announce(place, group, retransmits=self.config.retransmits)
+        return Member(
             place.address,
             group,
             self.config,
@@ -136,78 +140,76 @@ class Seat:
             name=place.name,
             locator=place.locator,
             tracing=0 if self.trace is None else self.trace.every,
-            wall_ns=now_ns,
+            wall_offset_ns=now_ns,
         )
 
-    def _begin(self, now_ns: int) -> Ready:
-        return self.participant.join(now_ns, **self._join)
+    def _join_group(self, now_ns: int) -> Ready:
+        return self.member.join(now_ns, **self._join_options)
 
     def leave(self, now_ns: int) -> Ready:
         """Begin to leave, for good."""
         self.rejoin = False
-        return self.participant.leave(now_ns)
+        return self.member.leave(now_ns)
 
     def stop(self, now_ns: int) -> Ready:
         """End at once, without leaving; what is not known to have arrived is reported."""
         self.stopped = True
         self.rejoin = False
-        self.sends.fail(self.closed_error())
-        return self.participant.end(now_ns)
+        self.send_requests.fail(self.closed_error())
+        return self.member.abort(now_ns)
 
-    def follow(self) -> None:
+    def rejoin_if_expelled(self) -> None:
         """Let the next life begin if the group has expelled this one."""
         if self._expelled and self.rejoin:
             self._expelled = False
             if self._name:
-                self._join["resume"] = {
-                    **(self._join.get("resume") or {}),
-                    **self.participant.kept(),
+                self._join_options["resume"] = {
+                    **(self._join_options.get("resume") or {}),
+                    **self.member.resume_marks(),
                 }
-            self._former += self._outstanding
+            self._former_outstanding += self._outstanding
             self._outstanding = 0
-            self.participant = self._new_life(
-                max(time.time_ns(), self.participant.me.incarnation + 1)
-            )
-            self.calls.append(Call(self._begin))
+            self.member = self._new_incarnation(max(time.time_ns(), self.member.me.incarnation + 1))
+            self.calls.append(PendingCall(self._join_group))
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do."""
-        return self.stopped or (self.participant.phase == OVER and not self.calls)
+        return self.stopped or (self.member.phase == OVER and not self.calls)
 
     # Inputs
 
     @property
     def has_commands(self) -> bool:
         """Whether the application wants something."""
-        return self.has_requests or (len(self.tray) > 0 and self.participant.view is not None)
+        return self.has_requests or (len(self.bundler) > 0 and self.member.view is not None)
 
     @property
     def has_requests(self) -> bool:
         """Whether somebody waits for the next turn."""
-        return bool(self.calls) or self.sends.is_ready
+        return bool(self.calls) or self.send_requests.is_ready
 
     @property
     def deadline_ns(self) -> int | None:
         """When there is something to do though nothing has come."""
-        all_ns = self.participant.deadline_ns, self.transport.deadline_ns, self.sends.deadline_ns
+        all_ns = self.member.deadline_ns, self.transport.deadline_ns, self.send_requests.deadline_ns
         return min([at_ns for at_ns in all_ns if at_ns is not None], default=None)
 
-    def commands(self, now_ns: int) -> Iterator[Ready]:
+    def run_commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""
-        yield from self.laid(now_ns)
-        yield from self.sends.flush(self.participant, now_ns)
-        if self.calls and (owed := self._outbox.owed()):
-            yield self.refund(owed, now_ns)
+        yield from self.flush_bundle(now_ns)
+        yield from self.send_requests.flush(self.member, now_ns)
+        if self.calls and (owed := self._delivery_queue.take_unreported()):
+            yield self.report_consumed(owed, now_ns)
         for _ in range(len(self.calls)):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
 
-    def laid(self, now_ns: int) -> Iterator[Ready]:
+    def flush_bundle(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what lies on the tray, once there is a view."""
-        if self.participant.view is None or (laid := self.tray.take()) is None:
+        if self.member.view is None or (laid := self.bundler.take()) is None:
             return
-        if (ready := self.sends.give(laid, self.participant, now_ns)) is not None:
+        if (ready := self.send_requests.submit_bundle(laid, self.member, now_ns)) is not None:
             yield ready
 
     def send(
@@ -219,9 +221,7 @@ class Seat:
         loopback: bool | None,
     ) -> tuple[Ready, Accepted | None]:
         """Give the machine messages of one who does not wait for room; return its answer, and whether it took them."""
-        ready = self.participant.send(
-            payloads, now_ns, to=to, mode=mode, wait=False, loopback=loopback
-        )
+        ready = self.member.send(payloads, now_ns, to=to, mode=mode, wait=False, loopback=loopback)
         accepted = None
         for at, event in enumerate(ready.events):
             if type(event) is Accepted and event.ticket == ready.ticket:
@@ -230,41 +230,43 @@ class Seat:
                 break
         return ready, accepted
 
-    def datagrams(self, now_ns: int) -> Sequence[Ready]:
+    def receive_datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine what has come."""
-        datagrams = self.transport.receive(DATAGRAMS_A_TURN)
-        self._behind = len(datagrams) >= DATAGRAMS_A_TURN or sum(map(len, datagrams)) >= TURN_BYTES
-        return self.participant.receive_all(datagrams, now_ns) if datagrams else ()
+        datagrams = self.transport.receive(DATAGRAMS_PER_TURN)
+        self._has_backlog = (
+            len(datagrams) >= DATAGRAMS_PER_TURN or sum(map(len, datagrams)) >= TURN_BYTES
+        )
+        return self.member.receive_all(datagrams, now_ns) if datagrams else ()
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether the machine is to be told the time."""
-        due_ns = self.participant.deadline_ns
+        due_ns = self.member.deadline_ns
         return due_ns is not None and due_ns <= now_ns
 
-    def ticks(self, now_ns: int) -> Iterator[Ready]:
+    def run_timers(self, now_ns: int) -> Iterator[Ready]:
         """Tell the machine the time for as long as something is due.
 
         While more datagrams wait than one turn takes, what is due waits a little too: of what the
         machine would ask for, or announce, much has come already and is only not read yet.
         """
-        if self._behind:
-            now_ns -= BEHIND_NS
-        for _ in range(TICKS_A_TURN):
-            due_ns = self.participant.deadline_ns
+        if self._has_backlog:
+            now_ns -= BACKLOG_GRACE_NS
+        for _ in range(TICKS_PER_TURN):
+            due_ns = self.member.deadline_ns
             if due_ns is None or due_ns > now_ns:
                 return
-            yield self.participant.tick(time.monotonic_ns())
+            yield self.member.tick(time.monotonic_ns())
 
-    def refund(self, messages: int, now_ns: int) -> Ready:
+    def report_consumed(self, messages: int, now_ns: int) -> Ready:
         """Tell the machine how many messages the application is done with; those of a former life come first."""
-        former = min(messages, self._former)
-        self._former -= former
+        former = min(messages, self._former_outstanding)
+        self._former_outstanding -= former
         self._outstanding -= messages - former
-        return self.participant.consumed(messages - former, now_ns)
+        return self.member.consumed(messages - former, now_ns)
 
     # What comes out
 
-    def put(self, ready: Ready) -> None:
+    def collect(self, ready: Ready) -> None:
         """Keep what is for the application, in its order."""
         if ready.deliveries:
             self._messages += sum([delivery.message_count for delivery in ready.deliveries])
@@ -272,21 +274,21 @@ class Seat:
             events = [
                 event
                 for event in ready.events
-                if not self.sends.settle(event) and type(event) is not Located
+                if not self.send_requests.resolve(event) and type(event) is not Located
             ]
-            self._items += in_order(ready.deliveries, events, ready.before_view)
-            self._notice(events)
+            self._items += in_delivery_order(ready.deliveries, events, ready.before_view)
+            self._on_events(events)
         else:
             self._items += ready.deliveries
         if self.trace is not None:
-            self.trace.answer(ready)
+            self.trace.record_ready(ready)
 
     def record(self, transmits: Sequence[Transmit]) -> None:
         """Write down what has happened, before anybody can notice it."""
         assert self.trace is not None
         self.trace.flush(transmits)
-        if self.trace.stopped and "tracestopped" not in self.told:
-            self.told["tracestopped"] = 1
+        if self.trace.stopped and "tracestopped" not in self.event_counts:
+            self.event_counts["tracestopped"] = 1
             log.error(
                 "%s: the trace in %s ends here: %s",
                 self.group,
@@ -294,29 +296,31 @@ class Seat:
                 self.trace.stopped,
             )
 
-    def _notice(self, events: Sequence[Event]) -> None:
+    def _on_events(self, events: Sequence[Event]) -> None:
         for event in events:
             name = type(event).__name__.lower()
-            self.told[name] = self.told.get(name, 0) + 1
+            self.event_counts[name] = self.event_counts.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
-                self.sends.stir()
+                self.send_requests.on_view()
                 number, members = event.view.id.number, len(event.view.members)
-                self._news.add("view", f"{self.group}: view {number} with {members} members")
+                self._event_log.add("view", f"{self.group}: view {number} with {members} members")
             elif isinstance(event, Expelled):
                 self._expelled = True
-                self._news.add(
-                    "expelled", f"{self.group}: the group has gone on without {self.participant.me}"
+                self._event_log.add(
+                    "expelled", f"{self.group}: the group has gone on without {self.member.me}"
                 )
             elif isinstance(event, Suspected):
-                self._news.add("suspected", f"{self.group}: nothing is heard of {event.member}")
+                self._event_log.add(
+                    "suspected", f"{self.group}: nothing is heard of {event.member}"
+                )
 
-    def hand_over(self) -> None:
+    def deliver(self) -> None:
         """Let the application have what was kept."""
         if self._items:
             items, self._items = self._items, []
             messages, self._messages = self._messages, 0
             self._outstanding += messages
-            self._outbox.put(items)
+            self._delivery_queue.put(items)
 
     # The end
 
@@ -333,16 +337,16 @@ class Seat:
         """Let go of the network, and tell everything that waits."""
         self.ended = True
         if self.trace is not None:
-            self.trace.end(whole=self.error is None)
+            self.trace.finish(whole=self.error is None)
         self.transport.book.discovery.withdraw()
         self.transport.close()
-        self._outbox.end()
-        self.refuse()
+        self._delivery_queue.end()
+        self.reject_pending()
 
-    def refuse(self) -> None:
+    def reject_pending(self) -> None:
         """Tell whatever waits that this is the end; also what came too late to be seen."""
-        self.sends.fail(self.closed_error())
-        if (laid := self.tray.take()) is not None:
+        self.send_requests.fail(self.closed_error())
+        if (laid := self.bundler.take()) is not None:
             laid.fail(self.closed_error())
             log.warning("%s: %d messages came too late to be sent", self.group, len(laid.payloads))
         while self.calls:
@@ -355,16 +359,18 @@ class Seat:
         return self.error or ClosedError(f"this member of {self.group} is closed: join again")
 
 
-def wall_ns() -> int:
+def wall_clock_offset_ns() -> int:
     """Return how far the time of day is ahead of the monotonic clock; of several looks the one that took the least."""
     found = []
-    for _ in range(_LOOKS):
+    for _ in range(_CLOCK_SAMPLES):
         before_ns, day_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
         found.append((after_ns - before_ns, day_ns - (before_ns + after_ns) // 2))
     return min(found)[1]
 
 
-def in_order(deliveries: list[Delivery], events: list[Event], before_view: int) -> list[Item]:
+def in_delivery_order(
+    deliveries: list[Delivery], events: list[Event], before_view: int
+) -> list[DeliveryItem]:
     """Return what one answer holds in the order in which the application is to see it.
 
     A state comes before the deliveries, a view between them, and every other event after them.

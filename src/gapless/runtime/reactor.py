@@ -2,14 +2,14 @@
 
     sockets ── datagrams ──▶ machine ──▶ Ready ──▶ pump ──▶ transport, application
 
-Every turn: commands of the application, datagrams, and the clock go into the machine, and ``pump``
+Every turn: commands of the application, datagrams, and the clock go into the machine, and ``process_ready``
 works through the answers. Nothing here blocks but the wait for the next input; an application that
 does not read blocks nobody.
 
 Who leads: one thread at a time waits at the sockets and works through what comes. A thread of the
 application that waits for something leads by itself until it has that, so nothing changes hands on
 the way to it. While none does, the protocol thread leads. It stands back when everybody who waited
-has been served, for they may come again soon, and leads again if nobody has for ``STAND_BACK_S``,
+has been served, for they may come again soon, and leads again if nobody has for ``POLL_HANDOVER_S``,
 or at once if another still waits for something, unless the one that led comes back soon, by all
 experience.
 
@@ -31,9 +31,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gapless.errors import LocalProtocolError
-from gapless.runtime.fork_guard import forked
+from gapless.runtime.fork_guard import mark_forked
 from gapless.runtime.member_runtime import NEVER_NS
-from gapless.runtime.signal_guard import Shield, is_needed
+from gapless.runtime.signal_guard import SignalGuard, in_main_thread
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gapless.protocol.ready import Accepted, Ready, Transmit
-    from gapless.runtime.member_runtime import Seat
+    from gapless.runtime.member_runtime import MemberRuntime
 
-STAND_BACK_S = 0.002
+POLL_HANDOVER_S = 0.002
 """So long nobody waits at the sockets when a thread of the application has what it wanted, and does not come back."""
-MAY_LEAD = os.name == "posix"
+CAN_POLL_IN_CALLER = os.name == "posix"
 """Whether a thread that waits at the sockets can be interrupted by Ctrl-C."""
 
-_SOON_NS = 500_000
+_REPOLL_NS = 500_000
 """A thread that led twice, with no more than this in between, will do so again: nobody is woken to lead meanwhile."""
-_PATIENCE_S = 0.05
+_TURN_TIMEOUT_S = 0.05
 """So long a thread waits for the end of another's turn before it leaves what it wants to whoever leads."""
 _AWAKE_NS = -1
-_ROUNDS = 2
+_MAX_PENDING_ROUNDS = 2
 """So many times a thread looks again for what others want before it leaves that to whoever leads."""
 
 
-def pump(readies: Iterable[Ready], seat: Seat) -> None:
+def process_ready(readies: Iterable[Ready], seat: MemberRuntime) -> None:
     """Work through answers of a machine in their order.
 
     Places first, since datagrams go there; then all datagrams in one go; then what is for the
@@ -66,145 +66,145 @@ def pump(readies: Iterable[Ready], seat: Seat) -> None:
     transmits: list[Transmit] = []
     for ready in readies:
         if ready.events:
-            seat.transport.book.note(ready.events)
+            seat.transport.book.on_events(ready.events)
         transmits += ready.transmits
-        seat.put(ready)
+        seat.collect(ready)
     if seat.trace is not None:
         seat.record(transmits)
     if transmits:
         seat.transport.send(transmits)
-    seat.hand_over()
+    seat.deliver()
 
 
-class Baton:
+class TurnLock:
     """What a thread holds while it is in a turn: a lock that knows whose it is."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.holder: int | None = None
+        self.owner: int | None = None
         self.locked = self._lock.locked
 
     def acquire(self, patience_s: float = 0.0) -> bool:
         """Take it, if that is possible within ``patience_s``; return whether it was."""
         if not self._lock.acquire(patience_s > 0, patience_s or -1):
             return False
-        self.holder = threading.get_ident()
+        self.owner = threading.get_ident()
         return True
 
     def release(self) -> None:
         """Put it down."""
-        self.holder = None
+        self.owner = None
         self._lock.release()
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self.holder = threading.get_ident()
+        self.owner = threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-class Driver:
+class Reactor:
     """What runs the seats; its thread lives as long as there is a seat to serve."""
 
-    _shared: ClassVar[Driver | None] = None
-    _sharing = threading.Lock()
+    _shared: ClassVar[Reactor | None] = None
+    _shared_lock = threading.Lock()
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._new: list[Seat] = []
-        self._seats: list[Seat] = []
+        self._new_members: list[MemberRuntime] = []
+        self._members: list[MemberRuntime] = []
         self._ended = False
         self._selector = selectors.DefaultSelector()
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._rope.setblocking(False)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self.thread: threading.Thread | None = None
         # Turns
-        self._baton = Baton()
-        self._wanting: deque[Seat] = deque()
-        self._patient: list[int] = []
+        self._turn_lock = TurnLock()
+        self._pending: deque[MemberRuntime] = deque()
+        self._turn_waiters: list[int] = []
         # Waiting at the sockets
-        self._lead = threading.Lock()
-        self._times_led = 0
-        self._led_by = self._led_ns = 0
-        self._back_soon = False
-        self._following: list[Callable[[], bool]] = []
-        self._served = False
-        self._sleeps_until_ns = _AWAKE_NS
+        self._poll_lock = threading.Lock()
+        self._poll_epoch = 0
+        self._last_poller = self._last_polled_ns = 0
+        self._poller_returns_soon = False
+        self._waiters: list[Callable[[], bool]] = []
+        self._waiter_served = False
+        self._select_until_ns = _AWAKE_NS
         # The protocol thread, while others lead
-        self._gate = threading.Lock()
-        self._gate.acquire()
-        self._stands_back = self._sleeps_deep = self._takes_over = False
-        self._seen_led = 0
+        self._thread_gate = threading.Lock()
+        self._thread_gate.acquire()
+        self._thread_parked = self._thread_parked_long = self._thread_must_poll = False
+        self._seen_poll_epoch = 0
 
     @classmethod
-    def shared(cls) -> Driver:
+    def shared(cls) -> Reactor:
         """Return the driver of this process."""
-        with cls._sharing:
+        with cls._shared_lock:
             if cls._shared is None:
                 cls._shared = cls()
             return cls._shared
 
     @classmethod
-    def current(cls) -> Driver | None:
+    def current(cls) -> Reactor | None:
         """Return the driver of this process if there is one."""
         return cls._shared
 
     @property
-    def turns_here(self) -> bool:
+    def in_turn(self) -> bool:
         """Whether the thread that asks is in a turn."""
-        return self._baton.holder == threading.get_ident()
+        return self._turn_lock.owner == threading.get_ident()
 
     # From any thread
 
-    def add(self, seat: Seat) -> None:
+    def add(self, seat: MemberRuntime) -> None:
         """Serve a seat from now on."""
         with self._lock:
-            self._new.append(seat)
+            self._new_members.append(seat)
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="gapless", daemon=True)
                 self.thread.start()
-        self._ring()
-        self._call_back()
+        self._wake_selector()
+        self._wake_thread()
 
-    def wake(self, seat: Seat) -> None:
+    def wake_up(self, seat: MemberRuntime) -> None:
         """Let whoever leads see to what a seat wants."""
-        self._wanting.append(seat)
-        self._tell_leader()
+        self._pending.append(seat)
+        self._wake_poller()
 
-    def nudge(self, seat: Seat) -> None:
+    def run_now(self, seat: MemberRuntime) -> None:
         """See to what a seat wants in this thread, as soon as nobody else is in a turn."""
-        self._wanting.append(seat)
-        if is_needed():
-            with Shield():
-                self._attend(patient=True)
+        self._pending.append(seat)
+        if in_main_thread():
+            with SignalGuard():
+                self._run_pending(patient=True)
         else:
-            self._attend(patient=True)
+            self._run_pending(patient=True)
 
-    def send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
+    def send(self, seat: MemberRuntime, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
         """Let a machine send at once, in this thread; None if it has no room, or something else goes first.
 
-        ``how`` is what :meth:`gapless.runtime.member_runtime.Seat.send` wants to know beside the
+        ``how`` is what :meth:`gapless.runtime.member_runtime.MemberRuntime.send` wants to know beside the
         messages.
         """
-        if not is_needed():
+        if not in_main_thread():
             return self._send(seat, payloads, *how)
-        with Shield():
+        with SignalGuard():
             return self._send(seat, payloads, *how)
 
-    def _send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
-        if not self._baton.acquire():
+    def _send(self, seat: MemberRuntime, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
+        if not self._turn_lock.acquire():
             return None
         try:
-            if not seat.served or seat.has_requests:
+            if not seat.registered or seat.has_requests:
                 return None
             try:
                 now_ns = time.monotonic_ns()
-                laid = [*seat.laid(now_ns)] if seat.tray else ()
+                laid = [*seat.flush_bundle(now_ns)] if seat.bundler else ()
                 ready, accepted = seat.send(now_ns, payloads, *how)
-                pump((*laid, ready), seat)
+                process_ready((*laid, ready), seat)
             except LocalProtocolError:
                 raise  # a mistake of the caller
             except Exception as error:  # noqa: BLE001 - as in any turn
@@ -217,181 +217,189 @@ class Driver:
                 self._end_turn(seat)
             return accepted
         finally:
-            self._baton.release()
-            if self._wanting:
-                self._attend()
+            self._turn_lock.release()
+            if self._pending:
+                self._run_pending()
 
-    def result(self, future: Future[Any], until_ns: int | None) -> Any:
+    def wait_for(self, future: Future[Any], until_ns: int | None) -> Any:
         """Return the result of a future once there is one, or raise TimeoutError; lead meanwhile if nobody does."""
         if not future.done():
-            future.add_done_callback(self._ring)
-            if not self.lead(future.done, until_ns):
-                self.follow(future.done)
+            future.add_done_callback(self._wake_selector)
+            if not self.poll_until(future.done, until_ns):
+                self.add_waiter(future.done)
                 try:
-                    return future.result(_left_s(until_ns))
+                    return future.result(_remaining_s(until_ns))
                 finally:
-                    self.unfollow(future.done)
+                    self.remove_waiter(future.done)
         return future.result(0)
 
-    def lead(self, done: Callable[[], bool], until_ns: int | None) -> bool:
+    def poll_until(self, done: Callable[[], bool], until_ns: int | None) -> bool:
         """Drive until ``done`` says that this is enough, or it is time; return False if it is another that leads."""
-        if not MAY_LEAD or self._lead.locked() or self.turns_here:
+        if not CAN_POLL_IN_CALLER or self._poll_lock.locked() or self.in_turn:
             return False
-        if not is_needed():
-            return self._lead_until(done, until_ns, None)
-        shield = Shield(self._stand_down)
+        if not in_main_thread():
+            return self._poll_until_done(done, until_ns, None)
+        shield = SignalGuard(self._yield_polling)
         with shield:
-            return self._lead_until(done, until_ns, shield)
+            return self._poll_until_done(done, until_ns, shield)
 
-    def follow(self, done: Callable[[], bool]) -> None:
+    def add_waiter(self, done: Callable[[], bool]) -> None:
         """Note that a thread waits for something while another leads."""
-        self._following.append(done)
+        self._waiters.append(done)
 
-    def unfollow(self, done: Callable[[], bool]) -> None:
+    def remove_waiter(self, done: Callable[[], bool]) -> None:
         """Note that it does not wait any more."""
-        self._following.remove(done)
-        self._served = True
+        self._waiters.remove(done)
+        self._waiter_served = True
 
-    def _tell_leader(self) -> None:
+    def _wake_poller(self) -> None:
         """Wake whoever leads, or the protocol thread if nobody does."""
-        self._ring()
-        if not self._lead.locked():
-            self._call_back()
+        self._wake_selector()
+        if not self._poll_lock.locked():
+            self._wake_thread()
 
-    def _ring(self, _: object = None) -> None:
+    def _wake_selector(self, _: object = None) -> None:
         """Wake whoever waits at the sockets."""
-        if self._sleeps_until_ns != _AWAKE_NS:
-            self._sleeps_until_ns = _AWAKE_NS
+        if self._select_until_ns != _AWAKE_NS:
+            self._select_until_ns = _AWAKE_NS
             with suppress(OSError):  # it rings already
-                self._rope.send(b"\0")
+                self._wake_sender.send(b"\0")
 
-    def _call_back(self) -> None:
+    def _wake_thread(self) -> None:
         """Wake the protocol thread if it stands back."""
-        if self._stands_back:
-            self._stands_back = False
+        if self._thread_parked:
+            self._thread_parked = False
             with suppress(RuntimeError):  # somebody else was faster
-                self._gate.release()
+                self._thread_gate.release()
 
     # Leading
 
-    def _lead_until(
-        self, done: Callable[[], bool], until_ns: int | None, shield: Shield | None
+    def _poll_until_done(
+        self, done: Callable[[], bool], until_ns: int | None, shield: SignalGuard | None
     ) -> bool:
-        if not self._lead.acquire(blocking=False):
+        if not self._poll_lock.acquire(blocking=False):
             return False
-        self._times_led += 1
-        led = self._times_led
-        again, self._led_by = self._led_by == threading.get_ident(), threading.get_ident()
-        self._back_soon = again and time.monotonic_ns() - self._led_ns < _SOON_NS
+        self._poll_epoch += 1
+        led = self._poll_epoch
+        again, self._last_poller = self._last_poller == threading.get_ident(), threading.get_ident()
+        self._poller_returns_soon = (
+            again and time.monotonic_ns() - self._last_polled_ns < _REPOLL_NS
+        )
         try:
             while not done():
-                self._once(until_ns, shield)
+                self._poll_once(until_ns, shield)
                 if until_ns is not None and time.monotonic_ns() >= until_ns:
                     break
         except InterruptedError:
             return done()  # the handler of a signal was called, and another leads
         finally:
-            if led == self._times_led:
-                self._lead.release()
-                self._hand_on()
+            if led == self._poll_epoch:
+                self._poll_lock.release()
+                self._hand_over_polling()
         return True
 
-    def _stand_down(self) -> None:
+    def _yield_polling(self) -> None:
         """Let another thread lead, though this one still waits at the sockets."""
-        self._times_led += 1
-        self._takes_over = True
-        self._lead.release()
-        self._call_back()
+        self._poll_epoch += 1
+        self._thread_must_poll = True
+        self._poll_lock.release()
+        self._wake_thread()
 
-    def _hand_on(self) -> None:
+    def _hand_over_polling(self) -> None:
         """Let the protocol thread look whether it has to lead, now that this thread does not."""
-        self._led_ns = time.monotonic_ns()
-        self._takes_over = len(self._seats) > 1 or self._somebody_waits
-        self._attend()
-        if (self._takes_over and not self._back_soon) or self._sleeps_deep or self._wanting:
-            self._call_back()
+        self._last_polled_ns = time.monotonic_ns()
+        self._thread_must_poll = len(self._members) > 1 or self._has_waiters
+        self._run_pending()
+        if (
+            (self._thread_must_poll and not self._poller_returns_soon)
+            or self._thread_parked_long
+            or self._pending
+        ):
+            self._wake_thread()
 
     @property
-    def _somebody_waits(self) -> bool:
-        return any(not done() for done in tuple(self._following))
+    def _has_waiters(self) -> bool:
+        return any(not done() for done in tuple(self._waiters))
 
-    def _once(self, until_ns: int | None, shield: Shield | None = None) -> None:
+    def _poll_once(self, until_ns: int | None, shield: SignalGuard | None = None) -> None:
         """Wait for whatever comes first, and see to it."""
-        self._sleeps_until_ns = NEVER_NS
-        due_ns = min([seat.due_ns for seat in self._seats], default=NEVER_NS)
+        self._select_until_ns = NEVER_NS
+        due_ns = min([seat.due_ns for seat in self._members], default=NEVER_NS)
         if until_ns is not None and until_ns < due_ns:
             due_ns = until_ns
-        self._sleeps_until_ns = due_ns
+        self._select_until_ns = due_ns
         patience_s = (
             None if due_ns == NEVER_NS else max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S)
         )
         if shield is not None:
-            shield.lower()
-        wanted = self._wanting and not self._patient
-        found = self._selector.select(0.0 if wanted or self._new or self._ended else patience_s)
+            shield.begin_wait()
+        wanted = self._pending and not self._turn_waiters
+        found = self._selector.select(
+            0.0 if wanted or self._new_members or self._ended else patience_s
+        )
         if shield is not None:
-            shield.close()
-        self._sleeps_until_ns = _AWAKE_NS
+            shield.end_wait()
+        self._select_until_ns = _AWAKE_NS
         readable = {key.data for key, _ in found}
         if None in readable:
             with suppress(BlockingIOError):
-                self._bell.recv(4096)
+                self._wake_receiver.recv(4096)
         now_ns = time.monotonic_ns()
-        with self._baton:
-            for seat in self._seats:
+        with self._turn_lock:
+            for seat in self._members:
                 if seat in readable or seat.due_ns <= now_ns:
-                    self._turn(seat, seat in readable)
-        self._attend()
+                    self._run_turn(seat, seat in readable)
+        self._run_pending()
 
     # Turns
 
-    def _attend(self, *, patient: bool = False) -> None:
+    def _run_pending(self, *, patient: bool = False) -> None:
         """See to what seats want, unless somebody is in a turn, who will, or waits for one.
 
         A patient thread waits for the end of that turn: to be woken when another has done it would
         cost more, and with each of them doing the other's work none would ever come to its own.
         """
-        for _ in range(_ROUNDS):
-            if not self._wanting or not self._take_baton(patient=patient):
+        for _ in range(_MAX_PENDING_ROUNDS):
+            if not self._pending or not self._acquire_turn(patient=patient):
                 return
             try:
                 for seat in dict.fromkeys(
-                    [self._wanting.popleft() for _ in range(len(self._wanting))]
+                    [self._pending.popleft() for _ in range(len(self._pending))]
                 ):
-                    self._turn(seat, readable=False)
+                    self._run_turn(seat, readable=False)
             finally:
-                self._baton.release()
-        if self._wanting:
-            self._tell_leader()
+                self._turn_lock.release()
+        if self._pending:
+            self._wake_poller()
 
-    def _take_baton(self, *, patient: bool) -> bool:
-        if not patient or self.turns_here:
-            return not self._patient and self._baton.acquire()
-        if self._baton.acquire():
+    def _acquire_turn(self, *, patient: bool) -> bool:
+        if not patient or self.in_turn:
+            return not self._turn_waiters and self._turn_lock.acquire()
+        if self._turn_lock.acquire():
             return True
-        self._patient.append(threading.get_ident())
+        self._turn_waiters.append(threading.get_ident())
         try:
-            taken = self._baton.acquire(_PATIENCE_S)
+            taken = self._turn_lock.acquire(_TURN_TIMEOUT_S)
         finally:
-            self._patient.pop()
+            self._turn_waiters.pop()
         if not taken:
-            self._tell_leader()  # who had its turn meanwhile may have left this to a patient thread
+            self._wake_poller()  # who had its turn meanwhile may have left this to a patient thread
         return taken
 
-    def _turn(self, seat: Seat, readable: bool) -> None:
+    def _run_turn(self, seat: MemberRuntime, readable: bool) -> None:
         now_ns = time.monotonic_ns()
         due = seat.due_ns <= now_ns
-        if not seat.served or not (readable or due or seat.has_commands):
+        if not seat.registered or not (readable or due or seat.has_commands):
             return
         try:
             if due or seat.has_commands:
-                pump(seat.commands(now_ns), seat)
+                process_ready(seat.run_commands(now_ns), seat)
             if readable or due:
-                pump(seat.datagrams(now_ns), seat)
+                process_ready(seat.receive_datagrams(now_ns), seat)
             if seat.is_due(now_ns):
-                for ready in seat.ticks(now_ns):
-                    pump((ready,), seat)  # alone, since what a tick may install is a view
-            seat.follow()
+                for ready in seat.run_timers(now_ns):
+                    process_ready((ready,), seat)  # alone, since what a tick may install is a view
+            seat.rejoin_if_expelled()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
             seat.fail(error)
         except BaseException as error:
@@ -400,113 +408,123 @@ class Driver:
         finally:
             self._end_turn(seat)
 
-    def _end_turn(self, seat: Seat) -> None:
+    def _end_turn(self, seat: MemberRuntime) -> None:
         if seat.is_over:
-            self._let_go(seat)
+            self._remove(seat)
             return
         if seat.has_commands:
-            self._wanting.append(seat)
-        seat.tray.allow(seat.participant)
+            self._pending.append(seat)
+        seat.bundler.set_room(seat.member)
         deadline_ns = seat.deadline_ns
         seat.due_ns = NEVER_NS if deadline_ns is None else deadline_ns
-        if seat.due_ns < self._sleeps_until_ns:
-            self._ring()
+        if seat.due_ns < self._select_until_ns:
+            self._wake_selector()
 
-    def _let_go(self, seat: Seat) -> None:
+    def _remove(self, seat: MemberRuntime) -> None:
         for one in seat.transport.sockets():
             with suppress(KeyError, ValueError):  # it was never registered, or is closed
                 self._selector.unregister(one)
-        seat.served = False
+        seat.registered = False
         seat.due_ns = NEVER_NS
         seat.end()
         self._ended = True
-        self._call_back()
+        self._wake_thread()
 
     # The thread
 
     def _run(self) -> None:
         back = False
-        while self._serves():
-            if back or not self._lead.acquire(blocking=False):
-                back = self._stand_by()
+        while self._update_members():
+            if back or not self._poll_lock.acquire(blocking=False):
+                back = self._wait_for_poller()
                 continue
             try:
-                self._once(None)
-                served, self._served = self._served or bool(self._following), False
-                back = served and len(self._seats) == 1 and not self._somebody_waits
+                self._poll_once(None)
+                served, self._waiter_served = self._waiter_served or bool(self._waiters), False
+                back = served and len(self._members) == 1 and not self._has_waiters
             finally:
-                self._lead.release()
+                self._poll_lock.release()
 
-    def _serves(self) -> bool:
+    def _update_members(self) -> bool:
         """Take in new seats, let go of those that are over; return whether any is left."""
-        if self._seats and not self._new and not self._ended:
+        if self._members and not self._new_members and not self._ended:
             return True
-        with self._baton:
+        with self._turn_lock:
             self._ended = False
-            self._seats = [seat for seat in self._seats if not seat.ended]
+            self._members = [seat for seat in self._members if not seat.ended]
             with self._lock:
-                new, self._new = self._new, []
-                if not new and not self._seats:
+                new, self._new_members = self._new_members, []
+                if not new and not self._members:
                     self.thread = None
                     return False
             for seat in new:
-                self._seats.append(seat)
-                seat.served = True
+                self._members.append(seat)
+                seat.registered = True
                 try:
                     for one in seat.transport.sockets():
                         self._selector.register(one, selectors.EVENT_READ, seat)
                 except (OSError, ValueError) as error:
                     seat.fail(error)
-                self._turn(seat, readable=False)
+                self._run_turn(seat, readable=False)
         return True
 
-    def _stand_by(self) -> bool:
+    def _wait_for_poller(self) -> bool:
         """Let other threads lead for a while; return whether one has, and so this is to go on."""
-        led = self._times_led
-        self._takes_over = False
-        self._stands_back = True
-        self._sleeps_deep = led == self._seen_led and self._lead.locked()
+        led = self._poll_epoch
+        self._thread_must_poll = False
+        self._thread_parked = True
+        self._thread_parked_long = led == self._seen_poll_epoch and self._poll_lock.locked()
         deep = (
-            self._sleeps_deep and self._lead.locked()
+            self._thread_parked_long and self._poll_lock.locked()
         )  # who leads wakes this thread when it stops
-        self._seen_led = led
-        if not self._new and not self._ended and (self._lead.locked() or not self._wanting):
-            self._gate.acquire(timeout=-1 if deep else STAND_BACK_S)
-        self._stands_back = self._sleeps_deep = False
+        self._seen_poll_epoch = led
+        if (
+            not self._new_members
+            and not self._ended
+            and (self._poll_lock.locked() or not self._pending)
+        ):
+            self._thread_gate.acquire(timeout=-1 if deep else POLL_HANDOVER_S)
+        self._thread_parked = self._thread_parked_long = False
         now_ns = time.monotonic_ns()
-        if not self._lead.locked() and any(seat.due_ns <= now_ns for seat in self._seats):
-            with self._baton:
-                for seat in self._seats:
-                    self._turn(seat, readable=False)
-        self._attend()
-        return not self._takes_over and (deep or self._lead.locked() or led != self._times_led)
+        if not self._poll_lock.locked() and any(seat.due_ns <= now_ns for seat in self._members):
+            with self._turn_lock:
+                for seat in self._members:
+                    self._run_turn(seat, readable=False)
+        self._run_pending()
+        return not self._thread_must_poll and (
+            deep or self._poll_lock.locked() or led != self._poll_epoch
+        )
 
     # After a fork
 
     @classmethod
-    def _forked(cls) -> None:
+    def _after_fork(cls) -> None:
         """Let the child go of what belongs to its parent, without a word to the network."""
-        forked()  # or a transport that is closed would believe to be at home, and say its last words
-        driver, cls._shared, cls._sharing = cls._shared, None, threading.Lock()
+        mark_forked()  # or a transport that is closed would believe to be at home, and say its last words
+        driver, cls._shared, cls._shared_lock = cls._shared, None, threading.Lock()
         if driver is not None:
-            for seat in [*driver._seats, *driver._new]:
+            for seat in [*driver._members, *driver._new_members]:
                 seat.transport.close()
                 if seat.trace is not None:
-                    seat.trace.forget()
+                    seat.trace.abandon()
             driver._selector.close()
-            driver._bell.close()
-            driver._rope.close()
+            driver._wake_receiver.close()
+            driver._wake_sender.close()
 
 
-def result_of(future: Future[Any], until_ns: int | None) -> Any:
+def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:
     """Return the result of a future as soon as there is one; TimeoutError at ``until_ns``."""
-    driver = Driver.current()
-    return future.result(_left_s(until_ns)) if driver is None else driver.result(future, until_ns)
+    driver = Reactor.current()
+    return (
+        future.result(_remaining_s(until_ns))
+        if driver is None
+        else driver.wait_for(future, until_ns)
+    )
 
 
-def _left_s(until_ns: int | None) -> float | None:
+def _remaining_s(until_ns: int | None) -> float | None:
     return None if until_ns is None else max(0.0, (until_ns - time.monotonic_ns()) / NS_PER_S)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Driver._forked)
+    os.register_at_fork(after_in_child=Reactor._after_fork)

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.identity import Address
-    from gapless.protocol.member import Participant
+    from gapless.protocol.member import Member
     from gapless.protocol.ready import Event, Ready
-    from gapless.runtime.bundler import Laid
+    from gapless.runtime.bundler import Bundle
 
-MOST_TOGETHER_BYTES = 1 << 18
+MAX_MERGED_BYTES = 1 << 18
 """So many bytes of small sends leave together at most."""
 
 
-class Sent(Future[Accepted | Refused | GivenUp]):
+class SendRequest(Future[Accepted | Refused | GivenUp]):
     """A send on its way; the result says what became of it.
 
     ``delivered`` is there for messages that are acknowledged, and tells when all have them, or who
@@ -53,7 +53,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
         self.payloads = payloads
         self.to = to
         self.mode = mode
-        self.waits = wait
+        self.may_wait = wait
         self.deadline_ns = deadline_ns
         self.loopback = loopback
         self.size_bytes = payloads.size_bytes
@@ -64,12 +64,12 @@ class Sent(Future[Accepted | Refused | GivenUp]):
         )
 
     @property
-    def is_plain(self) -> bool:
+    def is_mergeable(self) -> bool:
         """Whether it can leave together with others."""
         alike = self.to is None and self.mode is Mode.ORDERED and self.loopback is None
-        return alike and self.waits and self.deadline_ns is None
+        return alike and self.may_wait and self.deadline_ns is None
 
-    def settle(self, outcome: Accepted | Refused | GivenUp) -> None:
+    def resolve(self, outcome: Accepted | Refused | GivenUp) -> None:
         """Tell what became of it; without acceptance there is nothing to deliver."""
         if not self.done():
             self.set_result(outcome)
@@ -83,22 +83,22 @@ class Sent(Future[Accepted | Refused | GivenUp]):
                 future.set_exception(error)
 
 
-class Sends:
+class SendRequests:
     """The sends of one member. ``put`` may be called by any thread, all else inside a turn."""
 
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
-        self._queue: deque[Sent] = deque()
-        self._taken: dict[int, list[Sent] | list[Laid]] = {}
-        self._undelivered: dict[int, Sent] = {}
+        self._queue: deque[SendRequest] = deque()
+        self._submitted: dict[int, list[SendRequest] | list[Bundle]] = {}
+        self._undelivered: dict[int, SendRequest] = {}
         self._new = False
 
-    def put(self, sent: Sent) -> None:
+    def put(self, sent: SendRequest) -> None:
         """Take a send over from the application."""
         self._queue.append(sent)
         self._new = True
 
-    def stir(self) -> None:
+    def on_view(self) -> None:
         """Look at the queue again: there is a view."""
         self._new = bool(self._queue)
 
@@ -117,7 +117,7 @@ class Sends:
             default=None,
         )
 
-    def flush(self, member: Participant, now_ns: int) -> Iterator[Ready]:
+    def flush(self, member: Member, now_ns: int) -> Iterator[Ready]:
         """Give the machine everything that has gathered by now; one who goes on sending holds up nothing else."""
         self._new = False
         if member.view is None:
@@ -131,14 +131,14 @@ class Sends:
                 continue
             together = [sent]
             if not crowded and left and self._is_small(sent):
-                taken = self._gather(together, member)
+                taken = self._merge_small(together, member)
                 crowded = taken is None
                 left -= taken or 0
-            ready = self._give(together, member, now_ns)
+            ready = self._submit(together, member, now_ns)
             if ready is not None:
                 yield ready
 
-    def give(self, laid: Laid, member: Participant, now_ns: int) -> Ready | None:
+    def submit_bundle(self, laid: Bundle, member: Member, now_ns: int) -> Ready | None:
         """Give the machine messages of one who does not wait for their numbers."""
         try:
             ready = member.send(laid.payloads, now_ns, mode=Mode.ORDERED)
@@ -148,16 +148,16 @@ class Sends:
                 log.warning("%d messages came too late to be sent: %s", len(laid.payloads), error)
                 return None
             raise
-        self._taken[ready.ticket] = [laid]
+        self._submitted[ready.ticket] = [laid]
         return ready
 
-    def _is_small(self, sent: Sent) -> bool:
-        return sent.size_bytes <= self._small_bytes and sent.is_plain
+    def _is_small(self, sent: SendRequest) -> bool:
+        return sent.size_bytes <= self._small_bytes and sent.is_mergeable
 
-    def _gather(self, together: list[Sent], member: Participant) -> int | None:
+    def _merge_small(self, together: list[SendRequest], member: Member) -> int | None:
         """Take the small sends that follow, and return how many; None, and take none, if all of them have no room."""
-        chosen = self._following(together[0].size_bytes)
-        payloads = Payloads.known(
+        chosen = self._mergeable(together[0].size_bytes)
+        payloads = Payloads.of_validated(
             [payload for sent in (*together, *chosen) for payload in sent.payloads]
         )
         if not member.outbound.has_room(payloads):
@@ -168,22 +168,24 @@ class Sends:
                 together.append(sent)
         return len(chosen)
 
-    def _following(self, size_bytes: int) -> list[Sent]:
+    def _mergeable(self, size_bytes: int) -> list[SendRequest]:
         """Return the small sends at the head of the queue that leave together with ``size_bytes``."""
-        chosen: list[Sent] = []
+        chosen: list[SendRequest] = []
         for sent in tuple(self._queue):  # at once: any thread may add to the queue
             size_bytes += sent.size_bytes
-            if size_bytes > MOST_TOGETHER_BYTES or not self._is_small(sent):
+            if size_bytes > MAX_MERGED_BYTES or not self._is_small(sent):
                 break
             chosen.append(sent)
         return chosen
 
-    def _give(self, together: list[Sent], member: Participant, now_ns: int) -> Ready | None:
+    def _submit(self, together: list[SendRequest], member: Member, now_ns: int) -> Ready | None:
         """Let the machine send; a mistake of the caller is told to it."""
         head = together[0]
         payloads = head.payloads
         if len(together) > 1:
-            payloads = Payloads.known([payload for sent in together for payload in sent.payloads])
+            payloads = Payloads.of_validated(
+                [payload for sent in together for payload in sent.payloads]
+            )
         timeout_ns = None if head.deadline_ns is None else max(0, head.deadline_ns - now_ns)
         try:
             ready = member.send(
@@ -191,7 +193,7 @@ class Sends:
                 now_ns,
                 to=head.to,
                 mode=head.mode,
-                wait=head.waits,
+                wait=head.may_wait,
                 timeout_ns=timeout_ns,
                 loopback=head.loopback,
             )
@@ -204,7 +206,7 @@ class Sends:
                 reversed(together)
             )  # a failure of the machine is told to all that wait
             raise
-        self._taken[ready.ticket] = together
+        self._submitted[ready.ticket] = together
         for sent in together:
             sent.ticket = ready.ticket
         if head.delivered is not None:
@@ -215,29 +217,31 @@ class Sends:
         """Without a view, end what is not to wait, or has waited for too long."""
         for sent in tuple(self._queue):
             over = sent.deadline_ns is not None and sent.deadline_ns <= now_ns
-            if over or not sent.waits:
+            if over or not sent.may_wait:
                 self._queue.remove(sent)
                 if sent.set_running_or_notify_cancel():
-                    sent.settle(GivenUp(0, 0, "timeout") if over else Refused(0))
+                    sent.resolve(GivenUp(0, 0, "timeout") if over else Refused(0))
 
-    def cancel(self, sent: Sent, member: Participant, now_ns: int) -> Ready | None:
+    def cancel(self, sent: SendRequest, member: Member, now_ns: int) -> Ready | None:
         """Give up a send that waits in the machine; one that left with others is as good as accepted."""
         return (
-            member.cancel(sent.ticket, now_ns) if self._taken.get(sent.ticket) == [sent] else None
+            member.cancel(sent.ticket, now_ns)
+            if self._submitted.get(sent.ticket) == [sent]
+            else None
         )
 
     # On an event
 
-    def settle(self, event: Event) -> bool:
+    def resolve(self, event: Event) -> bool:
         """Tell whoever waits for this; return whether it is such an event."""
         if type(event) is Accepted or type(event) is Refused or type(event) is GivenUp:
-            together = self._taken.pop(event.ticket, ())
+            together = self._submitted.pop(event.ticket, ())
             if type(event) is not Accepted:
                 self._undelivered.pop(event.ticket, None)
             if len(together) == 1:
-                together[0].settle(event)
+                together[0].resolve(event)
             else:
-                self._settle_each(together, event)
+                self._resolve_each(together, event)
             return True
         if type(event) is Acknowledged or type(event) is Unacknowledged:
             sent = self._undelivered.pop(event.ticket, None)
@@ -246,7 +250,7 @@ class Sends:
             return True
         return False
 
-    def _settle_each(self, together: Any, event: Accepted | Refused | GivenUp) -> None:
+    def _resolve_each(self, together: Any, event: Accepted | Refused | GivenUp) -> None:
         """Share the seqnos, or the messages that were taken, among sends that left together."""
         before = 0
         for sent in together:
@@ -263,10 +267,10 @@ class Sends:
 
     def fail(self, error: BaseException) -> None:
         """End everything that waits."""
-        waiting = [sent for together in self._taken.values() for sent in together]
+        waiting = [sent for together in self._submitted.values() for sent in together]
         waiting += self._undelivered.values()
         while self._queue:
             waiting.append(self._queue.popleft())
-        self._taken, self._undelivered = {}, {}
+        self._submitted, self._undelivered = {}, {}
         for sent in waiting:
             sent.fail(error)

@@ -27,30 +27,30 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUS
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 """Those that programs handle; what a handler of another one raises inside a turn ends the group."""
 # Below the names that the module signal puts around numbers, which take longer than all else here.
-_BELOW = sys.modules.get("_signal", signal)
-_handler_of: Callable[[int], Any] = _BELOW.getsignal
-_handle: Callable[[int, Any], Any] = _BELOW.signal
+_RAW_SIGNAL = sys.modules.get("_signal", signal)
+_handler_of: Callable[[int], Any] = _RAW_SIGNAL.getsignal
+_handle: Callable[[int, Any], Any] = _RAW_SIGNAL.signal
 
 
-def is_needed() -> bool:
+def in_main_thread() -> bool:
     """Return whether this is the thread that signals go to."""
     return threading.current_thread() is threading.main_thread()
 
 
-class Shield:
+class SignalGuard:
     """``with shield:`` around turns in the main thread; it is ``open`` while the thread only waits.
 
     A handler that returns ends the wait with an InterruptedError: another thread leads by then.
     """
 
-    __slots__ = ("_handlers", "_kept", "_stand_down", "_taken", "open")
+    __slots__ = ("_deferred", "_handlers", "_installed", "_yield_polling", "waiting")
 
     def __init__(self, stand_down: Callable[[], None] | None = None) -> None:
-        self._stand_down = stand_down
+        self._yield_polling = stand_down
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._taken: list[int] = []
-        self._kept: list[tuple[int, FrameType | None]] = []
-        self.open = False
+        self._installed: list[int] = []
+        self._deferred: list[tuple[int, FrameType | None]] = []
+        self.waiting = False
 
     def __enter__(self) -> Self:
         try:
@@ -60,61 +60,61 @@ class Shield:
                     handler
                 ):  # no function: the default, or to ignore it
                     self._handlers[number] = handler
-                    self._taken.append(number)
+                    self._installed.append(number)
                     _handle(number, self._on_signal)
         except ValueError:
-            self._taken.clear()  # Python was started from another thread, and that one gets the signals
+            self._installed.clear()  # Python was started from another thread, and that one gets the signals
         except BaseException:
-            self._give_back()
+            self._restore_handlers()
             raise
         return self
 
-    def lower(self) -> None:
+    def begin_wait(self) -> None:
         """Begin to wait: from now on a signal is handled when it comes, and first of all those that were kept."""
-        self.open = True
-        if self._kept:
-            self._on_signal(*self._kept.pop(0))
+        self.waiting = True
+        if self._deferred:
+            self._on_signal(*self._deferred.pop(0))
 
-    def close(self) -> None:
+    def end_wait(self) -> None:
         """End the wait: from now on signals are kept."""
-        if not self.open:
+        if not self.waiting:
             raise InterruptedError  # of which a selector says nothing
-        self.open = False
+        self.waiting = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self.open:
-            self._kept.append((number, frame))
+        if not self.waiting:
+            self._deferred.append((number, frame))
             return
-        self.open = False
-        if self._stand_down is not None:
-            self._stand_down()
+        self.waiting = False
+        if self._yield_polling is not None:
+            self._yield_polling()
         self._handlers[number](number, frame)
         raise InterruptedError
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._give_back()
+            self._restore_handlers()
         finally:
-            self._catch_up()
+            self._run_deferred()
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         """Let the handlers be as they were, though one that is back may be called, and raise, before the others are."""
         raised: BaseException | None = None
-        while self._taken:
+        while self._installed:
             try:
-                while self._taken:
-                    _handle(self._taken[-1], self._handlers[self._taken[-1]])
-                    self._taken.pop()
+                while self._installed:
+                    _handle(self._installed[-1], self._handlers[self._installed[-1]])
+                    self._installed.pop()
             except BaseException as error:  # noqa: BLE001 - it is raised below
                 raised = error
         if raised is not None:
             raise raised
 
-    def _catch_up(self) -> None:
+    def _run_deferred(self) -> None:
         """Call the handlers of what was kept, of each, whatever another one raises."""
-        if self._kept:
-            number, frame = self._kept.pop(0)
+        if self._deferred:
+            number, frame = self._deferred.pop(0)
             try:
                 self._handlers[number](number, frame)
             finally:
-                self._catch_up()
+                self._run_deferred()

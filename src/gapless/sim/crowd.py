@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.faults.frame_names import kind_of
 from gapless.identity import Address, View, ViewId, group_id
-from gapless.protocol.member import Participant
+from gapless.protocol.member import Member
 from gapless.protocol.ready import (
+    ANYONE,
     GROUP,
-    WORLD,
     Delivery,
     Expelled,
     Left,
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 _GROUP = group_id("crowd")
 _NUMBER_BYTES = 8
-_MOST_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 
 
-class Heard:
+class ReceivedRange:
     """What a receiver has of one sender: from which number to which, and how many of these it lacks."""
 
     __slots__ = ("first", "holes", "last")
@@ -63,34 +63,34 @@ class Heard:
         self.first, self.last, self.holes = first, first - 1, 0
 
 
-class Gap(NamedTuple):
+class DeliveryMismatch(NamedTuple):
     """How many messages a receiver should have and has not, and how many it has and should not."""
 
     lost: int
     before_view: int
 
 
-class Node:
+class LightNode:
     """One place in the crowd and its life."""
 
     def __init__(self, number: int, address: Address) -> None:
         self.number = number
         self.address = address
-        self.member: Participant | None = None
+        self.member: Member | None = None
         self.view: View | None = None
         self.members: frozenset[Address] = frozenset()
-        self.heard: dict[Address, Heard] = {}
+        self.received: dict[Address, ReceivedRange] = {}
         self.started: set[Address] = set()
-        self.excused: list[Lost] = []
+        self.reported_losses: list[Lost] = []
         self.sent = 0
         self.numbered = 0
         self.last_sent_ns = 0
         self.longest_ns = 0
-        self.since: dict[Address, int] = {}
+        self.counted_from: dict[Address, int] = {}
         self.ended: Expelled | Left | None = None
         self.due_ns: int | None = None
-        self.feed: Callable[[], None] | None = None
-        self.free_ns = 0
+        self.refill: Callable[[], None] | None = None
+        self.idle_at_ns = 0
         self.inbox: deque[Datagram] = deque()
 
     def pause_ns(self, now_ns: int) -> int:
@@ -100,7 +100,7 @@ class Node:
         return longest_ns
 
 
-class Crowd:
+class LightWorld:
     """Participants, the network between them, and the time.
 
     ``hold`` says for how much longer than ``delay_ns`` a frame is under way, ``handling_ns`` how
@@ -114,17 +114,17 @@ class Crowd:
         seed: int = 1,
         delay_ns: int = NS_PER_MS,
         loss: float = 0.0,
-        hold: Callable[[Frame], int] | None = None,
+        extra_delay_ns: Callable[[Frame], int] | None = None,
         handling_ns: int = 0,
     ) -> None:
         self.config = config
         self.handling_ns = handling_ns
         self.delay_ns = delay_ns
         self.loss = loss
-        self.hold = hold
+        self.extra_delay_ns = extra_delay_ns
         self.now_ns = 0
-        self.nodes: dict[int, Node] = {}
-        self.living: dict[int, Node] = {}
+        self.nodes: dict[int, LightNode] = {}
+        self.live_nodes: dict[int, LightNode] = {}
         self.frames: Counter[str] = Counter()
         self.sizes_bytes: Counter[str] = Counter()
         self.delivered = 0
@@ -137,47 +137,47 @@ class Crowd:
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
         self._in_view: Counter[ViewId] = Counter()
-        self.newest: View | None = None
+        self.latest_view: View | None = None
 
     # Lives
 
-    def join(self, number: int) -> Node:
+    def join(self, number: int) -> LightNode:
         """Begin a life at place ``number`` and let it look for the group."""
         before = self.nodes.get(number)
         address = Address(number, 1 if before is None else before.address.incarnation + 1)
-        node = self.nodes[number] = Node(number, address)
+        node = self.nodes[number] = LightNode(number, address)
         locator = bytes(
             (10, 0, number >> 8 & 255, number & 255, 0x1F, 0x90)
         )  # as long as a place in a real network
         rng = split(self._seed, f"life {address}")
-        node.member = Participant(address, _GROUP, self.config, rng, locator=locator)
-        self.living[number] = node
-        self._work(node, node.member.join(self.now_ns))
+        node.member = Member(address, _GROUP, self.config, rng, locator=locator)
+        self.live_nodes[number] = node
+        self._process_ready(node, node.member.join(self.now_ns))
         return node
 
-    def leave(self, node: Node) -> None:
+    def leave(self, node: LightNode) -> None:
         """Let a member leave."""
         assert node.member is not None
-        self._work(node, node.member.leave(self.now_ns))
+        self._process_ready(node, node.member.leave(self.now_ns))
 
-    def crash(self, node: Node) -> None:
+    def crash(self, node: LightNode) -> None:
         """End a life without a word."""
         self._end(node)
 
-    def _end(self, node: Node) -> None:
+    def _end(self, node: LightNode) -> None:
         node.member = None
-        del self.living[node.number]
+        del self.live_nodes[node.number]
         if node.view is not None:
             self._in_view[node.view.id] -= 1
 
-    def is_one(self) -> bool:
+    def has_converged(self) -> bool:
         """Return whether all that live are in one view, and nobody else is."""
-        view, living = self.newest, len(self.living)
+        view, living = self.latest_view, len(self.live_nodes)
         return view is not None and len(view.members) == living == self._in_view[view.id]
 
     # Messages
 
-    def send(self, node: Node, count: int, size_bytes: int) -> None:
+    def send(self, node: LightNode, count: int, size_bytes: int) -> None:
         """Send ``count`` messages, which carry their numbers; they wait if there is no room."""
         assert node.member is not None
         first = node.numbered + 1
@@ -186,26 +186,28 @@ class Crowd:
         messages = [
             number.to_bytes(_NUMBER_BYTES, "big") + fill for number in range(first, first + count)
         ]
-        self._work(node, node.member.send(messages, self.now_ns))
+        self._process_ready(node, node.member.send(messages, self.now_ns))
 
-    def owed(self, sender: Node, receiver: Node, upto: int) -> Gap:
+    def compare_deliveries(
+        self, sender: LightNode, receiver: LightNode, upto: int
+    ) -> DeliveryMismatch:
         """Compare what ``receiver`` has with what it should have of the messages of ``sender``, up to ``upto``."""
-        heard = receiver.heard.get(sender.address)
-        since = sender.since.get(receiver.address)
+        heard = receiver.received.get(sender.address)
+        since = sender.counted_from.get(receiver.address)
         if since is None:
-            return Gap(0, 0 if heard is None else heard.last - heard.first + 1)
+            return DeliveryMismatch(0, 0 if heard is None else heard.last - heard.first + 1)
         if heard is None:
-            return Gap(max(0, upto - since), 0)
+            return DeliveryMismatch(max(0, upto - since), 0)
         missing = (
             max(0, min(heard.first - 1, upto) - since)
             + heard.holes
             + max(0, upto - max(heard.last, since))
         )
-        return Gap(missing, max(0, min(since, heard.last) - heard.first + 1))
+        return DeliveryMismatch(missing, max(0, min(since, heard.last) - heard.first + 1))
 
     # Time
 
-    def at(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
+    def schedule(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
         """Do something at a time."""
         self._serial += 1
         heappush(self._heap, (at_ns, self._serial, handler, args))
@@ -227,7 +229,7 @@ class Crowd:
 
     # The pump
 
-    def _work(self, node: Node, ready: Ready) -> None:
+    def _process_ready(self, node: LightNode, ready: Ready) -> None:
         if ready.transmits:
             sent = node.sent
             for to, datagram in ready.transmits:
@@ -238,17 +240,17 @@ class Crowd:
         else:
             sent = node.sent
         if ready.deliveries or ready.events:
-            self._hand_out(node, ready, sent)
+            self._handle_outputs(node, ready, sent)
         if node.member is None:
             return
         due_ns = ready.deadline_ns
         if due_ns is not None and (node.due_ns is None or due_ns < node.due_ns):
             node.due_ns = due_ns
-            self.at(max(due_ns, self.now_ns), self._tick, node, due_ns)
-        if node.feed is not None:
-            node.feed()
+            self.schedule(max(due_ns, self.now_ns), self._tick, node, due_ns)
+        if node.refill is not None:
+            node.refill()
 
-    def _tick(self, node: Node, due_ns: int) -> None:
+    def _tick(self, node: LightNode, due_ns: int) -> None:
         """Tick, unless the deadline has moved: it is looked at when the one that was asked for first has come."""
         member = node.member
         if member is None or node.due_ns != due_ns:
@@ -259,27 +261,29 @@ class Crowd:
             return
         if next_ns > self.now_ns:
             node.due_ns = next_ns
-            self.at(next_ns, self._tick, node, next_ns)
+            self.schedule(next_ns, self._tick, node, next_ns)
         else:
-            self._work(node, member.tick(self.now_ns))
+            self._process_ready(node, member.tick(self.now_ns))
 
-    def _transmit(self, node: Node, to: Address | None, datagram: bytes) -> None:
+    def _transmit(self, node: LightNode, to: Address | None, datagram: bytes) -> None:
         said = decode(datagram)
-        targets: Sequence[Node]
-        if to is None or to == WORLD:
-            targets = [other for other in self.living.values() if other is not node]
+        targets: Sequence[LightNode]
+        if to is None or to == ANYONE:
+            targets = [other for other in self.live_nodes.values() if other is not node]
         else:
-            target = self.living.get(to.node)
+            target = self.live_nodes.get(to.node)
             targets = () if target is None or target is node else (target,)
         self._count(said, len(datagram), len(targets), node)
         if self.loss:
             targets = [other for other in targets if self._rng.random() >= self.loss]
         if targets:
-            held_ns = 0 if self.hold is None else max(map(self.hold, said.frames))
-            node.free_ns = max(node.free_ns, self.now_ns) + self.handling_ns
-            self.at(node.free_ns + self.delay_ns + held_ns, self._arrive, targets, said)
+            held_ns = (
+                0 if self.extra_delay_ns is None else max(map(self.extra_delay_ns, said.frames))
+            )
+            node.idle_at_ns = max(node.idle_at_ns, self.now_ns) + self.handling_ns
+            self.schedule(node.idle_at_ns + self.delay_ns + held_ns, self._arrive, targets, said)
 
-    def _count(self, said: Datagram, datagram_bytes: int, links: int, node: Node) -> None:
+    def _count(self, said: Datagram, datagram_bytes: int, links: int, node: LightNode) -> None:
         """Count the frames on each link; the header of a datagram counts for its first frame."""
         rest_bytes = datagram_bytes
         for frame in reversed(said.frames):
@@ -291,31 +295,31 @@ class Crowd:
             if isinstance(frame, Data) and not frame.repair:
                 node.sent = max(node.sent, frame.run.last)
 
-    def _arrive(self, targets: Iterable[Node], said: Datagram) -> None:
+    def _arrive(self, targets: Iterable[LightNode], said: Datagram) -> None:
         for node in targets:
             if node.inbox:
                 node.inbox.append(said)
-            elif node.free_ns > self.now_ns:
+            elif node.idle_at_ns > self.now_ns:
                 node.inbox.append(said)
-                self.at(node.free_ns, self._read, node)
+                self.schedule(node.idle_at_ns, self._read, node)
             else:
-                self._hear(node, said)
+                self._receive(node, said)
 
-    def _read(self, node: Node) -> None:
+    def _read(self, node: LightNode) -> None:
         """Read the next datagram that waits, unless the process was kept busy meanwhile."""
-        if node.free_ns <= self.now_ns:
-            self._hear(node, node.inbox.popleft())
+        if node.idle_at_ns <= self.now_ns:
+            self._receive(node, node.inbox.popleft())
         if node.inbox:
-            self.at(node.free_ns, self._read, node)
+            self.schedule(node.idle_at_ns, self._read, node)
 
-    def _hear(self, node: Node, said: Datagram) -> None:
+    def _receive(self, node: LightNode, said: Datagram) -> None:
         if node.member is not None:
-            node.free_ns = self.now_ns + self.handling_ns
-            self._work(node, node.member.hear(said, self.now_ns))
+            node.idle_at_ns = self.now_ns + self.handling_ns
+            self._process_ready(node, node.member.receive_decoded(said, self.now_ns))
 
     # What the application sees
 
-    def _hand_out(self, node: Node, ready: Ready, sent: int) -> None:
+    def _handle_outputs(self, node: LightNode, ready: Ready, sent: int) -> None:
         for delivery in ready.deliveries[: ready.before_view]:
             self._deliver(node, delivery)
         for event in ready.events:
@@ -323,81 +327,83 @@ class Crowd:
                 self._install(node, event.view, sent)
             elif isinstance(event, Started):
                 node.started.add(event.origin)
-            elif isinstance(event, Lost) and not self._counts(event.origin, node.address):
-                node.excused.append(event)
+            elif isinstance(event, Lost) and not self._is_receiver(event.origin, node.address):
+                node.reported_losses.append(event)
             elif isinstance(event, (Expelled, Left)):
                 node.ended = event
                 self._end(node)
         for delivery in ready.deliveries[ready.before_view :]:
             self._deliver(node, delivery)
 
-    def _install(self, node: Node, view: View, sent: int) -> None:
+    def _install(self, node: LightNode, view: View, sent: int) -> None:
         before = node.view
         if before is not None:
             self._in_view[before.id] -= 1
             if view.id.number <= before.id.number:
-                self._problem(
+                self._report_problem(
                     f"{node.address}: view {view.id.number} came after view {before.id.number}"
                 )
         known = self._views.get(view.id)
         if known is None:
             known = self._views[view.id] = view, frozenset(view.members)
         if known[0] != view:
-            self._problem(
+            self._report_problem(
                 f"{node.address}: view {view.id} has another list of members than at others"
             )
         node.view, node.members = known
         if node.address not in view.members:
-            self._problem(f"{node.address}: installed view {view.id} without being in it")
+            self._report_problem(f"{node.address}: installed view {view.id} without being in it")
         self._in_view[view.id] += 1
-        if self.newest is None or view.id.number >= self.newest.id.number:
-            self.newest = view
+        if self.latest_view is None or view.id.number >= self.latest_view.id.number:
+            self.latest_view = view
         first_ns, _, count = self.installed.get(view.id, (self.now_ns, 0, 0))
         self.installed[view.id] = first_ns, self.now_ns, count + 1
         # A view is a step of its own: whatever this member sent before it was not meant for those
         # who are new in it.
-        node.since = {member: node.since.get(member, sent) for member in view.members}
+        node.counted_from = {member: node.counted_from.get(member, sent) for member in view.members}
 
-    def _deliver(self, node: Node, delivery: Delivery) -> None:
+    def _deliver(self, node: LightNode, delivery: Delivery) -> None:
         origin = delivery.origin
         if delivery.kind != GROUP or origin == node.address:
             return
         messages = delivery.messages()
         self.delivered += len(messages)
         if origin not in node.members:
-            self._problem(
+            self._report_problem(
                 f"{node.address}: message {delivery.first} of {origin}, which is not in its view"
             )
-        heard = node.heard.get(origin)
+        heard = node.received.get(origin)
         if heard is None:
-            heard = node.heard[origin] = Heard(int.from_bytes(messages[0][:_NUMBER_BYTES], "big"))
+            heard = node.received[origin] = ReceivedRange(
+                int.from_bytes(messages[0][:_NUMBER_BYTES], "big")
+            )
         for message in messages:
             number = int.from_bytes(message[:_NUMBER_BYTES], "big")
             if number <= heard.last:
-                self._problem(
+                self._report_problem(
                     f"{node.address}: message {number} of {origin} after message {heard.last}"
                 )
                 continue
-            if number > heard.last + 1 and not _covered(
-                node.excused, origin, heard.last + 1, number - 1
+            if number > heard.last + 1 and not _is_reported_lost(
+                node.reported_losses, origin, heard.last + 1, number - 1
             ):
-                self._problem(
+                self._report_problem(
                     f"{node.address}: message {number} of {origin} right after message {heard.last}"
                 )
                 heard.holes += number - heard.last - 1
             heard.last = number
 
-    def _counts(self, sender: Address, receiver: Address) -> bool:
+    def _is_receiver(self, sender: Address, receiver: Address) -> bool:
         """Return whether ``sender`` lives and has ``receiver`` in its own view."""
-        node = self.living.get(sender.node)
+        node = self.live_nodes.get(sender.node)
         return node is not None and node.address == sender and receiver in node.members
 
-    def _problem(self, text: str) -> None:
-        if len(self.problems) < _MOST_PROBLEMS:
+    def _report_problem(self, text: str) -> None:
+        if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(f"at {self.now_ns / NS_PER_MS:.1f} ms: {text}")
 
 
-def _covered(told: Iterable[Lost], origin: Address, first: int, last: int) -> bool:
+def _is_reported_lost(told: Iterable[Lost], origin: Address, first: int, last: int) -> bool:
     """Return whether a receiver was told, at once or part by part, that it does not get ``first .. last``."""
     for lost in told:
         if lost.origin == origin and lost.first <= first <= lost.last:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gapless.config import Config
 from gapless.delivery_mode import Mode
 from gapless.faults.faults import DUPLICATE, NEVER_NS, Copy, Partition
-from gapless.faults.frame_names import life_name, node_name
+from gapless.faults.frame_names import incarnation_name, node_name
 from gapless.sim.scenario.actions import (
     Cancel,
     Crash,
@@ -30,10 +30,10 @@ from gapless.sim.scenario.actions import (
     Script,
     Send,
     Start,
-    opening,
+    initial_actions,
 )
-from gapless.sim.scenario.diagram import Teller
-from gapless.sim.scenario.frame_pattern import Rule
+from gapless.sim.scenario.diagram import DiagramTracer
+from gapless.sim.scenario.frame_pattern import FaultRule
 from gapless.sim.world.world import World
 from gapless.units import parse_duration
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
     from gapless.faults.faults import Crossing, Fault
     from gapless.identity import Marks
-    from gapless.protocol.endpoint import Member
+    from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.ready import Event, Ready
-    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.scenario.actions import Action
     from gapless.sim.world.host import Host
 
-PATIENCE = "60s"
+DEFAULT_SETTLE_TIMEOUT = "60s"
 """How long a group may take to settle, in its own time."""
 
 
-class Node:
+class SimulatedNode:
     """One node of a group, and the life that it has at present."""
 
-    def __init__(self, group: Group, name: str) -> None:
+    def __init__(self, group: SimulatedGroup, name: str) -> None:
         self.group = group
         self.name = name
         self.events: list[Event] = []
@@ -65,12 +65,12 @@ class Node:
         return self.group.world.hosts[self.name]
 
     @property
-    def life(self) -> str:
+    def incarnation_name(self) -> str:
         """The name of the present life: ``a``, after a restart ``a'``."""
-        return self._host.life_name
+        return self._host.incarnation_name
 
     @property
-    def member(self) -> Member:
+    def member(self) -> Endpoint:
         """The machine itself."""
         member = self._host.member
         if member is None:
@@ -85,7 +85,7 @@ class Node:
     @property
     def marks(self) -> dict[str, Marks]:
         """The marks of every stream that the member knows, by the name of the origin's life."""
-        return {life_name(origin): marks for origin, marks in self.member.digest().items()}
+        return {incarnation_name(origin): marks for origin, marks in self.member.digest().items()}
 
     def send(
         self,
@@ -98,21 +98,32 @@ class Node:
     ) -> int:
         """Send messages to the group, or to the node ``to``; return the number of this send, from 1."""
         timeout_ns = None if timeout is None else parse_duration(timeout)
-        self.group._do(
-            Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback, to, mode)
+        self.group._perform(
+            Send(
+                self.group.now_ns,
+                self.incarnation_name,
+                payloads,
+                wait,
+                timeout_ns,
+                loopback,
+                to,
+                mode,
+            )
         )
-        return len(self._host.ticket_of)
+        return len(self._host.tickets)
 
     def cancel(self, nth: int) -> None:
         """Cancel the ``nth`` send of this life."""
-        self.group._do(Cancel(self.group.now_ns, self.life, nth))
+        self.group._perform(Cancel(self.group.now_ns, self.incarnation_name, nth))
 
-    def reads(self, per_message: str) -> None:
+    def set_read_delay(self, per_message: str) -> None:
         """From now on the application takes this long for each message; this needs a ``max_unconsumed``."""
-        self.group._do(Read(self.group.now_ns, self.life, parse_duration(per_message)))
+        self.group._perform(
+            Read(self.group.now_ns, self.incarnation_name, parse_duration(per_message))
+        )
 
 
-class _Rules:
+class _FaultRules:
     """The faults of a story; they come and go."""
 
     name = "story"
@@ -129,7 +140,7 @@ class _Rules:
         return copies
 
 
-class Group:
+class SimulatedGroup:
     """A group of members in virtual time. Members are ``group.a``, ``group.b`` …, or ``group["a"]``."""
 
     def __init__(
@@ -147,37 +158,41 @@ class Group:
             else [node_name(at + 1) for at in range(members)]
         )
         self.config = (config or Config()).replace(**knobs)
-        script = Script(seed, parse_duration(delay), NEVER_NS, actions=opening(tuple(names)))
-        self._rules = _Rules()
-        self.world = World(self.config, script, faults=[self._rules], record=True, keep=True)
-        self._teller = Teller(script)
-        self._teller.fates = self.world.network.fates
-        self.world.tracer = self._teller
+        script = Script(
+            seed, parse_duration(delay), NEVER_NS, actions=initial_actions(tuple(names))
+        )
+        self._rules = _FaultRules()
+        self.world = World(
+            self.config, script, faults=[self._rules], record=True, keep_payloads=True
+        )
+        self._diagram = DiagramTracer(script)
+        self._diagram.fates = self.world.network.fates
+        self.world.tracer = self._diagram
         self.world.on_ready = self._on_ready
-        self._nodes = {name: Node(self, name) for name in names}
+        self._nodes = {name: SimulatedNode(self, name) for name in names}
         self._view = 1
         self._members = list(names)
         self._partition: Partition | None = None
         self.world.run_until(0)
 
-    def __getattr__(self, name: str) -> Node:
+    def __getattr__(self, name: str) -> SimulatedNode:
         nodes = self.__dict__.get("_nodes", {})
         if name not in nodes:
             raise AttributeError(f"a group has no {name!r}; its members are {', '.join(nodes)}")
         node = nodes[name]
-        assert isinstance(node, Node)
+        assert isinstance(node, SimulatedNode)
         return node
 
-    def __getitem__(self, name: str) -> Node:
+    def __getitem__(self, name: str) -> SimulatedNode:
         return self._nodes[name]
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[SimulatedNode]:
         return iter(self._nodes.values())
 
     def _on_ready(self, host: Host, ready: Ready) -> None:
         self._nodes[host.name].events += ready.events
 
-    def _do(self, action: Action) -> None:
+    def _perform(self, action: Action) -> None:
         """Let something happen now, and keep it for the script."""
         self.world.script.actions.append(action)
         self.world.act(action)
@@ -194,14 +209,14 @@ class Group:
         self.world.run_until(self.now_ns + parse_duration(duration))
         self.verify()
 
-    def settle(self, within: str = PATIENCE) -> None:
+    def settle(self, within: str = DEFAULT_SETTLE_TIMEOUT) -> None:
         """Run until every message is delivered and acknowledged everywhere; fail if that takes too long."""
         settled = self.world.settle(self.now_ns + parse_duration(within))
         self.verify()
         if not settled:
             raise AssertionError(f"the group did not settle within {within}\n{self.diagram()}")
         unused = [
-            rule.text for rule in self._rules.faults if isinstance(rule, Rule) and rule.unused
+            rule.text for rule in self._rules.faults if isinstance(rule, FaultRule) and rule.unused
         ]
         if unused:
             raise AssertionError(
@@ -212,27 +227,27 @@ class Group:
 
     def drop(self, frames: str, times: int | None = 1) -> None:
         """Lose the next frame that fits the pattern (or the next ``times``, or with None all)."""
-        self._rules.faults.append(Rule("drop", frames, lambda _: [], times))
+        self._rules.faults.append(FaultRule("drop", frames, lambda _: [], times))
 
     def duplicate(self, frames: str, after: str = "0s", times: int | None = 1) -> None:
         """Let a frame arrive a second time, ``after`` the first."""
         after_ns = parse_duration(after)
         self._rules.faults.append(
-            Rule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times)
+            FaultRule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times)
         )
 
     def delay(self, frames: str, by: str, times: int | None = 1) -> None:
         """Let a frame take longer than others."""
         by_ns = parse_duration(by)
         self._rules.faults.append(
-            Rule("delay", frames, lambda copies: _delayed(copies, by_ns), times)
+            FaultRule("delay", frames, lambda copies: _delayed(copies, by_ns), times)
         )
 
     def hold(self, frames: str, until: str) -> None:
         """Hold a frame until a point in the group's time."""
         until_ns = parse_duration(until)
         self._rules.faults.append(
-            Rule("hold", frames, lambda copies: _held(copies, until_ns - self.now_ns))
+            FaultRule("hold", frames, lambda copies: _held(copies, until_ns - self.now_ns))
         )
 
     def partition(self, *side: str, symmetric: bool = True) -> None:
@@ -249,27 +264,27 @@ class Group:
 
     def pause(self, name: str) -> None:
         """Let a member stand still: it neither receives nor ticks."""
-        self._do(Pause(self.now_ns, self[name].life))
+        self._perform(Pause(self.now_ns, self[name].incarnation_name))
 
     def resume(self, name: str) -> None:
         """Let a member go on."""
-        self._do(Resume(self.now_ns, self[name].life))
+        self._perform(Resume(self.now_ns, self[name].incarnation_name))
 
     # Members
 
     def crash(self, name: str) -> None:
         """End a life without a word; the others do not know before a view says so."""
-        self._do(Crash(self.now_ns, self[name].life))
+        self._perform(Crash(self.now_ns, self[name].incarnation_name))
 
     def expel(self, name: str) -> None:
         """Give the others a view without this member, whether it lives or not."""
-        life = self[name].life
+        life = self[name].incarnation_name
         self._members.remove(life)
         self._install_everywhere()
 
     def readmit(self, name: str) -> None:
         """Give all a view with a member again that was expelled and lives on."""
-        self._members.append(self[name].life)
+        self._members.append(self[name].incarnation_name)
         self._install_everywhere()
 
     def leave(self, name: str) -> None:
@@ -277,40 +292,40 @@ class Group:
         self.expel(name)
         self.crash(name)
 
-    def join(self, name: str) -> Node:
+    def join(self, name: str) -> SimulatedNode:
         """Let a new member join, with a view for all; every sender tells it where to start."""
-        self._begin(name)
+        self._start_incarnation(name)
         return self[name]
 
-    def restart(self, name: str) -> Node:
+    def restart(self, name: str) -> SimulatedNode:
         """Crash a member, and let its node come back in a new incarnation, with one view for all."""
-        life = self[name].life
+        life = self[name].incarnation_name
         self.crash(name)
         if life in self._members:
             self._members.remove(life)
-        self._begin(life + "'")
+        self._start_incarnation(life + "'")
         return self[name]
 
-    def _begin(self, life: str) -> None:
+    def _start_incarnation(self, life: str) -> None:
         node = life.rstrip("'")
         if node not in self._nodes:
-            self._nodes[node] = Node(self, node)
-            self._teller.nodes.append(node)
-        self._do(Start(self.now_ns, life))
+            self._nodes[node] = SimulatedNode(self, node)
+            self._diagram.nodes.append(node)
+        self._perform(Start(self.now_ns, life))
         self._members.append(life)
         self._install_everywhere()
 
     def _install_everywhere(self) -> None:
         self._view += 1
         for life in self._members:
-            self._do(Install(self.now_ns, life, self._view, tuple(self._members)))
+            self._perform(Install(self.now_ns, life, self._view, tuple(self._members)))
 
     # What came of it
 
     @property
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[InvariantViolation]:
         """Every promise that was broken so far."""
-        return self.world.judge.violations
+        return self.world.oracle.violations
 
     def verify(self) -> None:
         """Fail, with the diagram, if a promise was broken."""
@@ -320,7 +335,7 @@ class Group:
 
     def diagram(self) -> str:
         """Return what happened, as lines in time."""
-        return "\n".join(self._teller.lines())
+        return "\n".join(self._diagram.lines())
 
     def script(self) -> Script:
         """Return the script of what happened so far, to be played again by a world or kept as a scenario."""

@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.config import Config
-from gapless.sim.crowd import Crowd, Node
+from gapless.sim.crowd import LightNode, LightWorld
 from gapless.sim.runner import results
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire.frames import NewView
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 DELAY_NS = 10 * NS_PER_MS
 """How long a frame takes that is no view."""
-SMALL = 64
+SMALL_CAPACITY = 64
 """The capacity of the small window."""
 SIZE_BYTES = 40
 """The size of a message: a quarter of the small window fits one frame."""
 BURST = 10
 """So many messages a sender that keeps a pace sends at a time."""
-MOST_PAUSE_NS = 2 * NS_PER_S
+MAX_PAUSE_NS = 2 * NS_PER_S
 """A sender that has put nothing on the network for longer stands still."""
 WATCH_NS = NS_PER_S
 """For so long a joiner that has begun to deliver is watched."""
@@ -48,7 +48,7 @@ _CALM_NS = 3 * NS_PER_S
 _LOSSY_CALM_NS = 20 * NS_PER_S  # the longest of many pauses takes its time
 
 
-class Setting(NamedTuple):
+class JoinParameters(NamedTuple):
     """One row: by how much views are late, how many joins, the window, and what else is wrong with the network.
 
     With ``pace_ns`` the sender sends :data:`BURST` messages so often; without, as many as the
@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
     view_delay_ns: int
     joins: int = 20
-    capacity: int = SMALL
+    capacity: int = SMALL_CAPACITY
     pace_ns: int = 0
     loss_percent: float = 0.0
     members: int = 4
@@ -65,7 +65,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(slots=True)
-class JoinsRow:
+class JoinResult:
     """What came of one setting.
 
     ``pause_ns`` is the longest time for which the sender sent nothing new while members joined,
@@ -74,7 +74,7 @@ class JoinsRow:
     first message that was delivered.
     """
 
-    setting: Setting
+    parameters: JoinParameters
     joins: int = 0
     stuck: int = 0
     lost: int = 0
@@ -99,50 +99,53 @@ class JoinsRow:
         return not (self.stuck or self.lost or self.before_view or self.problems)
 
 
-def settings(joins: int = 20, members: int = 4, seed: int = 1) -> list[Setting]:
+def parameter_grid(joins: int = 20, members: int = 4, seed: int = 1) -> list[JoinParameters]:
     """Return the rows of the experiment: three delays with each window, and one with loss."""
     delays_ns = (NS_PER_S // 10, 6 * NS_PER_S // 10, 2 * NS_PER_S)
     common = {"joins": joins, "members": members, "seed": seed}
     default = Config().capacity
-    small = [Setting(delay_ns, **common) for delay_ns in delays_ns]
+    small = [JoinParameters(delay_ns, **common) for delay_ns in delays_ns]
     large = [
-        Setting(delay_ns, capacity=default, pace_ns=BURST * NS_PER_MS, **common)
+        JoinParameters(delay_ns, capacity=default, pace_ns=BURST * NS_PER_MS, **common)
         for delay_ns in delays_ns
     ]
-    return [*small, *large, Setting(delays_ns[1], loss_percent=5.0, **common)]
+    return [*small, *large, JoinParameters(delays_ns[1], loss_percent=5.0, **common)]
 
 
 def join_under_load(
-    rows: Sequence[Setting], *, workers: int = 1, progress: Callable[[int], None] | None = None
-) -> list[JoinsRow]:
+    rows: Sequence[JoinParameters],
+    *,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> list[JoinResult]:
     """Run every setting, in ``workers`` processes; ``progress`` is told how many are done."""
     found = []
-    for done, row in enumerate(results([partial(run_setting, row) for row in rows], workers), 1):
+    for done, row in enumerate(results([partial(run_trial, row) for row in rows], workers), 1):
         found.append(row)
         if progress is not None:
             progress(done)
     return found
 
 
-def run_setting(setting: Setting) -> JoinsRow:
+def run_trial(setting: JoinParameters) -> JoinResult:
     """Form a group, let one member send, and let others join and leave."""
-    return _Trial(setting).run()
+    return _JoinTrial(setting).run()
 
 
-class _Trial:
+class _JoinTrial:
     """One setting under way."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.row = JoinsRow(setting)
-        self.crowd = Crowd(
+    def __init__(self, setting: JoinParameters) -> None:
+        self.parameters = setting
+        self.row = JoinResult(setting)
+        self.world = LightWorld(
             Config.make(capacity=setting.capacity), seed=setting.seed, delay_ns=DELAY_NS
         )
-        self.sender: Node | None = None
+        self.sender: LightNode | None = None
 
-    def run(self) -> JoinsRow:
+    def run(self) -> JoinResult:
         """Do everything, and count."""
-        setting, row, crowd = self.setting, self.row, self.crowd
+        setting, row, crowd = self.parameters, self.row, self.world
         self._form()
         assert self.sender is not None
         crowd.run(NS_PER_S)
@@ -159,112 +162,114 @@ class _Trial:
 
     def _form(self) -> None:
         """Form the group in peace; then views become slow, and the sender begins."""
-        setting, crowd = self.setting, self.crowd
+        setting, crowd = self.parameters, self.world
         for number in range(1, setting.members + 1):
             crowd.join(number)
-            crowd.run(_FORMING_NS, crowd.is_one)
+            crowd.run(_FORMING_NS, crowd.has_converged)
         crowd.run(NS_PER_S)
-        if not crowd.is_one():
+        if not crowd.has_converged():
             crowd.problems.append("the group did not form")
         crowd.loss = setting.loss_percent / 100
-        crowd.hold = partial(_hold, setting.view_delay_ns)
+        crowd.extra_delay_ns = partial(_view_delay, setting.view_delay_ns)
         sender = self.sender = crowd.nodes[2]
         if setting.pace_ns:
-            crowd.at(crowd.now_ns, self._send_some)
+            crowd.schedule(crowd.now_ns, self._send_some)
         else:
-            sender.feed = self._fill
-            sender.feed()
+            sender.refill = self._keep_sending
+            sender.refill()
 
-    def _fill(self) -> None:
+    def _keep_sending(self) -> None:
         """See to it that the sender always has something to send."""
         node = self.sender
         assert node is not None
         if (
-            node.feed is not None
+            node.refill is not None
             and node.member is not None
-            and node.numbered - node.sent < self.setting.capacity
+            and node.numbered - node.sent < self.parameters.capacity
         ):
-            self.crowd.send(node, _AHEAD * self.setting.capacity, SIZE_BYTES)
+            self.world.send(node, _AHEAD * self.parameters.capacity, SIZE_BYTES)
 
     def _send_some(self) -> None:
         node = self.sender
         assert node is not None
         if node.member is not None and not self._stopped:
-            self.crowd.send(node, BURST, SIZE_BYTES)
-            self.crowd.at(self.crowd.now_ns + self.setting.pace_ns, self._send_some)
+            self.world.send(node, BURST, SIZE_BYTES)
+            self.world.schedule(self.world.now_ns + self.parameters.pace_ns, self._send_some)
 
     _stopped = False
 
     def _join(self, number: int) -> None:
         """Let one join, watch it, let it leave."""
-        row, crowd, sender = self.row, self.crowd, self.sender
+        row, crowd, sender = self.row, self.world, self.sender
         assert sender is not None
         row.joins += 1
         sender.pause_ns(crowd.now_ns)
         asked_ns = crowd.now_ns
         joiner = crowd.join(number)
-        patience_ns = _PATIENCE_NS + 5 * self.setting.view_delay_ns
-        began = crowd.run(patience_ns, lambda: sender.address in joiner.heard)
+        patience_ns = _PATIENCE_NS + 5 * self.parameters.view_delay_ns
+        began = crowd.run(patience_ns, lambda: sender.address in joiner.received)
         if began:
             row.join_ns.append(crowd.now_ns - asked_ns)
         # What is sent in this time must reach the joiner, and the sender must not stand still at
         # its end.
         crowd.run(WATCH_NS)
         meant = sender.sent
-        came = crowd.run(patience_ns, lambda: self._has(joiner, meant))
+        came = crowd.run(patience_ns, lambda: self._has_received(joiner, meant))
         still_ns = crowd.now_ns - sender.last_sent_ns
         row.pause_ns = max(row.pause_ns, sender.pause_ns(crowd.now_ns))
-        moves = meant > sender.since.get(joiner.address, meant)
-        if began and came and moves and still_ns <= MOST_PAUSE_NS:
-            self._account(joiner, meant)
+        moves = meant > sender.counted_from.get(joiner.address, meant)
+        if began and came and moves and still_ns <= MAX_PAUSE_NS:
+            self._count_mismatch(joiner, meant)
             self._leave(joiner)
         else:
             row.stuck += 1
-            self._account(joiner, meant)
+            self._count_mismatch(joiner, meant)
             self._remove(joiner)
 
-    def _has(self, receiver: Node, upto: int) -> bool:
+    def _has_received(self, receiver: LightNode, upto: int) -> bool:
         assert self.sender is not None
-        heard = receiver.heard.get(self.sender.address)
+        heard = receiver.received.get(self.sender.address)
         return heard is not None and heard.last >= upto
 
-    def _account(self, receiver: Node, upto: int) -> None:
+    def _count_mismatch(self, receiver: LightNode, upto: int) -> None:
         assert self.sender is not None
-        gap = self.crowd.owed(self.sender, receiver, upto)
+        gap = self.world.compare_deliveries(self.sender, receiver, upto)
         self.row.lost += gap.lost
         self.row.before_view += gap.before_view
 
-    def _leave(self, joiner: Node) -> None:
-        crowd, sender = self.crowd, self.sender
+    def _leave(self, joiner: LightNode) -> None:
+        crowd, sender = self.world, self.sender
         assert sender is not None
         crowd.leave(joiner)
-        patience_ns = _PATIENCE_NS + 5 * self.setting.view_delay_ns
-        crowd.run(patience_ns, lambda: joiner.ended is not None and crowd.is_one())
+        patience_ns = _PATIENCE_NS + 5 * self.parameters.view_delay_ns
+        crowd.run(patience_ns, lambda: joiner.ended is not None and crowd.has_converged())
         self.row.leave_pause_ns = max(self.row.leave_pause_ns, sender.pause_ns(crowd.now_ns))
         if joiner.ended is None:
             crowd.problems.append(f"{joiner.address} could not leave")
             self._remove(joiner)
 
-    def _remove(self, joiner: Node) -> None:
+    def _remove(self, joiner: LightNode) -> None:
         """Take away one that is stuck, and wait until the group has taken note."""
         if joiner.member is not None:
-            self.crowd.crash(joiner)
-        self.crowd.run(2 * _PATIENCE_NS + 5 * self.setting.view_delay_ns, self.crowd.is_one)
+            self.world.crash(joiner)
+        self.world.run(
+            2 * _PATIENCE_NS + 5 * self.parameters.view_delay_ns, self.world.has_converged
+        )
 
     def _end(self) -> None:
         """Let the sender stop, and everybody get what is still on its way; then compare."""
-        crowd, sender = self.crowd, self.sender
+        crowd, sender = self.world, self.sender
         assert sender is not None
-        sender.feed, self._stopped = None, True
+        sender.refill, self._stopped = None, True
         upto = sender.numbered
-        others = [node for node in crowd.living.values() if node is not sender]
+        others = [node for node in crowd.live_nodes.values() if node is not sender]
         crowd.run(
             _PATIENCE_NS,
-            lambda: sender.sent >= upto and all(self._has(node, upto) for node in others),
+            lambda: sender.sent >= upto and all(self._has_received(node, upto) for node in others),
         )
         for node in others:
-            self._account(node, upto)
+            self._count_mismatch(node, upto)
 
 
-def _hold(view_delay_ns: int, frame: Frame) -> int:
+def _view_delay(view_delay_ns: int, frame: Frame) -> int:
     return view_delay_ns if isinstance(frame, NewView) else 0

@@ -19,17 +19,17 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.config import UNICASTS, Config
+from gapless.config import UNICAST_PROFILE_NAMES, Config
 from gapless.faults.faults import NEVER_NS, Loss, Targeted
-from gapless.faults.frame_names import kind_of, life_address, node_name
+from gapless.faults.frame_names import incarnation_address, kind_of, node_name
 from gapless.protocol.ready import Stalled
 from gapless.rng import split
-from gapless.sim.checkers.liveness import L1, L2
-from gapless.sim.checkers.stream_safety import CHECKS
-from gapless.sim.runner import Outcome, outcome_of, results
-from gapless.sim.scenario.actions import Script, Send, opening, payload
-from gapless.sim.scenario.scenario_file import plant, show_knobs
-from gapless.sim.swarm.profile_draw import FAMILY
+from gapless.sim.checkers.liveness import DeliveryDeadlineChecker, StabilityDeadlineChecker
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.runner import SeedResult, results, seed_result
+from gapless.sim.scenario.actions import Script, Send, initial_actions, payload
+from gapless.sim.scenario.scenario_file import format_settings, plant
+from gapless.sim.swarm.profile_draw import ALL_PROFILES
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_duration
 from gapless.wire import decode
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Fault
     from gapless.identity import Address
     from gapless.protocol.ready import Ready
-    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.world.host import Host
 
 DELAY_NS = NS_PER_MS
 """How long a frame takes."""
 LOSSES = (0.0, 1.0, 5.0, 10.0)
 """The shares of frames that are lost, in per cent, if nobody says otherwise."""
-MOST_LOSS_PERCENT = 50
+MAX_LOSS_PERCENT = 50
 """More than that nobody sends over."""
 MEMBERS = range(2, 27)
 """How many members a group may have."""
-MOST_MESSAGES = 100_000
+MAX_MESSAGES = 100_000
 """The most messages that a member may send."""
-MOST_SIZE_BYTES = 1_000_000
+MAX_SIZE_BYTES = 1_000_000
 """The largest message."""
 PACES_NS = range(NS_PER_US, NS_PER_S + 1)
 """How much time may lie between two messages of a member."""
@@ -63,8 +63,8 @@ KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
 """What frames are counted as."""
 
 LOST_FRAMES = ("only", "first", "last")
-"""The single losses: of the only message there is, of the first of :data:`FEW`, of the last of them."""
-FEW = 10
+"""The single losses: of the only message there is, of the first of :data:`SINGLE_LOSS_MESSAGES`, of the last of them."""
+SINGLE_LOSS_MESSAGES = 10
 """How many messages that is."""
 
 _KIND_OF_WORD = {
@@ -80,7 +80,7 @@ _KIND_OF_WORD = {
 _PATIENCE_NS = 60 * NS_PER_S
 
 
-class Work(NamedTuple):
+class ProfileWorkload(NamedTuple):
     """What every member does: ``messages`` of ``size_bytes``, one every ``pace_ns``."""
 
     members: int = 3
@@ -91,7 +91,7 @@ class Work(NamedTuple):
 
 
 @dataclass(slots=True)
-class Cell:
+class ProfileCell:
     """What one profile did at one loss.
 
     ``expected`` and ``delivered`` count messages at others than their sender, ``frames`` and
@@ -115,14 +115,14 @@ class Cell:
     frames_lost: int = 0
     peak_window: int = 0
     stalls: int = 0
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[InvariantViolation] = field(default_factory=list)
     latency_ns: Mapping[int, int] = field(default_factory=dict)
-    outcome: Outcome | None = None
+    outcome: SeedResult | None = None
 
     @property
     def to_all(self) -> bool:
         """Whether the messages went to the whole group."""
-        return self.profile not in UNICASTS
+        return self.profile not in UNICAST_PROFILE_NAMES
 
     @property
     def per_second(self) -> float:
@@ -140,25 +140,25 @@ class SingleLoss:
 
     profile: str
     delivered_ns: dict[str, int | None] = field(default_factory=dict)
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[InvariantViolation] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Comparison:
+class ProfileComparison:
     """All cells, and the single losses."""
 
-    work: Work
-    cells: list[Cell] = field(default_factory=list)
+    work: ProfileWorkload
+    cells: list[ProfileCell] = field(default_factory=list)
     single: list[SingleLoss] = field(default_factory=list)
 
     @property
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[InvariantViolation]:
         """Every violation of an invariant, in any of the worlds."""
-        parts: list[Cell | SingleLoss] = [*self.cells, *self.single]
+        parts: list[ProfileCell | SingleLoss] = [*self.cells, *self.single]
         return [violation for part in parts for violation in part.violations]
 
 
-class _Meter:
+class _ProfileMeter:
     """Looks on: counts what goes out, and how long after its send each message is delivered.
 
     The messages of an origin come in order and without a gap, so the count of those that came tells
@@ -180,7 +180,7 @@ class _Meter:
         self.last_ns = 0
         self.peak_window = 0
         self.stalls: set[tuple[str, Stalled]] = set()
-        self._came: Counter[tuple[str, Address]] = Counter()
+        self._received: Counter[tuple[str, Address]] = Counter()
 
     def __call__(self, host: Host, ready: Ready) -> None:
         if self.world.now_ns >= self.until_ns:
@@ -209,8 +209,8 @@ class _Meter:
 
     def _note_delivery(self, host: Host, origin: Address, messages: int) -> None:
         now_ns = self.last_ns = self.world.now_ns
-        came = self._came[host.name, origin]
-        self._came[host.name, origin] = came + messages
+        came = self._received[host.name, origin]
+        self._received[host.name, origin] = came + messages
         self.delivered += messages
         for sent_ns in self.sent_ns[origin][came : came + messages]:
             self.latency_ns[now_ns - sent_ns] += 1
@@ -224,32 +224,32 @@ class _Meter:
 
 def config_of(profile: str, properties: str = "") -> Config:
     """Return the configuration of a profile, all else at its default but for what ``properties`` set."""
-    named = f"{'unicast' if profile in UNICASTS else 'profile'}={profile}"
+    named = f"{'unicast' if profile in UNICAST_PROFILE_NAMES else 'profile'}={profile}"
     return Config.from_properties(f"{named};{properties}")
 
 
 def properties_of(config: Config) -> str:
     """Return the knobs that are not what the profile sets by itself: :func:`config_of` reads them."""
-    words = show_knobs(config).split()
+    words = format_settings(config).split()
     return ";".join(word for word in words if word.partition("=")[0] not in {"profile", "unicast"})
 
 
 def compare(
-    profiles: Sequence[str] = FAMILY,
+    profiles: Sequence[str] = ALL_PROFILES,
     losses: Sequence[float] = LOSSES,
-    work: Work | None = None,
+    work: ProfileWorkload | None = None,
     *,
     properties: str = "",
     bug: str = "",
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
-) -> Comparison:
+) -> ProfileComparison:
     """Let every profile do the work at every loss, in per cent, in ``workers`` processes.
 
     ``properties`` set other knobs, and ``bug`` is planted. ``progress`` is told how many worlds are
     done: one for each profile and loss, and for each profile one more.
     """
-    work = work or Work()
+    work = work or ProfileWorkload()
     configs = {profile: config_of(profile, properties) for profile in profiles}
     cells = [
         partial(run_cell, profile, loss, work, configs[profile], bug)
@@ -257,10 +257,10 @@ def compare(
         for profile in profiles
     ]
     single = [partial(lose_one, profile, work.seed, configs[profile], bug) for profile in profiles]
-    result = Comparison(work)
-    tasks: list[Callable[[], Cell | SingleLoss]] = [*cells, *single]
+    result = ProfileComparison(work)
+    tasks: list[Callable[[], ProfileCell | SingleLoss]] = [*cells, *single]
     for done, part in enumerate(results(tasks, workers), 1):
-        if isinstance(part, Cell):
+        if isinstance(part, ProfileCell):
             result.cells.append(part)
         else:
             result.single.append(part)
@@ -270,18 +270,22 @@ def compare(
 
 
 def run_cell(
-    profile: str, loss_percent: float, work: Work, config: Config | None = None, bug: str = ""
-) -> Cell:
+    profile: str,
+    loss_percent: float,
+    work: ProfileWorkload,
+    config: Config | None = None,
+    bug: str = "",
+) -> ProfileCell:
     """Let one profile do the work at one loss."""
     with plant(bug):
         world, meter = _whole_world(profile, loss_percent, work, config or config_of(profile))
         world.run()
     sent = work.members * work.messages
-    return Cell(
+    return ProfileCell(
         profile,
         loss_percent,
         sent=sent,
-        expected=sent if profile in UNICASTS else sent * (work.members - 1),
+        expected=sent if profile in UNICAST_PROFILE_NAMES else sent * (work.members - 1),
         delivered=meter.delivered,
         span_ns=max(meter.last_sent_ns, meter.last_ns),
         p50_ns=meter.percentile_ns(50),
@@ -289,18 +293,23 @@ def run_cell(
         max_ns=meter.percentile_ns(100),
         frames={kind: meter.frames[kind] for kind in KINDS},
         sizes_bytes={kind: meter.sizes_bytes[kind] for kind in KINDS},
-        frames_lost=world.network.chain.struck.get("loss", 0),
+        frames_lost=world.network.chain.strike_counts.get("loss", 0),
         peak_window=meter.peak_window,
         stalls=len(meter.stalls),
-        violations=world.judge.violations,
+        violations=world.oracle.violations,
         latency_ns=meter.latency_ns,
-        outcome=outcome_of(work.seed, "loss" if loss_percent else "calm", profile, world),
+        outcome=seed_result(work.seed, "loss" if loss_percent else "calm", profile, world),
     )
 
 
 def _whole_world(
-    profile: str, loss_percent: float, work: Work, config: Config, *, record: bool = False
-) -> tuple[World, _Meter]:
+    profile: str,
+    loss_percent: float,
+    work: ProfileWorkload,
+    config: Config,
+    *,
+    record: bool = False,
+) -> tuple[World, _ProfileMeter]:
     """Return the world in which every member does the work at one loss, and the meter that looks on."""
     faults: list[Fault] = []
     if loss_percent:
@@ -309,14 +318,14 @@ def _whole_world(
     return _world(profile, work, names, names, faults, config, record=record)
 
 
-class CellOrigin(NamedTuple):
+class ProfileCellOrigin(NamedTuple):
     """The world of one cell, to be shrunk (see :mod:`gapless.sim.shrink.shrinker`)."""
 
     seed: int
     messages: int
     profile: str
     loss_percent: float
-    work: Work
+    work: ProfileWorkload
     config: Config
 
     @property
@@ -325,7 +334,7 @@ class CellOrigin(NamedTuple):
         return compare_command(self.profile, self.loss_percent, self._work, self.config)
 
     @property
-    def _work(self) -> Work:
+    def _work(self) -> ProfileWorkload:
         return self.work._replace(seed=self.seed, messages=self.messages)
 
     def world(self) -> World:
@@ -336,22 +345,22 @@ class CellOrigin(NamedTuple):
 
 
 def compare_command(
-    profile: str, loss_percent: float, work: Work, config: Config, bug: str = ""
+    profile: str, loss_percent: float, work: ProfileWorkload, config: Config, bug: str = ""
 ) -> str:
     """Return the command that runs one cell again."""
     return f"gapless compare --profiles {profile} --seed {work.seed} {_options(loss_percent, work, config, bug)}"
 
 
 def shrink_command(
-    profile: str, loss_percent: float, work: Work, config: Config, bug: str = ""
+    profile: str, loss_percent: float, work: ProfileWorkload, config: Config, bug: str = ""
 ) -> str:
     """Return the command that shrinks the run of one cell."""
     return f"gapless shrink {work.seed} --profile {profile} {_options(loss_percent, work, config, bug)}"
 
 
-def _options(loss_percent: float, work: Work, config: Config, bug: str) -> str:
+def _options(loss_percent: float, work: ProfileWorkload, config: Config, bug: str) -> str:
     """Return the options by which two commands say what a cell is; what is the default of both is left out."""
-    usual = Work()
+    usual = ProfileWorkload()
     told = {
         "loss": f"{loss_percent:g}",
         "members": "" if work.members == usual.members else str(work.members),
@@ -371,9 +380,9 @@ def lose_one(
     result = SingleLoss(profile)
     config = config or config_of(profile)
     for what in LOST_FRAMES:
-        messages = 1 if what == "only" else FEW
+        messages = 1 if what == "only" else SINGLE_LOSS_MESSAGES
         lost = messages if what == "last" else 1
-        work = Work(members=2, messages=messages, seed=seed)
+        work = ProfileWorkload(members=2, messages=messages, seed=seed)
         with plant(bug):
             world, meter = _world(profile, work, ("a", "b"), ("a",), [_lose_data(lost)], config)
             world.run()
@@ -382,7 +391,7 @@ def lose_one(
         result.delivered_ns[what] = (
             meter.percentile_ns(100) if meter.delivered == messages else None
         )
-        result.violations += world.judge.violations
+        result.violations += world.oracle.violations
     return result
 
 
@@ -395,17 +404,18 @@ def _lose_data(seqno: int) -> Targeted:
 
 def _world(
     profile: str,
-    work: Work,
+    work: ProfileWorkload,
     names: tuple[str, ...],
     senders: tuple[str, ...],
     faults: list[Fault],
     config: Config,
     *,
     record: bool = False,
-) -> tuple[World, _Meter]:
+) -> tuple[World, _ProfileMeter]:
     """Return the world in which ``senders``, some of ``names``, do the work, and the meter that looks on."""
     sends = {
-        life_address(name): _sends(profile, work, names, at) for at, name in enumerate(senders)
+        incarnation_address(name): _sends(profile, work, names, at)
+        for at, name in enumerate(senders)
     }
     in_time = sorted(
         (send for of_one in sends.values() for send in of_one), key=lambda send: send.at_ns
@@ -418,25 +428,33 @@ def _world(
         work.seed,
         DELAY_NS,
         end_ns + patience_ns,
-        actions=[*opening(names), *in_time],
+        actions=[*initial_actions(names), *in_time],
         only_loss=True,
     )
     stalls = bool(faults) and not config.retransmits
     # Where nothing is sent again and frames are lost, what is missing must be named; it need not
     # come.
-    checks = [check for check in CHECKS if check not in {L1, L2}] if stalls else None
-    world = World(config, script, faults=faults, checks=checks, record=record)
+    checks = (
+        [
+            check
+            for check in CHECKERS
+            if check not in {DeliveryDeadlineChecker, StabilityDeadlineChecker}
+        ]
+        if stalls
+        else None
+    )
+    world = World(config, script, faults=faults, checkers=checks, record=record)
     sent_ns = {
         who: [send.at_ns for send in of_one for _ in send.payloads] for who, of_one in sends.items()
     }
-    meter = world.on_ready = _Meter(world, sent_ns, len(names) - 1)
+    meter = world.on_ready = _ProfileMeter(world, sent_ns, len(names) - 1)
     return world, meter
 
 
-def _sends(profile: str, work: Work, names: tuple[str, ...], at: int) -> list[Send]:
+def _sends(profile: str, work: ProfileWorkload, names: tuple[str, ...], at: int) -> list[Send]:
     """Return what member number ``at`` sends: to all, or to the member after it."""
     name = names[at]
-    to = names[(at + 1) % len(names)] if profile in UNICASTS else ""
+    to = names[(at + 1) % len(names)] if profile in UNICAST_PROFILE_NAMES else ""
     payloads = [payload(name, number, work.size_bytes) for number in range(1, work.messages + 1)]
     start_ns = at * work.pace_ns // len(names)  # not all in the same instant
     return [

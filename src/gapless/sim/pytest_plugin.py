@@ -9,19 +9,19 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gapless.sim.group import Group
+    from gapless.sim.group import SimulatedGroup
     from gapless.sim.world.world import World
 
 
 @pytest.fixture
-def gapless_group() -> Iterator[Callable[..., Group]]:
-    """Make groups as :class:`gapless.sim.Group` does; each must have kept every promise when the test ends."""
-    from gapless.sim.group import Group
+def gapless_group() -> Iterator[Callable[..., SimulatedGroup]]:
+    """Make groups as :class:`gapless.sim.SimulatedGroup` does; each must have kept every promise when the test ends."""
+    from gapless.sim.group import SimulatedGroup
 
-    made: list[Group] = []
+    made: list[SimulatedGroup] = []
 
-    def make(*args: object, **options: object) -> Group:
-        group = Group(*args, **options)  # type: ignore[arg-type]
+    def make(*args: object, **options: object) -> SimulatedGroup:
+        group = SimulatedGroup(*args, **options)  # type: ignore[arg-type]
         made.append(group)
         return group
 
@@ -44,5 +44,5 @@ def gapless_world() -> Iterator[Callable[..., World]]:
 
     yield make
     for world in made:
-        if world.judge.violations:
-            raise AssertionError("\n".join(map(str, world.judge.violations)))
+        if world.oracle.violations:
+            raise AssertionError("\n".join(map(str, world.oracle.violations)))

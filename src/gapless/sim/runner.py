@@ -11,10 +11,10 @@ from multiprocessing import get_context
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from gapless.sim.checkers.liveness import L1, L2
-from gapless.sim.checkers.stream_safety import CHECKS
-from gapless.sim.coverage.membership_coverage import MUST_GATHER
-from gapless.sim.coverage.stream_coverage import MUST_HAPPEN
+from gapless.sim.checkers.liveness import DeliveryDeadlineChecker, StabilityDeadlineChecker
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
+from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
 from gapless.sim.scenario.actions import Install
 from gapless.sim.swarm import membership_swarm
 from gapless.sim.swarm.membership_swarm import draw_membership
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gapless.config import Config
-    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.scenario.actions import Script
-    from gapless.sim.swarm.stream_swarm import Plan
-    from gapless.trace.incarnations import Life
-    from gapless.trace.schema import Row
+    from gapless.sim.swarm.stream_swarm import SwarmPlan
+    from gapless.trace.incarnations import IncarnationRecord
+    from gapless.trace.schema import TraceRow
 
 FAULT_KINDS = (
     "burst",
@@ -64,7 +64,7 @@ FAULT_KINDS = (
 
 
 @dataclass(slots=True)
-class Outcome:
+class SeedResult:
     """What came of one seed. ``script`` and ``trace`` are there if they were asked for."""
 
     seed: int
@@ -75,13 +75,13 @@ class Outcome:
     steps: int
     messages: int
     faults: dict[str, int]
-    violations: list[Violation]
+    violations: list[InvariantViolation]
     seen: frozenset[str]
     simulated_ns: int
     repairs: int = 0
     script: Script | None = None
-    trace: list[Row] | None = None
-    lives: list[Life] = field(default_factory=list)
+    trace: list[TraceRow] | None = None
+    incarnations: list[IncarnationRecord] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -90,7 +90,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Sweep:
+class SweepResult:
     """What came of many seeds together."""
 
     seeds: int = 0
@@ -102,18 +102,18 @@ class Sweep:
     seen: Counter[str] = field(default_factory=Counter)
     characters: Counter[str] = field(default_factory=Counter)
     profiles: Counter[str] = field(default_factory=Counter)
-    failed: list[Outcome] = field(default_factory=list)
+    failed: list[SeedResult] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
-    must_happen: tuple[str, ...] = MUST_HAPPEN
+    required_coverage: tuple[str, ...] = REQUIRED_STREAM_COVERAGE
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedResult) -> None:
         """Count one seed in."""
         self.seeds += 1
         self.events += outcome.events
         self.messages += outcome.messages
         self.simulated_ns += outcome.simulated_ns
         self.faults.update(outcome.faults)
-        self.seen.update(outcome.seen.intersection(self.must_happen))
+        self.seen.update(outcome.seen.intersection(self.required_coverage))
         self.characters[outcome.character] += 1
         self.profiles[outcome.profile] += 1
         self.digests.append(outcome.digest)
@@ -123,7 +123,7 @@ class Sweep:
     @property
     def never_seen(self) -> list[str]:
         """What must happen in a sweep and has not."""
-        return [what for what in self.must_happen if not self.seen[what]]
+        return [what for what in self.required_coverage if not self.seen[what]]
 
     @property
     def digest(self) -> str:
@@ -132,27 +132,33 @@ class Sweep:
 
 
 def world_of(
-    plan: Plan, *, record: bool = False, trace: bool = False, hasty: bool = False
+    plan: SwarmPlan, *, record: bool = False, trace: bool = False, fail_fast: bool = False
 ) -> World:
-    """Return the world of a plan, before its first event; a ``hasty`` one ends at the first violation."""
+    """Return the world of a plan, before its first event; a ``fail_fast`` one ends at the first violation."""
     # Where nothing is sent again and frames are lost, what is missing must be named; it need not
     # come.
     checks = (
-        [check for check in CHECKS if check not in {L1, L2}] if plan.character == "stall" else None
+        [
+            check
+            for check in CHECKERS
+            if check not in {DeliveryDeadlineChecker, StabilityDeadlineChecker}
+        ]
+        if plan.character == "stall"
+        else None
     )
     return World(
         plan.config,
         plan.script,
         faults=plan.faults,
-        late=plan.late,
-        checks=checks,
+        late_timers=plan.late_timers,
+        checkers=checks,
         record=record,
         trace=trace,
-        hasty=hasty,
+        fail_fast=fail_fast,
     )
 
 
-def usual_messages(*, membership: bool) -> int:
+def default_messages(*, membership: bool) -> int:
     """Return how many messages each node sends if nobody says otherwise."""
     return membership_swarm.MESSAGES if membership else MESSAGES
 
@@ -171,9 +177,9 @@ def plan_of(
     profile: str | None = None,
     config: Config | None = None,
     membership: bool = False,
-) -> Plan:
+) -> SwarmPlan:
     """Return what a seed draws: a group that is told its views, or one that makes its own."""
-    messages = usual_messages(membership=membership) if messages is None else messages
+    messages = default_messages(membership=membership) if messages is None else messages
     drawn = draw_membership if membership else draw
     return drawn(
         seed,
@@ -196,8 +202,8 @@ def simulate(
     membership: bool = False,
     record: bool = False,
     trace: bool = False,
-    hasty: bool = False,
-) -> Outcome:
+    fail_fast: bool = False,
+) -> SeedResult:
     """Run one seed with every check, and return what came of it; with ``membership`` the group makes its own views."""
     plan = plan_of(
         seed,
@@ -208,24 +214,28 @@ def simulate(
         config=config,
         membership=membership,
     )
-    world = world_of(plan, record=record, trace=trace, hasty=hasty)
+    world = world_of(plan, record=record, trace=trace, fail_fast=fail_fast)
     world.run()
-    return outcome_of(seed, plan.character, plan.profile, world)
+    return seed_result(seed, plan.character, plan.profile, world)
 
 
-def outcome_of(seed: int, character: str, profile: str, world: World) -> Outcome:
+def seed_result(seed: int, character: str, profile: str, world: World) -> SeedResult:
     """Return what came of a world that has run."""
-    outcome = Outcome(
+    outcome = SeedResult(
         seed,
         character,
         profile,
         world.digest(),
         world.events,
-        world.judge.steps,
+        world.oracle.steps,
         world.simulated_messages,
         faults_of(world),
-        world.judge.violations,
-        frozenset(world.observer.seen if world.sightings is None else world.sightings.seen),
+        world.oracle.violations,
+        frozenset(
+            world.stream_coverage.seen
+            if world.membership_coverage is None
+            else world.membership_coverage.seen
+        ),
         world.now_ns,
         sum(
             host.member.counters.get("sent.repair", 0)
@@ -237,7 +247,7 @@ def outcome_of(seed: int, character: str, profile: str, world: World) -> Outcome
         outcome.script = world.recorded()
     if world.tracer is not None:
         outcome.trace = world.tracer.rows
-        outcome.lives = world.tracer.mentioned(character)
+        outcome.incarnations = world.tracer.incarnation_records(character)
     return outcome
 
 
@@ -249,7 +259,7 @@ def faults_of(world: World) -> dict[str, int]:
     )
     clocks = sum(clock.drift_ppm != 0 for clock in world.script.clocks.values())
     if world.script.membership:
-        views = len(world.judge.model.views)
+        views = len(world.oracle.model.views)
     members = {
         "pause": acts["pause"],
         "crash": acts["crash"],
@@ -257,7 +267,7 @@ def faults_of(world: World) -> dict[str, int]:
         "view": views,
     }
     counts = {
-        **world.network.chain.struck,
+        **world.network.chain.strike_counts,
         **members,
         "late-timer": world.late_ticks,
         "clock": clocks,
@@ -281,12 +291,14 @@ def sweep(
     membership: bool = False,
     progress: Callable[[int], None] | None = None,
     trace: Path | None = None,
-) -> Sweep:
+) -> SweepResult:
     """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done.
 
     With ``trace`` everything that happened is written to that folder.
     """
-    result = Sweep(must_happen=MUST_GATHER if membership else MUST_HAPPEN)
+    result = SweepResult(
+        required_coverage=REQUIRED_MEMBERSHIP_COVERAGE if membership else REQUIRED_STREAM_COVERAGE
+    )
     begin_s = perf_counter()
     run = partial(
         simulate,
@@ -297,7 +309,7 @@ def sweep(
         membership=membership,
     )
     outcomes = (
-        _outcomes(run, seeds, workers) if trace is None else _traced(run, seeds, workers, trace)
+        _outcomes(run, seeds, workers) if trace is None else _run_traced(run, seeds, workers, trace)
     )
     for outcome in outcomes:
         result.add(outcome)
@@ -308,8 +320,8 @@ def sweep(
 
 
 def _outcomes(
-    run: Callable[[int], Outcome], seeds: Sequence[int], workers: int
-) -> Iterable[Outcome]:
+    run: Callable[[int], SeedResult], seeds: Sequence[int], workers: int
+) -> Iterable[SeedResult]:
     if workers <= 1:
         yield from map(run, seeds)
         return
@@ -318,13 +330,13 @@ def _outcomes(
         yield from pool.map(run, seeds, chunksize=4)
 
 
-def _traced(
-    run: Callable[..., Outcome], seeds: Sequence[int], workers: int, folder: Path
-) -> Iterable[Outcome]:
+def _run_traced(
+    run: Callable[..., SeedResult], seeds: Sequence[int], workers: int, folder: Path
+) -> Iterable[SeedResult]:
     """Run chunks of seeds, each of which writes its own files."""
-    from gapless.sim.world.trace_files import chunks, prepare, write_set
+    from gapless.sim.world.trace_files import chunks, prepare_folder, write_set
 
-    prepare(folder)
+    prepare_folder(folder)
     write = partial(write_set, str(folder), partial(run, trace=True))
     if workers <= 1:
         for outcomes in map(write, chunks(seeds)):

@@ -19,7 +19,7 @@ from time import process_time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.config import Config
-from gapless.sim.crowd import Crowd, Node
+from gapless.sim.crowd import LightNode, LightWorld
 from gapless.sim.runner import results
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
@@ -49,7 +49,7 @@ _SETTLE_NS = 5 * NS_PER_S
 _PATIENCE_NS = 60 * NS_PER_S
 
 
-class Cost(NamedTuple):
+class TrafficCost(NamedTuple):
     """Frames and bytes by kind, on every link."""
 
     frames: dict[str, int]
@@ -66,7 +66,7 @@ class Cost(NamedTuple):
         return sum(self.sizes_bytes.values()) - self.sizes_bytes.get("DATA", 0)
 
 
-class Change(NamedTuple):
+class MembershipChangeCost(NamedTuple):
     """What one change of the membership took.
 
     ``total_ns`` is the time until everybody is in the view that the change led to (None: that did
@@ -77,11 +77,11 @@ class Change(NamedTuple):
     total_ns: int | None
     view_ns: int | None
     views: int
-    cost: Cost
+    cost: TrafficCost
 
 
 @dataclass(slots=True)
-class Size:
+class GroupSizeResult:
     """What was measured with one number of members.
 
     ``started_ns`` is the time from the wish to join until the new member knows the start of every
@@ -89,13 +89,13 @@ class Size:
     """
 
     members: int
-    form: Change
-    one_by_one: Change | None
-    idle: Cost
-    load: Cost
+    form: MembershipChangeCost
+    one_by_one: MembershipChangeCost | None
+    idle: TrafficCost
+    load: TrafficCost
     sent: int
     delivered: int
-    changes: dict[str, Change]
+    changes: dict[str, MembershipChangeCost]
     started_ns: int | None = None
     lost: int = 0
     before_view: int = 0
@@ -150,7 +150,7 @@ def scale(
     seed: int = 1,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
-) -> list[Size]:
+) -> list[GroupSizeResult]:
     """Measure every size, in ``workers`` processes; ``progress`` is told how many are done."""
     found = []
     tasks = [partial(measure, members, messages=messages, seed=seed) for members in sizes]
@@ -163,10 +163,10 @@ def scale(
 
 def measure(
     members: int, *, messages: int = 100, seed: int = 1, one_by_one: bool | None = None
-) -> Size:
+) -> GroupSizeResult:
     """Measure one size."""
     began_s = process_time()
-    told = _Told(members, messages, seed)
+    told = _ScaleRun(members, messages, seed)
     size = told.run()
     if members <= ONE_BY_ONE if one_by_one is None else one_by_one:
         size.one_by_one, problems = _form_one_by_one(members, seed)
@@ -175,81 +175,85 @@ def measure(
     return size
 
 
-def _form_one_by_one(members: int, seed: int) -> tuple[Change, list[str]]:
+def _form_one_by_one(members: int, seed: int) -> tuple[MembershipChangeCost, list[str]]:
     """Form a group of members that come one after the other, each when the one before is in."""
-    crowd = Crowd(Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS)
-    meter = _Meter(crowd)
+    crowd = LightWorld(Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS)
+    meter = _TrafficMeter(crowd)
     formed = True
     for number in range(1, members + 1):
         crowd.join(number)
-        formed = formed and crowd.run(_PATIENCE_NS, crowd.is_one)
+        formed = formed and crowd.run(_PATIENCE_NS, crowd.has_converged)
     return meter.change(formed), crowd.problems
 
 
-class _Meter:
+class _TrafficMeter:
     """Counts from its making on."""
 
-    def __init__(self, crowd: Crowd) -> None:
-        self.crowd = crowd
+    def __init__(self, crowd: LightWorld) -> None:
+        self.world = crowd
         self.began_ns = crowd.now_ns
         self.frames, self.sizes_bytes = Counter(crowd.frames), Counter(crowd.sizes_bytes)
         self.delivered = crowd.delivered
         self.views = set(crowd.installed)
 
-    def cost(self) -> Cost:
+    def cost(self) -> TrafficCost:
         """Return what has been sent since."""
-        crowd = self.crowd
+        crowd = self.world
         frames = {kind: count - self.frames[kind] for kind, count in crowd.frames.items()}
         sizes_bytes = {
             kind: count - self.sizes_bytes[kind] for kind, count in crowd.sizes_bytes.items()
         }
         kinds = sorted(kind for kind, count in frames.items() if count)
-        return Cost(
+        return TrafficCost(
             {kind: frames[kind] for kind in kinds}, {kind: sizes_bytes[kind] for kind in kinds}
         )
 
-    def change(self, done: bool) -> Change:
+    def change(self, done: bool) -> MembershipChangeCost:
         """Return what a change took that is ``done`` now."""
-        crowd = self.crowd
+        crowd = self.world
         new = [view for view in crowd.installed if view not in self.views]
         total_ns = view_ns = None
         if done:
             total_ns = crowd.now_ns - self.began_ns
-            first_ns, last_ns, _ = crowd.installed[crowd.newest.id] if crowd.newest else (0, 0, 0)
+            first_ns, last_ns, _ = (
+                crowd.installed[crowd.latest_view.id] if crowd.latest_view else (0, 0, 0)
+            )
             view_ns = last_ns - first_ns
-        return Change(total_ns, view_ns, len(new), self.cost())
+        return MembershipChangeCost(total_ns, view_ns, len(new), self.cost())
 
 
-class _Told:
+class _ScaleRun:
     """The story of one size."""
 
     def __init__(self, members: int, messages: int, seed: int) -> None:
         self.members = members
         self.messages = messages
-        self.crowd = Crowd(Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS)
-        self.senders: list[Node] = []
+        self.world = LightWorld(
+            Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS
+        )
+        self.senders: list[LightNode] = []
         self.trickles = False
         self.started_ns: int | None = None
 
-    def run(self) -> Size:
+    def run(self) -> GroupSizeResult:
         """Tell it, and measure."""
-        crowd = self.crowd
-        meter = _Meter(crowd)
+        crowd = self.world
+        meter = _TrafficMeter(crowd)
         for number in range(1, self.members + 1):
             crowd.join(number)
-        form = meter.change(crowd.run(_PATIENCE_NS, crowd.is_one))
+        form = meter.change(crowd.run(_PATIENCE_NS, crowd.has_converged))
         crowd.run(
             _AFTERMATH_NS
         )  # the view is there: now everybody tells everybody where its stream starts
         form = form._replace(cost=meter.cost())
         crowd.run(_SETTLE_NS - _AFTERMATH_NS)
-        meter = _Meter(crowd)
+        meter = _TrafficMeter(crowd)
         crowd.run(IDLE_NS)
         idle = meter.cost()
         load, delivered = self._load()
         changes = self._changes()
-        lost, before_view = self._account()
-        return Size(
+        lost, before_view = self._count_mismatch()
+        return GroupSizeResult(
             self.members,
             form,
             None,
@@ -266,17 +270,17 @@ class _Told:
             problems=crowd.problems,
         )
 
-    def _load(self) -> tuple[Cost, int]:
+    def _load(self) -> tuple[TrafficCost, int]:
         """Let a few members send; return what that cost until everything is acknowledged, and what was delivered."""
-        crowd, members = self.crowd, self.members
+        crowd, members = self.world, self.members
         # The coordinator is to crash later, and so is the second member: others send where there
         # are others.
         places = sorted({max(1, members - at * members // SENDERS) for at in range(SENDERS)})
         self.senders = [crowd.nodes[number] for number in places]
-        meter = _Meter(crowd)
+        meter = _TrafficMeter(crowd)
         for nth, node in enumerate(self.senders):
             for number in range(self.messages):
-                crowd.at(
+                crowd.schedule(
                     crowd.now_ns + number * PACE_NS + nth * NS_PER_MS,
                     crowd.send,
                     node,
@@ -286,9 +290,9 @@ class _Told:
         crowd.run(self.messages * PACE_NS + NS_PER_S)
         return meter.cost(), crowd.delivered - meter.delivered
 
-    def _changes(self) -> dict[str, Change]:
+    def _changes(self) -> dict[str, MembershipChangeCost]:
         """Change the membership in every way, one after the other."""
-        crowd, changes = self.crowd, {}
+        crowd, changes = self.world, {}
         changes["join"] = self._change(lambda: crowd.join(self.members + 1))
         leaver = crowd.nodes[self.members + 1]
         changes["leave"] = self._change(lambda: crowd.leave(leaver))
@@ -300,7 +304,7 @@ class _Told:
         # group too.
         for number in (self.members + 2, self.members + 3):
             crowd.join(number)
-            crowd.run(_PATIENCE_NS, crowd.is_one)
+            crowd.run(_PATIENCE_NS, crowd.has_converged)
         crowd.run(_SETTLE_NS)
         changes["crash"] = self._change(lambda: crowd.crash(crowd.nodes[self.members + 2]))
         changes["coordinator crash"] = self._change(lambda: crowd.crash(crowd.nodes[1]))
@@ -308,19 +312,19 @@ class _Told:
         crowd.run(_SETTLE_NS)
         return changes
 
-    def _trickle(self, node: Node) -> None:
+    def _trickle(self, node: LightNode) -> None:
         if self.trickles and node.member is not None:
-            self.crowd.send(node, 1, SIZE_BYTES)
-            self.crowd.at(self.crowd.now_ns + _TRICKLE_NS, self._trickle, node)
+            self.world.send(node, 1, SIZE_BYTES)
+            self.world.schedule(self.world.now_ns + _TRICKLE_NS, self._trickle, node)
 
-    def _change(self, begin: Callable[[], object]) -> Change:
+    def _change(self, begin: Callable[[], object]) -> MembershipChangeCost:
         """Change something, wait until everybody is in a new view, and then until all is quiet again."""
-        crowd = self.crowd
-        view = crowd.newest
-        meter = _Meter(crowd)
+        crowd = self.world
+        view = crowd.latest_view
+        meter = _TrafficMeter(crowd)
         begin()
         change = meter.change(
-            crowd.run(_PATIENCE_NS, lambda: crowd.newest is not view and crowd.is_one())
+            crowd.run(_PATIENCE_NS, lambda: crowd.latest_view is not view and crowd.has_converged())
         )
         if self.started_ns is None:
             self.started_ns = self._until_started(meter.began_ns)
@@ -331,13 +335,16 @@ class _Told:
 
     def _until_started(self, began_ns: int) -> int | None:
         """Wait until the new member knows every stream; return how long that took since ``began_ns``."""
-        crowd, joiner = self.crowd, self.crowd.nodes[self.members + 1]
+        crowd, joiner = self.world, self.world.nodes[self.members + 1]
         knows = crowd.run(NS_PER_S, lambda: len(joiner.started) >= self.members)
         return crowd.now_ns - began_ns if knows else None
 
-    def _account(self) -> tuple[int, int]:
+    def _count_mismatch(self) -> tuple[int, int]:
         """Compare what everybody has with what it should have."""
         senders = [node for node in self.senders if node.member is not None]
-        pairs = [(s, r) for s in senders for r in self.crowd.living.values() if r is not s]
-        gaps = [self.crowd.owed(sender, receiver, sender.numbered) for sender, receiver in pairs]
+        pairs = [(s, r) for s in senders for r in self.world.live_nodes.values() if r is not s]
+        gaps = [
+            self.world.compare_deliveries(sender, receiver, sender.numbered)
+            for sender, receiver in pairs
+        ]
         return sum(gap.lost for gap in gaps), sum(gap.before_view for gap in gaps)

@@ -1,11 +1,11 @@
 """The spool: what a group has sent, on disk, for Spark and others to read. See docs/spool.md.
 
-:class:`Spool` is the one writer, :class:`SpoolView` reads.
+:class:`SpoolWriter` is the one writer, :class:`SpoolReader` reads.
 """
 
 from __future__ import annotations
 
-from gapless.spool.consumer_registry import Reader
+from gapless.spool.consumer_registry import Consumer
 from gapless.spool.errors import (
     SpoolCorrupt,
     SpoolError,
@@ -19,40 +19,40 @@ from gapless.spool.errors import (
     SpoolTrimmed,
     SpoolVersion,
 )
-from gapless.spool.format import MESSAGE, RUN, parse_key
+from gapless.spool.format import MESSAGE, RUN, parse_stream_key
 from gapless.spool.index import Hole
-from gapless.spool.limits import DROP_OLDEST, WAIT, Limits
-from gapless.spool.reader import SpoolView
+from gapless.spool.limits import DROP_OLDEST, WAIT, SpoolLimits
+from gapless.spool.reader import SpoolReader
 from gapless.spool.record_reader import Record, Slice
-from gapless.spool.recovery import Recovered
-from gapless.spool.retention import Trimmed, Usage
-from gapless.spool.writer import Spool
+from gapless.spool.recovery import RecoveryResult
+from gapless.spool.retention import SpoolUsage, TrimResult
+from gapless.spool.writer import SpoolWriter
 
 __all__ = [
     "DROP_OLDEST",
     "MESSAGE",
     "RUN",
     "WAIT",
+    "Consumer",
     "Hole",
-    "Limits",
-    "Reader",
     "Record",
-    "Recovered",
+    "RecoveryResult",
     "Slice",
-    "Spool",
     "SpoolCorrupt",
     "SpoolError",
     "SpoolFailed",
     "SpoolFull",
     "SpoolGap",
     "SpoolGone",
+    "SpoolLimits",
     "SpoolLocked",
     "SpoolMismatch",
     "SpoolReadOnly",
+    "SpoolReader",
     "SpoolTrimmed",
+    "SpoolUsage",
     "SpoolVersion",
-    "SpoolView",
-    "Trimmed",
-    "Usage",
-    "parse_key",
+    "SpoolWriter",
+    "TrimResult",
+    "parse_stream_key",
 ]

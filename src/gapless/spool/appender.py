@@ -6,7 +6,7 @@ a sink has published before, in another life: their numbers become a hole that s
 remembered of sinks goes to the disk with the messages, all or nothing. On a hole: a delivery that
 does not follow what is in line waits, with all that follows it, until the group has said what
 became of the messages before it (Lost, Oversized); that is said before the delivery, or right
-behind it. Then the hole is put in line. One that nobody explains within ``PATIENCE_NS`` is put in
+behind it. Then the hole is put in line. One that nobody explains within ``GAP_TIMEOUT_NS`` is put in
 line as well, and told as what it is, a
 bug: the stream would stand still for ever.
 """
@@ -18,7 +18,7 @@ from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.group.inbox import part_of
-from gapless.group.sink_dedup import Published
+from gapless.group.sink_dedup import SinkDedup
 from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE, Delivery
 from gapless.spool.errors import SpoolGap
 from gapless.units import NS_PER_S
@@ -26,13 +26,13 @@ from gapless.units import NS_PER_S
 if TYPE_CHECKING:
     from gapless.group.message import Batch
     from gapless.identity import Address
-    from gapless.spool.writer import Spool
+    from gapless.spool.writer import SpoolWriter
 
-PATIENCE_NS = 2 * NS_PER_S
+GAP_TIMEOUT_NS = 2 * NS_PER_S
 """How long a hole waits for its reason."""
 
 
-class Waiting(NamedTuple):
+class HeldAppend(NamedTuple):
     """Something that cannot go in line yet, for messages before it are missing."""
 
     first: int
@@ -44,65 +44,65 @@ class Waiting(NamedTuple):
     collected_ns: int
 
 
-class Intake:
+class DeliveryAppender:
     """What one collector has taken in; one thread uses it."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: SpoolWriter) -> None:
         self.spool = spool
         self.messages = self.size_bytes = self.batches = 0
         self.lost = self.oversized = self.unexplained = 0
         self.uncollected = {"out_of_band": 0, "unreliable": 0, "private": 0}
-        self.published = Published.decode(spool.blob)
-        self.touched: set[Address] = set()
-        self.waiting_bytes = 0
-        self._waiting: dict[Address, list[Waiting]] = {}
-        self._kept_changes = 0
+        self.sink_dedup = SinkDedup.decode(spool.blob)
+        self.changed_origins: set[Address] = set()
+        self.held_bytes = 0
+        self._held: dict[Address, list[HeldAppend]] = {}
+        self._staged_changes = 0
 
     @property
-    def line_bytes(self) -> int:
+    def pending_bytes(self) -> int:
         """What is kept in memory."""
-        return self.spool.pending_bytes + self.waiting_bytes
+        return self.spool.pending_bytes + self.held_bytes
 
     @property
-    def holes(self) -> int:
+    def blocked_streams(self) -> int:
         """How many streams wait for the reason of a hole."""
-        return len(self._waiting)
+        return len(self._held)
 
-    def take(self, batch: Batch) -> None:
+    def append_batch(self, batch: Batch) -> None:
         """Put a delivery in line."""
         delivery = batch.delivery
         if delivery.kind != GROUP:
-            self._let_go(batch)
+            self._count_uncollected(batch)
             return
         origin = delivery.origin
-        self.touched.add(origin)
+        self.changed_origins.add(origin)
         self.batches += 1
         self.messages += delivery.message_count
         self.size_bytes += _size_bytes(delivery)
-        if origin in self._waiting:
-            self._put_off(delivery, batch)
-            self._go_on(origin)
+        if origin in self._held:
+            self._hold(delivery, batch)
+            self._flush_held(origin)
             return
         try:
             self._append(delivery, batch.name, batch.view)
         except SpoolGap:
-            self._put_off(delivery, batch)
+            self._hold(delivery, batch)
 
-    def keep(self) -> None:
+    def stage_dedup_state(self) -> None:
         """Let the next commit make durable what is remembered of sinks."""
-        if self.published.changes != self._kept_changes:
-            self._kept_changes = self.published.changes
-            self.spool.blob = self.published.encode()
+        if self.sink_dedup.changes != self._staged_changes:
+            self._staged_changes = self.sink_dedup.changes
+            self.spool.blob = self.sink_dedup.encode()
 
     def _append(
         self, delivery: Delivery, name: str, view: int, collected_ns: int | None = None
     ) -> None:
         """Put in line what no sink has published before; SpoolGap if messages before it are missing."""
-        origin, reached = delivery.origin, self.spool.reached(delivery.origin)
+        origin, reached = delivery.origin, self.spool.last_appended(delivery.origin)
         kept = None
         if reached is None or delivery.first <= reached + 1 <= delivery.last:
             # Only what goes in line now is remembered: what waits may never come to the disk.
-            kept = self.published.sift(_payload(delivery), delivery.messages)
+            kept = self.sink_dedup.new_ranges(_payload(delivery), delivery.messages)
         if kept is None:
             self.spool.append(delivery, name=name, view=view, collected_ns=collected_ns)
             return
@@ -116,27 +116,29 @@ class Intake:
         if at <= delivery.last:
             self.spool.append_lost(origin, at, delivery.last, repeated=True)
 
-    def take_lost(self, origin: Address, first: int, last: int, *, oversized: bool = False) -> None:
+    def append_lost(
+        self, origin: Address, first: int, last: int, *, oversized: bool = False
+    ) -> None:
         """Put a hole in line: these messages will never come."""
         if oversized:
             self.oversized += 1
         self.lost += last - first + 1
-        self.touched.add(origin)
+        self.changed_origins.add(origin)
         now_ns = time.monotonic_ns()
         insort(
-            self._waiting.setdefault(origin, []),
-            Waiting(first, last, now_ns, None, "", 0, 0),
-            key=_order,
+            self._held.setdefault(origin, []),
+            HeldAppend(first, last, now_ns, None, "", 0, 0),
+            key=_first_seqno,
         )
-        self._go_on(origin)
+        self._flush_held(origin)
 
-    def explain(self) -> list[str]:
+    def expire_gaps(self) -> list[str]:
         """Give up on holes that nobody has explained for too long; return what to say of each."""
-        if not self._waiting or self.spool.pending_bytes:
+        if not self._held or self.spool.pending_bytes:
             return []  # only when everything in line is durable do the marks say where each stream is
         said = []
-        limit_ns = time.monotonic_ns() - PATIENCE_NS
-        for origin, line in list(self._waiting.items()):
+        limit_ns = time.monotonic_ns() - GAP_TIMEOUT_NS
+        for origin, line in list(self._held.items()):
             first, since_ns = line[0].first, line[0].since_ns
             if since_ns > limit_ns:
                 continue
@@ -147,12 +149,12 @@ class Intake:
                 f"{origin}: messages {missing[0]}..{missing[1]} are missing and the group has not said why; they count "
                 "as lost. This should not happen: please report it"
             )
-            self._go_on(origin)
+            self._flush_held(origin)
         return said
 
-    def _go_on(self, origin: Address) -> None:
+    def _flush_held(self, origin: Address) -> None:
         """Put in line what has waited, as far as nothing is missing before it."""
-        line = self._waiting[origin]
+        line = self._held[origin]
         done = 0
         for entry in line:
             try:
@@ -160,16 +162,16 @@ class Intake:
                     self.spool.append_lost(origin, entry.first, entry.last)
                 else:
                     self._append(entry.delivery, entry.name, entry.view, entry.collected_ns)
-                    self.waiting_bytes -= _size_bytes(entry.delivery)
+                    self.held_bytes -= _size_bytes(entry.delivery)
             except SpoolGap:
                 break
             done += 1
         del line[:done]
         if not line:
-            del self._waiting[origin]
+            del self._held[origin]
 
-    def _put_off(self, delivery: Delivery, batch: Batch) -> None:
-        entry = Waiting(
+    def _hold(self, delivery: Delivery, batch: Batch) -> None:
+        entry = HeldAppend(
             delivery.first,
             delivery.last,
             time.monotonic_ns(),
@@ -178,10 +180,10 @@ class Intake:
             batch.view,
             time.time_ns(),
         )
-        insort(self._waiting.setdefault(delivery.origin, []), entry, key=_order)
-        self.waiting_bytes += _size_bytes(delivery)
+        insort(self._held.setdefault(delivery.origin, []), entry, key=_first_seqno)
+        self.held_bytes += _size_bytes(delivery)
 
-    def _let_go(self, batch: Batch) -> None:
+    def _count_uncollected(self, batch: Batch) -> None:
         kind = batch.delivery.kind
         what = (
             "private"
@@ -191,7 +193,7 @@ class Intake:
         self.uncollected[what] += len(batch)
 
 
-def _order(entry: Waiting) -> int:
+def _first_seqno(entry: HeldAppend) -> int:
     return entry.first
 
 

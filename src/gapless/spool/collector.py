@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from gapless import blocking
 from gapless.config import Config
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError, TimedOutError
-from gapless.spool.commit_loop import Work, log
+from gapless.spool.commit_loop import CommitLoop, log
 from gapless.spool.errors import SpoolError
-from gapless.spool.options import DEFAULT_NAME, Choices, CollectorOptions
+from gapless.spool.options import DEFAULT_NAME, CollectorOptions, ParsedCollectorOptions
 from gapless.spool.segment_file import SpoolInfo
 from gapless.spool.status import (
     COLLECTING,
@@ -31,23 +31,23 @@ from gapless.spool.status import (
     STOPPED,
     STOPPING,
     WAITING,
-    Status,
-    counts_of,
+    CollectorStatus,
+    appender_counts,
 )
-from gapless.spool.writer import Spool
+from gapless.spool.writer import SpoolWriter
 from gapless.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
-    from gapless.metrics.prometheus import Look
-    from gapless.spool.recovery import Recovered
+    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.spool.recovery import RecoveryResult
 
-LEAVE_S: Final = 3.0
+LEAVE_TIMEOUT_S: Final = 3.0
 """How long leaving the group takes at most; whoever ends without it is noticed by its silence."""
-LOOK_S: Final = 5.0
+SNAPSHOT_TIMEOUT_S: Final = 5.0
 """How long a look at the member may take."""
-JOIN_ROUNDS: Final = 7
+MAX_JOIN_ROUNDS: Final = 7
 """After so many times ``found_after`` joining has taken too long."""
-PROBE_S: Final = 5.0
+NAME_PROBE_TIMEOUT_S: Final = 5.0
 """How long it may take to find out who has a name."""
 
 
@@ -67,10 +67,10 @@ class Collector:
             raise ConfigError(f"group {group!r}: expected a name, the same for all members")
         self.path = Path(spool_path)
         self.group = group
-        self._choices = Choices.read(group, options)
-        self._work: Work | None = None
+        self._options = ParsedCollectorOptions.parse(group, options)
+        self._loop: CommitLoop | None = None
         self._thread: threading.Thread | None = None
-        self._in: Future[None] = Future()
+        self._joined: Future[None] = Future()
         self._stopping = False
         self._error: Exception | None = None
         self._state = NEW
@@ -81,8 +81,8 @@ class Collector:
         """Open the spool and begin to join the group; raises what is wrong with the spool or the options."""
         if self._thread is not None or self._stopping:
             raise LocalProtocolError("this collector was started before: make another one")
-        choices = self._choices
-        spool = Spool.open(
+        choices = self._options
+        spool = SpoolWriter.open(
             self.path,
             group=self.group,
             limits=choices.limits,
@@ -90,8 +90,8 @@ class Collector:
             name=choices.name or _default_name(self.path),
         )
         try:
-            self._tell(spool.recovered)
-            work = self._work = Work(spool, self._make_member(spool), choices.line_bytes)
+            self._log_recovery(spool.recovered)
+            work = self._loop = CommitLoop(spool, self._make_member(spool), choices.line_bytes)
         except BaseException:
             spool.close()
             raise
@@ -102,10 +102,10 @@ class Collector:
         self._thread.start()
         return self
 
-    def joined(self, timeout_s: float | None = None) -> None:
+    def wait_joined(self, timeout_s: float | None = None) -> None:
         """Wait until the collector is a member; raises what keeps it from being one."""
         try:
-            self._in.result(timeout_s)
+            self._joined.result(timeout_s)
         except GaplessError:
             raise
         except TimeoutError:
@@ -122,22 +122,22 @@ class Collector:
         Raises what has ended the collector before, and the error of the spool if what had come
         could not be committed: it was not acknowledged, and comes again.
         """
-        self._end()
+        self._shut_down()
         self.check()
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         self._stopping = True
-        if self._thread is not None and self._work is not None:
-            if not self._in.done():
-                self._work.member.leave()
+        if self._thread is not None and self._loop is not None:
+            if not self._joined.done():
+                self._loop.member.leave()
             self._thread.join()
 
     def __enter__(self) -> Self:
         self.start()
         try:
-            self.joined()
+            self.wait_joined()
         except BaseException:
-            self._end()
+            self._shut_down()
             raise
         return self
 
@@ -145,13 +145,13 @@ class Collector:
         if kind is None:
             self.stop()
         else:
-            self._end()
+            self._shut_down()
 
     @property
     def name(self) -> str:
         """The durable name of this collector."""
         return (
-            self._choices.name if self._work is None else self._work.spool.info.name or DEFAULT_NAME
+            self._options.name if self._loop is None else self._loop.spool.info.name or DEFAULT_NAME
         )
 
     @property
@@ -161,11 +161,11 @@ class Collector:
 
     @property
     def _config(self) -> Config:
-        config: Config = self._choices.join.get("config") or Config()
+        config: Config = self._options.join.get("config") or Config()
         return config
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CollectorStatus:
         """How things stand now."""
         told: dict[str, Any] = {
             "group": self.group,
@@ -173,10 +173,10 @@ class Collector:
             "name": self.name,
             "state": self._state,
         }
-        work = self._work
+        work = self._loop
         if work is None:
-            return Status(**told)
-        if work.waits_for and self._state == COLLECTING:
+            return CollectorStatus(**told)
+        if work.blocked_by and self._state == COLLECTING:
             told["state"] = WAITING
         if work.usage is not None:
             told.update(work.usage._asdict())
@@ -184,49 +184,49 @@ class Collector:
         member = work.member
         if (view := member.view) is not None:
             told.update(me=str(member.me), view=view.id.number, members=len(view.members))
-        return Status(
-            waits_for=str(self._error or work.waits_for),
-            lives=work.lives,
+        return CollectorStatus(
+            waits_for=str(self._error or work.blocked_by),
+            lives=work.incarnations,
             commits=work.commits,
             commit_ns=work.commit_ns,
             failures=work.failures,
             unread=member.unread,
             **told,
-            **counts_of(work.intake),
+            **appender_counts(work.appender),
         )
 
-    def look(self, timeout_s: float = LOOK_S) -> Look:
+    def snapshot(self, timeout_s: float = SNAPSHOT_TIMEOUT_S) -> MemberSnapshot:
         """Return the figures of this member and of its spool, such as ``gapless.metrics.prometheus.prometheus`` takes them."""
-        if self._work is None:
+        if self._loop is None:
             raise LocalProtocolError("this collector was not started: there is nothing to look at")
-        return self.status.added_to(self._work.member.look(timeout=timeout_s))
+        return self.status.add_to_snapshot(self._loop.member.look(timeout=timeout_s))
 
     # The thread
 
-    def _run(self, work: Work) -> None:
+    def _run(self, work: CommitLoop) -> None:
         try:
             try:
                 self._join(work)
                 while not self._stopping:
-                    work.turn()
+                    work.run_once()
                 self._state = STOPPING
-                work.finish()
+                work.drain()
             finally:
-                work.member.close(LEAVE_S)
-                work.end()
+                work.member.close(LEAVE_TIMEOUT_S)
+                work.close()
         except Exception as error:  # noqa: BLE001 - told by check, joined and stop
             self._fail(error)
         else:
             self._state = STOPPED
 
     def _fail(self, error: Exception) -> None:
-        if not self._in.done():
+        if not self._joined.done():
             if self._stopping:
                 error = ClosedError("the collector was stopped before it had joined")
                 self._state = STOPPED
             else:
                 self._error, self._state = error, FAILED
-            self._in.set_exception(error)
+            self._joined.set_exception(error)
             return
         self._error, self._state = error, FAILED
         if not isinstance(error, GaplessError):
@@ -234,22 +234,22 @@ class Collector:
         else:
             log.error("%s: the collector has ended: %s", self.group, error)
 
-    def _make_member(self, spool: Spool) -> blocking.Group:
+    def _make_member(self, spool: SpoolWriter) -> blocking.Group:
         # Longer, and a member that others do not let in founds a group of its own.
-        most_s = self._config.found_after_ns * JOIN_ROUNDS / NS_PER_S
+        most_s = self._config.found_after_ns * MAX_JOIN_ROUNDS / NS_PER_S
         return blocking.join(
             self.group,
-            timeout=min(most_s, self._choices.join_timeout_s),
+            timeout=min(most_s, self._options.join_timeout_s),
             name=spool.info.name or DEFAULT_NAME,
             node=spool.info.node,
             stores=True,
             resume=dict(spool.marks),
-            **self._choices.join,
+            **self._options.join,
         )
 
-    def _join(self, work: Work) -> None:
+    def _join(self, work: CommitLoop) -> None:
         """Come in; each time that takes too long, look whether somebody has the name."""
-        until_s = time.monotonic() + self._choices.join_timeout_s
+        until_s = time.monotonic() + self._options.join_timeout_s
         while True:
             try:
                 work.member.open()
@@ -261,9 +261,9 @@ class Collector:
             work.member = self._make_member(work.spool)
             if self._stopping:
                 raise ClosedError("the collector was stopped before it had joined")
-        work.lives = 1
+        work.incarnations = 1
         self._state = COLLECTING
-        self._in.set_result(None)
+        self._joined.set_result(None)
 
     def _check_name(self, error: TimedOutError, node: int) -> None:
         """Raise if another member has the name of this one: a member without a name can see that.
@@ -271,14 +271,14 @@ class Collector:
         One of the same node is the former life of this collector, for this one has the spool: it
         was killed, and the group has not noticed yet. That is waited for.
         """
-        if not isinstance(self._choices.join.get("transport", ""), str):
+        if not isinstance(self._options.join.get("transport", ""), str):
             raise error  # what was given as open is not open any more
         try:
             with blocking.join(
-                self.group, timeout=PROBE_S, listen=False, **self._choices.join
+                self.group, timeout=NAME_PROBE_TIMEOUT_S, listen=False, **self._options.join
             ) as probe:
-                roster = probe._own.handle.roster
-                places = () if roster is None else roster.places
+                roster = probe._session.handle.roster
+                places = () if roster is None else roster.entries
                 named = [place.address for place in places if place.name == self.name]
                 holders = [str(address) for address in named if address.node != node]
         except GaplessError:
@@ -289,9 +289,9 @@ class Collector:
                 "and a spool of its own, or stop the other one"
             )
 
-    def _tell(self, found: Recovered) -> None:
-        if found.cut_bytes:
-            size = format_size(found.cut_bytes)
+    def _log_recovery(self, found: RecoveryResult) -> None:
+        if found.truncated_bytes:
+            size = format_size(found.truncated_bytes)
             log.warning(
                 "%s: the last %s of segment %d were not whole and are cut",
                 self.path,

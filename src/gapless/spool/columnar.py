@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
-SMALL_BYTES: Final = 2048
+COPY_BELOW_BYTES: Final = 2048
 BATCH_ROWS: Final = 16 * 1024
 BATCH_BYTES: Final = 4 * 1024 * 1024
 
-Wanted = Mapping[tuple[int, int], tuple[int, int, int]]
+StreamRanges = Mapping[tuple[int, int], tuple[int, int, int]]
 """(node, incarnation) to (place of the stream, above, up to)."""
 
 _START = Struct("<4sI12xIQ")
@@ -40,13 +40,13 @@ assert HEADER.format == "<4sIIBBBxIIQQQQQQQQqq", (
 )
 
 
-class Chunk(NamedTuple):
+class RecordChunk(NamedTuple):
     """Messages of many records: one entry of each of the first seven for a record, of ``lengths`` for a message.
 
     ``place`` is that of the stream in the list of streams; ``payload`` is all messages end to end.
     """
 
-    place: np.ndarray[Any, Any]
+    stream: np.ndarray[Any, Any]
     first: np.ndarray[Any, Any]
     rows: np.ndarray[Any, Any]
     flags: np.ndarray[Any, Any]
@@ -57,7 +57,9 @@ class Chunk(NamedTuple):
     payload: bytes
 
 
-def scan(path: Path, seed: int, begin: int, end: int, wanted: Wanted) -> Iterator[Chunk]:
+def scan(
+    path: Path, seed: int, begin: int, end: int, wanted: StreamRanges
+) -> Iterator[RecordChunk]:
     """Return the wanted messages of the records in ``begin .. end`` of a segment, in the order of the file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -73,17 +75,17 @@ def scan(path: Path, seed: int, begin: int, end: int, wanted: Wanted) -> Iterato
         at, size_bytes = begin, BLOCK_BYTES
         while at < end:
             block = _read(descriptor, path, at, min(size_bytes, end - at))
-            walked = _walk(block, path, seed, at)
-            if walked.next == at and walked.error is None:
+            walked = _scan_headers(block, path, seed, at)
+            if walked.next_offset == at and walked.error is None:
                 if len(block) < min(size_bytes, end - at) or walked.need_bytes <= len(block):
-                    raise _corrupt(path, at, "the segment ends within it")
+                    raise _corrupt_error(path, at, "the segment ends within it")
                 # A record that is larger than a block.
                 size_bytes = walked.need_bytes
                 continue
             yield from _chunks(block, path, walked, at, wanted)
             if walked.error is not None:
                 raise walked.error
-            at = walked.next
+            at = walked.next_offset
     finally:
         os.close(descriptor)
 
@@ -100,16 +102,16 @@ def _read(descriptor: int, path: Path, at: int, size_bytes: int) -> bytes:
     return data
 
 
-class _Walked(NamedTuple):
+class _HeaderScan(NamedTuple):
     """The headers of the whole records of a block, each behind its first eight bytes."""
 
-    heads: list[bytes]
-    next: int
+    headers: list[bytes]
+    next_offset: int
     need_bytes: int
     error: SpoolError | None
 
 
-def _walk(block: bytes, path: Path, seed: int, base: int) -> _Walked:
+def _scan_headers(block: bytes, path: Path, seed: int, base: int) -> _HeaderScan:
     unpack, crc, header_bytes, size_bytes = _START.unpack_from, crc32, HEADER_BYTES, len(block)
     heads: list[bytes] = []
     at = 0
@@ -119,8 +121,11 @@ def _walk(block: bytes, path: Path, seed: int, base: int) -> _Walked:
         body = at + header_bytes
         head = block[at + 8 : body]
         if magic != MAGIC or crc(head, seed) != header_crc:
-            return _Walked(
-                heads, base + at, 0, _corrupt(path, base + at, "its header is not what was written")
+            return _HeaderScan(
+                heads,
+                base + at,
+                0,
+                _corrupt_error(path, base + at, "its header is not what was written"),
             )
         after = body + table_bytes + payload_bytes
         if after > size_bytes:
@@ -128,20 +133,22 @@ def _walk(block: bytes, path: Path, seed: int, base: int) -> _Walked:
             break
         heads.append(head)
         at = after
-    return _Walked(heads, base + at, need_bytes, None)
+    return _HeaderScan(heads, base + at, need_bytes, None)
 
 
 def _chunks(
-    block: bytes, path: Path, walked: _Walked, base: int, wanted: Wanted
-) -> Iterator[Chunk]:
+    block: bytes, path: Path, walked: _HeaderScan, base: int, wanted: StreamRanges
+) -> Iterator[RecordChunk]:
     import numpy as np
 
-    head = np.frombuffer(b"".join(walked.heads), list(_REST))
+    head = np.frombuffer(b"".join(walked.headers), list(_REST))
     sizes = HEADER_BYTES + head["table"].astype(np.int64) + head["payload"].astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     elsewhere = np.flatnonzero(head["offset"].astype(np.int64) != starts + base)
     if len(elsewhere):
-        raise _corrupt(path, int(starts[elsewhere[0]]) + base, "it was written for another place")
+        raise _corrupt_error(
+            path, int(starts[elsewhere[0]]) + base, "it was written for another place"
+        )
     get = wanted.get
     nobody = (-1, 0, 0)
     found = [
@@ -170,15 +177,15 @@ def _chunks(
     )
     rows = np.where(head["kind"] == RUN, head["count"], 1).astype(np.int64)
     # A copy of a few bytes is cheaper than a view of them.
-    source = block if len(block) < SMALL_BYTES * len(sizes) else memoryview(block)
-    for begin, end in _cuts(rows, head["payload"].astype(np.int64)):
+    source = block if len(block) < COPY_BELOW_BYTES * len(sizes) else memoryview(block)
+    for begin, end in _batch_bounds(rows, head["payload"].astype(np.int64)):
         part = slice(begin, end)
         yield _chunk(
             source, path, base, head[part], (place[part], above[part], upto[part]), starts[part]
         )
 
 
-def _cuts(
+def _batch_bounds(
     rows: np.ndarray[Any, Any], size_bytes: np.ndarray[Any, Any]
 ) -> Iterator[tuple[int, int]]:
     """Return where to cut records into batches."""
@@ -201,7 +208,7 @@ def _chunk(
     head: np.ndarray[Any, Any],
     wanted: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]],
     starts: np.ndarray[Any, Any],
-) -> Chunk:
+) -> RecordChunk:
     import numpy as np
 
     place, above, upto = wanted
@@ -213,7 +220,7 @@ def _chunk(
         bodies.tolist(), ends.tolist(), head["body_crc"].tolist(), strict=True
     ):
         if crc(block[begin:end]) != expected:
-            raise _corrupt(
+            raise _corrupt_error(
                 path, base + begin - HEADER_BYTES, "its messages are not what was written"
             )
     whole = head["kind"] == MESSAGE
@@ -234,7 +241,7 @@ def _chunk(
         [block[begin:end] for begin, end in zip(tables.tolist(), ends.tolist(), strict=True)]
     )
     lengths = _lengths(block, bodies, keep, whole, ends - tables)
-    return Chunk(
+    return RecordChunk(
         place,
         first + skip,
         keep,
@@ -276,7 +283,7 @@ def _lengths(
     return lengths
 
 
-def _corrupt(path: Path, offset: int, what: str) -> SpoolCorrupt:
+def _corrupt_error(path: Path, offset: int, what: str) -> SpoolCorrupt:
     spool = path.parent.parent
     return SpoolCorrupt(
         f"{path}: the record at {offset} is damaged: {what}. `gapless spool check {spool}` lists all damage, "

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.spool.errors import SpoolMismatch, from_os_error
-from gapless.spool.format import is_key
+from gapless.spool.format import is_stream_key
 from gapless.spool.segment_file import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+CONSUMER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
-class Reader(NamedTuple):
+class Consumer(NamedTuple):
     """A registered reader: what it has committed of each stream (by key), and when it said so last."""
 
     name: str
@@ -30,20 +30,20 @@ class Reader(NamedTuple):
     when_ns: int
 
 
-def reader_path(root: Path, name: str) -> Path:
+def consumer_path(root: Path, name: str) -> Path:
     """Return the file of a reader; the name must be fit for one."""
-    if not NAME.fullmatch(name):
+    if not CONSUMER_NAME.fullmatch(name):
         raise SpoolMismatch(
             f"reader = {name!r}: expected 1 to 100 letters, digits, '_', '-' or '.', not beginning with '-' or '.'"
         )
     return root / "readers" / f"{name}.json"
 
 
-def check_digest(digest: Mapping[str, object]) -> dict[str, int]:
+def validate_digest(digest: Mapping[str, object]) -> dict[str, int]:
     """Return a digest that is one: keys of streams, and seqnos."""
     found: dict[str, int] = {}
     for key, seqno in sorted(digest.items()):
-        if is_key(key) and isinstance(seqno, int) and seqno >= 0:
+        if is_stream_key(key) and isinstance(seqno, int) and seqno >= 0:
             found[key] = seqno
         else:
             raise SpoolMismatch(
@@ -53,10 +53,10 @@ def check_digest(digest: Mapping[str, object]) -> dict[str, int]:
     return found
 
 
-def register(root: Path, name: str, digest: Mapping[str, int]) -> Reader:
+def register(root: Path, name: str, digest: Mapping[str, int]) -> Consumer:
     """Say that the reader ``name`` will never again ask for what is at or below the digest."""
-    path = reader_path(root, name)
-    reader = Reader(name, check_digest(digest), time.time_ns())
+    path = consumer_path(root, name)
+    reader = Consumer(name, validate_digest(digest), time.time_ns())
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(reader._asdict()).encode() + b"\n")
@@ -65,9 +65,9 @@ def register(root: Path, name: str, digest: Mapping[str, int]) -> Reader:
     return reader
 
 
-def forget(root: Path, name: str) -> bool:
+def unregister(root: Path, name: str) -> bool:
     """Take a reader off the list; False if it was not there."""
-    path = reader_path(root, name)
+    path = consumer_path(root, name)
     try:
         path.unlink()
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def forget(root: Path, name: str) -> bool:
     return True
 
 
-def read_readers(root: Path) -> list[Reader]:
+def read_consumers(root: Path) -> list[Consumer]:
     """Return the registered readers by name.
 
     One whose file cannot be read needs everything: what it says is taken as nothing, so that
@@ -89,13 +89,13 @@ def read_readers(root: Path) -> list[Reader]:
     except OSError as error:
         raise from_os_error(error, root / "readers", "listing the readers") from error
     for path in paths:
-        if not NAME.fullmatch(path.stem):
+        if not CONSUMER_NAME.fullmatch(path.stem):
             continue
         try:
             told = json.loads(path.read_bytes())
-            found.append(Reader(path.stem, check_digest(told["digest"]), int(told["when_ns"])))
+            found.append(Consumer(path.stem, validate_digest(told["digest"]), int(told["when_ns"])))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SpoolMismatch):
-            found.append(Reader(path.stem, {}, 0))
+            found.append(Consumer(path.stem, {}, 0))
     return found

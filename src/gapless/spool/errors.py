@@ -14,7 +14,7 @@ from gapless.errors import GaplessError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_TAKEN = frozenset({errno.EEXIST, errno.EISDIR})
+_PATH_CONFLICT = frozenset({errno.EEXIST, errno.EISDIR})
 _GONE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
 
 
@@ -70,7 +70,7 @@ class SpoolGap(SpoolError):  # noqa: N818
     """Messages are missing before those that are to be appended; ``append_lost`` says that they will never come."""
 
 
-def trimmed(path: Path) -> SpoolTrimmed:
+def segment_trimmed_error(path: Path) -> SpoolTrimmed:
     """Return the error for a segment that was let go."""
     return SpoolTrimmed(
         f"{path}: is not there any more: all registered readers had passed it, or a limit dropped it; register a "
@@ -98,7 +98,7 @@ def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
             f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, move it back)",
             path,
         )
-    if error.errno in _TAKEN:
+    if error.errno in _PATH_CONFLICT:
         return SpoolMismatch(
             f"{path}: {doing} failed: {said}; something else stands there: name another place", path
         )

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gapless.delivery_mode import Mode
 from gapless.errors import ConfigError
-from gapless.group.headers import may_have, split
+from gapless.group.headers import detach_headers, may_contain_wrapped
 from gapless.run import ACKED
 from gapless.spool.errors import from_os_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gapless.spool.reader import SpoolView
+    from gapless.spool.reader import SpoolReader
     from gapless.spool.record_reader import Record
 
 JSON_LINES = "jsonl"
@@ -36,7 +36,7 @@ Progress = Callable[[int], None]
 
 
 def export(
-    view: SpoolView,
+    reader: SpoolReader,
     target: Path | None,
     *,
     format: str = JSON_LINES,  # noqa: A002 - the word that users know
@@ -52,7 +52,7 @@ def export(
         raise ConfigError(f"format = {format!r}: expected one of {', '.join(FORMATS)}")
     if target is None and format == PARQUET:
         raise ConfigError("Parquet cannot go to standard output; name a file")
-    rows = _rows(view, start or {}, view.high() if end is None else end)
+    rows = _rows(reader, start or {}, reader.high() if end is None else end)
     if target is None:
         return _json_lines(rows, sys.stdout, progress)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -75,18 +75,18 @@ def export(
 
 
 def count_rows(
-    view: SpoolView, start: Mapping[str, int] | None, end: Mapping[str, int] | None
+    reader: SpoolReader, start: Mapping[str, int] | None, end: Mapping[str, int] | None
 ) -> int:
     """Return how many messages an export will have."""
-    return sum(view.rows(start or {}, view.high() if end is None else end).values())
+    return sum(reader.rows(start or {}, reader.high() if end is None else end).values())
 
 
 def _rows(
-    view: SpoolView, start: Mapping[str, int], end: Mapping[str, int]
+    reader: SpoolReader, start: Mapping[str, int], end: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
-    for each in view.slices(start, end):
-        for record in view.records(each):
-            yield from _messages(view.group, record)
+    for each in reader.slices(start, end):
+        for record in reader.records(each):
+            yield from _messages(reader.group, record)
 
 
 def _messages(group: str, record: Record) -> Iterator[dict[str, Any]]:
@@ -99,23 +99,23 @@ def _messages(group: str, record: Record) -> Iterator[dict[str, Any]]:
         "sent_ns": record.sent_ns,
         "collected_ns": record.collected_ns,
     }
-    wrapped = may_have(record.payload)
+    wrapped = may_contain_wrapped(record.payload)
     for seqno, message in zip(record.seqnos(), record.messages(), strict=True):
-        headers, payload = split(message) if wrapped else ({}, message)
+        headers, payload = detach_headers(message) if wrapped else ({}, message)
         yield {**told, "seqno": seqno, "headers": headers, "payload": payload}
 
 
 def _json_lines(rows: Iterator[dict[str, Any]], file: TextIO, progress: Progress) -> int:
     count = 0
     for row in rows:
-        file.write(json.dumps(_plain(row)) + "\n")
+        file.write(json.dumps(_json_row(row)) + "\n")
         count += 1
         if not count % 1000:
             progress(count)
     return count
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _json_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as JSON can say it: text as text, other bytes as base64."""
     payload, headers = row.pop("payload"), row.pop("headers")
     if headers:

@@ -9,7 +9,7 @@ record stands and where the group of records began that was committed together w
 * ``group``: everything before this offset was durable before this record was written. So a bad
   record before the group of a good one is damage, and a bad record with nothing but its own group
   behind it is a torn tail.
-* ``END``: the last record of its group. A commit is there as a whole or not at all.
+* ``COMMIT_END``: the last record of its group. A commit is there as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ BLOB = 6
 """What the collector keeps for itself: the payload, opaque; the last one counts."""
 KINDS = {RUN: "run", MESSAGE: "message", LOST: "lost", NAME: "name", STATE: "state", BLOB: "blob"}
 """The kinds that this version knows."""
-OPTIONAL = 0x80
+OPTIONAL_KIND = 0x80
 """Bit of a kind: who does not know the kind may skip the record. Without it the spool has to be refused."""
 
-END = 0x01
+COMMIT_END = 0x01
 """Mark: the last record of its commit."""
 
 MAGIC = b"\xf1GLR"
@@ -58,11 +58,11 @@ SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
 _PREAMBLE = Struct("<8sII16sQqI")
 PREAMBLE_BYTES = 64
 
-REPAIRED = 0x01
+SEGMENT_REPAIRED = 0x01
 """Flag of a segment: repair has written it anew, and it ends where its file ends, whatever the next one says."""
 
 
-class Header(NamedTuple):
+class RecordHeader(NamedTuple):
     """A record's header, field by field as it stands in the file."""
 
     magic: bytes
@@ -75,7 +75,7 @@ class Header(NamedTuple):
     table_bytes: int
     payload_bytes: int
     offset: int
-    group: int
+    commit_offset: int
     node: int
     incarnation: int
     first: int
@@ -95,7 +95,7 @@ class Header(NamedTuple):
         return Address(self.node, self.incarnation)
 
 
-class Draft(NamedTuple):
+class RecordDraft(NamedTuple):
     """A record that has no place yet."""
 
     kind: int
@@ -116,12 +116,14 @@ class Draft(NamedTuple):
         return HEADER_BYTES + len(self.table) + len(self.payload)
 
 
-def seed_of(spool_id: bytes, segment: int) -> int:
+def checksum_seed(spool_id: bytes, segment: int) -> int:
     """Return what the checksums of headers of one segment start from."""
     return crc32(segment.to_bytes(8, "little"), crc32(spool_id))
 
 
-def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> Header | None:
+def parse_header(
+    buffer: bytes | memoryview, at: int, offset: int, seed: int
+) -> RecordHeader | None:
     """Return the header at ``at`` of the buffer, which is ``offset`` of the segment, or None if none stands there."""
     if len(buffer) - at < HEADER_BYTES:
         return None
@@ -132,7 +134,7 @@ def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> He
         or fields[1] != crc32(buffer[at + 8 : at + HEADER_BYTES], seed)
     ):
         return None
-    return Header._make(fields)
+    return RecordHeader._make(fields)
 
 
 def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0) -> bytes:
@@ -143,7 +145,7 @@ def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0
     return packed.ljust(PREAMBLE_BYTES, b"\0")
 
 
-class Preamble(NamedTuple):
+class SegmentPreamble(NamedTuple):
     """What the first bytes of a segment say."""
 
     format: int
@@ -153,14 +155,14 @@ class Preamble(NamedTuple):
     flags: int = 0
 
 
-def read_preamble(buffer: bytes) -> Preamble | None:
+def parse_preamble(buffer: bytes) -> SegmentPreamble | None:
     """Return what a segment says of itself, or None if that is no segment."""
     if len(buffer) < PREAMBLE_BYTES:
         return None
     magic, version, crc, spool_id, segment, created_ns, flags = _PREAMBLE.unpack_from(buffer)
     if magic != SEGMENT_MAGIC or crc != crc32(buffer[16 : _PREAMBLE.size], version):
         return None
-    return Preamble(version, spool_id, segment, created_ns, flags)
+    return SegmentPreamble(version, spool_id, segment, created_ns, flags)
 
 
 class StreamState(NamedTuple):
@@ -174,7 +176,7 @@ class StreamState(NamedTuple):
     seen_ns: int
 
 
-class State(NamedTuple):
+class StateRecord(NamedTuple):
     """What a STATE record says.
 
     ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that
@@ -194,7 +196,7 @@ class State(NamedTuple):
         return json.dumps(self._asdict(), separators=(",", ":")).encode()
 
     @classmethod
-    def unpack(cls, table: bytes | memoryview) -> State:
+    def unpack(cls, table: bytes | memoryview) -> StateRecord:
         """Return what the table of the record says; ValueError if it is no state."""
         told: dict[str, Any] = json.loads(bytes(table))
         try:
@@ -206,30 +208,32 @@ class State(NamedTuple):
             raise ValueError(f"not a state: {error}") from error
 
 
-def parse_key(key: str) -> Address:
+def parse_stream_key(key: str) -> Address:
     """Return the address of a stream's key."""
     node, _, incarnation = key.partition(".")
     return Address(int(node, 16), int(incarnation, 16))
 
 
-def is_key(text: object) -> bool:
+def is_stream_key(text: object) -> bool:
     """Whether a text is the key of a stream, as ``str`` of its address gives it."""
     try:
-        return isinstance(text, str) and str(parse_key(text)) == text
+        return isinstance(text, str) and str(parse_stream_key(text)) == text
     except ValueError:
         return False
 
 
-def lost_drafts(origin: Address, first: int, last: int, now_ns: int) -> list[Draft]:
+def make_lost_drafts(origin: Address, first: int, last: int, now_ns: int) -> list[RecordDraft]:
     """Return the records that say that ``first .. last`` will never come; one counts no more than its header can."""
     return [
-        Draft(LOST, origin, start, end, end - start + 1, collected_ns=now_ns)
+        RecordDraft(LOST, origin, start, end, end - start + 1, collected_ns=now_ns)
         for start in range(first, last + 1, U32_MAX)
         for end in (min(start + U32_MAX - 1, last),)
     ]
 
 
-def lay_out(drafts: Sequence[Draft], offset: int, seed: int) -> tuple[list[bytes], list[int]]:
+def encode_records(
+    drafts: Sequence[RecordDraft], offset: int, seed: int
+) -> tuple[list[bytes], list[int]]:
     """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
     pieces: list[bytes] = []
     offsets: list[int] = []
@@ -253,7 +257,7 @@ def lay_out(drafts: Sequence[Draft], offset: int, seed: int) -> tuple[list[bytes
             crc32(payload, crc32(table)),
             kind,
             flags,
-            0 if left else END,
+            0 if left else COMMIT_END,
             rows,
             table_bytes,
             payload_bytes,

@@ -4,7 +4,7 @@ A sealed segment has its index in a file beside it, so that nobody reads the seg
 something in it. The file is a cache: if it is missing, torn or does not fit the segment, the index
 is made again from the segment's headers.
 
-The entries of a stream are one array of 64-bit numbers, ``WIDTH`` for each record. It is read as it
+The entries of a stream are one array of 64-bit numbers, ``ENTRY_WIDTH`` for each record. It is read as it
 stands, and a column is a slice of it; nothing is done for each record.
 """
 
@@ -21,13 +21,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from gapless.spool.format import LOST, RUN, State
+from gapless.spool.format import LOST, RUN, StateRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST, LAST, OFFSET, SIZE, ROWS, PAYLOAD, COLLECTED, KIND = range(8)
-WIDTH = 8
+ENTRY_WIDTH = 8
 """Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream in this segment up to
 and with this record, collected_ns, kind."""
 
@@ -41,7 +41,7 @@ class StreamIndex:
     __slots__ = (
         "_columns",
         "_data",
-        "_from",
+        "_source",
         "collected_ns",
         "first",
         "last",
@@ -53,12 +53,12 @@ class StreamIndex:
     def __init__(self) -> None:
         self._data = array("Q")
         self._columns: dict[int, array[int]] = {}
-        self._from: tuple[Path, int, int, Callable[[], StreamIndex]] | None = None
+        self._source: tuple[Path, int, int, Callable[[], StreamIndex]] | None = None
         self.first = self.last = self.rows = self.payload_bytes = self.records = (
             self.collected_ns
         ) = 0
 
-    def add(
+    def add_record(
         self,
         kind: int,
         first: int,
@@ -86,12 +86,12 @@ class StreamIndex:
         """Return one number of every record."""
         found = self._columns.get(which)
         if found is None:
-            if self._from is not None:
+            if self._source is not None:
                 self._load()
-            found = self._columns[which] = self._data[which::WIDTH]
+            found = self._columns[which] = self._data[which::ENTRY_WIDTH]
         return found
 
-    def find(self, seqno: int) -> int:
+    def find_record(self, seqno: int) -> int:
         """Return which record is the first that reaches ``seqno`` or beyond."""
         return bisect_left(self.column(LAST), seqno)
 
@@ -101,7 +101,7 @@ class StreamIndex:
             return self.rows
         if seqno < self.first:
             return 0
-        at = self.find(seqno)
+        at = self.find_record(seqno)
         rows = self.column(ROWS)
         before = rows[at - 1] if at else 0
         first, last, kind = (self.column(which)[at] for which in (FIRST, LAST, KIND))
@@ -115,7 +115,7 @@ class StreamIndex:
             return self.payload_bytes
         if seqno < self.first:
             return 0
-        at = self.find(seqno)
+        at = self.find_record(seqno)
         payload = self.column(PAYLOAD)
         before = payload[at - 1] if at else 0
         first, last, kind = (self.column(which)[at] for which in (FIRST, LAST, KIND))
@@ -125,7 +125,7 @@ class StreamIndex:
             return before
         return before + (payload[at] - before) * (seqno - first + 1) // (last - first + 1)
 
-    def seqno_of(self, row: int) -> int:
+    def seqno_at_row(self, row: int) -> int:
         """Return the seqno at which ``row`` messages of this segment have been read, counted from 1."""
         rows = self.column(ROWS)
         at = bisect_left(rows, row)
@@ -136,16 +136,16 @@ class StreamIndex:
             else self.column(LAST)[at]
         )
 
-    def release(self) -> None:
+    def unload(self) -> None:
         """Let go what can be read again from the file."""
-        if self._from is not None:
+        if self._source is not None:
             self._data, self._columns = array("Q"), {}
 
-    def data(self) -> bytes:
+    def packed_entries(self) -> bytes:
         """Return the entries as they stand in the file."""
-        if self._from is not None:
+        if self._source is not None:
             self._load()
-        return _little(self._data).tobytes()
+        return _little_endian(self._data).tobytes()
 
     def summary(self) -> list[int]:
         """Return what is known without the entries."""
@@ -159,12 +159,12 @@ class StreamIndex:
         ]
 
     @classmethod
-    def stored(
+    def lazy(
         cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]
     ) -> StreamIndex:
         """Return the index of a stream whose entries are read when needed, or made ``again`` if they are bad."""
         index = cls()
-        index._from = (path, at, crc, again)
+        index._source = (path, at, crc, again)
         (
             index.first,
             index.last,
@@ -176,38 +176,38 @@ class StreamIndex:
         return index
 
     def _load(self) -> None:
-        assert self._from is not None
+        assert self._source is not None
         if self._data:
             return
-        path, at, crc, again = self._from
+        path, at, crc, again = self._source
         try:
             with path.open("rb") as file:
-                data = os.pread(file.fileno(), self.records * WIDTH * 8, at)
+                data = os.pread(file.fileno(), self.records * ENTRY_WIDTH * 8, at)
         except OSError:
             data = b""
-        if crc32(data) != crc or len(data) != self.records * WIDTH * 8:
+        if crc32(data) != crc or len(data) != self.records * ENTRY_WIDTH * 8:
             self._data = again()._data
             return
         self._data.frombytes(data)
-        self._data = _little(self._data)
+        self._data = _little_endian(self._data)
 
 
-class BadIndex(ValueError):  # noqa: N818 - never seen outside: the index is made again
+class CorruptIndex(ValueError):  # noqa: N818 - never seen outside: the index is made again
     """The file of an index is not what was written."""
 
 
-def _little(data: array[int]) -> array[int]:
+def _little_endian(data: array[int]) -> array[int]:
     if sys.byteorder == "big":
         data = array("Q", data)
         data.byteswap()
     return data
 
 
-NEVER_CAME = "lost"
+HOLE_LOST = "lost"
 """Reason of a hole: it is recorded that these messages will never come; offsets step over them."""
-REPEATED = "repeated"
+HOLE_REPEATED = "repeated"
 """Reason of a hole: it is recorded that these messages are here already, from another life of their sink."""
-MISSING = "missing"
+HOLE_MISSING = "missing"
 """Reason of a hole: these messages were here; damage, until repair has recorded them as lost."""
 
 
@@ -220,7 +220,7 @@ class Hole(NamedTuple):
     stream: str
     first: int
     last: int
-    reason: str = NEVER_CAME
+    reason: str = HOLE_LOST
 
 
 class SegmentIndex:
@@ -233,11 +233,11 @@ class SegmentIndex:
         self.streams: dict[str, StreamIndex] = {}
         self.names: dict[str, str] = {}
         self.holes: list[Hole] = []
-        self.state: State | None = None
-        self.latest: State | None = None
+        self.first_state: StateRecord | None = None
+        self.latest_state: StateRecord | None = None
         self.blob: tuple[int, int] | None = None
 
-    def add(
+    def add_record(
         self,
         kind: int,
         key: str,
@@ -249,19 +249,19 @@ class SegmentIndex:
     ) -> None:
         """Take in the next record that holds messages, or tells of a loss."""
         if kind == LOST:
-            self.holes.append(Hole(key, first, last, NEVER_CAME if count else REPEATED))
+            self.holes.append(Hole(key, first, last, HOLE_LOST if count else HOLE_REPEATED))
         stream = self.streams.get(key)
         if stream is None:
             stream = self.streams[key] = StreamIndex()
         elif first > stream.last + 1:
-            self.holes.append(Hole(key, stream.last + 1, first - 1, MISSING))
-        stream.add(kind, first, last, count, payload_bytes, place)
+            self.holes.append(Hole(key, stream.last + 1, first - 1, HOLE_MISSING))
+        stream.add_record(kind, first, last, count, payload_bytes, place)
 
-    def add_state(self, state: State) -> None:
+    def add_state(self, state: StateRecord) -> None:
         """Take in a STATE record; the first one is where the segment starts from."""
-        if self.state is None:
-            self.state = state
-        self.latest = state
+        if self.first_state is None:
+            self.first_state = state
+        self.latest_state = state
 
     @property
     def collected_ns(self) -> int:
@@ -270,7 +270,9 @@ class SegmentIndex:
 
     def pack(self) -> bytes:
         """Return the file of this index."""
-        entries = [(key, stream.data(), stream.summary()) for key, stream in self.streams.items()]
+        entries = [
+            (key, stream.packed_entries(), stream.summary()) for key, stream in self.streams.items()
+        ]
         at = 0
         listed = []
         for key, data, summary in entries:
@@ -283,10 +285,10 @@ class SegmentIndex:
             "names": self.names,
             "holes": self.holes,
             "blob": self.blob,
-            "state": None if self.state is None else self.state._asdict(),
+            "state": None if self.first_state is None else self.first_state._asdict(),
             "latest": None
-            if self.latest is self.state or self.latest is None
-            else self.latest._asdict(),
+            if self.latest_state is self.first_state or self.latest_state is None
+            else self.latest_state._asdict(),
             "streams": listed,
         }
         head = json.dumps(told, separators=(",", ":")).encode()
@@ -296,7 +298,7 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
-        """Read the file of an index; :class:`BadIndex` if it is not what was written, OSError if it is not there.
+        """Read the file of an index; :class:`CorruptIndex` if it is not what was written, OSError if it is not there.
 
         The entries of streams are read when they are needed; ``again`` makes the index from the
         segment if they are bad.
@@ -304,19 +306,19 @@ class SegmentIndex:
         with path.open("rb") as file:
             start = file.read(64 * 1024)
             if len(start) < _HEAD.size:
-                raise BadIndex(f"{path}: torn")
+                raise CorruptIndex(f"{path}: torn")
             magic, crc, size = _HEAD.unpack_from(start)
             if magic != _MAGIC:
-                raise BadIndex(f"{path}: not an index of this version")
+                raise CorruptIndex(f"{path}: not an index of this version")
             head = start[_HEAD.size : _HEAD.size + size]
             if len(head) < size:
                 head += file.read(size - len(head))
         if len(head) != size or crc32(head) != crc:
-            raise BadIndex(f"{path}: torn")
-        return cls._made_of(json.loads(head), path, _HEAD.size + size, number, again)
+            raise CorruptIndex(f"{path}: torn")
+        return cls._from_json(json.loads(head), path, _HEAD.size + size, number, again)
 
     @classmethod
-    def _made_of(
+    def _from_json(
         cls,
         told: dict[str, Any],
         path: Path,
@@ -325,7 +327,7 @@ class SegmentIndex:
         again: Callable[[], SegmentIndex],
     ) -> SegmentIndex:
         if told["segment"] != number:
-            raise BadIndex(f"{path}: the index of segment {told['segment']}")
+            raise CorruptIndex(f"{path}: the index of segment {told['segment']}")
         index = cls(number, told["end"])
         index.created_ns = told["created_ns"]
         index.names = told["names"]
@@ -333,13 +335,13 @@ class SegmentIndex:
         index.blob = None if told["blob"] is None else (told["blob"][0], told["blob"][1])
         for state in (told["state"], told["latest"]):
             if state is not None:
-                index.add_state(State.unpack(json.dumps(state).encode()))
+                index.add_state(StateRecord.unpack(json.dumps(state).encode()))
         for key, at, crc, summary in told["streams"]:
-            index.streams[key] = StreamIndex.stored(
-                path, base + at, crc, summary, partial(_made_again, again, key)
+            index.streams[key] = StreamIndex.lazy(
+                path, base + at, crc, summary, partial(_rebuild_stream, again, key)
             )
         return index
 
 
-def _made_again(again: Callable[[], SegmentIndex], key: str) -> StreamIndex:
+def _rebuild_stream(again: Callable[[], SegmentIndex], key: str) -> StreamIndex:
     return again().streams[key]

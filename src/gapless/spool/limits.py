@@ -15,7 +15,7 @@ POLICIES = (WAIT, DROP_OLDEST)
 
 
 @dataclass(frozen=True)
-class Limits:
+class SpoolLimits:
     """The limits of a spool; 0 is no limit.
 
     ``max_bytes`` is what all segments together may take, ``max_age_ns`` how old the oldest message

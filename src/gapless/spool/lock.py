@@ -14,7 +14,7 @@ from pathlib import Path
 from gapless.spool.errors import SpoolLocked, from_os_error
 
 
-class Lock:
+class SpoolLock:
     """The writer's lock; it is held from construction until ``release``."""
 
     def __init__(self, root: Path) -> None:
@@ -40,7 +40,7 @@ class Lock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(told).encode() + b"\n", 0)
 
-    def still_held(self) -> Lock:
+    def ensure_held(self) -> SpoolLock:
         """Return this lock, or a new one if its file was deleted; SpoolLocked if another writer was quicker."""
         if self._descriptor < 0:
             return self
@@ -53,7 +53,7 @@ class Lock:
             found = None
         if found is not None and (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino):
             return self
-        lock = Lock(self.path.parent)
+        lock = SpoolLock(self.path.parent)
         self.release()
         return lock
 

@@ -11,13 +11,13 @@ from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.errors import ConfigError
 from gapless.group.join_options import read_config
-from gapless.spool.limits import Limits
+from gapless.spool.limits import SpoolLimits
 from gapless.units import NS_PER_S, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gapless.group.timeouts import Time
+    from gapless.group.timeouts import Duration
 
 DEFAULT_NAME = "collector"
 """The durable name of a collector that was given none, with a new spool."""
@@ -30,10 +30,10 @@ class CollectorOptions(TypedDict, total=False):
 
     name: str
     max_bytes: int | str
-    max_age: Time
+    max_age: Duration
     on_full: str
     segment_bytes: int | str
-    rotate: Time
+    rotate: Duration
     sync: bool | str
     line_bytes: int | str
     discover: Any
@@ -42,24 +42,24 @@ class CollectorOptions(TypedDict, total=False):
     ports: Any
     config: Any
     properties: str
-    join_timeout: Time
+    join_timeout: Duration
     trace: Any
     trace_mode: str
 
 
 @dataclass(frozen=True)
-class Choices:
+class ParsedCollectorOptions:
     """The options of a collector, read and checked."""
 
     name: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: SpoolLimits = field(default_factory=SpoolLimits)
     sync: bool = True
     line_bytes: int = 64 * 1024 * 1024
     join_timeout_s: float = JOIN_TIMEOUT_S
     join: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, group: str, options: Mapping[str, Any]) -> Choices:
+    def parse(cls, group: str, options: Mapping[str, Any]) -> ParsedCollectorOptions:
         """Return what the options say; ConfigError names the one that is unknown or impossible."""
         for key in options:
             if key not in CollectorOptions.__annotations__:
@@ -76,17 +76,17 @@ class Choices:
         if isinstance(join.get("discover"), str):
             Discovery.parse(join["discover"], group=group)  # what is wrong with it is told at once
         if options.get("ports") is not None:
-            join["ports"] = _value("ports", options["ports"], read_ports)
+            join["ports"] = _value("ports", options["ports"], parse_ports)
         if (config := _config(options)) is not None:
             join["config"] = config
         try:
-            made = Limits(**limits)
+            made = SpoolLimits(**limits)
         except ConfigError as error:
             raise ConfigError(str(error).replace("policy =", "on_full =")) from None
         return cls(limits=made, join=join, **told)
 
 
-def read_ports(text: Any) -> Any:
+def parse_ports(text: Any) -> Any:
     """Return the ports that a text such as 7800-7899 names."""
     if not isinstance(text, str):
         return text

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.spool import consumer_registry as registry
-from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, from_os_error, trimmed
-from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, header_at
+from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, from_os_error, segment_trimmed_error
+from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, parse_header
 from gapless.spool.index import (
     COLLECTED,
     FIRST,
+    HOLE_MISSING,
     KIND,
     LAST,
-    MISSING,
     OFFSET,
     PAYLOAD,
     SIZE,
@@ -30,22 +30,34 @@ from gapless.spool.index import (
     SegmentIndex,
     StreamIndex,
 )
-from gapless.spool.record_reader import Record, Slice, corrupt, lengths_of, read_records
-from gapless.spool.recovery import find_tail, index_of, load_index
-from gapless.spool.segment_file import Hint, SegmentFile, SpoolInfo, list_segments, segment_path
+from gapless.spool.record_reader import (
+    Record,
+    Slice,
+    corrupt_record_error,
+    decode_lengths,
+    read_records,
+)
+from gapless.spool.recovery import build_index_upto, find_tail, load_index
+from gapless.spool.segment_file import (
+    CommittedOffset,
+    SegmentFile,
+    SpoolInfo,
+    list_segments,
+    segment_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-MOST_LOOKS = 10
-KEPT_SEGMENTS = 8
+MAX_REFRESH_ATTEMPTS = 10
+CACHED_SEGMENTS = 8
 """Of how many segments the entries stay in memory from one refresh to the next."""
 
 Digest = dict[str, int]
 """A position: for each stream, by its key, the seqno up to which everything has been read."""
 
 
-class SpoolView:
+class SpoolReader:
     """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
 
     Readers read what the writer has said to be durable. ``is_behind`` says that there is more than
@@ -54,7 +66,7 @@ class SpoolView:
     writer is gone for good.
     """
 
-    def __init__(self, path: Path | str, *, whole: bool = False) -> None:
+    def __init__(self, path: Path | str, *, all_commits: bool = False) -> None:
         self.path = Path(path)
         try:
             self.info = SpoolInfo.read(self.path)
@@ -63,17 +75,17 @@ class SpoolView:
                 f"{self.path}: there is no spool here (no spool.json); give the folder of one",
                 self.path,
             ) from None
-        self._whole = whole
-        self._fresh = False
+        self._all_commits = all_commits
+        self._is_refreshed = False
         self.is_behind = False
         self._segments: dict[int, SegmentIndex] = {}
         self._sealed: set[int] = set()
-        self._parts: dict[str, list[tuple[int, StreamIndex]]] = {}
+        self._stream_indexes: dict[str, list[tuple[int, StreamIndex]]] = {}
         self._low: Digest = {}
         self._high: Digest = {}
         self._names: dict[str, str] = {}
         self._missing: dict[int, list[Hole]] = {}
-        self._used: set[int] = set()
+        self._loaded: set[int] = set()
 
     @property
     def group(self) -> str:
@@ -89,14 +101,14 @@ class SpoolView:
 
     def refresh(self) -> None:
         """Look for what has been committed, sealed and trimmed since the last time."""
-        for _ in range(MOST_LOOKS):
-            if self._look_around():
+        for _ in range(MAX_REFRESH_ATTEMPTS):
+            if self._scan_segments():
                 break
-        self._fresh = True
+        self._is_refreshed = True
 
-    def _look_around(self) -> bool:
+    def _scan_segments(self) -> bool:
         """Look once; False if a segment was trimmed while this looked, for then another look tells more."""
-        hint = None if self._whole else Hint.read(self.path)
+        hint = None if self._all_commits else CommittedOffset.read(self.path)
         numbers = list_segments(self.path)
         final = numbers[-1] if numbers else 0
         if hint is not None:
@@ -113,15 +125,15 @@ class SpoolView:
         for number in numbers:
             if number not in self._sealed:
                 upto = hint.offset if hint and number == final else None
-                steady = self._look(number, active=number == final, upto=upto) and steady
-        self.is_behind = hint is not None and self._has_more(hint)
+                steady = self._scan_segment(number, active=number == final, upto=upto) and steady
+        self.is_behind = hint is not None and self._has_uncommitted_tail(hint)
         if gone:
-            self._drop_parts(gone)
+            self._remove_segments(gone)
         if gone or next(reversed(self._segments), 0) != before:
-            self._prune()
+            self._evict()
         return steady
 
-    def _has_more(self, hint: Hint) -> bool:
+    def _has_uncommitted_tail(self, hint: CommittedOffset) -> bool:
         """Whether there is more than the ``committed`` file tells, which may be old after a power failure."""
         try:
             size_bytes = segment_path(self.path, hint.segment).stat().st_size
@@ -129,26 +141,28 @@ class SpoolView:
             size_bytes = 0
         return size_bytes > hint.offset or list_segments(self.path)[-1:] > [hint.segment]
 
-    def _prune(self) -> None:
+    def _evict(self) -> None:
         """Let go of streams that the writer has forgotten, and of entries that can be read again."""
         newest = next(reversed(self._segments.values()), None)
-        state = None if newest is None else newest.latest
+        state = None if newest is None else newest.latest_state
         if state is not None:
             listed = {each.key for each in state.streams}
-            for key in [key for key in self._high if key not in listed and key not in self._parts]:
+            for key in [
+                key for key in self._high if key not in listed and key not in self._stream_indexes
+            ]:
                 del self._low[key], self._high[key]
                 self._names.pop(key, None)
-        for number in self._used - set(list(self._segments)[-KEPT_SEGMENTS:]):
+        for number in self._loaded - set(list(self._segments)[-CACHED_SEGMENTS:]):
             index = self._segments.get(number)
             for stream in () if index is None else index.streams.values():
-                stream.release()
-            self._used.discard(number)
+                stream.unload()
+            self._loaded.discard(number)
 
-    def _look(self, number: int, *, active: bool, upto: int | None) -> bool:
+    def _scan_segment(self, number: int, *, active: bool, upto: int | None) -> bool:
         known = self._segments.get(number)
         try:
             index = (
-                self._active(number, known, upto)
+                self._index_active(number, known, upto)
                 if active
                 else load_index(self.path, self.info, number)
             )
@@ -159,73 +173,75 @@ class SpoolView:
         if not active:
             self._sealed.add(number)
         self._segments[number] = index
-        self._sum_up(number, index)
+        self._add_segment(number, index)
         return True
 
-    def _active(self, number: int, known: SegmentIndex | None, upto: int | None) -> SegmentIndex:
+    def _index_active(
+        self, number: int, known: SegmentIndex | None, upto: int | None
+    ) -> SegmentIndex:
         with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
             size_bytes = file.size_bytes
             if upto is None:
                 upto = find_tail(file).end
             if known is None:
-                return index_of(file, min(upto, size_bytes))
+                return build_index_upto(file, min(upto, size_bytes))
             while known.end < min(upto, size_bytes):
                 before = known.end
-                file.index_into(known, min(upto, size_bytes))
+                file.extend_index(known, min(upto, size_bytes))
                 if known.end == before:
-                    return index_of(file, min(upto, size_bytes))
+                    return build_index_upto(file, min(upto, size_bytes))
             return known
 
-    def _sum_up(self, number: int, index: SegmentIndex) -> None:
+    def _add_segment(self, number: int, index: SegmentIndex) -> None:
         """Take in a segment that is new, has grown, or has been sealed; segments come in order."""
         low, high, names = self._low, self._high, self._names
         fresh = number not in self._missing
         missing = self._missing.setdefault(number, [])
-        if fresh and index.state is not None:
-            for each in index.state.streams:
+        if fresh and index.first_state is not None:
+            for each in index.first_state.streams:
                 held = index.streams.get(each.key)
                 begin = each.high if held is None else min(each.high, held.first - 1)
                 low.setdefault(each.key, begin)
                 before = high.setdefault(each.key, begin)
                 if each.high > before and (held is None or held.first > before + 1):
-                    missing.append(Hole(each.key, before + 1, each.high, MISSING))
+                    missing.append(Hole(each.key, before + 1, each.high, HOLE_MISSING))
                     high[each.key] = each.high
                 if each.name:
                     names[each.key] = each.name
         for key, stream in index.streams.items():
             before = high.get(key, stream.first - 1)
             low.setdefault(key, stream.first - 1)
-            parts = self._parts.setdefault(key, [])
+            parts = self._stream_indexes.setdefault(key, [])
             if parts and parts[-1][0] == number:
                 parts[-1] = (number, stream)
             else:
                 parts.append((number, stream))
                 if stream.first > before + 1:
-                    missing.append(Hole(key, before + 1, stream.first - 1, MISSING))
+                    missing.append(Hole(key, before + 1, stream.first - 1, HOLE_MISSING))
             high[key] = max(before, stream.last)
         names.update(index.names)
 
-    def _drop_parts(self, gone: set[int]) -> None:
+    def _remove_segments(self, gone: set[int]) -> None:
         """Let go of what has been trimmed: ``low`` goes up to what the first segment starts from."""
-        self._parts = {
+        self._stream_indexes = {
             key: kept
-            for key, parts in self._parts.items()
+            for key, parts in self._stream_indexes.items()
             if (kept := [part for part in parts if part[0] not in gone])
         }
         first = next(iter(self._segments.values()), None)
         started = (
             {}
-            if first is None or first.state is None
-            else {each.key: each.high for each in first.state.streams}
+            if first is None or first.first_state is None
+            else {each.key: each.high for each in first.first_state.streams}
         )
         for key in self._high:
-            parts = self._parts.get(key)
+            parts = self._stream_indexes.get(key)
             begin = parts[0][1].first - 1 if parts else self._high[key]
             begin = min(begin, started.get(key, begin))
             self._low[key] = max(self._low[key], begin)
 
-    def _looked(self) -> SpoolView:
-        if not self._fresh:
+    def _refreshed(self) -> SpoolReader:
+        if not self._is_refreshed:
             self.refresh()
         return self
 
@@ -233,41 +249,43 @@ class SpoolView:
 
     def low(self) -> Digest:
         """For each stream the seqno before the first that can be read."""
-        return dict(sorted(self._looked()._low.items()))
+        return dict(sorted(self._refreshed()._low.items()))
 
     def high(self) -> Digest:
         """For each stream the last seqno that can be read."""
-        return dict(sorted(self._looked()._high.items()))
+        return dict(sorted(self._refreshed()._high.items()))
 
     def names(self) -> dict[str, str]:
         """For each stream the durable name of its origin, if it has one."""
-        return dict(self._looked()._names)
+        return dict(self._refreshed()._names)
 
     def lost(self) -> list[Hole]:
         """The seqnos that cannot be read though they lie between low and high: recorded as lost, or missing."""
-        self._looked()
+        self._refreshed()
         found = [hole for index in self._segments.values() for hole in index.holes]
         found += [hole for holes in self._missing.values() for hole in holes]
         return sorted(hole for hole in found if hole.last > self._low.get(hole.stream, 0))
 
     def dropped(self) -> dict[str, int]:
         """For each stream how many messages a limit has deleted before every reader had them."""
-        for index in reversed(self._looked()._segments.values()):
-            if index.latest is not None:
-                return {each.key: each.dropped for each in index.latest.streams if each.dropped}
+        for index in reversed(self._refreshed()._segments.values()):
+            if index.latest_state is not None:
+                return {
+                    each.key: each.dropped for each in index.latest_state.streams if each.dropped
+                }
         return {}
 
     def segments(self) -> list[SegmentIndex]:
         """The segments that can be read, oldest first."""
-        return list(self._looked()._segments.values())
+        return list(self._refreshed()._segments.values())
 
     def at_time(self, when_ns: int) -> Digest:
         """The digest before the first record that was collected at or after a time."""
-        self._looked()
+        self._refreshed()
         found: Digest = {}
         for key, high in self._high.items():
             found[key] = high
-            for _, stream in self._parts.get(key, ()):
+            for _, stream in self._stream_indexes.get(key, ()):
                 if stream.collected_ns >= when_ns:
                     at = bisect_left(stream.column(COLLECTED), when_ns)
                     found[key] = max(stream.column(FIRST)[at] - 1, self._low[key])
@@ -276,13 +294,13 @@ class SpoolView:
 
     def rows(self, start: Mapping[str, int], end: Mapping[str, int]) -> Digest:
         """How many messages of each stream are after ``start``, up to and with ``end``."""
-        self._looked()
+        self._refreshed()
         found = {}
         for key in end:
             lo, hi = self._bounds(key, start, end)
             found[key] = sum(
                 stream.rows_upto(hi) - stream.rows_upto(lo)
-                for _, stream in self._between(key, lo, hi)
+                for _, stream in self._indexes_between(key, lo, hi)
             )
         return found
 
@@ -293,15 +311,15 @@ class SpoolView:
         lo = max(start.get(key, 0), self._low.get(key, 0))
         return lo, max(lo, min(end.get(key, high), high))
 
-    def _between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
+    def _indexes_between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
         """Return the parts of a stream that hold something of ``lo + 1 .. hi``."""
-        parts = self._parts.get(key, [])
+        parts = self._stream_indexes.get(key, [])
         if lo >= hi:
             return []
         at = bisect_right(parts, lo, key=lambda part: part[1].last)
         until = bisect_right(parts, hi, key=lambda part: part[1].first)
         found = parts[at:until]
-        self._used.update(number for number, _ in found)
+        self._loaded.update(number for number, _ in found)
         return found
 
     # Going on
@@ -319,18 +337,22 @@ class SpoolView:
         Fair between streams and to the message. Every stream that has something gets at least one
         message, if need be beyond the limit. ``max_bytes`` counts payload.
         """
-        self._looked()
+        self._refreshed()
         reach = {key: self._bounds(key, start, end) for key in end}
         if max_rows is not None:
             wants = self.rows(start, end)
-            granted = share({key: want for key, want in wants.items() if want}, max_rows)
+            granted = fair_share({key: want for key, want in wants.items() if want}, max_rows)
             for key, rows in granted.items():
                 if rows < wants[key]:
                     lo, hi = reach[key]
                     reach[key] = (lo, self._after_rows(key, lo, hi, rows))
         if max_bytes is not None:
-            wants = {key: self._payload(key, lo, hi) for key, (lo, hi) in reach.items() if hi > lo}
-            granted = share(wants, max_bytes)
+            wants = {
+                key: self._payload_between(key, lo, hi)
+                for key, (lo, hi) in reach.items()
+                if hi > lo
+            }
+            granted = fair_share(wants, max_bytes)
             for key, size_bytes in granted.items():
                 if size_bytes < wants[key]:
                     lo, hi = reach[key]
@@ -339,29 +361,29 @@ class SpoolView:
         return dict(sorted({**start, **found}.items()))
 
     def _after_rows(self, key: str, lo: int, hi: int, rows: int) -> int:
-        for _, stream in self._between(key, lo, hi):
+        for _, stream in self._indexes_between(key, lo, hi):
             before = stream.rows_upto(lo)
             here = stream.rows_upto(hi) - before
             if rows <= here:
-                return stream.seqno_of(before + rows)
+                return stream.seqno_at_row(before + rows)
             rows -= here
         return hi
 
-    def _payload(self, key: str, lo: int, hi: int) -> int:
+    def _payload_between(self, key: str, lo: int, hi: int) -> int:
         """Return the payload of ``lo + 1 .. hi``; of runs that are cut, in proportion."""
         return sum(
             stream.payload_upto(hi) - stream.payload_upto(lo)
-            for _, stream in self._between(key, lo, hi)
+            for _, stream in self._indexes_between(key, lo, hi)
         )
 
     def _after_bytes(self, key: str, lo: int, hi: int, budget_bytes: int) -> int:
         """Return the last seqno up to which the payload fits the budget; the first message always does."""
         reached, taken = lo, False
-        for number, stream in self._between(key, lo, hi):
+        for number, stream in self._indexes_between(key, lo, hi):
             first, last, kind, payload = (
                 stream.column(which) for which in (FIRST, LAST, KIND, PAYLOAD)
             )
-            at, final = stream.find(lo + 1), len(last) - 1
+            at, final = stream.find_record(lo + 1), len(last) - 1
             while at <= final and first[at] <= hi:
                 goal = (payload[at - 1] if at else 0) + budget_bytes
                 stop = bisect_right(payload, goal, at)
@@ -380,7 +402,7 @@ class SpoolView:
                         return reached
                     reached, taken, budget_bytes = last[at], True, budget_bytes - amount
                 else:
-                    fits, size_bytes = self._fitting(
+                    fits, size_bytes = self._fit_run(
                         number, stream, at, (reached, hi, budget_bytes), must=not taken
                     )
                     if reached + fits < min(last[at], hi):
@@ -389,7 +411,7 @@ class SpoolView:
                 at += 1
         return reached
 
-    def _fitting(
+    def _fit_run(
         self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int], *, must: bool
     ) -> tuple[int, int]:
         """Return how many of the next messages of a run fit, and their size; with ``must`` at least one."""
@@ -403,10 +425,10 @@ class SpoolView:
     def _lengths(self, number: int, offset: int) -> Sequence[int]:
         with self._open(number) as file:
             data = file.read(offset, HEADER_BYTES)
-            header = header_at(data, 0, offset, file.seed)
+            header = parse_header(data, 0, offset, file.seed)
             if header is None:
-                raise corrupt(file, offset)
-            return lengths_of(file.read(offset + HEADER_BYTES, header.table_bytes))
+                raise corrupt_record_error(file, offset)
+            return decode_lengths(file.read(offset + HEADER_BYTES, header.table_bytes))
 
     # Reading
 
@@ -424,30 +446,32 @@ class SpoolView:
         large. If damage has taken some of the messages, :class:`SpoolCorrupt` says so; with
         ``skip_missing`` they are stepped over.
         """
-        self._looked()
+        self._refreshed()
         found: list[Slice] = []
-        damage = self._damage()
+        damage = self._missing_by_stream()
         for key in sorted(end):
             lo, hi = self._bounds(key, start, end)
             holes = [hole for hole in damage.get(key, ()) if hole.last > lo and hole.first <= hi]
             if holes and not skip_missing:
-                raise self._refusal(holes[0])
-            for number, stream in self._between(key, lo, hi):
-                for part in _around(holes, max(lo, stream.first - 1), min(hi, stream.last)):
-                    found += self._cut(number, key, stream, *part, target_bytes)
+                raise self._missing_error(holes[0])
+            for number, stream in self._indexes_between(key, lo, hi):
+                for part in _ranges_between_holes(
+                    holes, max(lo, stream.first - 1), min(hi, stream.last)
+                ):
+                    found += self._cut_slices(number, key, stream, *part, target_bytes)
                 lo = max(lo, min(stream.last, hi))
         return found
 
-    def _damage(self) -> dict[str, list[Hole]]:
+    def _missing_by_stream(self) -> dict[str, list[Hole]]:
         """Return what is missing of each stream, in order."""
         found: dict[str, list[Hole]] = {}
         for number, index in self._segments.items():
             for hole in (*self._missing.get(number, ()), *index.holes):
-                if hole.reason == MISSING:
+                if hole.reason == HOLE_MISSING:
                     found.setdefault(hole.stream, []).append(hole)
         return found
 
-    def _refusal(self, hole: Hole) -> SpoolCorrupt:
+    def _missing_error(self, hole: Hole) -> SpoolCorrupt:
         return SpoolCorrupt(
             f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see `gapless spool check "
             f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair {self.path}`, or "
@@ -455,13 +479,13 @@ class SpoolView:
             self.path,
         )
 
-    def _cut(
+    def _cut_slices(
         self, number: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
     ) -> Iterator[Slice]:
         last, offset, size, payload = (
             stream.column(which) for which in (LAST, OFFSET, SIZE, PAYLOAD)
         )
-        at, final = stream.find(lo + 1), min(stream.find(hi), len(last) - 1)
+        at, final = stream.find_record(lo + 1), min(stream.find_record(hi), len(last) - 1)
         name = self._names.get(key, "")
         while at <= final:
             stop = final
@@ -495,25 +519,25 @@ class SpoolView:
             return SegmentFile(path, number, self.info.spool_id)
         except OSError as error:
             if error.errno == errno.ENOENT and self.path.is_dir():
-                raise trimmed(path) from error
+                raise segment_trimmed_error(path) from error
             raise from_os_error(error, path, "reading it") from error
 
     # Readers
 
-    def register(self, name: str, digest: Mapping[str, int]) -> registry.Reader:
+    def register(self, name: str, digest: Mapping[str, int]) -> registry.Consumer:
         """Say that the reader ``name`` will never again ask for what is at or below the digest."""
         return registry.register(self.path, name, digest)
 
-    def readers(self) -> list[registry.Reader]:
+    def consumers(self) -> list[registry.Consumer]:
         """The registered readers."""
-        return registry.read_readers(self.path)
+        return registry.read_consumers(self.path)
 
-    def forget(self, name: str) -> bool:
+    def unregister(self, name: str) -> bool:
         """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
-        return registry.forget(self.path, name)
+        return registry.unregister(self.path, name)
 
 
-def _around(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+def _ranges_between_holes(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
     """Return the parts of ``lo + 1 .. hi`` between what is missing."""
     for hole in holes:
         if lo < hole.last and hole.first <= hi:
@@ -524,7 +548,7 @@ def _around(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
         yield lo, hi
 
 
-def share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
+def fair_share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
     """Share ``limit`` so that nobody gets more than it wants and who gets less than it wants gets no less than others.
 
     Whoever wants something gets at least 1, if need be beyond the limit, so that every stream makes

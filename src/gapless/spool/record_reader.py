@@ -17,9 +17,9 @@ from gapless.spool.format import (
     MAGIC,
     MESSAGE,
     RUN,
-    Header,
-    header_at,
-    parse_key,
+    RecordHeader,
+    parse_header,
+    parse_stream_key,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Record(NamedTuple):
         if self.kind == MESSAGE:
             return [bytes(self.payload)]
         payload = bytes(self.payload)
-        ends = list(accumulate(lengths_of(self.lengths)))
+        ends = list(accumulate(decode_lengths(self.lengths)))
         return [payload[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def seqnos(self) -> range:
@@ -88,7 +88,7 @@ class Record(NamedTuple):
         )
 
 
-def lengths_of(table: memoryview | bytes) -> array[int]:
+def decode_lengths(table: memoryview | bytes) -> array[int]:
     """Return the lengths of a run's messages as numbers."""
     lengths = array("H")
     lengths.frombytes(table)
@@ -97,32 +97,32 @@ def lengths_of(table: memoryview | bytes) -> array[int]:
     return lengths
 
 
-class _Wanted:
+class _SliceCursor:
     """One slice while it is read: ``after`` is the seqno up to which the stream has been seen."""
 
-    __slots__ = ("after", "origin", "slice")
+    __slots__ = ("origin", "read_upto", "slice")
 
     def __init__(self, wanted: Slice) -> None:
-        self.origin = parse_key(wanted.stream)
+        self.origin = parse_stream_key(wanted.stream)
         self.slice = wanted
-        self.after = wanted.lo
+        self.read_upto = wanted.lo
 
 
 def read_records(file: SegmentFile, slices: Sequence[Slice]) -> Iterator[Record]:
     """Read slices of one segment in one go; the records of each stream come in order, streams as they were written."""
-    wanted: dict[tuple[int, int], list[_Wanted]] = {}
+    wanted: dict[tuple[int, int], list[_SliceCursor]] = {}
     for each in sorted(slices, key=lambda one: one.lo):
-        part = _Wanted(each)
+        part = _SliceCursor(each)
         wanted.setdefault(part.origin, []).append(part)
-    for start, end in _regions(slices):
-        yield from _walk(file, start, end, wanted)
+    for start, end in _byte_ranges(slices):
+        yield from _scan_records(file, start, end, wanted)
     for parts in wanted.values():
         for part in parts:
-            if part.after < part.slice.hi:
-                raise _missing(file, part.slice, part.after + 1, part.slice.hi)
+            if part.read_upto < part.slice.hi:
+                raise _missing_error(file, part.slice, part.read_upto + 1, part.slice.hi)
 
 
-def _regions(slices: Sequence[Slice]) -> list[tuple[int, int]]:
+def _byte_ranges(slices: Sequence[Slice]) -> list[tuple[int, int]]:
     """Return the stretches of the file that the slices span, without overlap."""
     found: list[tuple[int, int]] = []
     for start, end in sorted((each.offset, each.offset + each.size_bytes) for each in slices):
@@ -133,8 +133,8 @@ def _regions(slices: Sequence[Slice]) -> list[tuple[int, int]]:
     return found
 
 
-def _walk(
-    file: SegmentFile, start: int, end: int, wanted: dict[tuple[int, int], list[_Wanted]]
+def _scan_records(
+    file: SegmentFile, start: int, end: int, wanted: dict[tuple[int, int], list[_SliceCursor]]
 ) -> Iterator[Record]:
     at, base, limit, window = start, start, start, memoryview(b"")
     unpack, seed, make = HEADER.unpack_from, file.seed, Record._make
@@ -142,7 +142,7 @@ def _walk(
         here = at - base
         fields = unpack(window, here) if limit - at >= HEADER_BYTES else None
         if fields is None or at + HEADER_BYTES + fields[7] + fields[8] > limit:
-            header, window = _load(file, at, end)
+            header, window = _load_window(file, at, end)
             base, here, limit = at, 0, at + len(window)
             if header is None:
                 # Whose record this was, the seqnos of the next ones tell.
@@ -165,54 +165,56 @@ def _walk(
             if (
                 kind != LOST
                 and len(parts) == 1
-                and first == part.after + 1
+                and first == part.read_upto + 1
                 and last <= part.slice.hi
             ):
                 # The usual case: the next record, as a whole.
                 if crc32(body) != fields[2]:
-                    raise corrupt(file, at)
-                part.after = last
+                    raise corrupt_record_error(file, at)
+                part.read_upto = last
                 told, cut = (fields[6], fields[4], fields[15], fields[16], fields[17]), fields[7]
                 who = (kind, part.slice.stream, part.origin, part.slice.name, first, last)
                 yield make((*who, *told, body[:cut], body[cut:]))
             else:
-                yield from _matches(file, Header._make(fields), body, parts)
+                yield from _records_in_slices(file, RecordHeader._make(fields), body, parts)
         at += size_bytes
 
 
-def _load(file: SegmentFile, at: int, end: int) -> tuple[Header | None, memoryview]:
+def _load_window(file: SegmentFile, at: int, end: int) -> tuple[RecordHeader | None, memoryview]:
     """Read on from a record, as a whole and with what follows it; None if no whole record stands there."""
     window = memoryview(file.read(at, min(READ_BYTES, end - at)))
-    header = header_at(window, 0, at, file.seed)
+    header = parse_header(window, 0, at, file.seed)
     if header is not None and len(window) < header.size_bytes <= end - at:
         window = memoryview(file.read(at, header.size_bytes))
     return (None if header is None or header.size_bytes > len(window) else header), window
 
 
-def _matches(
-    file: SegmentFile, header: Header, body: memoryview, parts: list[_Wanted]
+def _records_in_slices(
+    file: SegmentFile, header: RecordHeader, body: memoryview, parts: list[_SliceCursor]
 ) -> Iterator[Record]:
     checked = False
     for part in parts:
-        after, hi = part.after, part.slice.hi
+        after, hi = part.read_upto, part.slice.hi
         if header.last <= after or header.first > hi:
             continue
         if header.first > after + 1:
-            raise _missing(file, part.slice, after + 1, header.first - 1)
+            raise _missing_error(file, part.slice, after + 1, header.first - 1)
         if not checked and crc32(body) != header.body_crc:
-            raise corrupt(file, header.offset)
+            raise corrupt_record_error(file, header.offset)
         checked = True
-        part.after = min(header.last, hi)
+        part.read_upto = min(header.last, hi)
         if header.kind == RUN or (header.kind == MESSAGE and header.last <= hi):
-            yield _record(header, body, part.slice, after, part.after)
+            yield _cut_record(header, body, part.slice, after, part.read_upto)
 
 
-def _record(header: Header, body: memoryview, wanted: Slice, after: int, upto: int) -> Record:
+def _cut_record(
+    header: RecordHeader, body: memoryview, wanted: Slice, after: int, upto: int
+) -> Record:
     lengths, payload = body[: header.table_bytes], body[header.table_bytes :]
     first, last, rows = header.first, header.last, header.rows
     if header.kind == RUN and (first <= after or last > upto):
         head, tail = max(after + 1 - first, 0), upto - first + 1
-        ends = list(accumulate(lengths_of(lengths), initial=0))
+        ends = list(accumulate(decode_lengths(lengths), initial=0))
         payload = payload[ends[head] : ends[tail]]
         lengths = lengths[head * LENGTH_BYTES : tail * LENGTH_BYTES]
         first, last, rows = first + head, first + tail - 1, tail - head
@@ -231,7 +233,7 @@ def _record(header: Header, body: memoryview, wanted: Slice, after: int, upto: i
     )
 
 
-def corrupt(file: SegmentFile, offset: int) -> SpoolCorrupt:
+def corrupt_record_error(file: SegmentFile, offset: int) -> SpoolCorrupt:
     """Return the error for a record that is not what was written."""
     root = file.path.parent.parent
     return SpoolCorrupt(
@@ -242,7 +244,7 @@ def corrupt(file: SegmentFile, offset: int) -> SpoolCorrupt:
     )
 
 
-def _missing(file: SegmentFile, wanted: Slice, first: int, last: int) -> SpoolCorrupt:
+def _missing_error(file: SegmentFile, wanted: Slice, first: int, last: int) -> SpoolCorrupt:
     root = file.path.parent.parent
     return SpoolCorrupt(
         f"{file.path}: messages {first}..{last} of {wanted.stream} are not where they should be; see `gapless spool "

@@ -10,51 +10,51 @@ from gapless.spool.index import COLLECTED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gapless.spool.consumer_registry import Reader
+    from gapless.spool.consumer_registry import Consumer
     from gapless.spool.index import SegmentIndex, StreamIndex
 
 
-class Need(NamedTuple):
+class ConsumerPositions(NamedTuple):
     """What readers still need; without a reader everything is kept."""
 
-    readers: tuple[Reader, ...]
+    consumers: tuple[Consumer, ...]
 
-    def passed(self, key: str) -> int:
+    def min_position(self, key: str) -> int:
         """Return up to where every reader has passed a stream; 0 if one has said nothing of it."""
-        return min((reader.digest.get(key, 0) for reader in self.readers), default=0)
+        return min((reader.digest.get(key, 0) for reader in self.consumers), default=0)
 
-    def has_passed(self, index: SegmentIndex) -> bool:
+    def is_consumed(self, index: SegmentIndex) -> bool:
         """Whether no reader needs anything of the segment."""
-        return bool(self.readers) and all(
-            stream.last <= self.passed(key) for key, stream in index.streams.items()
+        return bool(self.consumers) and all(
+            stream.last <= self.min_position(key) for key, stream in index.streams.items()
         )
 
-    def first_needed_ns(self, index: SegmentIndex) -> int:
+    def oldest_unread_ns(self, index: SegmentIndex) -> int:
         """Return when the oldest record of a segment that a reader needs was collected; 0 if none is needed."""
         found_ns = []
         for key, stream in index.streams.items():
-            passed = self.passed(key)
+            passed = self.min_position(key)
             if stream.last > passed:
-                found_ns.append(stream.column(COLLECTED)[stream.find(passed + 1)])
-                stream.release()
+                found_ns.append(stream.column(COLLECTED)[stream.find_record(passed + 1)])
+                stream.unload()
         return min(found_ns, default=0)
 
 
-def need_of(readers: Iterable[Reader]) -> Need:
+def consumer_positions(readers: Iterable[Consumer]) -> ConsumerPositions:
     """Return what these readers need."""
-    return Need(tuple(readers))
+    return ConsumerPositions(tuple(readers))
 
 
-def unread_rows(reader: Reader, indexes: Sequence[SegmentIndex]) -> int:
+def unread_rows(reader: Consumer, indexes: Sequence[SegmentIndex]) -> int:
     """Return how many messages a reader has not passed."""
     return sum(
-        rows_above(stream, reader.digest.get(key, 0))
+        rows_after(stream, reader.digest.get(key, 0))
         for index in indexes
         for key, stream in index.streams.items()
     )
 
 
-def rows_above(stream: StreamIndex, seqno: int) -> int:
+def rows_after(stream: StreamIndex, seqno: int) -> int:
     """Return how many messages of a stream in a segment are above ``seqno``; its entries are not held after that.
 
     If somebody has deleted the segment, that is none.
@@ -64,10 +64,10 @@ def rows_above(stream: StreamIndex, seqno: int) -> int:
     except SpoolTrimmed:
         return 0
     finally:
-        stream.release()
+        stream.unload()
 
 
-class Trimmed(NamedTuple):
+class TrimResult(NamedTuple):
     """What trimming has deleted; ``dropped`` are messages that a reader still needed."""
 
     segments: int = 0
@@ -75,7 +75,7 @@ class Trimmed(NamedTuple):
     dropped: int = 0
 
 
-class Usage(NamedTuple):
+class SpoolUsage(NamedTuple):
     """What a spool holds now.
 
     ``room_bytes`` is None without a limit; ``limited`` is the limit that keeps commits waiting

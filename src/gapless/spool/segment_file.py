@@ -22,24 +22,24 @@ from gapless.spool.format import (
     LOST,
     MAGIC,
     NAME,
-    OPTIONAL,
+    OPTIONAL_KIND,
     PREAMBLE_BYTES,
     STATE,
-    Header,
-    State,
-    header_at,
-    read_preamble,
-    seed_of,
+    RecordHeader,
+    StateRecord,
+    checksum_seed,
+    parse_header,
+    parse_preamble,
 )
 from gapless.spool.index import SegmentIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEGMENT = re.compile(r"(\d{20})\.run")
-_HINT = Struct("<8sQQI")
-_HINT_MAGIC = b"\xf1GLCMT\x01\n"
-SMALL_BYTES = 8 * 1024
+SEGMENT_NAME = re.compile(r"(\d{20})\.run")
+_COMMITTED = Struct("<8sQQI")
+_COMMITTED_MAGIC = b"\xf1GLCMT\x01\n"
+SMALL_RECORD_BYTES = 8 * 1024
 WINDOW_BYTES = 256 * 1024
 SEARCH_BYTES = 1024 * 1024
 
@@ -59,13 +59,13 @@ def list_segments(root: Path) -> list[int]:
     try:
         with os.scandir(root / "segments") as entries:
             return sorted(
-                int(match[1]) for entry in entries if (match := SEGMENT.fullmatch(entry.name))
+                int(match[1]) for entry in entries if (match := SEGMENT_NAME.fullmatch(entry.name))
             )
     except OSError as error:
         raise from_os_error(error, root / "segments", "listing the segments") from error
 
 
-def sync_folder(path: Path) -> None:
+def fsync_directory(path: Path) -> None:
     """Make the names of a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -88,7 +88,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
         temporary.unlink(missing_ok=True)
         raise
     if sync:
-        sync_folder(path.parent)
+        fsync_directory(path.parent)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class SpoolInfo:
             ) from error
 
 
-class Hint(NamedTuple):
+class CommittedOffset(NamedTuple):
     """How far readers may read: up to ``offset`` of segment ``segment``."""
 
     segment: int
@@ -154,11 +154,15 @@ class Hint(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the file."""
-        body = _HINT_MAGIC + self.segment.to_bytes(8, "little") + self.offset.to_bytes(8, "little")
-        return _HINT.pack(_HINT_MAGIC, self.segment, self.offset, crc32(body))
+        body = (
+            _COMMITTED_MAGIC
+            + self.segment.to_bytes(8, "little")
+            + self.offset.to_bytes(8, "little")
+        )
+        return _COMMITTED.pack(_COMMITTED_MAGIC, self.segment, self.offset, crc32(body))
 
     @classmethod
-    def read(cls, root: Path) -> Hint | None:
+    def read(cls, root: Path) -> CommittedOffset | None:
         """Read the file; None if it is missing or torn."""
         try:
             data = (root / "committed").read_bytes()
@@ -166,10 +170,10 @@ class Hint(NamedTuple):
             return None
         except OSError as error:
             raise from_os_error(error, root / "committed", "reading it") from error
-        if len(data) != _HINT.size:
+        if len(data) != _COMMITTED.size:
             return None
-        magic, segment, offset, crc = _HINT.unpack(data)
-        if magic != _HINT_MAGIC or crc != crc32(data[: _HINT.size - 4]):
+        magic, segment, offset, crc = _COMMITTED.unpack(data)
+        if magic != _COMMITTED_MAGIC or crc != crc32(data[: _COMMITTED.size - 4]):
             return None
         return cls(segment, offset)
 
@@ -185,7 +189,7 @@ class SegmentFile:
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.seed = seed_of(self.spool_id, self.number)
+        self.seed = checksum_seed(self.spool_id, self.number)
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -212,11 +216,11 @@ class SegmentFile:
             raise from_os_error(error, self.path, f"reading at {offset}") from error
         return data
 
-    def headers(self, start: int, end: int) -> Iterator[Header]:
+    def headers(self, start: int, end: int) -> Iterator[RecordHeader]:
         """Walk from header to header; the walk ends at ``end``, or where no whole record stands."""
-        return map(Header._make, self._fields(start, end))
+        return map(RecordHeader._make, self._header_fields(start, end))
 
-    def _fields(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
+    def _header_fields(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
         """Walk like ``headers``; plain tuples, for that is half the time with small records."""
         at, base, window, limit = start, start, memoryview(b""), start
         unpack, seed = HEADER.unpack_from, self.seed
@@ -238,7 +242,7 @@ class SegmentFile:
             ):
                 return
             yield fields
-            span_bytes = WINDOW_BYTES if size_bytes < SMALL_BYTES else 4096
+            span_bytes = WINDOW_BYTES if size_bytes < SMALL_RECORD_BYTES else 4096
             at += size_bytes
 
     def find_header(self, start: int, end: int) -> int:
@@ -250,7 +254,7 @@ class SegmentFile:
             while found >= 0:
                 if len(window) - found < HEADER_BYTES:
                     break
-                if header_at(window, found, at + found, self.seed) is not None:
+                if parse_header(window, found, at + found, self.seed) is not None:
                     return at + found
                 found = window.find(MAGIC, found + 1)
             if len(window) < HEADER_BYTES:
@@ -258,10 +262,10 @@ class SegmentFile:
             at += found if found > 0 else max(len(window) - len(MAGIC) + 1, 1)
         return end
 
-    def begin_index(self) -> SegmentIndex:
+    def new_index(self) -> SegmentIndex:
         """Return an index of nothing yet; a damaged preamble takes nothing away but when the segment was begun."""
         index = SegmentIndex(self.number, PREAMBLE_BYTES)
-        preamble = read_preamble(self.read(0, PREAMBLE_BYTES))
+        preamble = parse_preamble(self.read(0, PREAMBLE_BYTES))
         if preamble is not None:
             index.created_ns = preamble.created_ns
             if preamble.format > FORMAT:
@@ -271,17 +275,17 @@ class SegmentFile:
                 )
         return index
 
-    def index_into(self, index: SegmentIndex, end: int) -> None:
+    def extend_index(self, index: SegmentIndex, end: int) -> None:
         """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands."""
         keys: dict[tuple[int, int], str] = {}
-        for fields in self._fields(index.end, end):
+        for fields in self._header_fields(index.end, end):
             if 0 < fields[3] <= LOST:
                 node_and_life = fields[11:13]
                 key = keys.get(node_and_life)
                 if key is None:
                     key = keys[node_and_life] = f"{fields[11]:x}.{fields[12]:x}"
                 size_bytes = HEADER_BYTES + fields[7] + fields[8]
-                index.add(
+                index.add_record(
                     fields[3],
                     key,
                     fields[13],
@@ -291,13 +295,13 @@ class SegmentFile:
                     (fields[9], size_bytes, fields[17]),
                 )
             else:
-                self.take_rare(index, Header._make(fields))
+                self.index_control_record(index, RecordHeader._make(fields))
             index.end = fields[9] + HEADER_BYTES + fields[7] + fields[8]
 
-    def take_rare(self, index: SegmentIndex, header: Header) -> None:
+    def index_control_record(self, index: SegmentIndex, header: RecordHeader) -> None:
         """Put a record that holds no messages into an index."""
         if header.kind not in KINDS:
-            if header.kind & OPTIONAL:
+            if header.kind & OPTIONAL_KIND:
                 return
             raise SpoolVersion(
                 f"{self.path}: a record of the unknown kind {header.kind} at {header.offset}; install a later Gapless",
@@ -310,6 +314,6 @@ class SegmentFile:
         if header.kind == NAME:
             index.names[str(header.origin)] = table.decode(errors="replace")
         elif header.kind == STATE:
-            index.add_state(State.unpack(table))
+            index.add_state(StateRecord.unpack(table))
         if header.kind in (STATE, BLOB):
             index.blob = (header.offset + HEADER_BYTES + header.table_bytes, header.payload_bytes)

@@ -18,26 +18,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.spool.errors import SpoolGone, SpoolMismatch, from_os_error
-from gapless.spool.format import PREAMBLE_BYTES, Draft, lay_out, pack_preamble, seed_of
-from gapless.spool.index import BadIndex, SegmentIndex
+from gapless.spool.format import (
+    PREAMBLE_BYTES,
+    RecordDraft,
+    checksum_seed,
+    encode_records,
+    pack_preamble,
+)
+from gapless.spool.index import CorruptIndex, SegmentIndex
 from gapless.spool.segment_file import (
-    Hint,
+    CommittedOffset,
     SpoolInfo,
+    fsync_directory,
     index_path,
     segment_path,
-    sync_folder,
     write_atomically,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-JOIN_BYTES = 256 * 1024
-MOST_PIECES = 1024
+JOIN_BELOW_BYTES = 256 * 1024
+MAX_IOVECS = 1024
 
 
 @dataclass
-class Active:
+class ActiveSegment:
     """The segment that is written to; ``index.end`` is where the last good commit ended."""
 
     path: Path
@@ -55,20 +61,20 @@ class Active:
         return self.index.number
 
 
-class Store:
+class SegmentStore:
     """The files of one spool, for its writer."""
 
     def __init__(self, root: Path, info: SpoolInfo, *, sync: bool) -> None:
         self.root = root
         self.info = info
         self.sync = sync
-        self.active: Active | None = None
+        self.active: ActiveSegment | None = None
         self.sealed: dict[int, SegmentIndex] = {}
         self.previous = (0, 0)
         self.next_number = 1
-        self.vanished: list[SegmentIndex] = []
-        self._hint = -1
-        self._hint_due = False
+        self.lost_segments: list[SegmentIndex] = []
+        self._committed_fd = -1
+        self._publish_due = False
 
     @property
     def used_bytes(self) -> int:
@@ -76,25 +82,25 @@ class Store:
         active_bytes = 0 if self.active is None else self.active.index.end
         return active_bytes + sum(index.end for index in self.sealed.values())
 
-    def check_place(self) -> None:
+    def check_active_segment(self) -> None:
         """Raise if the active segment is not where, or not what, this writer has left it."""
         active = self.active
         if active is None:
-            self._check_spool()
+            self._check_identity()
             return
         try:
             found = active.path.stat()
         except OSError as error:
-            self._check_spool()
-            self._give_up(lost=True)
+            self._check_identity()
+            self._abandon_active(lost=True)
             raise SpoolGone(
                 f"{active.path}: {error.strerror or error}; somebody has deleted the segment that was written to; the "
                 "messages in it are recorded as lost, the spool goes on in a new segment",
                 active.path,
             ) from error
         if (found.st_dev, found.st_ino) != active.identity:
-            self._check_spool()
-            self._give_up(lost=False)
+            self._check_identity()
+            self._abandon_active(lost=False)
             raise SpoolGone(
                 f"{active.path}: somebody has replaced the segment that was written to; the spool goes on in another, "
                 f"run `gapless spool check {self.root}`",
@@ -102,14 +108,14 @@ class Store:
             )
         if found.st_size != active.index.end:
             end = active.index.end
-            self._give_up(lost=False)
+            self._abandon_active(lost=False)
             raise SpoolGone(
                 f"{active.path}: has {found.st_size} bytes where this writer left {end}: somebody has changed it; "
                 f"the spool goes on in a new segment; run `gapless spool check {self.root}`",
                 active.path,
             )
 
-    def _check_spool(self) -> None:
+    def _check_identity(self) -> None:
         try:
             found = SpoolInfo.read(self.root)
         except FileNotFoundError as error:
@@ -126,14 +132,14 @@ class Store:
                 self.root,
             )
 
-    def begin(self, drafts: Sequence[Draft], created_ns: int) -> list[int]:
+    def begin_segment(self, drafts: Sequence[RecordDraft], created_ns: int) -> list[int]:
         """Begin a new segment with a first commit, whose first record is a STATE; return the offsets of its records."""
         assert self.active is None
-        self._check_spool()
+        self._check_identity()
         number = self.next_number
         path = segment_path(self.root, number)
-        seed = seed_of(self.info.spool_id, number)
-        pieces, offsets = lay_out(drafts, PREAMBLE_BYTES, seed)
+        seed = checksum_seed(self.info.spool_id, number)
+        pieces, offsets = encode_records(drafts, PREAMBLE_BYTES, seed)
         end = offsets[-1] + drafts[-1].size_bytes
         preamble = pack_preamble(self.info.spool_id, number, created_ns)
         descriptor = -1
@@ -144,7 +150,7 @@ class Store:
             write_all(descriptor, [preamble, *pieces], end)
             if self.sync:
                 os.fdatasync(descriptor)
-                sync_folder(path.parent)
+                fsync_directory(path.parent)
         except OSError as error:
             if descriptor >= 0:
                 self.next_number += 1
@@ -155,38 +161,38 @@ class Store:
         self.next_number += 1
         index = SegmentIndex(number, end)
         index.created_ns = created_ns
-        self.active = Active(path, descriptor, index, seed)
+        self.active = ActiveSegment(path, descriptor, index, seed)
         return offsets
 
-    def write(self, drafts: Sequence[Draft]) -> list[int]:
+    def append_commit(self, drafts: Sequence[RecordDraft]) -> list[int]:
         """Write one commit behind what the active segment has; return the offsets of its records."""
         active = self.active
         assert active is not None
         start = active.index.end
-        pieces, offsets = lay_out(drafts, start, active.seed)
+        pieces, offsets = encode_records(drafts, start, active.seed)
         end = offsets[-1] + drafts[-1].size_bytes
         try:
             write_all(active.descriptor, pieces, end - start)
         except OSError as error:
-            self._cut_back(active, start)
+            self._truncate(active, start)
             raise from_os_error(error, active.path, "writing") from error
         if self.sync:
             try:
                 os.fdatasync(active.descriptor)
             except OSError as error:
-                self._cut_back(active, start)
-                self._give_up(lost=False)
+                self._truncate(active, start)
+                self._abandon_active(lost=False)
                 raise from_os_error(error, active.path, "making it durable (fdatasync)") from error
         active.index.end = end
         return offsets
 
-    def _cut_back(self, active: Active, end: int) -> None:
+    def _truncate(self, active: ActiveSegment, end: int) -> None:
         try:
             os.ftruncate(active.descriptor, end)
         except OSError:
-            self._give_up(lost=False)
+            self._abandon_active(lost=False)
 
-    def _give_up(self, *, lost: bool) -> None:
+    def _abandon_active(self, *, lost: bool) -> None:
         """Never write to the active segment again; with ``lost`` nothing of it is there any more."""
         active, self.active = self.active, None
         if active is None:
@@ -194,31 +200,31 @@ class Store:
         with contextlib.suppress(OSError):
             os.close(active.descriptor)
         if lost:
-            self.vanished.append(active.index)
+            self.lost_segments.append(active.index)
         else:
-            self._keep(active.index)
+            self._add_sealed(active.index)
 
     def seal(self) -> None:
         """End the active segment; the next commit begins another."""
         active, self.active = self.active, None
         if active is not None:
             os.close(active.descriptor)
-            self._keep(active.index)
+            self._add_sealed(active.index)
 
-    def _keep(self, index: SegmentIndex) -> None:
+    def _add_sealed(self, index: SegmentIndex) -> None:
         """Write the index of a sealed segment, and hold no more of it than is needed all the time.
 
         It is a cache, so that a disk that does not take it stops nothing.
         """
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
-        from gapless.spool.recovery import remade
+        from gapless.spool.recovery import rebuild_index
 
         path, again = (
             index_path(self.root, index.number),
-            partial(remade, self.root, self.info, index.number),
+            partial(rebuild_index, self.root, self.info, index.number),
         )
-        with contextlib.suppress(OSError, BadIndex):
+        with contextlib.suppress(OSError, CorruptIndex):
             write_atomically(path, index.pack(), sync=self.sync)
             self.sealed[index.number] = SegmentIndex.load(path, index.number, again)
 
@@ -234,50 +240,53 @@ class Store:
         del self.sealed[number]
         return index.end
 
-    def tell(self) -> None:
+    def publish_committed(self) -> None:
         """Say in the ``committed`` file how far readers may read; if that fails, it is said after the next commit."""
         if self.active is None:
             return
-        data = Hint(self.active.number, self.active.index.end).pack()
+        data = CommittedOffset(self.active.number, self.active.index.end).pack()
         try:
-            if self._hint >= 0 and os.fstat(self._hint).st_nlink == 0:
-                os.close(self._hint)
-                self._hint = -1
-            if self._hint < 0:
-                self._hint = os.open(
+            if self._committed_fd >= 0 and os.fstat(self._committed_fd).st_nlink == 0:
+                os.close(self._committed_fd)
+                self._committed_fd = -1
+            if self._committed_fd < 0:
+                self._committed_fd = os.open(
                     self.root / "committed", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644
                 )
-            os.pwrite(self._hint, data, 0)
-            self._hint_due = False
+            os.pwrite(self._committed_fd, data, 0)
+            self._publish_due = False
         except OSError:
-            self._hint_due = True
+            self._publish_due = True
 
-    def tell_again(self) -> None:
+    def retry_publish(self) -> None:
         """Say it now if the last attempt has failed."""
-        if self._hint_due:
-            self.tell()
+        if self._publish_due:
+            self.publish_committed()
 
     def close(self) -> None:
         """Close the files."""
-        for descriptor in (self._hint, -1 if self.active is None else self.active.descriptor):
+        for descriptor in (
+            self._committed_fd,
+            -1 if self.active is None else self.active.descriptor,
+        ):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._hint, self.active = -1, None
+        self._committed_fd, self.active = -1, None
 
 
-def write_all(descriptor: int, pieces: list[bytes], size_bytes: int) -> None:
+def write_all(descriptor: int, buffers: list[bytes], size_bytes: int) -> None:
     """Write the pieces with one call if the system takes them all; small or many ones are joined first."""
-    if size_bytes <= JOIN_BYTES or len(pieces) > MOST_PIECES:
-        pieces = [b"".join(pieces)]
-    written = os.writev(descriptor, pieces)
+    if size_bytes <= JOIN_BELOW_BYTES or len(buffers) > MAX_IOVECS:
+        buffers = [b"".join(buffers)]
+    written = os.writev(descriptor, buffers)
     if written == size_bytes:
         return
-    rest = memoryview(b"".join(pieces))[written:]
+    rest = memoryview(b"".join(buffers))[written:]
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def make_folders(root: Path) -> None:
+def create_directories(root: Path) -> None:
     """Make the folders of a spool where they are not there."""
     try:
         for folder in (root, root / "segments", root / "readers"):
@@ -286,7 +295,9 @@ def make_folders(root: Path) -> None:
         raise from_os_error(error, root, "making the folders of the spool") from error
 
 
-def read_or_make(root: Path, group: str, name: str, node: int | None, *, create: bool) -> SpoolInfo:
+def read_or_create_info(
+    root: Path, group: str, name: str, node: int | None, *, create: bool
+) -> SpoolInfo:
     """Return what ``spool.json`` says, which must be of this group and collector; make it if it may be made."""
     try:
         info = SpoolInfo.read(root)

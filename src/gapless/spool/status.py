@@ -10,8 +10,8 @@ from gapless.metrics.prometheus import LAG
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from gapless.metrics.prometheus import Look
-    from gapless.spool.appender import Intake
+    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.spool.appender import DeliveryAppender
 
 NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
     *("new", "joining", "collecting", "waiting", "stopping"),
@@ -21,7 +21,7 @@ NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class CollectorStatus:
     """How a collector stands.
 
     ``messages`` and ``size_bytes`` are those that were taken in, also what came twice and is left
@@ -65,7 +65,7 @@ class Status:
         """Return it for a program."""
         return asdict(self)
 
-    def added_to(self, look: Look) -> Look:
+    def add_to_snapshot(self, look: MemberSnapshot) -> MemberSnapshot:
         """Return a look at the member with the figures of its spool (docs/metrics.md)."""
         gauges = {f"spool_{name}": getattr(self, name) for name in _GAUGES}
         gauges["spool_oldest_age_s"] = self.oldest_age_ns // NS_PER_S
@@ -84,7 +84,7 @@ _GAUGES = ("used_bytes", "line_bytes", "segments")
 _COUNTERS = ("messages", "size_bytes", "commits", "failures", "lost", "dropped", "repeated")
 
 
-def counts_of(intake: Intake | None) -> dict[str, Any]:
+def appender_counts(intake: DeliveryAppender | None) -> dict[str, Any]:
     """Return what was taken in by now."""
     if intake is None:
         return {}
@@ -95,8 +95,8 @@ def counts_of(intake: Intake | None) -> dict[str, Any]:
         "lost": intake.lost,
         "oversized": intake.oversized,
         "unexplained": intake.unexplained,
-        "repeated": intake.published.repeated,
+        "repeated": intake.sink_dedup.repeated,
         "uncollected": dict(intake.uncollected),
-        "line_bytes": intake.line_bytes,
+        "line_bytes": intake.pending_bytes,
         "at_s": time.monotonic(),
     }

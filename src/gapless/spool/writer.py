@@ -19,7 +19,7 @@ from gapless.errors import LocalProtocolError
 from gapless.identity import Address
 from gapless.protocol.ready import GROUP, Delivery
 from gapless.run import Run
-from gapless.spool.consumer_registry import read_readers
+from gapless.spool.consumer_registry import read_consumers
 from gapless.spool.errors import SpoolFull, SpoolGap, SpoolMismatch, from_os_error
 from gapless.spool.format import (
     BLOB,
@@ -29,42 +29,59 @@ from gapless.spool.format import (
     NAME,
     RUN,
     STATE,
-    Draft,
-    State,
+    RecordDraft,
+    StateRecord,
     StreamState,
-    lost_drafts,
-    parse_key,
+    make_lost_drafts,
+    parse_stream_key,
 )
 from gapless.spool.index import SegmentIndex
-from gapless.spool.limits import DROP_OLDEST, Limits
-from gapless.spool.lock import Lock
-from gapless.spool.recovery import Recovered, recover
-from gapless.spool.retention import Need, Trimmed, Usage, need_of, rows_above, unread_rows
+from gapless.spool.limits import DROP_OLDEST, SpoolLimits
+from gapless.spool.lock import SpoolLock
+from gapless.spool.recovery import RecoveryResult, recover
+from gapless.spool.retention import (
+    ConsumerPositions,
+    SpoolUsage,
+    TrimResult,
+    consumer_positions,
+    rows_after,
+    unread_rows,
+)
 from gapless.spool.segment_file import SpoolInfo, segment_path
-from gapless.spool.segment_store import Store, make_folders, read_or_make
+from gapless.spool.segment_store import SegmentStore, create_directories, read_or_create_info
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Spool", "Trimmed", "Usage"]
+__all__ = ["SpoolUsage", "SpoolWriter", "TrimResult"]
 
-NOBODY = Address(0, 0)
+NO_ORIGIN = Address(0, 0)
 
 
-class Stream:
+class WriterStream:
     """What the writer knows of one stream; ``appended`` counts what is in line, ``high`` what is durable."""
 
-    __slots__ = ("appended", "dropped", "high", "key", "lost", "name", "named", "origin", "seen_ns")
+    __slots__ = (
+        "appended",
+        "dropped",
+        "high",
+        "key",
+        "lost",
+        "name",
+        "origin",
+        "recorded_name",
+        "seen_ns",
+    )
 
     def __init__(self, origin: Address, high: int) -> None:
         self.origin = origin
         self.key = str(origin)
-        self.name = self.named = ""
+        self.name = self.recorded_name = ""
         self.high = self.appended = high
         self.dropped = self.lost = self.seen_ns = 0
 
 
-class Spool:
+class SpoolWriter:
     """The one writer of a spool: open it, append deliveries, commit. Not for several threads at once.
 
     ``marks`` is up to where each stream is durable here. ``blob`` is what the caller wants to keep
@@ -74,26 +91,26 @@ class Spool:
     """
 
     def __init__(
-        self, root: Path, info: SpoolInfo, limits: Limits, lock: Lock, *, sync: bool
+        self, root: Path, info: SpoolInfo, limits: SpoolLimits, lock: SpoolLock, *, sync: bool
     ) -> None:
         self.path = root
         self.info = info
         self.limits = limits
-        self.recovered = Recovered()
+        self.recovered = RecoveryResult()
         self.marks: dict[Address, int] = {}
-        self.live: frozenset[Address] | set[Address] = frozenset()
+        self.live_origins: frozenset[Address] | set[Address] = frozenset()
         self.pending_bytes = 0
         self._lock = lock
-        self._store = Store(root, info, sync=sync)
-        self._streams: dict[Address, Stream] = {}
-        self._line: list[Draft] = []
+        self._store = SegmentStore(root, info, sync=sync)
+        self._streams: dict[Address, WriterStream] = {}
+        self._pending: list[RecordDraft] = []
         self._blob = b""
         self._blob_changed = False
         self._clock_ns = 0
-        self._first = 0
-        self._state_due = False
-        self._kept_blob = b""
-        self._limited = ""
+        self._first_segment = 0
+        self._state_record_due = False
+        self._durable_blob = b""
+        self._limit_reached = ""
         self._closed = False
 
     @classmethod
@@ -102,7 +119,7 @@ class Spool:
         path: Path | str,
         *,
         group: str,
-        limits: Limits | None = None,
+        limits: SpoolLimits | None = None,
         sync: bool = True,
         create: bool = True,
         name: str = "",
@@ -117,13 +134,13 @@ class Spool:
         """
         root = Path(path)
         if create:
-            make_folders(root)
+            create_directories(root)
         elif not root.is_dir():
             raise SpoolMismatch(f"{root}: there is no spool here; give the folder of one", root)
-        lock = Lock(root)
+        lock = SpoolLock(root)
         try:
-            info = read_or_make(root, group, name, node, create=create)
-            spool = cls(root, info, limits or Limits(), lock, sync=sync)
+            info = read_or_create_info(root, group, name, node, create=create)
+            spool = cls(root, info, limits or SpoolLimits(), lock, sync=sync)
             spool._recover()
         except BaseException:
             lock.release()
@@ -175,19 +192,19 @@ class Spool:
         if isinstance(content, Run):
             run = content if first == expected else content.part(expected, last)
             told = (run.flags, run.view or view, run.sent_ns, now_ns)
-            draft = Draft._make(
+            draft = RecordDraft._make(
                 (RUN, origin, run.first, last, run.count, run.lengths, run.payload, *told)
             )
         else:
-            draft = _whole(delivery, view, now_ns)
+            draft = _fragmented_message_draft(delivery, view, now_ns)
         stream.appended = last
         stream.seen_ns = now_ns
         if name:
             stream.name = name
-        self._line.append(draft)
+        self._pending.append(draft)
         self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
 
-    def reached(self, origin: Address) -> int | None:
+    def last_appended(self, origin: Address) -> int | None:
         """Return up to where a stream is in line or durable; None if it is new here."""
         stream = self._streams.get(origin)
         return None if stream is None else stream.appended
@@ -209,7 +226,7 @@ class Spool:
             raise LocalProtocolError(f"{first}..{last} is no range of messages")
         stream = self._streams.get(origin)
         if stream is None:
-            stream = self._streams[origin] = Stream(origin, first - 1)
+            stream = self._streams[origin] = WriterStream(origin, first - 1)
         if last <= stream.appended:
             return
         if first > stream.appended + 1:
@@ -219,8 +236,8 @@ class Spool:
         first = stream.appended + 1
         stream.appended = last
         stream.seen_ns = self._now(collected_ns)
-        drafts = lost_drafts(origin, first, last, stream.seen_ns)
-        self._line += [draft._replace(rows=0) for draft in drafts] if repeated else drafts
+        drafts = make_lost_drafts(origin, first, last, stream.seen_ns)
+        self._pending += [draft._replace(rows=0) for draft in drafts] if repeated else drafts
         self.pending_bytes += HEADER_BYTES * len(drafts)
 
     # Committing
@@ -234,19 +251,19 @@ class Spool:
         """
         if self._closed:
             raise LocalProtocolError("the spool is closed")
-        self._store.tell_again()
-        if self._line or self._blob_changed:
-            self._store.check_place()
-            self._make_room()
+        self._store.retry_publish()
+        if self._pending or self._blob_changed:
+            self._store.check_active_segment()
+            self._enforce_limits()
             try:
                 self._write()
             except SpoolFull:
                 # The disk itself is full: what may be dropped makes room for one more attempt.
-                if self.limits.policy != DROP_OLDEST or not self._drop(1, keep_newest=True):
+                if self.limits.policy != DROP_OLDEST or not self._select_drops(1, keep_newest=True):
                     raise
-                self._finish_drop()
+                self._delete_dropped()
                 self._write()
-            self._limited = ""
+            self._limit_reached = ""
         return dict(self.marks)
 
     def _write(self) -> None:
@@ -254,64 +271,68 @@ class Spool:
         store = self._store
         if self._must_rotate():
             store.seal()
-        line = [*self._vanished(), *self._line]
+        line = [*self._lost_segment_drafts(), *self._pending]
         drafts, named = self._with_names(line)
         if self._blob_changed:
             drafts.append(
-                Draft(BLOB, NOBODY, 0, 0, 0, payload=self._blob, collected_ns=self._clock_ns)
+                RecordDraft(
+                    BLOB, NO_ORIGIN, 0, 0, 0, payload=self._blob, collected_ns=self._clock_ns
+                )
             )
         if store.active is None:
-            self._begin(drafts)
+            self._begin_segment(drafts)
         else:
-            if self._state_due:
+            if self._state_record_due:
                 drafts.append(self._state_draft(self._blob))
-            self._take(drafts, store.write(drafts))
+            self._apply_commit(drafts, store.append_commit(drafts))
         for stream in named:
-            stream.named = stream.name
-        self._kept_blob = self._blob
-        self._blob_changed = self._state_due = False
-        self._line.clear()
+            stream.recorded_name = stream.name
+        self._durable_blob = self._blob
+        self._blob_changed = self._state_record_due = False
+        self._pending.clear()
         self.pending_bytes = 0
-        store.tell()
-        self._finish_drop()
+        store.publish_committed()
+        self._delete_dropped()
 
-    def _begin(self, drafts: list[Draft]) -> None:
+    def _begin_segment(self, drafts: list[RecordDraft]) -> None:
         """Begin a segment with a STATE and these records."""
         self._forget_streams({draft.origin for draft in drafts})
-        drafts = [self._state_draft(self._kept_blob), *drafts]
-        self._take(drafts, self._store.begin(drafts, time.time_ns()))
+        drafts = [self._state_draft(self._durable_blob), *drafts]
+        self._apply_commit(drafts, self._store.begin_segment(drafts, time.time_ns()))
         for origin in self.marks:
             stream = self._streams[origin]
-            stream.named = stream.name
-        self._store.vanished.clear()
-        self._state_due = False
+            stream.recorded_name = stream.name
+        self._store.lost_segments.clear()
+        self._state_record_due = False
 
-    def _vanished(self) -> list[Draft]:
+    def _lost_segment_drafts(self) -> list[RecordDraft]:
         """Return what says that the messages of a deleted segment are lost."""
         return [
             draft
-            for index in self._store.vanished
+            for index in self._store.lost_segments
             for key, stream in index.streams.items()
-            for draft in lost_drafts(parse_key(key), stream.first, stream.last, self._clock_ns)
+            for draft in make_lost_drafts(
+                parse_stream_key(key), stream.first, stream.last, self._clock_ns
+            )
         ]
 
-    def _with_names(self, line: list[Draft]) -> tuple[list[Draft], list[Stream]]:
-        drafts: list[Draft] = []
-        named: list[Stream] = []
+    def _with_names(self, line: list[RecordDraft]) -> tuple[list[RecordDraft], list[WriterStream]]:
+        drafts: list[RecordDraft] = []
+        named: list[WriterStream] = []
         streams = self._streams
         for draft in line:
             stream = streams[draft[1]]
-            if stream.name != stream.named and stream not in named:
+            if stream.name != stream.recorded_name and stream not in named:
                 named.append(stream)
                 drafts.append(
-                    Draft(
+                    RecordDraft(
                         NAME, stream.origin, 0, 0, 0, stream.name.encode(), collected_ns=draft[10]
                     )
                 )
             drafts.append(draft)
         return drafts, named
 
-    def _take(self, drafts: list[Draft], offsets: list[int]) -> None:
+    def _apply_commit(self, drafts: list[RecordDraft], offsets: list[int]) -> None:
         """Take note of what has become durable."""
         active = self._store.active
         assert active is not None
@@ -326,13 +347,13 @@ class Spool:
                 if kind == LOST:
                     stream.lost += count
                 place = (offset, HEADER_BYTES + len(table) + len(payload), collected_ns)
-                index.add(kind, stream.key, first, last, count, len(payload), place)
+                index.add_record(kind, stream.key, first, last, count, len(payload), place)
             elif kind == NAME:
                 index.names[str(origin)] = table.decode()
             else:
                 index.blob = (offset + HEADER_BYTES + len(table), len(payload))
                 if kind == STATE:
-                    index.add_state(State.unpack(table))
+                    index.add_state(StateRecord.unpack(table))
 
     def _must_rotate(self) -> bool:
         active = self._store.active
@@ -343,7 +364,7 @@ class Spool:
         age_ns = time.time_ns() - active.index.created_ns
         return 0 < self.limits.rotate_age_ns <= age_ns
 
-    def _state_draft(self, blob: bytes) -> Draft:
+    def _state_draft(self, blob: bytes) -> RecordDraft:
         segments = self._store.sealed
         low = min(segments, default=0)
         streams = tuple(
@@ -351,12 +372,12 @@ class Spool:
             for each in self._streams.values()
             if each.origin in self.marks
         )
-        first = max(self._first, low)
-        state = State(
+        first = max(self._first_segment, low)
+        state = StateRecord(
             self.group, streams, self._store.previous, first, self.info.name, self.info.node
         )
-        return Draft(
-            STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns
+        return RecordDraft(
+            STATE, NO_ORIGIN, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns
         )
 
     def _forget_streams(self, wanted: set[Address]) -> None:
@@ -367,23 +388,25 @@ class Spool:
             settled = (
                 stream.appended == stream.high and stream.key not in held and origin not in wanted
             )
-            if settled and origin not in self.live and stream.seen_ns < before_ns:
+            if settled and origin not in self.live_origins and stream.seen_ns < before_ns:
                 del self._streams[origin]
                 self.marks.pop(origin, None)
 
     # Limits
 
-    def _make_room(self) -> None:
+    def _enforce_limits(self) -> None:
         """Raise if a limit does not let the line in; trimming and, if that is the policy, dropping come first."""
         limits = self.limits
-        if limits.max_age_ns and self._limited == "age":
+        if limits.max_age_ns and self._limit_reached == "age":
             self.trim()
-            if self._limited == "age":
-                raise self._full("age")
+            if self._limit_reached == "age":
+                raise self._full_error("age")
         if not limits.max_bytes:
             return
         doomed_bytes = sum(
-            index.end for number, index in self._store.sealed.items() if number < self._first
+            index.end
+            for number, index in self._store.sealed.items()
+            if number < self._first_segment
         )
         over_bytes = self._store.used_bytes - doomed_bytes + self.pending_bytes - limits.max_bytes
         if (
@@ -394,21 +417,21 @@ class Spool:
             )
         if over_bytes <= 0:
             return
-        need = need_of(read_readers(self.path))
-        over_bytes -= self._delete_passed(need).freed_bytes
+        need = consumer_positions(read_consumers(self.path))
+        over_bytes -= self._delete_consumed(need).freed_bytes
         if over_bytes <= 0:
             return
         if limits.policy == DROP_OLDEST:
-            self._drop(over_bytes, need)
-        elif self._holds_needed(need):
-            self._limited = "bytes"
-            raise self._full("bytes")
+            self._select_drops(over_bytes, need)
+        elif self._has_unread_segments(need):
+            self._limit_reached = "bytes"
+            raise self._full_error("bytes")
         else:
             # Nobody needs what is left, so one commit may be larger than the limit: it could never
             # come in otherwise.
-            self._retire_active(need)
+            self._replace_active(need)
 
-    def _full(self, limit: str) -> SpoolFull:
+    def _full_error(self, limit: str) -> SpoolFull:
         what = (
             f"holds {self._store.used_bytes} bytes, {self.pending_bytes} more are waiting, and the limit is "
             f"{self.limits.max_bytes}"
@@ -416,7 +439,7 @@ class Spool:
             else f"its oldest message that a reader needs is older than the limit of {self.limits.max_age_ns} ns"
         )
         readers = (
-            ", ".join(reader.name for reader in read_readers(self.path)) or "none is registered"
+            ", ".join(reader.name for reader in read_consumers(self.path)) or "none is registered"
         )
         return SpoolFull(
             f"{self.path}: the spool {what}; it goes on when its readers ({readers}) have read on; start them, forget "
@@ -424,17 +447,17 @@ class Spool:
             self.path,
         )
 
-    def _holds_needed(self, need: Need) -> bool:
-        return any(not need.has_passed(index) for index in self._indexes() if index.streams)
+    def _has_unread_segments(self, need: ConsumerPositions) -> bool:
+        return any(not need.is_consumed(index) for index in self._indexes() if index.streams)
 
-    def _drop(
-        self, over_bytes: int, need: Need | None = None, *, keep_newest: bool = False
+    def _select_drops(
+        self, over_bytes: int, need: ConsumerPositions | None = None, *, keep_newest: bool = False
     ) -> bool:
         """Choose the oldest segments to go until ``over_bytes`` are free; they are deleted when that is recorded.
 
         With ``keep_newest`` they may be deleted at once: the newest has the marks of all.
         """
-        need = need or need_of(read_readers(self.path))
+        need = need or consumer_positions(read_consumers(self.path))
         active = self._store.active
         if (
             not keep_newest
@@ -450,99 +473,101 @@ class Spool:
         for number, index in self._store.sealed.items():
             if over_bytes <= 0 or number == newest:
                 break
-            if number >= self._first:
+            if number >= self._first_segment:
                 self._count_dropped(index, need)
-                self._first = number + 1
+                self._first_segment = number + 1
                 over_bytes -= index.end
                 chosen = True
-        self._state_due = self._state_due or chosen
+        self._state_record_due = self._state_record_due or chosen
         return chosen
 
-    def _count_dropped(self, index: SegmentIndex, need: Need) -> None:
+    def _count_dropped(self, index: SegmentIndex, need: ConsumerPositions) -> None:
         for key, stream in index.streams.items():
-            known = self._streams.get(parse_key(key))
+            known = self._streams.get(parse_stream_key(key))
             if known is not None:
-                known.dropped += rows_above(stream, need.passed(key))
+                known.dropped += rows_after(stream, need.min_position(key))
 
-    def _finish_drop(self) -> None:
+    def _delete_dropped(self) -> None:
         """Delete what is recorded as dropped."""
-        for number in [each for each in self._store.sealed if each < self._first]:
+        for number in [each for each in self._store.sealed if each < self._first_segment]:
             self._store.delete(number)
 
     # Trimming
 
-    def trim(self) -> Trimmed:
+    def trim(self) -> TrimResult:
         """Delete the oldest segments that every reader has passed, and keep the limits; seal a segment that is old."""
         if self._closed:
             raise LocalProtocolError("the spool is closed")
-        self._lock = self._lock.still_held()
-        need = need_of(read_readers(self.path))
+        self._lock = self._lock.ensure_held()
+        need = consumer_positions(read_consumers(self.path))
         before = sum(stream.dropped for stream in self._streams.values())
         if self._must_rotate():
-            self._store.check_place()
+            self._store.check_active_segment()
             self._store.seal()
-            self._begin([])
-            self._store.tell()
-        trimmed = self._delete_passed(need)
-        aged = self._keep_age(need)
+            self._begin_segment([])
+            self._store.publish_committed()
+        trimmed = self._delete_consumed(need)
+        aged = self._enforce_max_age(need)
         after = sum(stream.dropped for stream in self._streams.values())
-        return Trimmed(
+        return TrimResult(
             trimmed.segments + aged.segments, trimmed.freed_bytes + aged.freed_bytes, after - before
         )
 
-    def _delete_passed(self, need: Need) -> Trimmed:
+    def _delete_consumed(self, need: ConsumerPositions) -> TrimResult:
         segments = freed_bytes = 0
         newest = None if self._store.active is not None else max(self._store.sealed, default=None)
         for number, index in list(self._store.sealed.items()):
-            if number == newest or not need.has_passed(index):
+            if number == newest or not need.is_consumed(index):
                 break
             freed_bytes += self._store.delete(number)
             segments += 1
-        return Trimmed(segments, freed_bytes)
+        return TrimResult(segments, freed_bytes)
 
-    def _retire_active(self, need: Need) -> None:
+    def _replace_active(self, need: ConsumerPositions) -> None:
         """Put a fresh segment in the place of an active one that every reader has passed."""
         active = self._store.active
         if active is not None and active.index.streams:
             self._store.seal()
-            self._begin([])
-            self._store.tell()
-        self._delete_passed(need)
+            self._begin_segment([])
+            self._store.publish_committed()
+        self._delete_consumed(need)
 
-    def _keep_age(self, need: Need) -> Trimmed:
+    def _enforce_max_age(self, need: ConsumerPositions) -> TrimResult:
         limit_ns = self.limits.max_age_ns
         if not limit_ns:
-            return Trimmed()
+            return TrimResult()
         oldest_ns = time.time_ns() - limit_ns
         if self.limits.policy != DROP_OLDEST:
-            late = any(0 < need.first_needed_ns(index) < oldest_ns for index in self._indexes())
-            self._limited = "age" if late else ("" if self._limited == "age" else self._limited)
-            return Trimmed()
+            late = any(0 < need.oldest_unread_ns(index) < oldest_ns for index in self._indexes())
+            self._limit_reached = (
+                "age" if late else ("" if self._limit_reached == "age" else self._limit_reached)
+            )
+            return TrimResult()
         doomed = 0
         for index in self._store.sealed.values():
             if index.collected_ns >= oldest_ns:
                 break
             doomed += index.end
-        if not doomed or not self._drop(doomed, need):
-            return Trimmed()
-        count = sum(1 for number in self._store.sealed if number < self._first)
+        if not doomed or not self._select_drops(doomed, need):
+            return TrimResult()
+        count = sum(1 for number in self._store.sealed if number < self._first_segment)
         self._write()
-        return Trimmed(count, doomed)
+        return TrimResult(count, doomed)
 
-    def usage(self) -> Usage:
+    def usage(self) -> SpoolUsage:
         """Return what the spool holds now, and how far behind each reader is."""
         indexes = [index for index in self._indexes() if index.streams]
         used_bytes = self._store.used_bytes
         limit = self.limits.max_bytes
         oldest_ns = min((index.created_ns for index in indexes), default=0)
-        return Usage(
+        return SpoolUsage(
             used_bytes=used_bytes,
             pending_bytes=self.pending_bytes,
             room_bytes=max(0, limit - used_bytes - self.pending_bytes) if limit else None,
             segments=len(self._store.sealed) + (self._store.active is not None),
             oldest_age_ns=max(0, time.time_ns() - oldest_ns) if oldest_ns else 0,
-            limited=self._limited,
-            lag={reader.name: unread_rows(reader, indexes) for reader in read_readers(self.path)},
+            limited=self._limit_reached,
+            lag={reader.name: unread_rows(reader, indexes) for reader in read_consumers(self.path)},
             dropped=sum(stream.dropped for stream in self._streams.values()),
         )
 
@@ -557,44 +582,44 @@ class Spool:
         newest = True
         for index in reversed(self._indexes()):
             if newest and index.blob is not None:
-                self._blob = self._kept_blob = self._read_blob(index)
+                self._blob = self._durable_blob = self._read_blob(index)
                 newest = False
-            if index.latest is not None:
+            if index.latest_state is not None:
                 break
-        from_state = [index for index in self._indexes() if index.latest is not None]
+        from_state = [index for index in self._indexes() if index.latest_state is not None]
         base = from_state[-1].number if from_state else 0
         for index in self._indexes():
             self._clock_ns = max(self._clock_ns, index.collected_ns)
             if index.number >= base:
-                self._learn(index)
-        self._finish_drop()
+                self._restore_streams(index)
+        self._delete_dropped()
         if self._store.active is None and self._store.sealed:
-            self._begin([])
-        self._store.tell()
+            self._begin_segment([])
+        self._store.publish_committed()
 
-    def _learn(self, index: SegmentIndex) -> None:
-        if index.latest is not None:
-            self._first = index.latest.first
-            for each in index.latest.streams:
-                stream = self._stream(parse_key(each.key), each.high)
+    def _restore_streams(self, index: SegmentIndex) -> None:
+        if index.latest_state is not None:
+            self._first_segment = index.latest_state.first
+            for each in index.latest_state.streams:
+                stream = self._stream(parse_stream_key(each.key), each.high)
                 stream.high = max(stream.high, each.high)
                 stream.dropped, stream.lost, stream.seen_ns = each.dropped, each.lost, each.seen_ns
-                stream.name = stream.named = each.name
+                stream.name = stream.recorded_name = each.name
         for key, held in index.streams.items():
-            stream = self._stream(parse_key(key), held.first - 1)
+            stream = self._stream(parse_stream_key(key), held.first - 1)
             stream.high = max(stream.high, held.last)
             stream.seen_ns = max(stream.seen_ns, held.collected_ns)
         for key, name in index.names.items():
-            named = self._streams.get(parse_key(key))
+            named = self._streams.get(parse_stream_key(key))
             if named is not None:
-                named.name = named.named = name
+                named.name = named.recorded_name = name
         for stream in self._streams.values():
             stream.appended = self.marks[stream.origin] = stream.high
 
-    def _stream(self, origin: Address, high: int) -> Stream:
+    def _stream(self, origin: Address, high: int) -> WriterStream:
         stream = self._streams.get(origin)
         if stream is None:
-            stream = self._streams[origin] = Stream(origin, high)
+            stream = self._streams[origin] = WriterStream(origin, high)
         return stream
 
     def _read_blob(self, index: SegmentIndex) -> bytes:
@@ -634,16 +659,16 @@ class Spool:
         self._clock_ns = max(self._clock_ns, time.time_ns() if given_ns is None else given_ns)
         return self._clock_ns
 
-    def _new_stream(self, delivery: Delivery) -> Stream:
+    def _new_stream(self, delivery: Delivery) -> WriterStream:
         if delivery.kind != GROUP:
             raise LocalProtocolError(
                 f"a spool keeps messages to the group; this one is of the kind {delivery.kind!r}"
             )
-        stream = self._streams[delivery.origin] = Stream(delivery.origin, delivery.first - 1)
+        stream = self._streams[delivery.origin] = WriterStream(delivery.origin, delivery.first - 1)
         return stream
 
 
-def _whole(delivery: Delivery, view: int, now_ns: int) -> Draft:
+def _fragmented_message_draft(delivery: Delivery, view: int, now_ns: int) -> RecordDraft:
     """Return the record of a message that travelled in pieces."""
     content: Any = delivery.content
     plain = isinstance(content, (bytes, bytearray, memoryview))
@@ -653,6 +678,6 @@ def _whole(delivery: Delivery, view: int, now_ns: int) -> Draft:
     )
     payload = bytes(content) if plain else content.payload
     origin, first, last = delivery.origin, delivery.first, delivery.last
-    return Draft(
+    return RecordDraft(
         MESSAGE, origin, first, last, 1, b"", payload, flags, of_view or view, sent_ns, now_ns
     )

@@ -1,27 +1,27 @@
 """Traces: rows of what happened, written by real processes or by the simulator, and the checks that read them."""
 
-from gapless.trace.checks import CHECKS, Facts, Violation, check
-from gapless.trace.incarnations import Life
-from gapless.trace.parquet import Sealed, seal
-from gapless.trace.reader import lives_of, read
+from gapless.trace.checks import CHECKS, TraceFacts, TraceViolation, check
+from gapless.trace.incarnations import IncarnationRecord
+from gapless.trace.parquet import SealResult, seal
+from gapless.trace.reader import incarnations_of, read
 from gapless.trace.recorder import Recorder
-from gapless.trace.schema import CODES, COLUMNS, EVENTS, NAMES, Row, life_id
+from gapless.trace.schema import COLUMNS, EVENT_CODES, EVENT_NAMES, EVENTS, TraceRow, incarnation_id
 
 __all__ = [
     "CHECKS",
-    "CODES",
     "COLUMNS",
     "EVENTS",
-    "NAMES",
-    "Facts",
-    "Life",
+    "EVENT_CODES",
+    "EVENT_NAMES",
+    "IncarnationRecord",
     "Recorder",
-    "Row",
-    "Sealed",
-    "Violation",
+    "SealResult",
+    "TraceFacts",
+    "TraceRow",
+    "TraceViolation",
     "check",
-    "life_id",
-    "lives_of",
+    "incarnation_id",
+    "incarnations_of",
     "read",
     "seal",
 ]

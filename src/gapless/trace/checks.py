@@ -12,59 +12,59 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gapless.trace.schema import Row
+    from gapless.trace.schema import TraceRow
 
-Stream = tuple[str, str]
+StreamKey = tuple[str, str]
 """A reader and an origin."""
 
 
-def no_creation(facts: Facts) -> Iterator[Violation]:
+def no_creation(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S1: numbers are given one after the other, and what is delivered has been sent before."""
     high: dict[str, int] = {}
-    for row in facts.among("SEND", "DELIVER"):
+    for row in facts.rows_among("SEND", "DELIVER"):
         sent = high.get(row.origin, 0)
         if row.event == "SEND":
             if row.seqno != sent + 1:
-                yield _wrong("S1", row, f"{row.seqno} goes out as new, but {sent} was last")
+                yield _violation("S1", row, f"{row.seqno} goes out as new, but {sent} was last")
             high[row.origin] = max(sent, row.seqno_last)
         elif row.seqno_last > sent:
-            yield _wrong(
+            yield _violation(
                 "S1", row, f"delivers {_range(row)} of {row.origin}, which has sent {sent}"
             )
 
 
-def no_duplicate(facts: Facts) -> Iterator[Violation]:
+def no_duplicate(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S2: a life delivers nothing twice."""
-    last: dict[Stream, int] = {}
-    for row in facts.of("DELIVER"):
+    last: dict[StreamKey, int] = {}
+    for row in facts.rows_of("DELIVER"):
         key = row.member, row.origin
         if row.seqno <= last.get(key, 0):
-            yield _wrong("S2", row, f"delivers {_range(row)} of {row.origin} after {last[key]}")
+            yield _violation("S2", row, f"delivers {_range(row)} of {row.origin} after {last[key]}")
         last[key] = max(last.get(key, 0), row.seqno_last)
 
 
-def gapless_prefix(facts: Facts) -> Iterator[Violation]:
+def gapless_prefix(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S3: each stream is delivered from the start that was told, one after the other; a new start counts once.
 
     Of a message in pieces that had begun before the start the rest cannot be handed out: delivery
     begins behind it. What a state covers is not in the trace: whoever was given one may begin
     anywhere.
     """
-    starts: dict[Stream, list[int]] = {}
-    for row in facts.among("START", "LOST"):
+    starts: dict[StreamKey, list[int]] = {}
+    for row in facts.rows_among("START", "LOST"):
         first = row.seqno if row.event == "START" else row.seqno_last + 1
         key = row.member, row.origin
-        starts.setdefault(key, []).append(_behind(facts, key, first))
-    due: dict[Stream, int] = {}
-    for row in facts.of("DELIVER"):
+        starts.setdefault(key, []).append(_next_deliverable(facts, key, first))
+    due: dict[StreamKey, int] = {}
+    for row in facts.rows_of("DELIVER"):
         key = row.member, row.origin
-        wanted = _behind(facts, key, due.get(key, 1 if row.member == row.origin else 0))
+        wanted = _next_deliverable(facts, key, due.get(key, 1 if row.member == row.origin else 0))
         if row.seqno > wanted:
             told = starts.get(key, [])
             if row.seqno in told:
                 told.remove(row.seqno)
-            elif key in due or row.member not in facts.given:
-                yield _wrong(
+            elif key in due or row.member not in facts.received_state:
+                yield _violation(
                     "S3",
                     row,
                     f"delivers {row.seqno} of {row.origin}, {wanted or 'no start'} is next",
@@ -72,41 +72,41 @@ def gapless_prefix(facts: Facts) -> Iterator[Violation]:
         due[key] = max(wanted, row.seqno_last + 1)
 
 
-def _behind(facts: Facts, key: Stream, seqno: int) -> int:
+def _next_deliverable(facts: TraceFacts, key: StreamKey, seqno: int) -> int:
     """Return the first message from ``seqno`` on that is to be handed out."""
-    stepped_over = facts.stepped_over.get(key, ())
+    stepped_over = facts.legally_skipped.get(key, ())
     while seqno in stepped_over:
         seqno += 1
     return seqno
 
 
-def integrity(facts: Facts) -> Iterator[Violation]:
+def integrity(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S4: the bytes delivered are the bytes sent, wherever a hash of the same messages was written at both."""
-    sent = {(row.origin, row.hash_first, row.seqno_last): row.hash for row in facts.of("SEND")}
-    for row in facts.of("DELIVER"):
+    sent = {(row.origin, row.hash_first, row.seqno_last): row.hash for row in facts.rows_of("SEND")}
+    for row in facts.rows_of("DELIVER"):
         if sent.get((row.origin, row.hash_first, row.seqno_last), row.hash) != row.hash:
-            yield _wrong(
+            yield _violation(
                 "S4", row, f"delivers other bytes as {_range(row)} of {row.origin} than were sent"
             )
 
 
-def window(facts: Facts) -> Iterator[Violation]:
+def window(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S6: no window reaches further than it may; how far stands in the row of the life's beginning."""
-    for row in facts.of("STATE"):
+    for row in facts.rows_of("STATE"):
         low = row.low if row.origin == row.member else row.delivered
         reach = facts.reach.get(row.member)
         if reach is not None and row.high - low > reach:
-            yield _wrong(
+            yield _violation(
                 "S6",
                 row,
                 f"the window of {row.origin} reaches from {low} to {row.high}, {reach} are allowed",
             )
 
 
-def marks(facts: Facts) -> Iterator[Violation]:
+def marks(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S7: low <= delivered <= high, and none goes down while the origin stays a member."""
-    known: dict[Stream, tuple[int, int, int]] = {}
-    for row in facts.among("STATE", "VIEW"):
+    known: dict[StreamKey, tuple[int, int, int]] = {}
+    for row in facts.rows_among("STATE", "VIEW"):
         if row.event == "VIEW":
             stay = facts.members(row) or ()
             for key in [
@@ -117,30 +117,30 @@ def marks(facts: Facts) -> Iterator[Violation]:
         key, found = (row.member, row.origin), (row.low, row.delivered, row.high)
         before = known.get(key, (0, 0, 0))
         if not row.low <= row.delivered <= row.high:
-            yield _wrong("S7", row, f"marks of {row.origin} are out of order: {found}")
+            yield _violation("S7", row, f"marks of {row.origin} are out of order: {found}")
         if any(new < old for new, old in zip(found, before, strict=True)):
-            yield _wrong("S7", row, f"marks of {row.origin} went back from {before} to {found}")
+            yield _violation("S7", row, f"marks of {row.origin} went back from {before} to {found}")
         known[key] = found
 
 
-def acks_are_true(facts: Facts) -> Iterator[Violation]:
+def acks_are_true(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S8: an ack comes only from a member that has taken the stream that far."""
-    taken: dict[Stream, int] = {}
-    for row in facts.among("STATE", "ACK_IN"):
+    taken: dict[StreamKey, int] = {}
+    for row in facts.rows_among("STATE", "ACK_IN"):
         if row.event == "STATE":
             key = row.member, row.origin
             taken[key] = max(taken.get(key, 0), row.delivered)
         elif row.seqno_last > (has := taken.get((row.peer, row.origin), 0)):
-            yield _wrong(
+            yield _violation(
                 "S8", row, f"an ack of {row.peer} for {row.seqno_last} came in; it has {has}"
             )
 
 
-def purge_is_safe(facts: Facts) -> Iterator[Violation]:
+def purge_is_safe(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S9: what a sender purges, every member of its view has acknowledged, or came too late for."""
     high: dict[str, int] = {}
     acks: dict[str, dict[str, int] | None] = {}
-    for row in facts.among("SEND", "VIEW", "ACK_IN", "PURGE"):
+    for row in facts.rows_among("SEND", "VIEW", "ACK_IN", "PURGE"):
         me = row.member
         table = acks.get(me)
         if row.event == "SEND":
@@ -160,32 +160,32 @@ def purge_is_safe(facts: Facts) -> Iterator[Violation]:
         else:
             for member, ack in table.items():
                 if ack < row.seqno_last:
-                    yield _wrong(
+                    yield _violation(
                         "S9",
                         row,
                         f"purges up to {row.seqno_last}, but {member} has acknowledged {ack}",
                     )
 
 
-def repairs_are_asked_for(facts: Facts) -> Iterator[Violation]:
+def repairs_are_requested(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S10: a repair is of what was asked for, unless it is marked as unasked. Its bytes are a matter of S4."""
-    asked: dict[Stream, set[int]] = {}
-    for row in facts.among("NAK_IN", "REPAIR"):
+    asked: dict[StreamKey, set[int]] = {}
+    for row in facts.rows_among("NAK_IN", "REPAIR"):
         wanted = asked.setdefault((row.member, row.origin), set())
         numbers = range(row.seqno, row.seqno_last + 1)
         if row.event == "NAK_IN":
             wanted.update(numbers)
         elif row.reason != "unasked" and not wanted.issuperset(numbers):
-            yield _wrong(
+            yield _violation(
                 "S10", row, f"sends {_range(row)} of {row.origin} again, which nobody has asked for"
             )
 
 
-def naks_are_legal(facts: Facts) -> Iterator[Violation]:
+def naks_are_legal(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S11: a nak names what exists and has not been delivered. Its pace is left to the simulator."""
-    taken: dict[Stream, int] = {}
+    taken: dict[StreamKey, int] = {}
     high: dict[str, int] = {}
-    for row in facts.among("STATE", "SEND", "NAK_OUT"):
+    for row in facts.rows_among("STATE", "SEND", "NAK_OUT"):
         if row.event == "STATE":
             taken[row.member, row.origin] = row.delivered
         elif row.event == "SEND":
@@ -193,80 +193,82 @@ def naks_are_legal(facts: Facts) -> Iterator[Violation]:
         else:
             has, sent = taken.get((row.member, row.origin), 0), high.get(row.origin, 0)
             if row.seqno <= has or row.seqno_last > sent:
-                yield _wrong(
+                yield _violation(
                     "S11",
                     row,
                     f"asks for {_range(row)} of {row.origin}; it has {has}, {sent} were sent",
                 )
 
 
-def views(facts: Facts) -> Iterator[Violation]:
+def views(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S15: one id is one list; numbers rise; a member is in its views, their maker is first, all have lived."""
     last: dict[str, int] = {}
-    for row in facts.of("VIEW"):
+    for row in facts.rows_of("VIEW"):
         if row.seqno_last <= last.get(row.member, 0):
-            yield _wrong("S15", row, f"view {row.seqno_last} follows view {last[row.member]}")
+            yield _violation("S15", row, f"view {row.seqno_last} follows view {last[row.member]}")
         last[row.member] = row.seqno_last
     lists: dict[tuple[int, str], str] = {}
-    lives = {row.member for row in facts.of("BEGIN")}
-    for row in facts.of("MEMBERS"):
+    lives = {row.member for row in facts.rows_of("BEGIN")}
+    for row in facts.rows_of("MEMBERS"):
         members = row.reason.split()
         if lists.setdefault((row.view, row.origin), row.reason) != row.reason:
-            yield _wrong("S15", row, f"view {row.view} of {row.origin} has two lists of members")
+            yield _violation(
+                "S15", row, f"view {row.view} of {row.origin} has two lists of members"
+            )
         if row.member not in members:
-            yield _wrong("S15", row, f"view {row.view} is told to a life that is not in it")
+            yield _violation("S15", row, f"view {row.view} is told to a life that is not in it")
         if members[:1] != [row.origin]:
-            yield _wrong(
+            yield _violation(
                 "S15",
                 row,
                 f"view {row.view} was made by {row.origin}, which is not its first member",
             )
         if lives and (unknown := sorted(set(members) - lives)):
-            yield _wrong(
+            yield _violation(
                 "S15", row, f"view {row.view} names {', '.join(unknown)}, which never lived"
             )
 
 
-def _wrong(check: str, row: Row, message: str) -> Violation:
-    return Violation(check, row.t_ns, row.member, message)
+def _violation(check: str, row: TraceRow, message: str) -> TraceViolation:
+    return TraceViolation(check, row.t_ns, row.member, message)
 
 
-def _range(row: Row) -> str:
+def _range(row: TraceRow) -> str:
     return f"{row.seqno}..{row.seqno_last}"
 
 
-def check(rows: Iterable[Row]) -> list[Violation]:
+def check(rows: Iterable[TraceRow]) -> list[TraceViolation]:
     """Return everything that is wrong with a trace, by invariant, in the order of time."""
-    facts = Facts(rows)
+    facts = TraceFacts(rows)
     return [violation for look in CHECKS.values() for violation in look(facts)]
 
 
-def delivery(facts: Facts) -> Iterator[Violation]:
+def delivery(facts: TraceFacts) -> Iterator[TraceViolation]:
     """L1: whatever a life has sent since another became a member of its view, that one has delivered."""
     delivered: dict[tuple[str, str], set[int]] = {}
-    for row in facts.of("DELIVER"):
+    for row in facts.rows_of("DELIVER"):
         delivered.setdefault((row.member, row.origin), set()).update(
             range(row.seqno, row.seqno_last + 1)
         )
-    owed = _owed(facts)
-    for origin, end in facts.at_end.items():
+    owed = _expected_deliveries(facts)
+    for origin, end in facts.present_at_end.items():
         for member, numbers in owed.get(origin, {}).items():
-            if member not in facts.at_end:
+            if member not in facts.present_at_end:
                 continue
             has = delivered.get((member, origin), set())
-            missing = numbers - has - facts.stepped_over.get((member, origin), set())
-            if member in facts.given:
+            missing = numbers - has - facts.legally_skipped.get((member, origin), set())
+            if member in facts.received_state:
                 # What its state covers is not handed out; after that nothing may be missing.
                 missing = {number for number in missing if has and number > min(has)}
             if missing:
                 message = f"{member} has not delivered {len(missing)} of its messages, the first is {min(missing)}"
-                yield Violation("L1", end.t_ns, origin, message)
+                yield TraceViolation("L1", end.t_ns, origin, message)
 
 
-def _owed(facts: Facts) -> dict[str, dict[str, set[int]]]:
+def _expected_deliveries(facts: TraceFacts) -> dict[str, dict[str, set[int]]]:
     """Return by origin and member what the member is to have."""
     owed: dict[str, dict[str, set[int]]] = {}
-    for row in facts.among("SEND", "VIEW"):
+    for row in facts.rows_among("SEND", "VIEW"):
         mine = owed.setdefault(row.member, {})
         if row.event == "SEND":
             for numbers in mine.values():
@@ -277,32 +279,34 @@ def _owed(facts: Facts) -> dict[str, dict[str, set[int]]]:
     return owed
 
 
-def stability(facts: Facts) -> Iterator[Violation]:
+def stability(facts: TraceFacts) -> Iterator[TraceViolation]:
     """L2: everything that a life has sent is acknowledged: its window is empty."""
-    last: dict[str, Row] = {
-        row.member: row for row in facts.of("STATE") if row.origin == row.member
+    last: dict[str, TraceRow] = {
+        row.member: row for row in facts.rows_of("STATE") if row.origin == row.member
     }
-    for member, end in facts.at_end.items():
+    for member, end in facts.present_at_end.items():
         state = last.get(member)
         if state is not None and state.low != state.high:
             message = f"{state.high - state.low} of its messages are not released: {state.low + 1}..{state.high}"
-            yield Violation("L2", end.t_ns, member, message)
+            yield TraceViolation("L2", end.t_ns, member, message)
 
 
-def one_group(facts: Facts) -> Iterator[Violation]:
+def one_view(facts: TraceFacts) -> Iterator[TraceViolation]:
     """L6: all are in one view, of exactly those that are there; what comes after that, such as leaving, is left out."""
-    ends = {member: end.t_ns for member, end in facts.at_end.items()}
-    last = {row.member: row for row in facts.of("MEMBERS") if row.t_ns <= ends.get(row.member, 0)}
-    ids = {(row.view, row.origin) for member, row in last.items() if member in facts.at_end}
-    for member, end in facts.at_end.items():
+    ends = {member: end.t_ns for member, end in facts.present_at_end.items()}
+    last = {
+        row.member: row for row in facts.rows_of("MEMBERS") if row.t_ns <= ends.get(row.member, 0)
+    }
+    ids = {(row.view, row.origin) for member, row in last.items() if member in facts.present_at_end}
+    for member, end in facts.present_at_end.items():
         told = last.get(member)
         members = set() if told is None else set(told.reason.split())
-        if len(ids) > 1 or members != set(facts.at_end):
-            message = f"its last view has {len(members)} members, {len(facts.at_end)} are there, in {len(ids)} views"
-            yield Violation("L6", end.t_ns, member, message)
+        if len(ids) > 1 or members != set(facts.present_at_end):
+            message = f"its last view has {len(members)} members, {len(facts.present_at_end)} are there, in {len(ids)} views"
+            yield TraceViolation("L6", end.t_ns, member, message)
 
 
-class Violation(NamedTuple):
+class TraceViolation(NamedTuple):
     """An invariant that does not hold: its id, when, at which life, and what was seen."""
 
     check: str
@@ -314,44 +318,44 @@ class Violation(NamedTuple):
         return f"{self.check} at {self.t_ns} ns, {self.member}: {self.message}"
 
 
-class Facts:
+class TraceFacts:
     """A trace in the order of time. Only the stream to the group is looked at, numbered for a whole life."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[TraceRow]) -> None:
         self.rows = [
             row for row in rows if not row.epoch and not (row.event == "DELIVER" and row.reason)
         ]
-        self._by_event: dict[str, list[Row]] = {}
+        self._by_event: dict[str, list[TraceRow]] = {}
         for row in self.rows:
             self._by_event.setdefault(row.event, []).append(row)
         self._members = {
-            (row.member, row.view): tuple(row.reason.split()) for row in self.of("MEMBERS")
+            (row.member, row.view): tuple(row.reason.split()) for row in self.rows_of("MEMBERS")
         }
-        self.reach = {row.member: row.high for row in self.of("BEGIN") if row.high}
-        self.at_end = {row.member: row for row in self.of("REST")}
-        self.given = {row.member for row in self.of("STATE_IN")}
-        self.stepped_over: dict[tuple[str, str], set[int]] = {}
+        self.reach = {row.member: row.high for row in self.rows_of("BEGIN") if row.high}
+        self.present_at_end = {row.member: row for row in self.rows_of("REST")}
+        self.received_state = {row.member for row in self.rows_of("STATE_IN")}
+        self.legally_skipped: dict[tuple[str, str], set[int]] = {}
         """What a reader is not handed of an origin, by right: own messages, pieces of what began before its start."""
-        for row in self.among("SEND", "DROPPED", "LOST"):
+        for row in self.rows_among("SEND", "DROPPED", "LOST"):
             if row.reason in {"not back", "headless", "oversized"}:
                 numbers = range(row.seqno, row.seqno_last + 1)
-                self.stepped_over.setdefault((row.member, row.origin), set()).update(numbers)
+                self.legally_skipped.setdefault((row.member, row.origin), set()).update(numbers)
 
-    def of(self, event: str) -> list[Row]:
+    def rows_of(self, event: str) -> list[TraceRow]:
         """Return the rows of one event."""
         return self._by_event.get(event, [])
 
-    def among(self, *events: str) -> Iterator[Row]:
+    def rows_among(self, *events: str) -> Iterator[TraceRow]:
         """Return the rows of several events."""
         wanted = frozenset(events)
         return (row for row in self.rows if row.event in wanted)
 
-    def members(self, row: Row) -> tuple[str, ...] | None:
+    def members(self, row: TraceRow) -> tuple[str, ...] | None:
         """Return the members of the view that a VIEW row is about, if anybody has written them down."""
         return self._members.get((row.member, row.seqno_last))
 
 
-CHECKS: dict[str, Callable[[Facts], Iterator[Violation]]] = {
+CHECKS: dict[str, Callable[[TraceFacts], Iterator[TraceViolation]]] = {
     "S1": no_creation,
     "S2": no_duplicate,
     "S3": gapless_prefix,
@@ -360,11 +364,11 @@ CHECKS: dict[str, Callable[[Facts], Iterator[Violation]]] = {
     "S7": marks,
     "S8": acks_are_true,
     "S9": purge_is_safe,
-    "S10": repairs_are_asked_for,
+    "S10": repairs_are_requested,
     "S11": naks_are_legal,
     "S15": views,
     "L1": delivery,
     "L2": stability,
-    "L6": one_group,
+    "L6": one_view,
 }
 """Every check of a trace, by the id of its invariant."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import GaplessError
-from gapless.trace.schema import life_id
+from gapless.trace.schema import incarnation_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
 
-LIVES = "lives.jsonl"
+INCARNATIONS_FILE = "lives.jsonl"
 """The name of the side file."""
 VIRTUAL, TIME_OF_DAY = "virtual", "time of day"
 """What ``t_ns`` counts."""
 
 
-class Life(NamedTuple):
+class IncarnationRecord(NamedTuple):
     """One line: a life that is mentioned; ``own`` if its rows are in this file set, and only then is there more."""
 
     seed: int
@@ -41,9 +41,13 @@ class Life(NamedTuple):
     knobs: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
     whole: bool = True
 
-    def line(self) -> str:
+    def to_json_line(self) -> str:
         """Return the life as a line of the file."""
-        said: dict[str, Any] = {"seed": self.seed, "life": life_id(self.name), "name": self.name}
+        said: dict[str, Any] = {
+            "seed": self.seed,
+            "life": incarnation_id(self.name),
+            "name": self.name,
+        }
         if self.own:
             said |= {
                 key: value for key, value in self._asdict().items() if key not in {"seed", "name"}
@@ -51,18 +55,25 @@ class Life(NamedTuple):
         return json.dumps(said) + "\n"
 
 
-def own_life(seed: int, name: str, config: Config, more: Mapping[str, Any], **how: Any) -> Life:
-    """Return the line of a life whose rows are in the set; ``how`` it is recorded are columns of :class:`Life`."""
-    knobs = {**asdict(config), "reach": config.reach, "numbering": config.row.numbering, **more}
+def own_incarnation(
+    seed: int, name: str, config: Config, more: Mapping[str, Any], **how: Any
+) -> IncarnationRecord:
+    """Return the line of a life whose rows are in the set; ``how`` it is recorded are columns of :class:`IncarnationRecord`."""
+    knobs = {
+        **asdict(config),
+        "reach": config.reach,
+        "numbering": config.group_profile.numbering,
+        **more,
+    }
     about: dict[str, Any] = {
-        "release": config.row.release,
+        "release": config.group_profile.release,
         "retransmits": config.retransmits,
         "knobs": knobs,
     }
-    return Life(seed, name, own=True, **about, **how)
+    return IncarnationRecord(seed, name, own=True, **about, **how)
 
 
-def read_lives(path: Path) -> Iterator[Life]:
+def read_incarnations(path: Path) -> Iterator[IncarnationRecord]:
     """Return what a side file says. A last line without an end is what a killed process was writing: it is left out."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -71,7 +82,7 @@ def read_lives(path: Path) -> Iterator[Life]:
             try:
                 said = json.loads(line)
                 said.pop("life")
-                yield Life(**said)
+                yield IncarnationRecord(**said)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise GaplessError(
                     f"{path}:{number}: expected a life of a trace as one line of JSON: {error}"

@@ -22,49 +22,49 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
-from gapless.trace.incarnations import LIVES
+from gapless.trace.incarnations import INCARNATIONS_FILE
 from gapless.trace.schema import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gapless.trace.incarnations import Life
+    from gapless.trace.incarnations import IncarnationRecord
 
 FIELDS = tuple(name for name in COLUMNS if name not in {"seed", "frame_id"})
 """The columns that a journal holds, in the order of the schema; a reason is the number of its text."""
 _KINDS = {"int64": ("q", "<i8"), "int32": ("i", "<i4"), "int8": ("b", "i1"), "string": ("i", "<i4")}
-ROW = Struct("<" + "".join(_KINDS[COLUMNS[name].type][0] for name in FIELDS))
+ROW_STRUCT = Struct("<" + "".join(_KINDS[COLUMNS[name].type][0] for name in FIELDS))
 """How a row is packed."""
 DTYPE = [(name, _KINDS[COLUMNS[name].type][1]) for name in FIELDS]
 """The same for numpy."""
 
 TEXTS, WHOLE, STOPPED = "texts.jsonl", "whole", "stopped"
-ROWS_A_FILE = 1_000_000
+ROWS_PER_FILE = 1_000_000
 """With so many rows a journal is full, and the next one begins."""
 
 
-class Journal:
+class TraceJournal:
     """The files of one file set while its process lives; ``stopped`` says what has gone wrong, if anything has."""
 
-    def __init__(self, folder: Path, rows_a_file: int = ROWS_A_FILE) -> None:
+    def __init__(self, folder: Path, rows_per_file: int = ROWS_PER_FILE) -> None:
         """Begin a file set in ``folder``, which must not be there yet."""
         self.folder = folder
         self.stopped = ""
-        self.full: list[Path] = []
-        self._rows_a_file = rows_a_file
+        self.full_files: list[Path] = []
+        self._rows_per_file = rows_per_file
         self._rows = 0
         self._number = 0
         self._texts: dict[str, int] = {"": 0}
-        self._rows_fd = self._texts_fd = self._lives_fd = -1
+        self._rows_fd = self._texts_fd = self._incarnations_fd = -1
         try:
             folder.mkdir(parents=True)
             (folder / WHOLE).touch()
-            self._texts_fd = _append(folder / TEXTS)
-            self._lives_fd = _append(folder / LIVES)
-            self._next()
+            self._texts_fd = _open_append(folder / TEXTS)
+            self._incarnations_fd = _open_append(folder / INCARNATIONS_FILE)
+            self._open_next_file()
         except OSError as error:
-            self._let_go()
+            self._close_files()
             raise GaplessError(
                 f"cannot record a trace in {folder}: {error.strerror or error}; name a folder that can be written"
             ) from None
@@ -74,24 +74,24 @@ class Journal:
         """The file that is written to."""
         return self.folder / f"{self._number:05d}.rows"
 
-    def _next(self) -> None:
+    def _open_next_file(self) -> None:
         self._number += 1
         self._rows = 0
         while True:
-            self._rows_fd = _append(self.path)
+            self._rows_fd = _open_append(self.path)
             fcntl.flock(self._rows_fd, fcntl.LOCK_EX)
-            if self._is_there():
+            if self._is_linked():
                 return
             os.close(self._rows_fd)  # whoever seals took the empty file away before it was locked
 
-    def _is_there(self) -> bool:
+    def _is_linked(self) -> bool:
         """Return whether the file that is open is the one that others see."""
         try:
             return os.path.samestat(os.fstat(self._rows_fd), self.path.stat())
         except FileNotFoundError:
             return False
 
-    def text(self, text: str) -> int:
+    def intern_text(self, text: str) -> int:
         """Return the number of a text; what is new is written down."""
         number = self._texts.get(text)
         if number is None:
@@ -99,20 +99,20 @@ class Journal:
             self._write(self._texts_fd, (json.dumps(text) + "\n").encode())
         return number
 
-    def life(self, life: Life) -> None:
+    def write_incarnation(self, life: IncarnationRecord) -> None:
         """Write down a life, before the first row that names it."""
-        self._write(self._lives_fd, life.line().encode())
+        self._write(self._incarnations_fd, life.to_json_line().encode())
 
-    def rows(self, rows: list[bytes]) -> None:
+    def write_rows(self, rows: list[bytes]) -> None:
         """Write packed rows, in one piece."""
         self._write(self._rows_fd, b"".join(rows))
         self._rows += len(rows)
-        if self._rows >= self._rows_a_file and not self.stopped:
-            self.full.append(self.path)
+        if self._rows >= self._rows_per_file and not self.stopped:
+            self.full_files.append(self.path)
             os.close(self._rows_fd)
             self._rows_fd = -1
             try:
-                self._next()
+                self._open_next_file()
             except OSError as error:
                 self._stop(error)
 
@@ -136,20 +136,20 @@ class Journal:
             (self.folder / WHOLE).rename(self.folder / STOPPED)
         except OSError as another:
             self.stopped += f" ({another.strerror})"
-        self._let_go()
+        self._close_files()
 
     def close(self) -> None:
         """Write no more; what was written can be sealed."""
-        self._let_go()
+        self._close_files()
 
-    def _let_go(self) -> None:
-        for descriptor in (self._rows_fd, self._texts_fd, self._lives_fd):
+    def _close_files(self) -> None:
+        for descriptor in (self._rows_fd, self._texts_fd, self._incarnations_fd):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._rows_fd = self._texts_fd = self._lives_fd = -1
+        self._rows_fd = self._texts_fd = self._incarnations_fd = -1
 
 
-def _append(path: Path) -> int:
+def _open_append(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
@@ -169,7 +169,9 @@ def read_texts(folder: Path) -> list[str]:
     return texts
 
 
-def unpacked(path: Path) -> Iterator[tuple[Any, ...]]:
+def read_packed_rows(path: Path) -> Iterator[tuple[Any, ...]]:
     """Return the rows of a journal as they were packed; a last one that is torn is left out."""
     data = path.read_bytes()
-    return ROW.iter_unpack(memoryview(data)[: len(data) // ROW.size * ROW.size])
+    return ROW_STRUCT.iter_unpack(
+        memoryview(data)[: len(data) // ROW_STRUCT.size * ROW_STRUCT.size]
+    )

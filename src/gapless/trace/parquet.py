@@ -13,21 +13,21 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import GaplessError
-from gapless.trace.incarnations import LIVES, read_lives
-from gapless.trace.journal import DTYPE, ROW, STOPPED, read_texts
-from gapless.trace.schema import CODES, COLUMNS, life_id
+from gapless.trace.incarnations import INCARNATIONS_FILE, read_incarnations
+from gapless.trace.journal import DTYPE, ROW_STRUCT, STOPPED, read_texts
+from gapless.trace.schema import COLUMNS, EVENT_CODES, incarnation_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from gapless.trace.schema import Row
+    from gapless.trace.schema import TraceRow
 
-ROWS_AT_ONCE = 131_072
+ROWS_PER_TABLE = 131_072
 """So many rows are turned into columns at a time, and become a row group."""
 
 
-class Sealed(NamedTuple):
+class SealResult(NamedTuple):
     """What became of a folder: the files that were made, and the journals of processes that still write."""
 
     files: list[Path]
@@ -39,7 +39,7 @@ def can_seal() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("pyarrow", "numpy"))
 
 
-def seal(folder: Path | str) -> Sealed:
+def seal(folder: Path | str) -> SealResult:
     """Seal everything in ``folder`` that nobody writes to any more, and take note of traces that are not whole."""
     from pathlib import Path
 
@@ -48,7 +48,7 @@ def seal(folder: Path | str) -> Sealed:
         raise GaplessError(
             f"there is no trace at {folder}: expected a folder that was recorded with --trace"
         )
-    found = Sealed([], [])
+    found = SealResult([], [])
     for path in sorted(folder.rglob("*.rows")):
         with contextlib.suppress(FileNotFoundError):  # another one was quicker
             sealed = seal_journal(path)
@@ -57,7 +57,7 @@ def seal(folder: Path | str) -> Sealed:
             elif sealed.exists():
                 found.files.append(sealed)
     for marker in folder.rglob(STOPPED):
-        _mark(marker.parent)
+        _mark_incomplete(marker.parent)
     return found
 
 
@@ -69,7 +69,7 @@ def seal_journal(path: Path) -> Path | None:
         except OSError:
             return None
         goal = path.with_suffix(".parquet")
-        if not goal.exists() and path.stat().st_size >= ROW.size:
+        if not goal.exists() and path.stat().st_size >= ROW_STRUCT.size:
             try:
                 write_tables(_tables(path), goal)
             except OSError as error:
@@ -82,18 +82,18 @@ def seal_journal(path: Path) -> Path | None:
 
 def _tables(path: Path) -> Iterator[Any]:
     """Return the rows of a journal as tables, one after the other, so that a producer need not have room for all."""
-    pa = arrow()
+    pa = import_pyarrow()
     import numpy as np
 
-    count = path.stat().st_size // ROW.size
+    count = path.stat().st_size // ROW_STRUCT.size
     rows = np.memmap(path, np.dtype(DTYPE), mode="r", shape=(count,))
     texts = pa.array(read_texts(path.parent), pa.string())
-    for at in range(0, count, ROWS_AT_ONCE):
-        yield _table(rows[at : at + ROWS_AT_ONCE], texts)
+    for at in range(0, count, ROWS_PER_TABLE):
+        yield _table(rows[at : at + ROWS_PER_TABLE], texts)
 
 
 def _table(rows: Any, texts: Any) -> Any:
-    pa = arrow()
+    pa = import_pyarrow()
     import numpy as np
 
     arrays = []
@@ -108,16 +108,16 @@ def _table(rows: Any, texts: Any) -> Any:
             arrays.append(texts.take(pa.array(numbers)))
         else:
             arrays.append(pa.array(np.ascontiguousarray(rows[name]), getattr(pa, column.type)()))
-    return pa.Table.from_arrays(arrays, schema=schema())
+    return pa.Table.from_arrays(arrays, schema=arrow_schema())
 
 
-def _mark(folder: Path) -> None:
+def _mark_incomplete(folder: Path) -> None:
     """Let the side file say that recording had to stop here."""
-    path = folder / LIVES
-    lives = [life._replace(whole=False) if life.own else life for life in read_lives(path)]
+    path = folder / INCARNATIONS_FILE
+    lives = [life._replace(whole=False) if life.own else life for life in read_incarnations(path)]
     fresh = path.with_suffix(".part")
     try:
-        fresh.write_text("".join(life.line() for life in lives), encoding="utf-8")
+        fresh.write_text("".join(life.to_json_line() for life in lives), encoding="utf-8")
         fresh.replace(path)
         (folder / STOPPED).rename(folder / "not-whole")
     except OSError as error:
@@ -126,13 +126,13 @@ def _mark(folder: Path) -> None:
 
 ROW_GROUP = 1_000_000
 """So many rows are one row group at most."""
-_MOST = 2**63 - 1
-_FEW = ("seed", "event", "view", "epoch", "part", "reason", "frame_id")
+_INT64_MAX = 2**63 - 1
+_DICTIONARY_COLUMNS = ("seed", "event", "view", "epoch", "part", "reason", "frame_id")
 """Columns that hold few different values, beside those that name lives. Numbers that rise are kept as they are: zstd
 makes them as small as differences would be, and they are read faster."""
 
 
-def arrow() -> Any:
+def import_pyarrow() -> Any:
     """Return pyarrow, or say what is missing."""
     try:
         import pyarrow as pa
@@ -145,9 +145,9 @@ def arrow() -> Any:
     return pa
 
 
-def schema() -> Any:
+def arrow_schema() -> Any:
     """Return the schema of the files: the columns of a trace, none of them ever null."""
-    pa = arrow()
+    pa = import_pyarrow()
     return pa.schema(
         [
             pa.field(name, getattr(pa, column.type)(), nullable=False)
@@ -159,11 +159,15 @@ def schema() -> Any:
 def write_tables(tables: Iterable[Any], path: Path) -> None:
     """Write tables as one file of a trace, a row group each; it is there as a whole or not at all."""
     fresh = path.with_suffix(".part")
-    writer = arrow().parquet.ParquetWriter(
+    writer = import_pyarrow().parquet.ParquetWriter(
         fresh,
-        schema(),
+        arrow_schema(),
         compression="zstd",
-        use_dictionary=[name for name, column in COLUMNS.items() if column.is_life or name in _FEW],
+        use_dictionary=[
+            name
+            for name, column in COLUMNS.items()
+            if column.is_incarnation or name in _DICTIONARY_COLUMNS
+        ],
         store_schema=False,
     )
     with writer:
@@ -177,21 +181,21 @@ def write_table(table: Any, path: Path) -> None:
     write_tables([table], path)
 
 
-def table_of(rows: Sequence[Row]) -> Any:
+def rows_to_table(rows: Sequence[TraceRow]) -> Any:
     """Return rows as a table, with numbers for lives and events."""
-    pa = arrow()
+    pa = import_pyarrow()
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [() for _ in COLUMNS]
     arrays = []
     for (name, column), values in zip(COLUMNS.items(), columns, strict=True):
         found: Sequence[Any] = values
-        if column.is_life:
-            found = [life_id(value) for value in values]
+        if column.is_incarnation:
+            found = [incarnation_id(value) for value in values]
         elif name == "event":
-            found = [CODES[value] for value in values]
+            found = [EVENT_CODES[value] for value in values]
         try:
             arrays.append(pa.array(found, getattr(pa, column.type)()))
         except OverflowError:  # what a stranger says may have any size
             arrays.append(
-                pa.array([min(value, _MOST) for value in found], getattr(pa, column.type)())
+                pa.array([min(value, _INT64_MAX) for value in found], getattr(pa, column.type)())
             )
-    return pa.Table.from_arrays(arrays, schema=schema())
+    return pa.Table.from_arrays(arrays, schema=arrow_schema())

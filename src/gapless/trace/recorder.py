@@ -21,11 +21,11 @@ from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, TypedDict
 
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
-from gapless.trace.incarnations import TIME_OF_DAY, Life, own_life
-from gapless.trace.journal import ROW, ROWS_A_FILE, Journal
+from gapless.trace.incarnations import TIME_OF_DAY, IncarnationRecord, own_incarnation
+from gapless.trace.journal import ROW_STRUCT, ROWS_PER_FILE, TraceJournal
 from gapless.trace.parquet import can_seal, seal_journal
-from gapless.trace.row_builder import Scribe
-from gapless.trace.schema import CODES, life_id
+from gapless.trace.row_builder import RowBuilder
+from gapless.trace.schema import EVENT_CODES, incarnation_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
     from gapless.protocol.ready import Ready, Transmit
-    from gapless.trace.row_builder import Values
+    from gapless.trace.row_builder import RowValues
 
 log = logging.getLogger("gapless")
 
 MODES = ("full", "sampled")
 """How much is recorded."""
-EVERY = 1024
+SAMPLE_EVERY = 1024
 """A sample keeps the rows of one message in so many."""
-_MOST = 2**63 - 1
+_INT64_MAX = 2**63 - 1
 
 
 class Recorder:
@@ -59,8 +59,8 @@ class Recorder:
         *,
         member: str = "",
         mode: str = "full",
-        every: int = EVERY,
-        rows_a_file: int = ROWS_A_FILE,
+        every: int = SAMPLE_EVERY,
+        rows_per_file: int = ROWS_PER_FILE,
         seals: bool = True,
     ) -> None:
         if mode not in MODES:
@@ -72,16 +72,16 @@ class Recorder:
         self.mode = mode
         self.every = every if mode == "sampled" else 1
         self.rows = 0
-        self._rows_a_file = rows_a_file
+        self._rows_per_file = rows_per_file
         self._seals = seals
         self._lock = threading.Lock()
-        self._journal: Journal | None = None
-        self._scribe: Scribe | None = None
-        self._life = self._wall_ns = 0
-        self._idx = self._step = 0
+        self._journal: TraceJournal | None = None
+        self._row_builder: RowBuilder | None = None
+        self._incarnation_id = self._wall_ns = 0
+        self._row_index = self._step = 0
         self._packed: list[bytes] = []
         self._sealer: threading.Thread | None = None
-        self._claimed = self._ended = False
+        self._claimed = self._finished = False
 
     @property
     def stopped(self) -> str:
@@ -89,7 +89,7 @@ class Recorder:
         return "" if self._journal is None else self._journal.stopped
 
     @property
-    def place(self) -> Path | None:
+    def file_set(self) -> Path | None:
         """Where the file set is, as soon as the first life has begun."""
         return None if self._journal is None else self._journal.folder
 
@@ -104,17 +104,17 @@ class Recorder:
                 )
             self._claimed = True
 
-    def begin(
+    def begin_incarnation(
         self, me: Address, config: Config, wall_ns: int, *, member: str, stores: bool
     ) -> None:
         """Begin a life, whose clock of the day is ``wall_ns`` ahead of the monotonic one; ``member`` is for people."""
         with self._lock:
-            if self._ended:
+            if self._finished:
                 return  # the application has closed it, and the member lives on
             name = str(me)
             if self._journal is None:
-                self._journal = Journal(self.folder / name, self._rows_a_file)
-            about = own_life(
+                self._journal = TraceJournal(self.folder / name, self._rows_per_file)
+            about = own_incarnation(
                 0,
                 name,
                 config,
@@ -125,76 +125,82 @@ class Recorder:
                 clock=TIME_OF_DAY,
                 stores=stores,
             )
-            self._journal.life(about)
-            self._life = life_id(name)
-            self._wall_ns, self._idx = wall_ns, 0
-            by_view = config.row.numbering == "view"
-            self._scribe = Scribe(
-                me, self._id, str, CODES, self._journal.text, by_view=by_view, every=self.every
+            self._journal.write_incarnation(about)
+            self._incarnation_id = incarnation_id(name)
+            self._wall_ns, self._row_index = wall_ns, 0
+            by_view = config.group_profile.numbering == "view"
+            self._row_builder = RowBuilder(
+                me,
+                self._intern_incarnation,
+                str,
+                EVENT_CODES,
+                self._journal.intern_text,
+                by_view=by_view,
+                every=self.every,
             )
-            self._take((self._scribe.row("BEGIN", high=config.reach),))
+            self._pack((self._row_builder.row("BEGIN", high=config.reach),))
             self._flush()
 
-    def answer(self, ready: Ready) -> None:
+    def record_ready(self, ready: Ready) -> None:
         """Take down an answer of the machine; whatever goes wrong with that is no affair of the group."""
         with self._lock:
-            if self._scribe is None or self._ended:
+            if self._row_builder is None or self._finished:
                 return
             self._step += 1
             try:
-                self._take(self._scribe.answer(ready))
+                self._pack(self._row_builder.rows_of_ready(ready))
             except Exception as error:  # noqa: BLE001 - a bug here must not end a group that has none
-                self._give_up(error)
+                self._abort(error)
 
-    def dropped(self, sender: Address) -> None:
+    def record_dropped(self, sender: Address) -> None:
         """Take down that a datagram of ``sender`` was lost on purpose, on its way in."""
         with self._lock:
-            if self._scribe is not None and not self._ended:
-                self._take((self._scribe.row("NET_DROP", peer=sender),))
+            if self._row_builder is not None and not self._finished:
+                self._pack((self._row_builder.row("NET_DROP", peer=sender),))
 
     def flush(self, transmits: Sequence[Transmit]) -> None:
         """Write what was taken down; ``transmits`` are about to leave."""
         with self._lock:
-            if self._scribe is None or self._ended:
+            if self._row_builder is None or self._finished:
                 return
             if transmits:
                 size_bytes = sum([len(transmit.datagram) for transmit in transmits])
-                if (row := self._scribe.datagrams(len(transmits), size_bytes)) is not None:
-                    self._take((row,))
+                if (row := self._row_builder.transmit_row(len(transmits), size_bytes)) is not None:
+                    self._pack((row,))
             if self._packed:
                 self._flush()
 
-    def end(self, *, whole: bool = True) -> None:
+    def finish(self, *, whole: bool = True) -> None:
         """Write no more: the member has come to its end, in good order if the trace is ``whole``."""
         with self._lock:
-            if self._ended:
+            if self._finished:
                 return
-            if self._scribe is not None and whole:
-                self._take((self._scribe.row("END"),))
+            if self._row_builder is not None and whole:
+                self._pack((self._row_builder.row("END"),))
                 self._flush()
-            self._ended = True
+            self._finished = True
             if self._journal is not None:
                 self._journal.close()
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """Let go of the files without a word: they belong to the process that has forked."""
-        self._ended = True
+        self._finished = True
         if self._journal is not None:
             self._journal.close()
 
     # For the application
 
-    def rest(self) -> None:
+    def mark_end_of_load(self) -> None:
         """Write that the load has ended, and that this life is there at the end: checks may look for silence."""
         with self._lock:
-            if self._scribe is not None and not self._ended:
+            if self._row_builder is not None and not self._finished:
                 self._step += 1
-                self._take((self._scribe.row("REST"),))
+                self._pack((self._row_builder.row("REST"),))
                 self._flush()
 
     def close(self, *, seal: bool = True) -> None:
         """Write no more, and seal what was written, if that is wished and can be done here."""
-        self.end()
+        self.finish()
         if seal and self._seals and self._journal is not None and can_seal():
             if self._sealer is not None:
                 self._sealer.join()
@@ -203,23 +209,29 @@ class Recorder:
 
     # Rows
 
-    def _id(self, address: Address | None) -> int:
+    def _intern_incarnation(self, address: Address | None) -> int:
         """Return the number of a life, which is written down; it is asked for once."""
         if address is None:
             return 0
         name = str(address)
-        number = life_id(name)
-        if number != self._life:
+        number = incarnation_id(name)
+        if number != self._incarnation_id:
             assert self._journal is not None
-            self._journal.life(Life(0, name))
+            self._journal.write_incarnation(IncarnationRecord(0, name))
         return number
 
-    def _take(self, rows: Sequence[Values]) -> None:
+    def _pack(self, rows: Sequence[RowValues]) -> None:
         journal = self._journal
         assert journal is not None
         if journal.stopped or not rows:
             return
-        pack, life, step, idx, packed = ROW.pack, self._life, self._step, self._idx, self._packed
+        pack, life, step, idx, packed = (
+            ROW_STRUCT.pack,
+            self._incarnation_id,
+            self._step,
+            self._row_index,
+            self._packed,
+        )
         t_ns = time.monotonic_ns() + self._wall_ns
         for row in rows:
             try:
@@ -228,9 +240,9 @@ class Recorder:
                 packed.append(pack(life, idx, step, t_ns, *map(_clamped, row)))
             idx += 1
         self.rows += len(rows)
-        self._idx = idx
+        self._row_index = idx
 
-    def _give_up(self, error: Exception) -> None:
+    def _abort(self, error: Exception) -> None:
         log.error("a bug of the recorder", exc_info=error)
         assert self._journal is not None
         self._journal.stop(f"{type(error).__name__}: {error}")
@@ -239,14 +251,14 @@ class Recorder:
         packed, self._packed = self._packed, []
         journal = self._journal
         assert journal is not None
-        journal.rows(packed)
+        journal.write_rows(packed)
         if (
             self._seals
-            and journal.full
+            and journal.full_files
             and (self._sealer is None or not self._sealer.is_alive())
             and can_seal()
         ):
-            full, journal.full = journal.full, []
+            full, journal.full_files = journal.full_files, []
             self._sealer = threading.Thread(
                 target=partial(_seal_all, full), name="gapless-trace", daemon=True
             )
@@ -254,7 +266,7 @@ class Recorder:
 
 
 def _clamped(value: int) -> int:
-    return min(value, _MOST)
+    return min(value, _INT64_MAX)
 
 
 def _seal_all(paths: list[Path]) -> None:
@@ -270,14 +282,14 @@ def _seal(path: Path) -> None:
         log.warning("the trace stays as it was written: %s", error)
 
 
-class Mode(TypedDict, total=False):
+class RecordingMode(TypedDict, total=False):
     """How much is recorded, as options of a recorder."""
 
     mode: str
     every: int
 
 
-def read_mode(text: str) -> Mode:
+def parse_recording_mode(text: str) -> RecordingMode:
     """Return what a text such as ``full``, ``sampled`` or ``sampled:100`` says, as options of a recorder."""
     mode, colon, every = text.partition(":")
     if mode not in MODES or (

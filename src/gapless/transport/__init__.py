@@ -6,18 +6,18 @@ A :class:`Transport` sends and receives datagrams for one member; docs/transport
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gapless.transport.base import Book, Problems, Transport
+from gapless.transport.base import AddressBook, ErrorLog, Transport
 from gapless.transport.udp import UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
-    from gapless.transport.in_process import Memory, MemoryNetwork
+    from gapless.transport.in_process import InProcessNetwork, InProcessTransport
     from gapless.transport.tcp.transport import TcpMesh
 
 __all__ = [
-    "Book",
-    "Memory",
-    "MemoryNetwork",
-    "Problems",
+    "AddressBook",
+    "ErrorLog",
+    "InProcessNetwork",
+    "InProcessTransport",
     "TcpMesh",
     "Transport",
     "UdpMesh",
@@ -25,7 +25,11 @@ __all__ = [
     "open_udp",
 ]
 
-_WHERE = {"Memory": "in_process", "MemoryNetwork": "in_process", "TcpMesh": "tcp.transport"}
+_WHERE = {
+    "InProcessTransport": "in_process",
+    "InProcessNetwork": "in_process",
+    "TcpMesh": "tcp.transport",
+}
 """Transports that few members need: they are imported on first use."""
 
 

@@ -5,7 +5,7 @@ come, and sends datagrams to one member, to all others of the view, or to the wo
 there). What the network refuses is counted under its reason and dropped: the machine repairs it.
 The protocol of the machine is none of its business.
 
-Who is where stands in its :class:`Book`, which the driver keeps up to date from the events of the
+Who is where stands in its :class:`AddressBook`, which the driver keeps up to date from the events of the
 machine.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gapless.discovery import Discovery
-    from gapless.identity import Place
+    from gapless.identity import RosterEntry
     from gapless.protocol.ready import Event, Transmit
 
 LOOPBACK_FRAME_BYTES = 65_000
@@ -39,9 +39,9 @@ RECEIVE_BUFFER_BYTES = 4 << 20
 """What a transport asks the kernel for; what it is granted is what the member advertises."""
 TURN_BYTES = 1 << 20
 """So many bytes a transport gives in one go, about, so that acks are not late."""
-MOST_STRANGERS = 1024
+MAX_STRANGERS = 1024
 """Places outside the view that a book remembers; the ones noted longest ago go first."""
-QUIET_NS = 10 * NS_PER_S
+LOG_INTERVAL_NS = 10 * NS_PER_S
 """The same problem is logged again after this time, with how often it has come meanwhile."""
 
 log = logging.getLogger("gapless.transport")
@@ -55,10 +55,10 @@ class Selectable(Protocol):
         ...
 
 
-class Problems:
+class ErrorLog:
     """Counts what goes wrong by reason, and logs it, but each reason only now and then."""
 
-    def __init__(self, level: int = logging.WARNING, quiet_ns: int = QUIET_NS) -> None:
+    def __init__(self, level: int = logging.WARNING, quiet_ns: int = LOG_INTERVAL_NS) -> None:
         self.counters: Counter[str] = Counter()
         self._level, self._quiet_ns = level, quiet_ns
         self._logged: dict[str, tuple[int, int]] = {}
@@ -78,7 +78,7 @@ class Problems:
 _P = TypeVar("_P")
 
 
-class Book(Generic[_P]):
+class AddressBook(Generic[_P]):
     """Who is where: members of the view, others that were met, and the world.
 
     A place is a locator in the form that the transport needs: what ``resolve`` makes of it, None if
@@ -91,21 +91,21 @@ class Book(Generic[_P]):
         self.discovery = discovery
         self.group = 0
         self.address = Address(0, 0)
-        self.repairs = True
+        self.retransmits = True
         """Whether the machine repairs what the network loses."""
-        self.others: tuple[_P, ...] = ()
+        self.peers: tuple[_P, ...] = ()
         self._resolve = resolve
         self._own = resolve(own)
         self._members: tuple[Address, ...] = ()
-        self._told: dict[Address, _P] = {}
-        self._seen: dict[Address, _P] = {}
+        self._located: dict[Address, _P] = {}
+        self._observed: dict[Address, _P] = {}
 
-    def announce(self, place: Place, group: int = 0, *, repairs: bool = True) -> None:
+    def announce(self, place: RosterEntry, group: int = 0, *, retransmits: bool = True) -> None:
         """Let others find this member, and its transport know for whom it works."""
-        self.address, self.group, self.repairs = place.address, group, repairs
+        self.address, self.group, self.retransmits = place.address, group, retransmits
         self.discovery.announce(place)
 
-    def note(self, events: Iterable[Event]) -> None:
+    def on_events(self, events: Iterable[Event]) -> None:
         """Take note of what the machine says about places and members."""
         changed = False
         for event in events:
@@ -115,11 +115,9 @@ class Book(Generic[_P]):
                 self._members = event.view.members
                 changed = True
         if changed:
-            found = (self.find(member) for member in self._members)
-            self.others = tuple(
-                place for place in found if place is not None and place != self._own
-            )
-            self._forget(self._told)
+            found = (self.lookup(member) for member in self._members)
+            self.peers = tuple(place for place in found if place is not None and place != self._own)
+            self._evict_strangers(self._located)
 
     def _locate(self, event: Located) -> bool:
         try:
@@ -129,31 +127,31 @@ class Book(Generic[_P]):
         place = self._resolve(locator)
         if place is None:
             return False
-        self._told[event.address] = place
+        self._located[event.address] = place
         if place != self._own:
-            self.discovery.meet(locator)
+            self.discovery.remember(locator)
         return True
 
-    def see(self, address: Address, place: _P) -> None:
+    def learn_source(self, address: Address, place: _P) -> None:
         """Note where a datagram of ``address`` came from; what the machine says of it counts for more."""
-        self._seen.pop(address, None)
-        self._seen[address] = place
-        self._forget(self._seen)
+        self._observed.pop(address, None)
+        self._observed[address] = place
+        self._evict_strangers(self._observed)
 
-    def find(self, address: Address) -> _P | None:
+    def lookup(self, address: Address) -> _P | None:
         """Return where ``address`` is, if that is known."""
-        return self._told.get(address) or self._seen.get(address)
+        return self._located.get(address) or self._observed.get(address)
 
-    def world(self) -> list[_P]:
+    def candidates(self) -> list[_P]:
         """Return everywhere that a member could be, as far as is known now."""
         places = dict.fromkeys(map(self._resolve, self.discovery.locate(time.monotonic_ns())))
-        places.update(dict.fromkeys(self._seen.values()))
+        places.update(dict.fromkeys(self._observed.values()))
         return [place for place in places if place is not None and place != self._own]
 
-    def _forget(self, places: dict[Address, _P]) -> None:
-        if len(places) > MOST_STRANGERS + len(self._members):
+    def _evict_strangers(self, places: dict[Address, _P]) -> None:
+        if len(places) > MAX_STRANGERS + len(self._members):
             for address in [address for address in places if address not in self._members][
-                : MOST_STRANGERS // 2
+                : MAX_STRANGERS // 2
             ]:
                 del places[address]
 
@@ -163,7 +161,7 @@ class Transport(Protocol):
 
     locator: Locator
     """Where others reach this member."""
-    book: Book[Any]
+    book: AddressBook[Any]
     """Who is where."""
     max_frame_bytes: int
     """The largest datagram that the path takes well."""
@@ -171,9 +169,9 @@ class Transport(Protocol):
     """The largest run that it takes in one datagram, if that is more than a frame; else 0."""
     receive_buffer_bytes: int
     """What the buffer of this member takes, as granted; senders are told."""
-    keeps_bytes: bool
+    preserves_bytes: bool
     """Whether no datagram can be damaged on its way: it stays within this machine."""
-    problems: Problems
+    problems: ErrorLog
     """What the network refused, and what came and was nothing."""
 
     @property

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gapless.discovery import Discovery
 from gapless.locator import Locator
-from gapless.protocol.ready import WORLD
-from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, Book, Problems
+from gapless.protocol.ready import ANYONE
+from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, AddressBook, ErrorLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Transmit
 
 
-class MemoryNetwork:
+class InProcessNetwork:
     """Where the members of one process find each other: ``network.open()`` gives each its transport."""
 
     def __init__(self) -> None:
-        self.members: dict[Locator, Memory] = {}
+        self.members: dict[Locator, InProcessTransport] = {}
         self._ports = count(1)
 
     def open(
@@ -34,22 +34,24 @@ class MemoryNetwork:
         *,
         max_frame_bytes: int = LOOPBACK_FRAME_BYTES,
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
-    ) -> Memory:
+    ) -> InProcessTransport:
         """Return a new place in this network."""
         locator = Locator.of("127.0.0.1", next(self._ports))
-        made = self.members[locator] = Memory(self, locator, max_frame_bytes, receive_buffer_bytes)
+        made = self.members[locator] = InProcessTransport(
+            self, locator, max_frame_bytes, receive_buffer_bytes
+        )
         return made
 
 
-class Memory:
-    """One place in a :class:`MemoryNetwork`."""
+class InProcessTransport:
+    """One place in a :class:`InProcessNetwork`."""
 
     deadline_ns = None
-    keeps_bytes = True
+    preserves_bytes = True
 
     def __init__(
         self,
-        network: MemoryNetwork,
+        network: InProcessNetwork,
         locator: Locator,
         max_frame_bytes: int,
         receive_buffer_bytes: int,
@@ -58,39 +60,39 @@ class Memory:
         self.max_frame_bytes = max_frame_bytes
         self.whole_run_bytes = 0
         self.receive_buffer_bytes = receive_buffer_bytes
-        self.problems = Problems()
-        self.book: Book[Locator] = Book(locator, Discovery(), lambda locator: locator)
+        self.problems = ErrorLog()
+        self.book: AddressBook[Locator] = AddressBook(locator, Discovery(), lambda locator: locator)
         self._network = network
         self._inbox: deque[bytes] = deque()
-        self._held_bytes = 0
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._rope.setblocking(False)
+        self._queued_bytes = 0
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
 
     def sockets(self) -> Sequence[socket.socket]:
         """Return the bell that rings when something comes."""
-        return (self._bell,)
+        return (self._wake_receiver,)
 
-    def put(self, datagram: bytes) -> None:
+    def enqueue(self, datagram: bytes) -> None:
         """Take a datagram in, from any thread."""
-        if self._held_bytes + len(datagram) > self.receive_buffer_bytes:
+        if self._queued_bytes + len(datagram) > self.receive_buffer_bytes:
             self.problems.counters["receive.full"] += 1
             return
-        self._held_bytes += len(datagram)
+        self._queued_bytes += len(datagram)
         self._inbox.append(datagram)
         with suppress(OSError):  # it rings already, or is closed
-            self._rope.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     def receive(self, limit: int) -> list[bytes]:
         """Return what has come."""
         found: list[bytes] = []
         with suppress(BlockingIOError):
-            self._bell.recv(4096)
+            self._wake_receiver.recv(4096)
         while self._inbox and len(found) < limit:
             found.append(self._inbox.popleft())
-        self._held_bytes -= sum(map(len, found))
+        self._queued_bytes -= sum(map(len, found))
         if self._inbox:
-            self._rope.send(b"\0")
+            self._wake_sender.send(b"\0")
         return found
 
     def send(self, transmits: Sequence[Transmit]) -> None:
@@ -98,18 +100,18 @@ class Memory:
         members = self._network.members
         for to, datagram in transmits:
             if to is None:
-                places = self.book.others
-            elif to == WORLD:
+                places = self.book.peers
+            elif to == ANYONE:
                 places = tuple(place for place in members if place != self.locator)
             else:
-                found = self.book.find(to)
+                found = self.book.lookup(to)
                 places = () if found is None else (found,)
             for place in places:
                 if (member := members.get(place)) is not None:
-                    member.put(datagram)
+                    member.enqueue(datagram)
 
     def close(self) -> None:
         """Leave the network."""
         self._network.members.pop(self.locator, None)
-        self._bell.close()
-        self._rope.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()

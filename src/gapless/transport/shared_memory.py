@@ -34,7 +34,7 @@ from gapless.wire.codec import is_repair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gapless.transport.base import Problems
+    from gapless.transport.base import ErrorLog
 
 AVAILABLE = (
     sys.platform == "linux"
@@ -47,122 +47,124 @@ LARGE_BYTES = 16_000
 """A datagram of so many bytes is worth a note."""
 RING_BYTES = 8 << 20
 """What lies there at most, if a member asks for no larger buffers: twice of what it lets others send ahead."""
-MOST_READ = 64
+MAX_OPEN_RINGS = 64
 """So many memories of others are kept open; of more, the ones used longest ago are opened anew."""
 
-ASK, YES, NO, NOTE = range(1, 5)
+PROBE, READABLE, UNREADABLE, DESCRIPTOR = range(1, 5)
 _HEAD = Struct("<4sBBHII16s")
-_PLACE = Struct("<QI")
-_MOST_NAMED = 64
-_MOST_BYTES = 1 << 18
-_MOST_RING_BYTES = 1 << 32
+_SLOT = Struct("<QI")
+_MAX_SLOTS = 64
+_MAX_DATAGRAM_BYTES = 1 << 18
+_MAX_RING_BYTES = 1 << 32
 _TOKEN = slice(16, 32)
-_CALLED = "gapless"
-_FRONT_BYTES = 4096
+_MEMFD_NAME = "gapless"
+_HEADER_BYTES = 4096
 _ALIGNED_BYTES = 64
-_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 100 * NS_PER_MS, 10 * NS_PER_S
+_MIN_BACKOFF_NS, _MAX_BACKOFF_NS = 100 * NS_PER_MS, 10 * NS_PER_S
 
-Name = tuple[int, int, bytes]
+RingId = tuple[int, int, bytes]
 """How a memory is found: its process, its number there, and the token that it begins with."""
 
 
-class Shelf:
+class SharedRing:
     """The memory of this process, into which one transport lays its datagrams."""
 
     def __init__(self, ring_bytes: int = RING_BYTES) -> None:
         self._ring_bytes = ring_bytes
-        self._file = os.memfd_create(_CALLED, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._file = os.memfd_create(_MEMFD_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self._file, _FRONT_BYTES + ring_bytes)
+            os.ftruncate(self._file, _HEADER_BYTES + ring_bytes)
             fcntl.fcntl(
                 self._file,
                 fcntl.F_ADD_SEALS,
                 fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL,
             )
-            self._memory = mmap.mmap(self._file, _FRONT_BYTES + ring_bytes)
+            self._memory = mmap.mmap(self._file, _HEADER_BYTES + ring_bytes)
         except OSError:
             os.close(self._file)
             raise
-        self.name: Name = (os.getpid(), self._file, os.urandom(16))
-        self._memory[_TOKEN] = self.name[2]
-        self._mark = memoryview(self._memory).cast("Q")[:1]
-        self._end = 0
+        self.ring_id: RingId = (os.getpid(), self._file, os.urandom(16))
+        self._memory[_TOKEN] = self.ring_id[2]
+        self._write_cursor = memoryview(self._memory).cast("Q")[:1]
+        self._write_offset = 0
 
-    def lay(self, datagrams: Sequence[bytes]) -> bytes:
+    def write(self, datagrams: Sequence[bytes]) -> bytes:
         """Lay datagrams here, and return the note that says where."""
         places, ring_bytes = [], self._ring_bytes
         for datagram in datagrams:
             size_bytes = len(datagram)
-            at = self._end % ring_bytes
+            at = self._write_offset % ring_bytes
             if at + size_bytes > ring_bytes:
-                self._end += ring_bytes - at
+                self._write_offset += ring_bytes - at
                 at = 0
-            start, self._end = (
-                self._end,
-                self._end + -(-size_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES,
+            start, self._write_offset = (
+                self._write_offset,
+                self._write_offset + -(-size_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES,
             )
-            self._mark[0] = self._end  # first, so that a reader of what lay here before can tell
-            self._memory[_FRONT_BYTES + at : _FRONT_BYTES + at + size_bytes] = datagram
-            places.append(_PLACE.pack(start, size_bytes))
-        return said(NOTE, self.name, len(places)) + b"".join(places)
+            self._write_cursor[0] = (
+                self._write_offset
+            )  # first, so that a reader of what lay here before can tell
+            self._memory[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes] = datagram
+            places.append(_SLOT.pack(start, size_bytes))
+        return encode_control(DESCRIPTOR, self.ring_id, len(places)) + b"".join(places)
 
     def close(self) -> None:
         """Let go of it; who reads it still can."""
-        self._mark.release()
+        self._write_cursor.release()
         self._memory.close()
         os.close(self._file)
 
 
-class Reader:
+class SharedRingReader:
     """The memory of another process."""
 
-    def __init__(self, name: Name) -> None:
+    def __init__(self, name: RingId) -> None:
         """Open it; OSError if it cannot be, or is another."""
         process, number, token = name
         path = Path(f"/proc/{process}/fd/{number}")
-        if not str(path.readlink()).startswith(f"/memfd:{_CALLED}"):
+        if not str(path.readlink()).startswith(f"/memfd:{_MEMFD_NAME}"):
             raise OSError("it is something else")  # a pipe, say, to open which would take for ever
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise OSError("it could be made smaller")
-            self._ring_bytes = os.fstat(file).st_size - _FRONT_BYTES
-            if not _MOST_BYTES <= self._ring_bytes <= _MOST_RING_BYTES:
+            self._ring_bytes = os.fstat(file).st_size - _HEADER_BYTES
+            if not _MAX_DATAGRAM_BYTES <= self._ring_bytes <= _MAX_RING_BYTES:
                 raise OSError("it has another size")
-            self._memory = mmap.mmap(file, _FRONT_BYTES + self._ring_bytes, prot=mmap.PROT_READ)
+            self._memory = mmap.mmap(file, _HEADER_BYTES + self._ring_bytes, prot=mmap.PROT_READ)
         finally:
             os.close(file)
         if self._memory[_TOKEN] != token:
             self._memory.close()
             raise OSError("it is the memory of another")
-        self._mark = memoryview(self._memory).cast("Q")[:1]
+        self._write_cursor = memoryview(self._memory).cast("Q")[:1]
 
     def copy(self, start: int, size_bytes: int) -> bytes | None:
         """Return what was laid at ``start``, None if it is gone, or never was."""
         ring_bytes = self._ring_bytes
         at = start % ring_bytes
         if (
-            size_bytes > _MOST_BYTES
+            size_bytes > _MAX_DATAGRAM_BYTES
             or at + size_bytes > ring_bytes
-            or start + size_bytes > self._mark[0]
+            or start + size_bytes > self._write_cursor[0]
         ):
             return None
-        datagram = self._memory[_FRONT_BYTES + at : _FRONT_BYTES + at + size_bytes]
-        return datagram if self._mark[0] - start <= ring_bytes else None
+        datagram = self._memory[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes]
+        return datagram if self._write_cursor[0] - start <= ring_bytes else None
 
     def close(self) -> None:
         """Let go of it."""
-        self._mark.release()
+        self._write_cursor.release()
         self._memory.close()
 
 
-class Sharing:
+class SharedMemory:
     """The shared memory of one transport: its own, and that of others; ``send`` puts a datagram on its socket."""
 
     def __init__(
         self,
         send: Callable[[bytes, Any], None],
-        problems: Problems,
+        problems: ErrorLog,
         receive_buffer_bytes: int = RING_BYTES // 2,
     ) -> None:
         self.readers: set[Any] = set()
@@ -170,88 +172,98 @@ class Sharing:
         self._send = send
         self._problems = problems
         self._ring_bytes = max(RING_BYTES, 2 * receive_buffer_bytes)
-        self._shelf: Shelf | None = None
-        self._shelf_again_ns = 0
-        self._pauses: dict[Any, tuple[int, int]] = {}
-        self._read: dict[Name, Reader | None] = {}
+        self._ring: SharedRing | None = None
+        self._ring_retry_ns = 0
+        self._probe_backoff: dict[Any, tuple[int, int]] = {}
+        self._open_rings: dict[RingId, SharedRingReader | None] = {}
 
     # On sending
 
-    def lay(self, datagrams: Sequence[bytes], places: Iterable[Any]) -> Sequence[bytes]:
+    def publish(self, datagrams: Sequence[bytes], places: Iterable[Any]) -> Sequence[bytes]:
         """Return what to send to ``places`` for datagrams: notes for those that are large, if all can read them."""
         if not self._can_read(places):
             return datagrams
-        assert self._shelf is not None
+        assert self._ring is not None
         found: list[bytes] = []
         large: list[bytes] = []
         for datagram in datagrams:
             is_large = len(datagram) >= LARGE_BYTES and not is_repair(datagram)
-            if large and (not is_large or len(large) == _MOST_NAMED):
-                found.append(self._shelf.lay(large))
+            if large and (not is_large or len(large) == _MAX_SLOTS):
+                found.append(self._ring.write(large))
                 large = []
             (large if is_large else found).append(datagram)
         if large:
-            found.append(self._shelf.lay(large))
+            found.append(self._ring.write(large))
         return found
 
     def _can_read(self, places: Iterable[Any]) -> bool:
         others = [place for place in places if place not in self.readers]
         if others:
-            self._ask(others)
-        return not others and self._shelf is not None
+            self._probe(others)
+        return not others and self._ring is not None
 
-    def _ask(self, places: Sequence[Any]) -> None:
+    def _probe(self, places: Sequence[Any]) -> None:
         """Ask whether they can read the memory of this one; who does not answer is asked less and less."""
         now_ns = time.monotonic_ns()
-        if self._shelf is None:
-            if now_ns < self._shelf_again_ns:
+        if self._ring is None:
+            if now_ns < self._ring_retry_ns:
                 return
             try:
-                self._shelf = Shelf(self._ring_bytes)
+                self._ring = SharedRing(self._ring_bytes)
             except OSError as error:
                 self._problems.add(
                     "shared.none", f"no memory to share, all goes by the socket: {error}"
                 )
-                self._shelf_again_ns = now_ns + _LONGEST_PAUSE_NS
+                self._ring_retry_ns = now_ns + _MAX_BACKOFF_NS
                 return
         for place in places:
-            pause_ns, again_ns = self._pauses.get(place, (_FIRST_PAUSE_NS, now_ns))
+            pause_ns, again_ns = self._probe_backoff.get(place, (_MIN_BACKOFF_NS, now_ns))
             if now_ns >= again_ns:
-                self._pauses[place] = min(2 * pause_ns, _LONGEST_PAUSE_NS), now_ns + pause_ns
-                self._send(said(ASK, self._shelf.name), place)
+                self._probe_backoff[place] = min(2 * pause_ns, _MAX_BACKOFF_NS), now_ns + pause_ns
+                self._send(encode_control(PROBE, self._ring.ring_id), place)
 
-    def forget(self, places: Iterable[Any]) -> None:
+    def retain_readers(self, places: Iterable[Any]) -> None:
         """Remember only of ``places`` whether they can read."""
         here = frozenset(places)
         self.readers &= here
-        self._pauses = {place: pause for place, pause in self._pauses.items() if place in here}
+        self._probe_backoff = {
+            place: pause for place, pause in self._probe_backoff.items() if place in here
+        }
 
     # On reception
 
-    def take(self, data: bytes, source: Any) -> list[bytes]:
+    def read(self, data: bytes, source: Any) -> list[bytes]:
         """Return the datagrams that a note names, as far as they are there; answer a question."""
         if len(data) < _HEAD.size:
             self._problems.add("shared.short", f"a note of {len(data)} bytes")
             return []
         _, kind, count, _, process, number, token = _HEAD.unpack_from(data)
         name = process, number, token
-        if kind == NOTE and count <= _MOST_NAMED and len(data) == _HEAD.size + count * _PLACE.size:
+        if (
+            kind == DESCRIPTOR
+            and count <= _MAX_SLOTS
+            and len(data) == _HEAD.size + count * _SLOT.size
+        ):
             return self._copy(name, data, source)
-        if kind == ASK:
-            self._send(said(NO if self._open(name) is None else YES, name), source)
-        elif self._shelf is not None and name == self._shelf.name and kind in {YES, NO}:
-            (self.readers.add if kind == YES else self.readers.discard)(source)
+        if kind == PROBE:
+            self._send(
+                encode_control(UNREADABLE if self._open(name) is None else READABLE, name), source
+            )
+        elif (
+            self._ring is not None and name == self._ring.ring_id and kind in {READABLE, UNREADABLE}
+        ):
+            (self.readers.add if kind == READABLE else self.readers.discard)(source)
         return []
 
-    def _copy(self, name: Name, data: bytes, source: Any) -> list[bytes]:
+    def _copy(self, name: RingId, data: bytes, source: Any) -> list[bytes]:
         memory = self._open(name)
         if memory is None:
-            self._send(said(NO, name), source)
+            self._send(encode_control(UNREADABLE, name), source)
             self._problems.add("shared.closed", f"the memory of {source} cannot be read")
             return []
         copied = [
             memory.copy(start, size_bytes)
-            for start, size_bytes in _PLACE.iter_unpack(data[_HEAD.size :])
+            for start, size_bytes in _SLOT.iter_unpack(data[_HEAD.size :])
         ]
         found = [datagram for datagram in copied if datagram is not None]
         if len(found) < len(copied):
@@ -262,39 +274,39 @@ class Sharing:
             )
         return found
 
-    def _open(self, name: Name) -> Reader | None:
+    def _open(self, name: RingId) -> SharedRingReader | None:
         """Return the memory of that name, None if it cannot be read; what is known of the others is bounded."""
-        if name in self._read:
-            known = self._read[name] = self._read.pop(name)  # the last one used
+        if name in self._open_rings:
+            known = self._open_rings[name] = self._open_rings.pop(name)  # the last one used
             return known
-        while len(self._read) >= MOST_READ:
-            oldest = self._read.pop(next(iter(self._read)))
+        while len(self._open_rings) >= MAX_OPEN_RINGS:
+            oldest = self._open_rings.pop(next(iter(self._open_rings)))
             if oldest is not None:
                 oldest.close()
         try:
-            found: Reader | None = Reader(name)
+            found: SharedRingReader | None = SharedRingReader(name)
         except (OSError, ValueError):
             found = None
-        self._read[name] = found
+        self._open_rings[name] = found
         return found
 
     def close(self) -> None:
         """Let go of every memory."""
-        for memory in (self._shelf, *self._read.values()):
+        for memory in (self._ring, *self._open_rings.values()):
             if memory is not None:
                 memory.close()
-        self._shelf, self._read = None, {}
+        self._ring, self._open_rings = None, {}
 
 
 def refusal(data: bytes) -> bytes | None:
     """Return what one who shares nothing answers to a question or a note; None if it was neither."""
-    if len(data) < _HEAD.size or data[4] not in {ASK, NOTE}:
+    if len(data) < _HEAD.size or data[4] not in {PROBE, DESCRIPTOR}:
         return None
     _, _, _, _, process, number, token = _HEAD.unpack_from(data)
-    return said(NO, (process, number, token))
+    return encode_control(UNREADABLE, (process, number, token))
 
 
-def said(kind: int, name: Name, count: int = 0) -> bytes:
+def encode_control(kind: int, name: RingId, count: int = 0) -> bytes:
     """Return a word about a memory."""
     process, number, token = name
     return _HEAD.pack(MAGIC, kind, count, 0, process, number, token)

@@ -31,9 +31,9 @@ PROBE_S = 0.2
 
 _IP_MTU, _IPV6_MTU = 14, 24
 _SO_ATTACH_FILTER = 26
-_ELSEWHERE = {4: ("203.0.113.1", 9), 6: ("2001:db8::1", 9)}
+_REMOTE_ADDRESSES = {4: ("203.0.113.1", 9), 6: ("2001:db8::1", 9)}
 """Addresses for documentation: what the system would do to reach them is what it does for any far place."""
-_STEP = Struct("=HBBI")
+_BPF_INSTRUCTION = Struct("=HBBI")
 _LOAD_PORT, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _NETWORK_HEADER = 0xFFF00000
 _BACKLOG = 128
@@ -43,7 +43,7 @@ def default_host() -> str:
     """Return the IPv4 address that this machine has on its way to the outside, or loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ELSEWHERE[4])
+            probe.connect(_REMOTE_ADDRESSES[4])
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
@@ -57,7 +57,7 @@ def path_frame_bytes(locator: Locator) -> int:
     with socket.socket(locator.family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((*locator.sockaddr[:1], 0, *locator.sockaddr[2:]))
-            probe.connect(_ELSEWHERE[version])
+            probe.connect(_REMOTE_ADDRESSES[version])
             level, option = (
                 (socket.IPPROTO_IP, _IP_MTU) if version == 4 else (socket.IPPROTO_IPV6, _IPV6_MTU)
             )
@@ -67,7 +67,7 @@ def path_frame_bytes(locator: Locator) -> int:
     return min(NETWORK_FRAME_BYTES, path_bytes - (28 if version == 4 else 48))
 
 
-def ask_for_buffers(one: socket.socket, wanted_bytes: int) -> int:
+def request_buffers(one: socket.socket, wanted_bytes: int) -> int:
     """Ask for large buffers; return what was granted for datagrams that come."""
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         asked_bytes = wanted_bytes
@@ -118,10 +118,10 @@ def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> sock
                 continue
             break
         return made
-    raise TransportError(_why_not(host, ports, reason)) from reason
+    raise TransportError(_bind_error(host, ports, reason)) from reason
 
 
-def _why_not(host: str, ports: Sequence[int], error: OSError) -> str:
+def _bind_error(host: str, ports: Sequence[int], error: OSError) -> str:
     asked = (
         f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {min(ports)} to {max(ports)}"
     )
@@ -132,7 +132,7 @@ def _why_not(host: str, ports: Sequence[int], error: OSError) -> str:
     return f"cannot use {asked} on {host}: {error}"
 
 
-def can_segment(one: socket.socket) -> bool:
+def supports_gso(one: socket.socket) -> bool:
     """Return whether one call can send many datagrams."""
     try:
         one.getsockopt(UDP, UDP_SEGMENT)
@@ -141,7 +141,7 @@ def can_segment(one: socket.socket) -> bool:
     return True
 
 
-def coalesce(one: socket.socket) -> bool:
+def enable_gro(one: socket.socket) -> bool:
     """Let one call receive many datagrams; return whether it can."""
     try:
         one.setsockopt(UDP, UDP_GRO, 1)
@@ -150,7 +150,7 @@ def coalesce(one: socket.socket) -> bool:
     return True
 
 
-def ignore(one: socket.socket, source: Locator) -> bool:
+def drop_datagrams_from(one: socket.socket, source: Locator) -> bool:
     """Let the kernel drop what comes from ``source``; return whether it can.
 
     A member hears its own words from a multicast group, as others on the same machine have to; not
@@ -167,7 +167,7 @@ def ignore(one: socket.socket, source: Locator) -> bool:
         left = 2 * (len(checks) - 1 - at)
         steps += [(load, 0, 0, where), (_JUMP_EQUAL, 0, left + 1, wanted)]
     steps += [(_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)]
-    program = create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
+    program = create_string_buffer(b"".join(_BPF_INSTRUCTION.pack(*step) for step in steps))
     try:
         one.setsockopt(
             socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("@HP", len(steps), addressof(program))
@@ -177,7 +177,7 @@ def ignore(one: socket.socket, source: Locator) -> bool:
     return True
 
 
-def gives_back(group: Multicast) -> bool:
+def multicast_loops_back(group: Multicast) -> bool:
     """Return whether what is sent to the group is heard on its interface, by another socket, soon."""
     pair = group.open()
     if pair is None:
@@ -185,9 +185,12 @@ def gives_back(group: Multicast) -> bool:
     token = b"probe" + urandom(16)
     until_s = time.monotonic() + PROBE_S
     try:
-        pair.send.sendto(token, pair.target)
+        pair.send_socket.sendto(token, pair.target)
         while (left_s := until_s - time.monotonic()) > 0:
-            if select.select([pair.receive], [], [], left_s)[0] and pair.receive.recv(64) == token:
+            if (
+                select.select([pair.receive_socket], [], [], left_s)[0]
+                and pair.receive_socket.recv(64) == token
+            ):
                 return True
     except OSError:
         return False

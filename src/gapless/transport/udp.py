@@ -25,17 +25,23 @@ from gapless.discovery import Discovery
 from gapless.errors import RemoteProtocolError, TransportError
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.protocol.ready import WORLD
+from gapless.protocol.ready import ANYONE
 from gapless.transport import socket_options
-from gapless.transport.base import RECEIVE_BUFFER_BYTES, TURN_BYTES, WHOLE_RUN_BYTES, Book, Problems
-from gapless.transport.shared_memory import AVAILABLE, LARGE_BYTES, MAGIC, Sharing, refusal
-from gapless.wire.codec import cut
+from gapless.transport.base import (
+    RECEIVE_BUFFER_BYTES,
+    TURN_BYTES,
+    WHOLE_RUN_BYTES,
+    AddressBook,
+    ErrorLog,
+)
+from gapless.transport.shared_memory import AVAILABLE, LARGE_BYTES, MAGIC, SharedMemory, refusal
+from gapless.wire.codec import split_datagram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from gapless.discovery import Pair
+    from gapless.discovery import MulticastSockets
     from gapless.protocol.ready import Transmit
 
 Sockaddr = tuple[str, int] | tuple[str, int, int, int]
@@ -44,14 +50,14 @@ PORTS = range(7800, 7900)
 """The ports that are tried, in this order, if none is named."""
 
 _UINT16, _INT = Struct("=H"), Struct("=i")
-_MOST_SEGMENTS = 64
-_MOST_SEND_BYTES = 65_000
+_MAX_SEGMENTS = 64
+_MAX_SEND_BYTES = 65_000
 _BUFFER_BYTES = 1 << 16
 _ANCILLARY_BYTES = 64
 _SENDER = Struct("<16xQQ")
 """Who speaks, in the header of a datagram (docs/wire.md)."""
-_LEAST_TURN_BYTES = 1 << 18
-_MOST_SOURCES = 4096
+_MIN_TURN_BYTES = 1 << 18
+_MAX_SOURCES = 4096
 _NOT_SEGMENTED = {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
 """What a kernel or an interface answers that cannot cut a call's data into datagrams, or not into such large ones."""
 
@@ -76,44 +82,46 @@ class UdpMesh:
         offload: bool = True,
         shared: bool = True,
     ) -> None:
-        self.problems = Problems()
+        self.problems = ErrorLog()
         self._socket = socket_options.bind(
             host or socket_options.default_host(),
             [ports] if isinstance(ports, int) else list(ports),
         )
-        self.receive_buffer_bytes = socket_options.ask_for_buffers(
+        self.receive_buffer_bytes = socket_options.request_buffers(
             self._socket, receive_buffer_bytes
         )
         self.locator = Locator.from_sockaddr(self._socket.getsockname())
         self.max_frame_bytes = socket_options.path_frame_bytes(self.locator)
-        self.keeps_bytes = self.locator.ip.is_loopback
-        self.whole_run_bytes = WHOLE_RUN_BYTES if self.keeps_bytes else 0
+        self.preserves_bytes = self.locator.ip.is_loopback
+        self.whole_run_bytes = WHOLE_RUN_BYTES if self.preserves_bytes else 0
         discovery = discovery or Discovery()
-        self.book: Book[Sockaddr] = Book(self.locator, discovery, self._resolve)
+        self.book: AddressBook[Sockaddr] = AddressBook(self.locator, discovery, self._resolve)
         self._own: Sockaddr = self.locator.sockaddr
-        self._pairs: list[Pair] = [
+        self._multicast_sockets: list[MulticastSockets] = [
             pair
             for group in discovery.multicasts
             if group.address.version == self.locator.ip.version
             and (pair := group.open(self._socket)) is not None
         ]
-        self._receivers = [self._socket, *(pair.receive for pair in self._pairs)]
-        for pair in self._pairs:
-            socket_options.ask_for_buffers(pair.receive, receive_buffer_bytes)
-            socket_options.ignore(pair.receive, self.locator)
-        self.segments = offload and socket_options.can_segment(self._socket)
-        self.coalesces = offload and sum(map(socket_options.coalesce, self._receivers)) == len(
+        self._receivers = [self._socket, *(pair.receive_socket for pair in self._multicast_sockets)]
+        for pair in self._multicast_sockets:
+            socket_options.request_buffers(pair.receive_socket, receive_buffer_bytes)
+            socket_options.drop_datagrams_from(pair.receive_socket, self.locator)
+        self.uses_gso = offload and socket_options.supports_gso(self._socket)
+        self.uses_gro = offload and sum(map(socket_options.enable_gro, self._receivers)) == len(
             self._receivers
         )
-        self.sharing: Sharing | None = None
-        if shared and self.keeps_bytes and AVAILABLE:
-            self.sharing = Sharing(self._send_one, self.problems, self.receive_buffer_bytes)
-        self._others: Sequence[Sockaddr] = ()
+        self.shared_memory: SharedMemory | None = None
+        if shared and self.preserves_bytes and AVAILABLE:
+            self.shared_memory = SharedMemory(
+                self._send_one, self.problems, self.receive_buffer_bytes
+            )
+        self._readable_peers: Sequence[Sockaddr] = ()
         self._sources: dict[Any, bytes] = {}
-        self._alone: list[bytes] = []
-        self._waited = 0
-        self._most_waits = (
-            2 * self.receive_buffer_bytes // _LEAST_TURN_BYTES
+        self._unicast_held: list[bytes] = []
+        self._held_rounds = 0
+        self._max_held_rounds = (
+            2 * self.receive_buffer_bytes // _MIN_TURN_BYTES
         )  # then all that was there has been read
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
@@ -131,21 +139,21 @@ class UdpMesh:
     @property
     def deadline_ns(self) -> int | None:
         """At once, while something is held back: the socket that it waits for may be empty by now."""
-        return 0 if self._alone else None
+        return 0 if self._unicast_held else None
 
     def receive(self, limit: int) -> list[bytes]:
         """Return what has come; what is for this member alone waits until the rest has been read, but not for ever."""
         own, *groups = self._receivers
-        if len(self._alone) < limit:
-            self._read(own, self._alone, limit)
+        if len(self._unicast_held) < limit:
+            self._read(own, self._unicast_held, limit)
         found: list[bytes] = []
         more = [self._read(one, found, limit) for one in groups]
-        if any(more) and self._waited < self._most_waits:
-            self._waited += 1
+        if any(more) and self._held_rounds < self._max_held_rounds:
+            self._held_rounds += 1
             return found
-        self._waited = 0
-        found += self._alone
-        self._alone = []
+        self._held_rounds = 0
+        found += self._unicast_held
+        self._unicast_held = []
         return found
 
     def _read(self, one: socket.socket, found: list[bytes], limit: int) -> bool:
@@ -155,101 +163,103 @@ class UdpMesh:
         ancillary: Sequence[tuple[int, int, bytes]] = ()
         while len(found) < most and left_bytes > 0:
             try:
-                if self.coalesces:
+                if self.uses_gro:
                     data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
                 else:
                     data, source = one.recvfrom(_BUFFER_BYTES)
             except BlockingIOError:
                 return False
             except OSError as error:
-                self.problems.add(f"receive.{_name(error)}", error)
+                self.problems.add(f"receive.{_errno_name(error)}", error)
                 return False
             left_bytes -= max(1, len(data))
             if source == own:
                 continue  # the network gave back what this member said to a multicast group
             if ancillary or data.startswith(MAGIC):
-                for datagram in _several(data, ancillary):
-                    left_bytes -= self._take(datagram, source, found)
+                for datagram in _split_gro(data, ancillary):
+                    left_bytes -= self._receive_one(datagram, source, found)
                 continue
             if sources.get(source) != data[16:32]:
-                self._see(source, data)
+                self._learn_source(source, data)
             found.append(data)
         return True
 
-    def _take(self, datagram: bytes, source: Any, found: list[bytes]) -> int:
+    def _receive_one(self, datagram: bytes, source: Any, found: list[bytes]) -> int:
         """Add a datagram, or what it says where it lies; return how much that has brought beyond itself."""
         if datagram.startswith(MAGIC):
-            return self._take_note(datagram, source, found)
+            return self._receive_shared(datagram, source, found)
         if self._sources.get(source) != datagram[16:32]:
-            self._see(source, datagram)
+            self._learn_source(source, datagram)
         found.append(datagram)
         return 0
 
-    def _take_note(self, note: bytes, source: Any, found: list[bytes]) -> int:
-        if self.sharing is None:
+    def _receive_shared(self, note: bytes, source: Any, found: list[bytes]) -> int:
+        if self.shared_memory is None:
             self.problems.counters["shared.unasked"] += 1
             if (answer := refusal(note)) is not None:
                 self._send_one(answer, source)
             return 0
-        named = self.sharing.take(note, source)
+        named = self.shared_memory.read(note, source)
         if named and self._sources.get(source) != named[0][16:32]:
-            self._see(source, named[0])
+            self._learn_source(source, named[0])
         found += named
         return sum(map(len, named))
 
-    def _see(self, source: Any, datagram: bytes) -> None:
+    def _learn_source(self, source: Any, datagram: bytes) -> None:
         if len(datagram) < _SENDER.size:
             return
-        if len(self._sources) >= _MOST_SOURCES:
+        if len(self._sources) >= _MAX_SOURCES:
             self._sources.clear()
         self._sources[source] = datagram[16:32]
-        self.book.see(Address(*_SENDER.unpack_from(datagram)), source)
+        self.book.learn_source(Address(*_SENDER.unpack_from(datagram)), source)
 
     # On sending
 
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Put datagrams on the network, equal ones to the same target together."""
-        for to, datagrams in by_target(transmits):
-            fitting = self._fitted(to, datagrams)
-            for place in self._places(to):
+        for to, datagrams in group_by_target(transmits):
+            fitting = self._fit_to_socket(to, datagrams)
+            for place in self._targets(to):
                 self._send_to(place, fitting)
 
-    def _fitted(self, to: Address | None, datagrams: Sequence[bytes]) -> Sequence[bytes]:
+    def _fit_to_socket(self, to: Address | None, datagrams: Sequence[bytes]) -> Sequence[bytes]:
         """Return what to send for datagrams: notes for those that are large, or such that a socket takes."""
         if not self.whole_run_bytes or max(map(len, datagrams)) < LARGE_BYTES:
             return datagrams
-        if self.sharing is not None and to != WORLD:
-            if self._others is not self.book.others:
-                self._others = self.book.others
-                self.sharing.forget(self._others)
-            place = None if to is None else self.book.find(to)
-            places = self._others if to is None else (place,)
-            datagrams = datagrams if None in places else self.sharing.lay(datagrams, places)
+        if self.shared_memory is not None and to != ANYONE:
+            if self._readable_peers is not self.book.peers:
+                self._readable_peers = self.book.peers
+                self.shared_memory.retain_readers(self._readable_peers)
+            place = None if to is None else self.book.lookup(to)
+            places = self._readable_peers if to is None else (place,)
+            datagrams = (
+                datagrams if None in places else self.shared_memory.publish(datagrams, places)
+            )
         return [part for one in datagrams for part in self._cut(one)]
 
     def _cut(self, datagram: bytes) -> Sequence[bytes]:
         """Return a datagram in such parts as a socket takes; one that cannot be cut is left to it to refuse."""
         if len(datagram) > self.max_frame_bytes:
             with suppress(RemoteProtocolError):
-                return cut(datagram, self.max_frame_bytes)
+                return split_datagram(datagram, self.max_frame_bytes)
         return (datagram,)
 
-    def _places(self, to: Address | None) -> Sequence[Sockaddr]:
+    def _targets(self, to: Address | None) -> Sequence[Sockaddr]:
         if to is None:
-            return self.book.others
-        if to == WORLD:
-            return [*(pair.target for pair in self._pairs), *self.book.world()]
-        place = self.book.find(to)
+            return self.book.peers
+        if to == ANYONE:
+            return [*(pair.target for pair in self._multicast_sockets), *self.book.candidates()]
+        place = self.book.lookup(to)
         if place is None:
             self.problems.add("send.unknown", f"nobody knows where {to} is")
             return ()
         return (place,)
 
     def _send_to(self, place: Sockaddr, datagrams: Sequence[bytes]) -> None:
-        if len(datagrams) == 1 or not self.segments:
+        if len(datagrams) == 1 or not self.uses_gso:
             self._send_each(place, datagrams)
             return
-        for size_bytes, together in in_segments(datagrams):
+        for size_bytes, together in gso_batches(datagrams):
             if len(together) == 1:
                 self._send_each(place, together)
                 continue
@@ -262,33 +272,36 @@ class UdpMesh:
                 )
             except OSError as error:
                 if error.errno in _NOT_SEGMENTED:
-                    self.segments = False
+                    self.uses_gso = False
                     self.problems.add(
-                        f"segments.{_name(error)}", f"one datagram in a call from now on: {error}"
+                        f"segments.{_errno_name(error)}",
+                        f"one datagram in a call from now on: {error}",
                     )
                     self._send_each(place, together)
                 else:
-                    self._refused(error, place, len(together))
+                    self._count_refused(error, place, len(together))
 
     def _send_each(self, place: Sockaddr, datagrams: Sequence[bytes]) -> None:
         for datagram in datagrams:
             try:
                 self._socket.sendto(datagram, place)
             except OSError as error:
-                self._refused(error, place, 1)
+                self._count_refused(error, place, 1)
 
     def _send_one(self, datagram: bytes, place: Sockaddr) -> None:
         self._send_each(place, (datagram,))
 
-    def _refused(self, error: OSError, place: Sockaddr, times: int) -> None:
-        self.problems.add(f"send.{_name(error)}", f"to {place[0]} port {place[1]}: {error}", times)
+    def _count_refused(self, error: OSError, place: Sockaddr, times: int) -> None:
+        self.problems.add(
+            f"send.{_errno_name(error)}", f"to {place[0]} port {place[1]}: {error}", times
+        )
 
     def close(self) -> None:
         """Close every socket."""
         for one in self._receivers:
             one.close()
-        if self.sharing is not None:
-            self.sharing.close()
+        if self.shared_memory is not None:
+            self.shared_memory.close()
 
 
 class UdpMulticast(UdpMesh):
@@ -298,7 +311,7 @@ class UdpMulticast(UdpMesh):
         self, host: str | None = None, ports: Iterable[int] | int = PORTS, **options: Any
     ) -> None:
         super().__init__(host, ports, **options)
-        if not self._pairs:
+        if not self._multicast_sockets:
             self.close()
             groups = self.book.discovery.multicasts
             said = "; ".join(
@@ -308,8 +321,8 @@ class UdpMulticast(UdpMesh):
                 f"no multicast group can be used from {self.locator}: {said or 'none is named'}"
             )
 
-    def _places(self, to: Address | None) -> Sequence[Sockaddr]:
-        return (self._pairs[0].target,) if to is None else super()._places(to)
+    def _targets(self, to: Address | None) -> Sequence[Sockaddr]:
+        return (self._multicast_sockets[0].target,) if to is None else super()._targets(to)
 
 
 def open_udp(
@@ -319,11 +332,11 @@ def open_udp(
 
     It works if a group of ``discovery`` gives back, on its interface, what is sent to it.
     """
-    works = any(socket_options.gives_back(group) for group in discovery.multicasts[:1])
+    works = any(socket_options.multicast_loops_back(group) for group in discovery.multicasts[:1])
     return (UdpMulticast if works else UdpMesh)(host, ports, discovery=discovery)
 
 
-def by_target(transmits: Sequence[Transmit]) -> Iterator[tuple[Address | None, list[bytes]]]:
+def group_by_target(transmits: Sequence[Transmit]) -> Iterator[tuple[Address | None, list[bytes]]]:
     """Return neighbours with the same target together."""
     start = 0
     while start < len(transmits):
@@ -335,13 +348,13 @@ def by_target(transmits: Sequence[Transmit]) -> Iterator[tuple[Address | None, l
         start = end
 
 
-def in_segments(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
+def gso_batches(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
     """Return what one call can send: datagrams of one size, the last of them may be shorter."""
     sizes = [len(datagram) for datagram in datagrams]
     start, count = 0, len(sizes)
     while start < count:
         size_bytes = sizes[start]
-        limit = min(count, start + max(1, min(_MOST_SEGMENTS, _MOST_SEND_BYTES // size_bytes)))
+        limit = min(count, start + max(1, min(_MAX_SEGMENTS, _MAX_SEND_BYTES // size_bytes)))
         end = start + 1
         while end < limit and sizes[end] == size_bytes:
             end += 1
@@ -351,7 +364,7 @@ def in_segments(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[byte
         start = end
 
 
-def _several(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
+def _split_gro(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
     """Return the datagrams that one call has brought."""
     for level, kind, value in ancillary:
         if level == socket_options.UDP and kind == socket_options.UDP_GRO:
@@ -360,5 +373,5 @@ def _several(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[b
     return [data]
 
 
-def _name(error: OSError) -> str:
+def _errno_name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, "unknown")

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import ALONE, LENGTH_BYTES, NOT_BACK, PIECE, Run, RunWithin, total_bytes
+from gapless.run import FRAGMENT, LENGTH_BYTES, NO_LOOPBACK, PRIVATE, DatagramRun, Run, total_bytes
 from gapless.wire import control_frames, primitives
 from gapless.wire.frames import (
     Ack,
@@ -31,9 +31,9 @@ from gapless.wire.frames import (
     Nak,
     OutOfBand,
     OutOfBandAck,
-    Progress,
     Range,
     Stable,
+    StreamProgress,
     Tail,
     Unreliable,
     Vote,
@@ -41,25 +41,25 @@ from gapless.wire.frames import (
 from gapless.wire.primitives import (
     LENGTH_MAX,
     check_epoch,
+    check_exact_length,
     check_progress,
     check_ranges,
-    exact,
     length_field,
     prefix,
     unpack_progress,
 )
 from gapless.wire.validation import (
     DATA_FLAGS,
-    STARTS,
-    check_digest,
+    HAS_START,
     check_first,
     check_floor,
     check_mark,
-    check_plain,
+    check_nonempty_progress,
+    check_nonempty_ranges,
     check_run,
-    check_some,
     check_tail,
     check_unnumbered,
+    check_unordered_flags,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ RUN_MAX_COUNT = 0xFFFF
 """Messages in one DATA frame."""
 
 _PREAMBLE = Struct("<2sBBI")
-_WHO = Struct("<QQQ")
+_SENDER_FIELDS = Struct("<QQQ")
 _HEADER = Struct("<2sBBIQQQ")
 _PREFIX = primitives.PREFIX
 _FRONT = Struct("<BBH")
@@ -200,7 +200,7 @@ def encode(
     parts: list[bytes] = [b"", b""]
     messages: Sequence[bytes] = ()
     try:
-        parts[1] = _WHO.pack(group, *sender)
+        parts[1] = _SENDER_FIELDS.pack(group, *sender)
         if addressee is not None:
             parts[1] += _EPOCH.pack(addressee)
         if bare:
@@ -212,7 +212,7 @@ def encode(
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
-    if len(frames) > 1 and any(type(one) is Data and _goes_to_the_end(one) for one in frames[:-1]):
+    if len(frames) > 1 and any(type(one) is Data and _extends_to_end(one) for one in frames[:-1]):
         raise LocalProtocolError(
             "a frame that is too long to say its length has to be the last of its datagram"
         )
@@ -224,11 +224,11 @@ def encode(
     return b"".join((*parts, *messages))
 
 
-def _goes_to_the_end(frame: Data) -> bool:
+def _extends_to_end(frame: Data) -> bool:
     return size_bytes(frame) - _PREFIX_LENGTH_BYTES > LENGTH_MAX
 
 
-def encode_parts(
+def encode_split(
     group: int,
     sender: Address,
     frame: Data,
@@ -242,21 +242,21 @@ def encode_parts(
     """
     run = frame.run
     if frame.epoch or frame.first or addressee is not None:
-        frames = [frame._replace(run=part) for part in run.framed(room_bytes)]
+        frames = [frame._replace(run=part) for part in run.split_to_fit(room_bytes)]
         frames[1:] = [part._replace(first=False) for part in frames[1:]]
         return [encode(group, sender, (part,), addressee, bare=bare) for part in frames]
     try:
         check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
-    who, header_flags = _WHO.pack(group, *sender), BARE if bare else 0
+    who, header_flags = _SENDER_FIELDS.pack(group, *sender), BARE if bare else 0
     start = crc32(who, header_flags)
     flags = run.flags | REPAIR if frame.repair else run.flags
     (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
     lengths, payload = run.lengths, run.buffer
     fixed_bytes = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES
     found = []
-    for head, tail, begin, end in run.cuts(room_bytes):
+    for head, tail, begin, end in run.split_points(room_bytes):
         count = tail - head
         length = length_field(fixed_bytes + LENGTH_BYTES * count + end - begin)
         fixed = _DATA_FRAME.pack(
@@ -277,7 +277,7 @@ def is_repair(datagram: bytes) -> bool:
     return len(datagram) > at + 1 and datagram[at] == DATA and datagram[at + 1] & REPAIR != 0
 
 
-def cut(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
+def split_datagram(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
     """Return datagrams of at most ``max_frame_bytes`` that say what one with a single DATA frame says.
 
     RemoteProtocolError if it is none.
@@ -286,7 +286,7 @@ def cut(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
     frame = frames[0]
     if len(frames) > 1 or type(frame) is not Data:
         raise RemoteProtocolError("kind", "only a DATA frame that is alone can be cut")
-    return encode_parts(
+    return encode_split(
         group, sender, frame, run_room_bytes(max_frame_bytes, frame.epoch), addressee, bare
     )
 
@@ -308,17 +308,17 @@ def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
         check_first(frame.first, frame.epoch)
         flags |= FIRST if frame.first else 0
         front = prefix(
-            DATA, flags, _DATA.size + run.size_bytes, run.origin, frame.epoch, to_the_end=True
+            DATA, flags, _DATA.size + run.size_bytes, run.origin, frame.epoch, extends_to_end=True
         )
         parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths)
-        return run.pieces
+        return run.buffers
     length = length_field(_DATA_FRAME.size - _PREFIX_LENGTH_BYTES + run.size_bytes)
     node, incarnation = run.origin
     fixed = _DATA_FRAME.pack(
         DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count
     )
     parts += (fixed, lengths)
-    return run.pieces
+    return run.buffers
 
 
 def _encode_ack(parts: list[bytes], frame: Ack) -> None:
@@ -331,7 +331,7 @@ def _encode_nak(parts: list[bytes], frame: Nak) -> None:
 
 
 def _encode_out_of_band_ack(parts: list[bytes], frame: OutOfBandAck) -> None:
-    check_some(frame.ranges)
+    check_nonempty_ranges(frame.ranges)
     _encode_ranges(parts, OUT_OF_BAND_ACK, frame.origin, frame.ranges, 0)
 
 
@@ -354,9 +354,9 @@ def _encode_gone(parts: list[bytes], frame: Gone) -> None:
 
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
-    flags = 0 if frame.start is None else STARTS
-    check_tail(frame.low, frame.high, frame.start or 0, frame.reader, flags)
-    body = _TAIL.pack(frame.low, frame.high, frame.start or 0, frame.reader)
+    flags = 0 if frame.start is None else HAS_START
+    check_tail(frame.low, frame.high, frame.start or 0, frame.receiver_incarnation, flags)
+    body = _TAIL.pack(frame.low, frame.high, frame.start or 0, frame.receiver_incarnation)
     parts += (prefix(TAIL, flags, _TAIL.size, frame.origin, frame.epoch), body)
 
 
@@ -375,7 +375,7 @@ def _encode_stable(parts: list[bytes], frame: Stable) -> None:
 
 def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> None:
     check_progress(frame.progress)
-    check_digest(frame.progress)
+    check_nonempty_progress(frame.progress)
     body_bytes = _COUNTS.size + len(frame.progress) * _PROGRESS.size
     parts += (
         prefix(kind, 0, body_bytes, frame.origin),
@@ -388,7 +388,7 @@ def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> Non
 
 def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
     run = frame.run
-    check_run(run.first, run.count, check_plain(run.flags & ~ALONE))
+    check_run(run.first, run.count, check_unordered_flags(run.flags & ~PRIVATE))
     check_floor(frame.floor, run.first)
     front = prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
     fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
@@ -397,7 +397,7 @@ def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
 
 def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
     run = frame.run
-    check_run(check_unnumbered(run.first), run.count, check_plain(run.flags))
+    check_run(check_unnumbered(run.first), run.count, check_unordered_flags(run.flags))
     front = prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
     parts += (
         front,
@@ -433,7 +433,7 @@ def decode(datagram: bytes) -> Datagram:
         raise RemoteProtocolError("magic", f"starts with {magic!r}")
     if version != VERSION:
         raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
-    covered = _bare_bytes(datagram, flags) if flags & BARE else size_bytes
+    covered = _checksummed_bytes(datagram, flags) if flags & BARE else size_bytes
     if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:
         raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
@@ -459,7 +459,7 @@ def decode(datagram: bytes) -> Datagram:
     return _make(Datagram, (group, sender, tuple(frames), addressee, bare))
 
 
-def _bare_bytes(datagram: bytes, flags: int) -> int:
+def _checksummed_bytes(datagram: bytes, flags: int) -> int:
     """Return how much of a bare datagram its checksum covers: up to the messages of its one frame."""
     at, size_bytes = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES, len(datagram)
     if at + DATA_OVERHEAD_BYTES <= size_bytes:
@@ -525,8 +525,8 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     if flags or not 0 < first < SAFE_SEQNO:
         check_run(first, count, flags)
-    if end - payload >= _LARGE_BYTES and end == len(datagram) and not flags & PIECE:
-        return RunWithin(origin, first, lengths, ((datagram, payload),), flags, view, sent_ns)
+    if end - payload >= _LARGE_BYTES and end == len(datagram) and not flags & FRAGMENT:
+        return DatagramRun(origin, first, lengths, ((datagram, payload),), flags, view, sent_ns)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 
 
@@ -543,7 +543,7 @@ def _decode_data(
 def _decode_ack(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
 ) -> Ack:
-    exact(at, end, _ACK.size)
+    check_exact_length(at, end, _ACK.size)
     seqno, buffer_bytes = _ACK.unpack_from(datagram, at)
     return _make(Ack, (origin, check_mark(seqno), buffer_bytes, epoch))
 
@@ -558,7 +558,7 @@ def _decode_out_of_band_ack(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> OutOfBandAck:
     ranges = _decode_ranges(datagram, at, end)
-    check_some(ranges)
+    check_nonempty_ranges(ranges)
     return OutOfBandAck(origin, ranges)
 
 
@@ -567,7 +567,7 @@ def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
     if table > end:
         raise RemoteProtocolError("length", "a frame with ranges is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
-    exact(table, end, count * _RANGE.size)
+    check_exact_length(table, end, count * _RANGE.size)
     # One layout for a range, not one for each count: the struct module would keep a hundred of
     # those.
     ranges = tuple(
@@ -580,23 +580,23 @@ def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
 def _decode_gone(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
 ) -> Gone:
-    exact(at, end, _GONE.size)
+    check_exact_length(at, end, _GONE.size)
     return Gone(origin, check_mark(_GONE.unpack_from(datagram, at)[0]), epoch)
 
 
 def _decode_tail(
     datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int
 ) -> Tail:
-    exact(at, end, _TAIL.size)
+    check_exact_length(at, end, _TAIL.size)
     low, high, start, reader = _TAIL.unpack_from(datagram, at)
     check_tail(low, high, start, reader, flags)
-    return Tail(origin, low, high, start if flags & STARTS else None, reader, epoch)
+    return Tail(origin, low, high, start if flags & HAS_START else None, reader, epoch)
 
 
 def _decode_close(
     _datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
 ) -> Close:
-    exact(at, end, 0)
+    check_exact_length(at, end, 0)
     check_first(True, epoch)
     return Close(origin, epoch)
 
@@ -613,14 +613,14 @@ def _decode_stable(
     return Stable(origin, *_decode_progress(datagram, at, end))
 
 
-def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[Progress, ...]]:
+def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[StreamProgress, ...]]:
     table = at + _COUNTS.size
     if table > end:
         raise RemoteProtocolError("length", "a vote or stability message is cut short")
     view, count = _COUNTS.unpack_from(datagram, at)
-    exact(table, end, count * _PROGRESS.size)
+    check_exact_length(table, end, count * _PROGRESS.size)
     progress = unpack_progress(datagram, table, end)
-    check_digest(progress)
+    check_nonempty_progress(progress)
     return view, progress
 
 
@@ -630,7 +630,7 @@ def _decode_out_of_band(
     if at + _FLOOR.size > end:
         raise RemoteProtocolError("length", "an out-of-band frame is cut short")
     (floor,) = _FLOOR.unpack_from(datagram, at)
-    run = _decode_run(datagram, at + _FLOOR.size, end, origin, flags & ~ALONE)
+    run = _decode_run(datagram, at + _FLOOR.size, end, origin, flags & ~PRIVATE)
     run.flags = flags
     check_floor(floor, run.first)
     return OutOfBand(run, floor)
@@ -663,9 +663,9 @@ _KNOWN_FLAGS = {
     ACK: EPOCH,
     NAK: EPOCH,
     GONE: EPOCH,
-    TAIL: STARTS | EPOCH,
-    OUT_OF_BAND: NOT_BACK | ALONE,
-    UNRELIABLE: NOT_BACK,
+    TAIL: HAS_START | EPOCH,
+    OUT_OF_BAND: NO_LOOPBACK | PRIVATE,
+    UNRELIABLE: NO_LOOPBACK,
     CLOSE: EPOCH,
     **control_frames.KNOWN_FLAGS,
 }

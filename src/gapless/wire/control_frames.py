@@ -22,13 +22,13 @@ from gapless.wire.frames import (
     Beacon,
     Join,
     Leave,
-    Membership,
+    MembershipFrame,
     MergeAsk,
     MergeReply,
     NewView,
-    State,
     StateAsk,
     StateChunk,
+    StateFrame,
     StateOffer,
     StatePull,
     Suspect,
@@ -36,20 +36,20 @@ from gapless.wire.frames import (
 from gapless.wire.primitives import (
     ADDRESS,
     COUNT,
-    PLACE,
+    ENTRY_LENGTHS,
     PREFIX,
     PROGRESS,
     SEQNO_MAX,
     VIEW_ID,
-    at_least,
+    check_exact_length,
     check_member,
     check_members,
+    check_min_length,
     check_progress,
-    exact,
-    pack_place,
+    pack_entry,
     pack_view,
     prefix,
-    unpack_place,
+    unpack_entry,
     unpack_progress,
     unpack_view,
 )
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.identity import ViewId
-    from gapless.wire.frames import Frame, Progress
+    from gapless.wire.frames import Frame, StreamProgress
 
 JOIN, LEAVE, ALIVE, SUSPECT, NEW_VIEW, ASK_VIEW, BEACON, MERGE_ASK, MERGE_REPLY = range(0x10, 0x19)
 STATE_ASK, STATE_OFFER, STATE_PULL, STATE_CHUNK = range(0x19, 0x1D)
@@ -67,11 +67,11 @@ RELAY = 0x01
 """Join flag: whoever hears it is asked to pass it on."""
 IN_VIEW = 0x01
 """Alive flag: the origin is in a view, which the body names."""
-YOU = 0x02
+INCLUDES_RECEIVER = 0x02
 """Alive flag: the receiver is in that view too."""
-ANSWER = 0x04
+REPLY_WANTED = 0x04
 """Alive flag: the receiver is asked to say the same of itself."""
-PINS = 0x01
+SLOW_RECEIVERS = 0x01
 """Suspect flag: the members have held up the origin's window."""
 BASE = 0x01
 """NewView flag: the roster is told as a change of that of another view, which the body names."""
@@ -92,8 +92,8 @@ STATE_OFFER_OVERHEAD_BYTES = PREFIX.size + _OFFER.size
 STATE_CHUNK_OVERHEAD_BYTES = PREFIX.size + _CHUNK.size
 """What a STATE_CHUNK frame spends beside its bytes of the state."""
 
-_FIXED_BYTES: dict[type[Membership | State], int] = {
-    Join: PLACE.size,
+_FIXED_BYTES: dict[type[MembershipFrame | StateFrame], int] = {
+    Join: ENTRY_LENGTHS.size,
     Leave: 0,
     Alive: 0,
     Suspect: COUNT.size,
@@ -109,14 +109,14 @@ _FIXED_BYTES: dict[type[Membership | State], int] = {
 }
 
 
-def size_bytes(frame: Membership | State) -> int:
+def size_bytes(frame: MembershipFrame | StateFrame) -> int:
     """Return what ``frame`` takes in a datagram."""
     return PREFIX.size + _FIXED_BYTES[type(frame)] + _varying_bytes(frame)
 
 
-def _varying_bytes(frame: Membership | State) -> int:
+def _varying_bytes(frame: MembershipFrame | StateFrame) -> int:
     if isinstance(frame, Join):
-        return len(frame.place.name.encode(errors="surrogatepass")) + len(frame.place.locator)
+        return len(frame.entry.name.encode(errors="surrogatepass")) + len(frame.entry.locator)
     if isinstance(frame, Alive):
         return VIEW_ID.size if frame.view is not None else 0
     if isinstance(frame, Suspect):
@@ -133,66 +133,80 @@ def _varying_bytes(frame: Membership | State) -> int:
 # Frames to bytes
 
 
-def _add(
+def _append_frame(
     parts: list[bytes], kind: int, flags: int, origin: Address, body: bytes, behind: bytes = b""
 ) -> None:
     check_member(origin)
     parts += (prefix(kind, flags, len(body) + len(behind), origin), body, behind)
 
 
-def _addresses(addresses: tuple[Address, ...]) -> bytes:
+def _pack_addresses(addresses: tuple[Address, ...]) -> bytes:
     check_members(addresses)
     return COUNT.pack(len(addresses)) + b"".join([ADDRESS.pack(*address) for address in addresses])
 
 
 def _encode_join(parts: list[bytes], frame: Join) -> None:
-    _add(parts, JOIN, RELAY if frame.relay else 0, frame.place.address, pack_place(frame.place))
+    _append_frame(
+        parts, JOIN, RELAY if frame.relay else 0, frame.entry.address, pack_entry(frame.entry)
+    )
 
 
 def _encode_leave(parts: list[bytes], frame: Leave) -> None:
-    _add(parts, LEAVE, 0, frame.origin, b"")
+    _append_frame(parts, LEAVE, 0, frame.origin, b"")
 
 
 def _encode_alive(parts: list[bytes], frame: Alive) -> None:
     flags = (
         (IN_VIEW if frame.view is not None else 0)
-        | (YOU if frame.you else 0)
-        | (ANSWER if frame.answer else 0)
+        | (INCLUDES_RECEIVER if frame.includes_receiver else 0)
+        | (REPLY_WANTED if frame.reply_wanted else 0)
     )
-    _check_you(flags)
-    _add(parts, ALIVE, flags, frame.origin, b"" if frame.view is None else pack_view(frame.view))
+    _check_includes_receiver(flags)
+    _append_frame(
+        parts, ALIVE, flags, frame.origin, b"" if frame.view is None else pack_view(frame.view)
+    )
 
 
 def _encode_suspect(parts: list[bytes], frame: Suspect) -> None:
-    _check_some(frame.members)
-    _add(parts, SUSPECT, PINS if frame.pins else 0, frame.origin, _addresses(frame.members))
+    _check_nonempty(frame.members)
+    _append_frame(
+        parts,
+        SUSPECT,
+        SLOW_RECEIVERS if frame.slow_receivers else 0,
+        frame.origin,
+        _pack_addresses(frame.members),
+    )
 
 
 def _encode_new_view(parts: list[bytes], frame: NewView) -> None:
     _check_part(frame.part, frame.parts, frame.body)
     fixed = pack_view(frame.view) + _PARTS.pack(frame.part, frame.parts)
     if frame.base is None:
-        _add(parts, NEW_VIEW, 0, frame.origin, fixed, frame.body)
+        _append_frame(parts, NEW_VIEW, 0, frame.origin, fixed, frame.body)
         return
     _check_base(frame.base, frame.view)
-    _add(parts, NEW_VIEW, BASE, frame.origin, fixed + pack_view(frame.base), frame.body)
+    _append_frame(parts, NEW_VIEW, BASE, frame.origin, fixed + pack_view(frame.base), frame.body)
 
 
 def _encode_ask_view(parts: list[bytes], frame: AskView) -> None:
-    _add(parts, ASK_VIEW, 0, frame.origin, b"")
+    _append_frame(parts, ASK_VIEW, 0, frame.origin, b"")
 
 
 def _encode_beacon(parts: list[bytes], frame: Beacon) -> None:
-    _add(parts, BEACON, 0, frame.origin, pack_view(frame.view), _addresses(frame.heard))
+    _append_frame(
+        parts, BEACON, 0, frame.origin, pack_view(frame.view), _pack_addresses(frame.heard)
+    )
 
 
 def _encode_merge_ask(parts: list[bytes], frame: MergeAsk) -> None:
-    _add(parts, MERGE_ASK, 0, frame.origin, _MERGE.pack(frame.merge))
+    _append_frame(parts, MERGE_ASK, 0, frame.origin, _MERGE.pack(frame.merge))
 
 
 def _encode_merge_reply(parts: list[bytes], frame: MergeReply) -> None:
     flags = WILLING if frame.willing else 0
-    _add(parts, MERGE_REPLY, flags, frame.origin, _MERGE.pack(frame.merge), pack_view(frame.view))
+    _append_frame(
+        parts, MERGE_REPLY, flags, frame.origin, _MERGE.pack(frame.merge), pack_view(frame.view)
+    )
 
 
 def _encode_state_ask(parts: list[bytes], frame: StateAsk) -> None:
@@ -201,24 +215,30 @@ def _encode_state_ask(parts: list[bytes], frame: StateAsk) -> None:
     table = b"".join(
         [PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.starts]
     )
-    _add(parts, STATE_ASK, 0, frame.origin, _ASK.pack(frame.transfer, len(frame.starts)), table)
+    _append_frame(
+        parts, STATE_ASK, 0, frame.origin, _ASK.pack(frame.transfer, len(frame.starts)), table
+    )
 
 
 def _encode_state_offer(parts: list[bytes], frame: StateOffer) -> None:
     _check_part(frame.part, frame.parts, frame.body)
     fixed = _OFFER.pack(frame.transfer, frame.part, frame.parts)
-    _add(parts, STATE_OFFER, 0, frame.origin, fixed, frame.body)
+    _append_frame(parts, STATE_OFFER, 0, frame.origin, fixed, frame.body)
 
 
 def _encode_state_pull(parts: list[bytes], frame: StatePull) -> None:
     _check_extent(frame.offset, frame.length)
-    _add(parts, STATE_PULL, 0, frame.origin, _PULL.pack(frame.transfer, frame.offset, frame.length))
+    _append_frame(
+        parts, STATE_PULL, 0, frame.origin, _PULL.pack(frame.transfer, frame.offset, frame.length)
+    )
 
 
 def _encode_state_chunk(parts: list[bytes], frame: StateChunk) -> None:
-    _check_some(frame.body)
+    _check_nonempty(frame.body)
     _check_extent(frame.offset, len(frame.body))
-    _add(parts, STATE_CHUNK, 0, frame.origin, _CHUNK.pack(frame.transfer, frame.offset), frame.body)
+    _append_frame(
+        parts, STATE_CHUNK, 0, frame.origin, _CHUNK.pack(frame.transfer, frame.offset), frame.body
+    )
 
 
 ENCODERS: dict[type[Frame], Callable[..., None]] = {
@@ -243,10 +263,10 @@ ENCODERS: dict[type[Frame], Callable[..., None]] = {
 
 
 def _read_addresses(datagram: bytes, at: int, end: int) -> tuple[Address, ...]:
-    at_least(at, end, COUNT.size)
+    check_min_length(at, end, COUNT.size)
     (count,) = COUNT.unpack_from(datagram, at)
     table = at + COUNT.size
-    exact(table, end, count * ADDRESS.size)
+    check_exact_length(table, end, count * ADDRESS.size)
     addresses = tuple([Address(*entry) for entry in ADDRESS.iter_unpack(datagram[table:end])])
     check_members(addresses)
     return addresses
@@ -256,8 +276,8 @@ def _decode_join(
     datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
 ) -> Join:
     check_member(origin)
-    place, behind = unpack_place(datagram, at, end, origin)
-    exact(behind, end, 0)
+    place, behind = unpack_entry(datagram, at, end, origin)
+    check_exact_length(behind, end, 0)
     return Join(place, flags & RELAY != 0)
 
 
@@ -265,7 +285,7 @@ def _decode_leave(
     _datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> Leave:
     check_member(origin)
-    exact(at, end, 0)
+    check_exact_length(at, end, 0)
     return Leave(origin)
 
 
@@ -273,14 +293,14 @@ def _decode_alive(
     datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
 ) -> Alive:
     check_member(origin)
-    _check_you(flags)
+    _check_includes_receiver(flags)
     view: ViewId | None = None
     if flags & IN_VIEW:
-        exact(at, end, VIEW_ID.size)
+        check_exact_length(at, end, VIEW_ID.size)
         view = unpack_view(datagram, at)
     else:
-        exact(at, end, 0)
-    return Alive(origin, view, flags & YOU != 0, flags & ANSWER != 0)
+        check_exact_length(at, end, 0)
+    return Alive(origin, view, flags & INCLUDES_RECEIVER != 0, flags & REPLY_WANTED != 0)
 
 
 def _decode_suspect(
@@ -288,8 +308,8 @@ def _decode_suspect(
 ) -> Suspect:
     check_member(origin)
     members = _read_addresses(datagram, at, end)
-    _check_some(members)
-    return Suspect(origin, members, flags & PINS != 0)
+    _check_nonempty(members)
+    return Suspect(origin, members, flags & SLOW_RECEIVERS != 0)
 
 
 def _decode_new_view(
@@ -298,7 +318,7 @@ def _decode_new_view(
     check_member(origin)
     middle = at + VIEW_ID.size
     body = middle + _PARTS.size + (VIEW_ID.size if flags & BASE else 0)
-    at_least(at, end, body - at)
+    check_min_length(at, end, body - at)
     view = unpack_view(datagram, at)
     part, parts = _PARTS.unpack_from(datagram, middle)
     base = unpack_view(datagram, body - VIEW_ID.size) if flags & BASE else None
@@ -313,7 +333,7 @@ def _decode_ask_view(
     _datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> AskView:
     check_member(origin)
-    exact(at, end, 0)
+    check_exact_length(at, end, 0)
     return AskView(origin)
 
 
@@ -321,7 +341,7 @@ def _decode_beacon(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> Beacon:
     check_member(origin)
-    at_least(at, end, VIEW_ID.size)
+    check_min_length(at, end, VIEW_ID.size)
     return Beacon(
         origin, unpack_view(datagram, at), _read_addresses(datagram, at + VIEW_ID.size, end)
     )
@@ -331,7 +351,7 @@ def _decode_merge_ask(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> MergeAsk:
     check_member(origin)
-    exact(at, end, _MERGE.size)
+    check_exact_length(at, end, _MERGE.size)
     return MergeAsk(origin, *_MERGE.unpack_from(datagram, at))
 
 
@@ -339,7 +359,7 @@ def _decode_merge_reply(
     datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
 ) -> MergeReply:
     check_member(origin)
-    exact(at, end, _MERGE.size + VIEW_ID.size)
+    check_exact_length(at, end, _MERGE.size + VIEW_ID.size)
     (merge,) = _MERGE.unpack_from(datagram, at)
     return MergeReply(origin, merge, unpack_view(datagram, at + _MERGE.size), flags & WILLING != 0)
 
@@ -348,10 +368,10 @@ def _decode_state_ask(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> StateAsk:
     check_member(origin)
-    at_least(at, end, _ASK.size)
+    check_min_length(at, end, _ASK.size)
     transfer, count = _ASK.unpack_from(datagram, at)
     table = at + _ASK.size
-    exact(table, end, count * PROGRESS.size)
+    check_exact_length(table, end, count * PROGRESS.size)
     starts = unpack_progress(datagram, table, end)
     _check_first(starts)
     return StateAsk(origin, transfer, starts)
@@ -361,7 +381,7 @@ def _decode_state_offer(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> StateOffer:
     check_member(origin)
-    at_least(at, end, _OFFER.size)
+    check_min_length(at, end, _OFFER.size)
     transfer, part, parts = _OFFER.unpack_from(datagram, at)
     body = datagram[at + _OFFER.size : end]
     _check_part(part, parts, body)
@@ -372,7 +392,7 @@ def _decode_state_pull(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> StatePull:
     check_member(origin)
-    exact(at, end, _PULL.size)
+    check_exact_length(at, end, _PULL.size)
     transfer, offset, length = _PULL.unpack_from(datagram, at)
     _check_extent(offset, length)
     return StatePull(origin, transfer, offset, length)
@@ -382,22 +402,22 @@ def _decode_state_chunk(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> StateChunk:
     check_member(origin)
-    at_least(at, end, _CHUNK.size)
+    check_min_length(at, end, _CHUNK.size)
     transfer, offset = _CHUNK.unpack_from(datagram, at)
     body = datagram[at + _CHUNK.size : end]
-    _check_some(body)
+    _check_nonempty(body)
     _check_extent(offset, len(body))
     return StateChunk(origin, transfer, offset, body)
 
 
-def _check_you(flags: int) -> None:
-    if flags & YOU and not flags & IN_VIEW:
+def _check_includes_receiver(flags: int) -> None:
+    if flags & INCLUDES_RECEIVER and not flags & IN_VIEW:
         raise RemoteProtocolError(
             "flags", "the receiver cannot be in the view of somebody who is in none"
         )
 
 
-def _check_some(listed: tuple[Address, ...] | bytes) -> None:
+def _check_nonempty(listed: tuple[Address, ...] | bytes) -> None:
     if not listed:
         raise RemoteProtocolError("count", "a frame without what it is for")
 
@@ -412,10 +432,10 @@ def _check_base(base: ViewId, view: ViewId) -> None:
 def _check_part(part: int, parts: int, body: bytes) -> None:
     if not 0 <= part < parts:
         raise RemoteProtocolError("part", f"part {part} of {parts}")
-    _check_some(body)
+    _check_nonempty(body)
 
 
-def _check_first(starts: tuple[Progress, ...]) -> None:
+def _check_first(starts: tuple[StreamProgress, ...]) -> None:
     if starts:
         # The entries rise, so nobody could only be the first of them.
         check_member(starts[0].origin)
@@ -426,7 +446,9 @@ def _check_extent(offset: int, length: int) -> None:
         raise RemoteProtocolError("range", f"{length} bytes from {offset} on are beyond any state")
 
 
-DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Membership | State]] = {
+DECODERS: dict[
+    int, Callable[[bytes, int, int, Address, int, int], MembershipFrame | StateFrame]
+] = {
     JOIN: _decode_join,
     LEAVE: _decode_leave,
     ALIVE: _decode_alive,
@@ -444,8 +466,8 @@ DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Membership | 
 """What reads the body of a frame of each kind."""
 KNOWN_FLAGS = {
     JOIN: RELAY,
-    ALIVE: IN_VIEW | YOU | ANSWER,
-    SUSPECT: PINS,
+    ALIVE: IN_VIEW | INCLUDES_RECEIVER | REPLY_WANTED,
+    SUSPECT: SLOW_RECEIVERS,
     NEW_VIEW: BASE,
     MERGE_REPLY: WILLING,
 }

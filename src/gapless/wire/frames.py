@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gapless.identity import Address, Place, ViewId
+    from gapless.identity import Address, RosterEntry, ViewId
     from gapless.run import Run
 
 Range = tuple[int, int]
 """First and last seqno, both included."""
 
 
-CONNECTION = 1 << 63
+FIRST_CONNECTION_EPOCH = 1 << 63
 """Epochs from here on name connections between two members; lower ones are view numbers, zero is the whole life."""
 
 
@@ -72,7 +72,7 @@ class Tail(NamedTuple):
     low: int
     high: int
     start: int | None = None
-    reader: int = 0
+    receiver_incarnation: int = 0
     epoch: int = 0
 
 
@@ -83,7 +83,7 @@ class Close(NamedTuple):
     epoch: int
 
 
-class Progress(NamedTuple):
+class StreamProgress(NamedTuple):
     """One stream in a vote or a stability message: delivered (or stable) up to, and known up to."""
 
     origin: Address
@@ -96,7 +96,7 @@ class Vote(NamedTuple):
 
     origin: Address
     view: int
-    progress: tuple[Progress, ...]
+    progress: tuple[StreamProgress, ...]
 
 
 class Stable(NamedTuple):
@@ -104,7 +104,7 @@ class Stable(NamedTuple):
 
     origin: Address
     view: int
-    progress: tuple[Progress, ...]
+    progress: tuple[StreamProgress, ...]
 
 
 class OutOfBand(NamedTuple):
@@ -133,7 +133,7 @@ class Unreliable(NamedTuple):
 class Join(NamedTuple):
     """``place`` wants to be taken in; with ``relay`` whoever hears it is asked to pass it on to the coordinator."""
 
-    place: Place
+    entry: RosterEntry
     relay: bool = False
 
 
@@ -151,8 +151,8 @@ class Alive(NamedTuple):
 
     origin: Address
     view: ViewId | None
-    you: bool
-    answer: bool = False
+    includes_receiver: bool
+    reply_wanted: bool = False
 
 
 class Suspect(NamedTuple):
@@ -160,7 +160,7 @@ class Suspect(NamedTuple):
 
     origin: Address
     members: tuple[Address, ...]
-    pins: bool = False
+    slow_receivers: bool = False
 
 
 class NewView(NamedTuple):
@@ -212,7 +212,7 @@ class StateAsk(NamedTuple):
 
     origin: Address
     transfer: int
-    starts: tuple[Progress, ...]
+    starts: tuple[StreamProgress, ...]
 
 
 class StateOffer(NamedTuple):
@@ -243,9 +243,11 @@ class StateChunk(NamedTuple):
     body: bytes
 
 
-Membership = Join | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
+MembershipFrame = (
+    Join | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
+)
 """Frames about who is in the group."""
-State = StateAsk | StateOffer | StatePull | StateChunk
+StateFrame = StateAsk | StateOffer | StatePull | StateChunk
 """Frames that bring a new member the application's state."""
 Frame = (
     Data
@@ -259,8 +261,8 @@ Frame = (
     | OutOfBand
     | OutOfBandAck
     | Unreliable
-    | Membership
-    | State
+    | MembershipFrame
+    | StateFrame
 )
 
 

@@ -10,8 +10,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import U32_MAX, Address, Place, ViewId
-from gapless.wire.frames import CONNECTION, Progress
+from gapless.identity import U32_MAX, Address, RosterEntry, ViewId
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, StreamProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ NAME_MAX_BYTES = 64
 """The longest durable name, in UTF-8."""
 LOCATOR_MAX_BYTES = 64
 """The longest locator."""
-NOBODY = Address(0, 0)
+NO_MEMBER = Address(0, 0)
 """The address that no member has."""
 
 REASONS = (
@@ -64,9 +64,9 @@ COUNT = Struct("<H")
 PROGRESS = Struct("<QQQQ")
 ADDRESS = Struct("<QQ")
 VIEW_ID = Struct("<IQQ")
-PLACE = Struct("<BB")
+ENTRY_LENGTHS = Struct("<BB")
 """The lengths of a place's name and locator, which follow."""
-PLACE_BYTES = ADDRESS.size + PLACE.size
+ENTRY_MIN_BYTES = ADDRESS.size + ENTRY_LENGTHS.size
 """What a place in a roster takes at least."""
 
 
@@ -77,19 +77,19 @@ def prefix(
     origin: Address,
     epoch: int = 0,
     *,
-    to_the_end: bool = False,
+    extends_to_end: bool = False,
 ) -> bytes:
     """Return the first bytes of a frame, its epoch included if it has one.
 
-    One that goes ``to_the_end`` of its datagram may be longer than its length field can say.
+    One that goes ``extends_to_end`` of its datagram may be longer than its length field can say.
     """
     length = body_bytes + PREFIX.size - PREFIX_LENGTH_BYTES
     if not epoch:
-        return PREFIX.pack(kind, flags, length_field(length) if to_the_end else length, *origin)
+        return PREFIX.pack(kind, flags, length_field(length) if extends_to_end else length, *origin)
     check_epoch(epoch)
     length += EPOCH_FIELD.size
     front = PREFIX.pack(
-        kind, flags | EPOCH, length_field(length) if to_the_end else length, *origin
+        kind, flags | EPOCH, length_field(length) if extends_to_end else length, *origin
     )
     return front + EPOCH_FIELD.pack(epoch)
 
@@ -99,13 +99,13 @@ def length_field(length: int) -> int:
     return length if length <= LENGTH_MAX else 0
 
 
-def exact(at: int, end: int, body_bytes: int) -> None:
+def check_exact_length(at: int, end: int, body_bytes: int) -> None:
     """Check that what lies between ``at`` and ``end`` is ``body_bytes`` long."""
     if end - at != body_bytes:
         raise RemoteProtocolError("length", f"a body of {end - at} bytes, not {body_bytes}")
 
 
-def at_least(at: int, end: int, body_bytes: int) -> None:
+def check_min_length(at: int, end: int, body_bytes: int) -> None:
     """Check that ``body_bytes`` fit between ``at`` and ``end``."""
     if end - at < body_bytes:
         raise RemoteProtocolError("length", f"{end - at} bytes where {body_bytes} are needed")
@@ -113,7 +113,10 @@ def at_least(at: int, end: int, body_bytes: int) -> None:
 
 def check_epoch(epoch: int) -> None:
     """Check that an epoch names a view or a connection."""
-    if not 0 < epoch <= U32_MAX and not CONNECTION <= epoch < 2 * CONNECTION:
+    if (
+        not 0 < epoch <= U32_MAX
+        and not FIRST_CONNECTION_EPOCH <= epoch < 2 * FIRST_CONNECTION_EPOCH
+    ):
         raise RemoteProtocolError("epoch", f"{epoch:#x} is neither a view nor a connection")
 
 
@@ -129,17 +132,18 @@ def check_ranges(ranges: tuple[Range, ...]) -> None:
 # Progress
 
 
-def unpack_progress(datagram: bytes, table: int, end: int) -> tuple[Progress, ...]:
+def unpack_progress(datagram: bytes, table: int, end: int) -> tuple[StreamProgress, ...]:
     """Return the entries that lie between ``table`` and ``end``, as many as fit."""
     entries = PROGRESS.iter_unpack(datagram[table:end])
     progress = tuple(
-        Progress(Address(node, life), delivered, high) for node, life, delivered, high in entries
+        StreamProgress(Address(node, life), delivered, high)
+        for node, life, delivered, high in entries
     )
     check_progress(progress)
     return progress
 
 
-def check_progress(progress: tuple[Progress, ...]) -> None:
+def check_progress(progress: tuple[StreamProgress, ...]) -> None:
     """Check that the entries rise, and that none has delivered more than there is."""
     before: Address | None = None
     for origin, delivered, high in progress:
@@ -155,13 +159,13 @@ def check_progress(progress: tuple[Progress, ...]) -> None:
 
 def check_member(address: Address) -> None:
     """Check that an address can be a member's."""
-    if address == NOBODY:
+    if address == NO_MEMBER:
         raise RemoteProtocolError("member", "nobody has the address 0.0")
 
 
 def check_members(addresses: Iterable[Address]) -> None:
     """Check that each address can be a member's, and that none stands there twice."""
-    seen = {NOBODY}
+    seen = {NO_MEMBER}
     for address in addresses:
         if address in seen:
             raise RemoteProtocolError("member", f"{address} is nobody, or stands here twice")
@@ -189,29 +193,29 @@ def check_view(view: ViewId) -> None:
     check_member(view.coordinator)
 
 
-def pack_place(place: Place) -> bytes:
+def pack_entry(place: RosterEntry) -> bytes:
     """Return the bytes of a place behind its address: lengths, name, locator."""
     name = _name_bytes(place.name)
-    _check_place(name, place.locator)
+    _check_entry(name, place.locator)
     _check_name(place.name)
-    return PLACE.pack(len(name), len(place.locator)) + name + place.locator
+    return ENTRY_LENGTHS.pack(len(name), len(place.locator)) + name + place.locator
 
 
-def unpack_place(datagram: bytes, at: int, end: int, address: Address) -> tuple[Place, int]:
+def unpack_entry(datagram: bytes, at: int, end: int, address: Address) -> tuple[RosterEntry, int]:
     """Return the place of ``address`` that starts at ``at``, and where it ends."""
-    at_least(at, end, PLACE.size)
-    name_bytes, locator_bytes = PLACE.unpack_from(datagram, at)
-    middle = at + PLACE.size + name_bytes
+    check_min_length(at, end, ENTRY_LENGTHS.size)
+    name_bytes, locator_bytes = ENTRY_LENGTHS.unpack_from(datagram, at)
+    middle = at + ENTRY_LENGTHS.size + name_bytes
     behind = middle + locator_bytes
-    at_least(at, end, behind - at)
-    name, locator = datagram[at + PLACE.size : middle], datagram[middle:behind]
-    _check_place(name, locator)
+    check_min_length(at, end, behind - at)
+    name, locator = datagram[at + ENTRY_LENGTHS.size : middle], datagram[middle:behind]
+    _check_entry(name, locator)
     try:
         text = name.decode()
     except UnicodeDecodeError as error:
         raise RemoteProtocolError("name", f"{name!r} is not UTF-8") from error
     _check_name(text)
-    return Place(address, text, locator), behind
+    return RosterEntry(address, text, locator), behind
 
 
 def _name_bytes(name: str) -> bytes:
@@ -221,7 +225,7 @@ def _name_bytes(name: str) -> bytes:
         raise RemoteProtocolError("name", f"{name!r} has no UTF-8") from error
 
 
-def _check_place(name: bytes, locator: bytes) -> None:
+def _check_entry(name: bytes, locator: bytes) -> None:
     if len(name) > NAME_MAX_BYTES:
         raise RemoteProtocolError(
             "name", f"a name of {len(name)} bytes, more than {NAME_MAX_BYTES}"

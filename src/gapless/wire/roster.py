@@ -14,16 +14,16 @@ from struct import Struct, error as StructError  # noqa: N812
 from typing import TYPE_CHECKING
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import Address, Place, Roster
+from gapless.identity import Address, Roster, RosterEntry
 from gapless.wire.primitives import (
     ADDRESS,
-    PLACE_BYTES,
-    at_least,
+    ENTRY_MIN_BYTES,
+    check_exact_length,
     check_members,
+    check_min_length,
     check_view,
-    exact,
-    pack_place,
-    unpack_place,
+    pack_entry,
+    unpack_entry,
 )
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ _INDEX = Struct("<H")
 
 def is_change(roster: Roster, base: Roster) -> bool:
     """Return whether ``roster`` is a change of ``base``: who stays keeps the order, and who is new is behind them."""
-    here = set(roster.places)
-    stay = tuple([place for place in base.places if place in here])
-    return roster.places[: len(stay)] == stay
+    here = set(roster.entries)
+    stay = tuple([place for place in base.entries if place in here])
+    return roster.entries[: len(stay)] == stay
 
 
 def encode_roster(roster: Roster, base: Roster | None = None) -> bytes:
@@ -53,28 +53,28 @@ def encode_roster(roster: Roster, base: Roster | None = None) -> bytes:
     try:
         check_roster(roster)
         if base is None:
-            head, new = _WHOLE.pack(WHOLE, len(roster.places), len(roster.away)), roster.places
+            head, new = _WHOLE.pack(WHOLE, len(roster.entries), len(roster.absent)), roster.entries
         else:
             head, new = _encode_change(roster, base)
-        return b"".join([head, *map(_pack, new), *map(_pack, roster.away)])
+        return b"".join([head, *map(_pack_entry, new), *map(_pack_entry, roster.absent)])
     except (StructError, RemoteProtocolError) as error:
         raise LocalProtocolError(f"the wire format has no room for this roster: {error}") from error
 
 
-def _encode_change(roster: Roster, base: Roster) -> tuple[bytes, tuple[Place, ...]]:
+def _encode_change(roster: Roster, base: Roster) -> tuple[bytes, tuple[RosterEntry, ...]]:
     if not is_change(roster, base):
         raise LocalProtocolError(
             "who stays in a changed roster keeps the order, and who is new is behind"
         )
-    here = set(roster.places)
-    gone = [index for index, place in enumerate(base.places) if place not in here]
-    new = roster.places[len(base.places) - len(gone) :]
-    head = _CHANGE.pack(CHANGE, len(gone), len(new), len(roster.away))
+    here = set(roster.entries)
+    gone = [index for index, place in enumerate(base.entries) if place not in here]
+    new = roster.entries[len(base.entries) - len(gone) :]
+    head = _CHANGE.pack(CHANGE, len(gone), len(new), len(roster.absent))
     return head + b"".join(map(_INDEX.pack, gone)), new
 
 
-def _pack(place: Place) -> bytes:
-    return ADDRESS.pack(*place.address) + pack_place(place)
+def _pack_entry(place: RosterEntry) -> bytes:
+    return ADDRESS.pack(*place.address) + pack_entry(place)
 
 
 def decode_roster(view: ViewId, body: bytes, base: Roster | None) -> Roster:
@@ -89,47 +89,47 @@ def decode_roster(view: ViewId, body: bytes, base: Roster | None) -> Roster:
             "flags", f"a roster of form {body[0]} {'without' if base is None else 'with'} a base"
         )
     if base is None:
-        at_least(0, len(body), _WHOLE.size)
+        check_min_length(0, len(body), _WHOLE.size)
         _, count, away_count = _WHOLE.unpack_from(body)
-        stay: list[Place] = []
+        stay: list[RosterEntry] = []
         at = _WHOLE.size
     else:
-        at_least(0, len(body), _CHANGE.size)
+        check_min_length(0, len(body), _CHANGE.size)
         _, gone_count, count, away_count = _CHANGE.unpack_from(body)
         at = _CHANGE.size + gone_count * _INDEX.size
-        at_least(0, len(body), at)
-        stay = _staying(base, body[_CHANGE.size : at])
-    at_least(at, len(body), (count + away_count) * PLACE_BYTES)
-    new, at = _read_places(body, at, count)
-    away, at = _read_places(body, at, away_count)
-    exact(at, len(body), 0)
-    if base is not None and not set(base.places).isdisjoint(new):
+        check_min_length(0, len(body), at)
+        stay = _remaining_entries(base, body[_CHANGE.size : at])
+    check_min_length(at, len(body), (count + away_count) * ENTRY_MIN_BYTES)
+    new, at = _read_entries(body, at, count)
+    away, at = _read_entries(body, at, away_count)
+    check_exact_length(at, len(body), 0)
+    if base is not None and not set(base.entries).isdisjoint(new):
         raise RemoteProtocolError("order", "a place of the base among the new ones")
     roster = Roster(view, (*stay, *new), tuple(away))
     check_roster(roster)
     return roster
 
 
-def _staying(base: Roster, indices: bytes) -> list[Place]:
+def _remaining_entries(base: Roster, indices: bytes) -> list[RosterEntry]:
     """Return the places of ``base`` without those at the indices, which must rise."""
     gone = [index for (index,) in _INDEX.iter_unpack(indices)]
     before = -1
     for index in gone:
-        if not before < index < len(base.places):
+        if not before < index < len(base.entries):
             raise RemoteProtocolError(
-                "order", f"place {index} of {len(base.places)} is gone, after {before}"
+                "order", f"place {index} of {len(base.entries)} is gone, after {before}"
             )
         before = index
     left = set(gone)
-    return [place for index, place in enumerate(base.places) if index not in left]
+    return [place for index, place in enumerate(base.entries) if index not in left]
 
 
-def _read_places(body: bytes, at: int, count: int) -> tuple[list[Place], int]:
+def _read_entries(body: bytes, at: int, count: int) -> tuple[list[RosterEntry], int]:
     places = []
     for _ in range(count):
-        at_least(at, len(body), ADDRESS.size)
+        check_min_length(at, len(body), ADDRESS.size)
         address = Address(*ADDRESS.unpack_from(body, at))
-        place, at = unpack_place(body, at + ADDRESS.size, len(body), address)
+        place, at = unpack_entry(body, at + ADDRESS.size, len(body), address)
         places.append(place)
     return places, at
 
@@ -141,24 +141,24 @@ def check_roster(roster: Roster) -> None:
     away; who is away has a name, and no name stands there twice.
     """
     check_view(roster.id)
-    if not roster.places:
+    if not roster.entries:
         raise RemoteProtocolError("count", "a roster without places")
-    if roster.places[0].address != roster.id.coordinator:
+    if roster.entries[0].address != roster.id.coordinator:
         raise RemoteProtocolError(
-            "member", f"{roster.places[0].address} is first, not {roster.id.coordinator}"
+            "member", f"{roster.entries[0].address} is first, not {roster.id.coordinator}"
         )
-    check_members(place.address for place in (*roster.places, *roster.away))
-    nodes = {place.address.node for place in roster.places}
-    if len(nodes) != len(roster.places):
+    check_members(place.address for place in (*roster.entries, *roster.absent))
+    nodes = {place.address.node for place in roster.entries}
+    if len(nodes) != len(roster.entries):
         raise RemoteProtocolError("member", "two lives of one node in a roster")
-    if not all(place.name for place in roster.away):
+    if not all(place.name for place in roster.absent):
         raise RemoteProtocolError("name", "somebody without a name is away")
-    names = [place.name for place in (*roster.places, *roster.away) if place.name]
+    names = [place.name for place in (*roster.entries, *roster.absent) if place.name]
     if len(set(names)) != len(names):
         raise RemoteProtocolError("name", "a name stands twice in a roster")
 
 
-def split(body: bytes, max_bytes: int) -> list[bytes]:
+def split_body(body: bytes, max_bytes: int) -> list[bytes]:
     """Return ``body`` in as few parts as have at most ``max_bytes`` each; end to end they are the body again."""
     if max_bytes < 1:
         raise LocalProtocolError(f"no part of anything fits {max_bytes} bytes")

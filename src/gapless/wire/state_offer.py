@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Address
-from gapless.wire.frames import Progress, Range
+from gapless.wire.frames import Range, StreamProgress
 from gapless.wire.primitives import (
     PROGRESS,
     SEQNO_MAX,
-    at_least,
+    check_exact_length,
     check_member,
+    check_min_length,
     check_progress,
     check_ranges,
-    exact,
     unpack_progress,
 )
 
@@ -29,11 +29,11 @@ HASH_BYTES = 16
 """The length of the hash of one block."""
 
 _OFFER = Struct("<QIIHH")
-_ASIDE = Struct("<QQI")
+_OUT_OF_BAND = Struct("<QQI")
 _RANGE = Struct("<QQ")
 
 
-class Offer(NamedTuple):
+class OfferContent(NamedTuple):
     """A state of ``size_bytes`` in blocks of ``block_bytes``, the last one perhaps shorter, each with its hash.
 
     ``digest`` says up to where the state covers each stream, ``aside`` which out-of-band messages
@@ -42,13 +42,13 @@ class Offer(NamedTuple):
 
     size_bytes: int
     block_bytes: int
-    digest: tuple[Progress, ...]
-    aside: tuple[tuple[Address, tuple[Range, ...]], ...]
+    digest: tuple[StreamProgress, ...]
+    out_of_band: tuple[tuple[Address, tuple[Range, ...]], ...]
     hashes: tuple[bytes, ...]
     epoch: int = 0
 
 
-def encode_offer(offer: Offer) -> bytes:
+def encode_offer(offer: OfferContent) -> bytes:
     """Return the bytes of ``offer``."""
     try:
         _check_offer(offer)
@@ -58,40 +58,40 @@ def encode_offer(offer: Offer) -> bytes:
                 offer.block_bytes,
                 offer.epoch,
                 len(offer.digest),
-                len(offer.aside),
+                len(offer.out_of_band),
             )
         ]
         parts += [
             PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in offer.digest
         ]
-        for origin, ranges in offer.aside:
-            parts.append(_ASIDE.pack(*origin, len(ranges)))
+        for origin, ranges in offer.out_of_band:
+            parts.append(_OUT_OF_BAND.pack(*origin, len(ranges)))
             parts += [_RANGE.pack(first, last) for first, last in ranges]
     except (StructError, RemoteProtocolError) as error:
         raise LocalProtocolError(f"the wire format has no room for this offer: {error}") from error
     return b"".join([*parts, *offer.hashes])
 
 
-def decode_offer(body: bytes) -> Offer:
+def decode_offer(body: bytes) -> OfferContent:
     """Return the offer that ``body`` tells."""
     end = len(body)
-    at_least(0, end, _OFFER.size)
+    check_min_length(0, end, _OFFER.size)
     size_bytes, block_bytes, epoch, digest_count, aside_count = _OFFER.unpack_from(body)
     at = _OFFER.size + digest_count * PROGRESS.size
-    at_least(0, end, at + aside_count * _ASIDE.size)
+    check_min_length(0, end, at + aside_count * _OUT_OF_BAND.size)
     digest = unpack_progress(body, _OFFER.size, at)
     aside: list[tuple[Address, tuple[Range, ...]]] = []
     for _ in range(aside_count):
-        at_least(at, end, _ASIDE.size)
-        node, incarnation, count = _ASIDE.unpack_from(body, at)
-        table = at + _ASIDE.size
-        at_least(table, end, count * _RANGE.size)
+        check_min_length(at, end, _OUT_OF_BAND.size)
+        node, incarnation, count = _OUT_OF_BAND.unpack_from(body, at)
+        table = at + _OUT_OF_BAND.size
+        check_min_length(table, end, count * _RANGE.size)
         at = table + count * _RANGE.size
         aside.append((Address(node, incarnation), tuple(_RANGE.iter_unpack(body[table:at]))))
     _check_blocks(size_bytes, block_bytes)
-    exact(at, end, _block_count(size_bytes, block_bytes) * HASH_BYTES)
+    check_exact_length(at, end, _block_count(size_bytes, block_bytes) * HASH_BYTES)
     hashes = tuple([body[start : start + HASH_BYTES] for start in range(at, end, HASH_BYTES)])
-    offer = Offer(size_bytes, block_bytes, digest, tuple(aside), hashes, epoch)
+    offer = OfferContent(size_bytes, block_bytes, digest, tuple(aside), hashes, epoch)
     _check_offer(offer)
     return offer
 
@@ -107,14 +107,14 @@ def _check_blocks(size_bytes: int, block_bytes: int) -> None:
         raise RemoteProtocolError("range", f"blocks of {block_bytes} bytes")
 
 
-def _check_offer(offer: Offer) -> None:
+def _check_offer(offer: OfferContent) -> None:
     _check_blocks(offer.size_bytes, offer.block_bytes)
     check_progress(offer.digest)
     if offer.digest:
         # The entries rise, so nobody could only be the first of them.
         check_member(offer.digest[0].origin)
     before = Address(0, 0)
-    for origin, ranges in offer.aside:
+    for origin, ranges in offer.out_of_band:
         check_member(origin)
         if origin <= before:
             raise RemoteProtocolError("order", f"{origin} after {before}")

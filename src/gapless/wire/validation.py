@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE
-from gapless.wire.frames import CONNECTION
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH
 from gapless.wire.primitives import SEQNO_MAX
 
 if TYPE_CHECKING:
-    from gapless.wire.frames import Progress, Range
+    from gapless.wire.frames import Range, StreamProgress
 
-STARTS = 0x01
+HAS_START = 0x01
 """Tail flag: the fields start and reader count."""
-DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
+DATA_FLAGS = FRAGMENT | FIRST_FRAGMENT | LAST_FRAGMENT | NO_LOOPBACK | ACKED
 """The flags of a run."""
-_PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
+_FRAGMENT_FLAGS = frozenset((0, FRAGMENT, FRAGMENT | FIRST_FRAGMENT, FRAGMENT | LAST_FRAGMENT))
 
 
 def check_run(first: int, count: int, flags: int) -> None:
@@ -33,13 +33,15 @@ def check_run(first: int, count: int, flags: int) -> None:
     if flags:
         if flags & ~DATA_FLAGS:
             raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
-        if flags & ~(NOT_BACK | ACKED) not in _PIECE_FLAGS or (flags & PIECE and count != 1):
+        if flags & ~(NO_LOOPBACK | ACKED) not in _FRAGMENT_FLAGS or (
+            flags & FRAGMENT and count != 1
+        ):
             raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
 
 
-def check_plain(flags: int) -> int:
+def check_unordered_flags(flags: int) -> int:
     """Return the flags of a message outside of the stream; it is never a piece of a larger one."""
-    if flags & ~NOT_BACK:
+    if flags & ~NO_LOOPBACK:
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a message outside of a stream")
     return flags
 
@@ -59,19 +61,19 @@ def check_floor(floor: int, first: int) -> None:
 
 def check_first(first: bool, epoch: int) -> None:
     """Check that only a connection has a first message."""
-    if first and epoch < CONNECTION:
+    if first and epoch < FIRST_CONNECTION_EPOCH:
         raise RemoteProtocolError(
             "epoch", f"only a connection has a first message and an end, not {epoch:#x}"
         )
 
 
-def check_some(ranges: tuple[Range, ...]) -> None:
+def check_nonempty_ranges(ranges: tuple[Range, ...]) -> None:
     """Check that there is a range."""
     if not ranges:
         raise RemoteProtocolError("count", "an ack of nothing")
 
 
-def check_digest(progress: tuple[Progress, ...]) -> None:
+def check_nonempty_progress(progress: tuple[StreamProgress, ...]) -> None:
     """Check that there is an entry."""
     if not progress:
         raise RemoteProtocolError("count", "a digest of nothing")
@@ -79,9 +81,9 @@ def check_digest(progress: tuple[Progress, ...]) -> None:
 
 def check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
     """Check that the marks of a tail are in order, and that it tells a start to somebody, or none."""
-    if not low <= high <= SEQNO_MAX or start > (high if flags & STARTS else 0):
+    if not low <= high <= SEQNO_MAX or start > (high if flags & HAS_START else 0):
         raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
-    if reader and not flags & STARTS:
+    if reader and not flags & HAS_START:
         raise RemoteProtocolError("flags", f"a start for {reader:#x} without a start")
 
 

@@ -14,13 +14,13 @@ NUMBER_BYTES = 4
 _NUMBER = Struct("<I")
 
 
-def numbered(start: int, count: int, size_bytes: int) -> list[bytes]:
+def numbered_messages(start: int, count: int, size_bytes: int) -> list[bytes]:
     """Return ``count`` messages of this size, with numbers from ``start`` on."""
     pack, rest = _NUMBER.pack, bytes(size_bytes - NUMBER_BYTES)
     return [pack(number) + rest for number in range(start, start + count)]
 
 
-class Checker:
+class ExactnessChecker:
     """What has come of one sender."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -30,7 +30,7 @@ class Checker:
         self._size_bytes = size_bytes
         self._layout = Struct(f"<I{size_bytes - NUMBER_BYTES}x")
 
-    def take(self, messages: bytes) -> None:
+    def add(self, messages: bytes) -> None:
         """Take in messages, end to end."""
         found = self._numbers(messages)
         self.count += len(found)
@@ -38,14 +38,14 @@ class Checker:
         if found == list(range(self._next, after)):
             self._next = after
         else:
-            self._look_closely(found)
+            self._classify(found)
 
     def _numbers(self, messages: bytes) -> list[int]:
         if self._size_bytes % NUMBER_BYTES == 0 and not len(messages) % self._size_bytes:
             return memoryview(messages).cast("I")[:: self._size_bytes // NUMBER_BYTES].tolist()
         return [number for (number,) in self._layout.iter_unpack(messages)]
 
-    def _look_closely(self, found: Iterable[int]) -> None:
+    def _classify(self, found: Iterable[int]) -> None:
         for number in found:
             if number >= self._next:
                 self._missing.update(range(self._next, number))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ConfigError
 from gapless.group.join_options import TRANSPORTS
-from gapless.trace.recorder import read_mode
+from gapless.trace.recorder import parse_recording_mode
 from gapless_lab.bench.exactness import NUMBER_BYTES
-from gapless_lab.bench.processes import Processes, free_ports
-from gapless_lab.bench.worker import PATIENCE_S, Spec
+from gapless_lab.bench.processes import ProcessGroup, free_ports
+from gapless_lab.bench.worker import TIMEOUT_S, BenchTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ LOSSLESS = frozenset({"tcp", "memory"})
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """Everything that is to be measured."""
 
     members: int = 3
@@ -36,7 +36,7 @@ class Plan:
     seconds: float = 3.0
     unicast: bool = False
     rtt: bool = False
-    knobs: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     trace: str = ""
     trace_mode: str = ""
 
@@ -58,19 +58,21 @@ class Plan:
                     f"--loss {loss}: expected a share from 0 to 0.5, such as 0.01 for one in a hundred"
                 )
         if self.trace_mode:
-            read_mode(self.trace_mode)
+            parse_recording_mode(self.trace_mode)
             if not self.trace:
                 raise ConfigError("--trace-mode says how to record: name a folder with --trace")
         if not 0.01 <= self.seconds <= 3600:
             raise ConfigError(f"--seconds {self.seconds}: expected 0.01 to 3600")
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[BenchCell]:
         """What there is to measure, in order."""
-        return [Cell(*cell) for cell in product(self.transports, self.losses, self.sizes_bytes)]
+        return [
+            BenchCell(*cell) for cell in product(self.transports, self.losses, self.sizes_bytes)
+        ]
 
 
-class Cell(NamedTuple):
+class BenchCell(NamedTuple):
     """One measurement."""
 
     transport: str
@@ -78,7 +80,7 @@ class Cell(NamedTuple):
     size_bytes: int
 
     @property
-    def why_not(self) -> str:
+    def skip_reason(self) -> str:
         """Why it cannot be measured, empty if it can."""
         if self.transport not in TRANSPORTS:
             return f"transport {self.transport} is not here; there are {', '.join(TRANSPORTS)}"
@@ -87,7 +89,7 @@ class Cell(NamedTuple):
         return ""
 
 
-class Figure(NamedTuple):
+class ThroughputResult(NamedTuple):
     """What a group does; speed is that of the slowest receiver."""
 
     transport: str
@@ -108,7 +110,7 @@ class Figure(NamedTuple):
         return not (self.lost or self.duplicated or self.out_of_order)
 
 
-class RoundTrips(NamedTuple):
+class RoundTripResult(NamedTuple):
     """How long a request and its answer take, in microseconds."""
 
     transport: str
@@ -120,7 +122,7 @@ class RoundTrips(NamedTuple):
     p99_9_us: float
 
 
-class Skipped(NamedTuple):
+class SkippedCell(NamedTuple):
     """A measurement that was not made."""
 
     transport: str
@@ -129,19 +131,19 @@ class Skipped(NamedTuple):
     reason: str
 
 
-def measure(plan: Plan) -> Iterator[Figure | RoundTrips | Skipped]:
+def measure(plan: BenchPlan) -> Iterator[ThroughputResult | RoundTripResult | SkippedCell]:
     """Make every measurement, one after the other."""
     for cell in plan.cells:
-        if reason := cell.why_not:
-            yield Skipped(*cell, reason)
+        if reason := cell.skip_reason:
+            yield SkippedCell(*cell, reason)
         else:
             yield _round_trips(plan, cell) if plan.rtt else _throughput(plan, cell)
 
 
-def _start(plan: Plan, cell: Cell) -> Processes:
+def _start(plan: BenchPlan, cell: BenchCell) -> ProcessGroup:
     ports = free_ports(plan.members)
     specs = [
-        Spec(
+        BenchTask(
             ports,
             at,
             plan.senders,
@@ -151,28 +153,28 @@ def _start(plan: Plan, cell: Cell) -> Processes:
             plan.unicast,
             plan.rtt,
             cell.loss,
-            knobs=plan.knobs,
+            settings=plan.settings,
             trace=plan.trace,
             trace_mode=plan.trace_mode,
         )
         for at in range(plan.members)
     ]
     commands = [[sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()] for spec in specs]
-    return Processes(commands, limit_s=plan.seconds + 3 * PATIENCE_S)
+    return ProcessGroup(commands, limit_s=plan.seconds + 3 * TIMEOUT_S)
 
 
-def _throughput(plan: Plan, cell: Cell) -> Figure:
+def _throughput(plan: BenchPlan, cell: BenchCell) -> ThroughputResult:
     with _start(plan, cell) as group:
-        group.hear()
-        group.tell()
-        work = [json.loads(answer) for answer in group.hear()]
-        group.tell(json.dumps([said["sent"] for said in work]))
-        checks = [json.loads(answer) for answer in group.hear()]
+        group.read_lines()
+        group.send_line()
+        work = [json.loads(answer) for answer in group.read_lines()]
+        group.send_line(json.dumps([said["sent"] for said in work]))
+        checks = [json.loads(answer) for answer in group.read_lines()]
     receivers = work if plan.senders > 1 else work[1:]  # a sole sender receives nothing
     speed = min(said["count"] / said["elapsed_s"] for said in receivers)
     deliveries = sum(said["count"] for said in work)
     cpu_s = sum(said["cpu_s"] for said in work)
-    return Figure(
+    return ThroughputResult(
         cell.transport,
         cell.size_bytes,
         cell.loss,
@@ -187,13 +189,13 @@ def _throughput(plan: Plan, cell: Cell) -> Figure:
     )
 
 
-def _round_trips(plan: Plan, cell: Cell) -> RoundTrips:
+def _round_trips(plan: BenchPlan, cell: BenchCell) -> RoundTripResult:
     with _start(plan, cell) as group:
-        group.hear()
-        group.tell()
-        times_ns = sorted(json.loads(group.hear()[0]))
+        group.read_lines()
+        group.send_line()
+        times_ns = sorted(json.loads(group.read_lines()[0]))
     marks = [round(percentile(times_ns, share) / 1000, 1) for share in (0.5, 0.99, 0.999)]
-    return RoundTrips(cell.transport, cell.size_bytes, cell.loss, len(times_ns), *marks)
+    return RoundTripResult(cell.transport, cell.size_bytes, cell.loss, len(times_ns), *marks)
 
 
 def percentile(sorted_values: Sequence[int], share: float) -> int:
@@ -204,7 +206,7 @@ def percentile(sorted_values: Sequence[int], share: float) -> int:
     return sorted_values[max(0, rank - 1)]
 
 
-def conditions(plan: Plan) -> dict[str, object]:
+def conditions(plan: BenchPlan) -> dict[str, object]:
     """Return what the figures depend on."""
     return {
         "members": plan.members,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-SOURCE = Path(gapless.__file__).resolve().parent.parent
+SOURCE_ROOT = Path(gapless.__file__).resolve().parent.parent
 """Where this package is imported from; what is measured is the same."""
 
 
@@ -40,14 +40,14 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
                 one.close()
 
 
-class Processes:
+class ProcessGroup:
     """Processes that are started together, each with its own command line, and speak in lines."""
 
     def __init__(
         self, commands: Sequence[Sequence[str]], *, limit_s: float, path: Sequence[Path] = ()
     ) -> None:
         self._limit_s = limit_s
-        found = os.pathsep.join(map(str, (SOURCE, *path)))
+        found = os.pathsep.join(map(str, (SOURCE_ROOT, *path)))
         self._all = [
             subprocess.Popen(  # noqa: S603 - the commands are our own
                 command,
@@ -59,8 +59,8 @@ class Processes:
             )
             for command in commands
         ]
-        self._over = False
-        self._timer = threading.Timer(limit_s, self._end)
+        self._timed_out = False
+        self._timer = threading.Timer(limit_s, self._kill_all)
         self._timer.daemon = True
         self._timer.start()
 
@@ -73,28 +73,30 @@ class Processes:
             process.kill()
             process.communicate()
 
-    def _end(self) -> None:
-        self._over = True
+    def _kill_all(self) -> None:
+        self._timed_out = True
         for process in self._all:
             process.kill()
 
-    def hear(self) -> list[str]:
+    def read_lines(self) -> list[str]:
         """Return the next line of each."""
         answers = [process.stdout.readline() for process in self._all if process.stdout is not None]
         if not all(answers):
             raise GaplessError(
-                self._why([one for one, said in zip(self._all, answers, strict=True) if not said])
+                self._exit_reason(
+                    [one for one, said in zip(self._all, answers, strict=True) if not said]
+                )
             )
         return [answer.strip() for answer in answers]
 
-    def tell(self, words: str = "") -> None:
+    def send_line(self, words: str = "") -> None:
         """Say a line to all."""
         for process in self._all:
             print(words, file=process.stdin, flush=True)
 
-    def _why(self, ended: Sequence[subprocess.Popen[str]]) -> str:
+    def _exit_reason(self, ended: Sequence[subprocess.Popen[str]]) -> str:
         """Return why processes have ended before their time."""
-        if self._over:
+        if self._timed_out:
             return f"the processes were not done within {self._limit_s:.0f} s; is the machine overloaded?"
         said = [
             line for process in ended for line in process.communicate()[1].strip().splitlines()[-1:]

@@ -17,7 +17,7 @@ from typing import Any
 
 from gapless.units import MIB
 from gapless_lab.chaos.processes import wait_until
-from gapless_lab.chaos.testbed import PATIENCE_S, Stage
+from gapless_lab.chaos.testbed import TIMEOUT_S, ChaosTestbed
 
 MAX_BYTES = 2 * MIB
 """What the spool may hold."""
@@ -27,16 +27,16 @@ RATE = 1000
 """Messages a second of each producer: the limit is reached within seconds."""
 MORE = 6000
 """So many are acknowledged when Spark is back: more than the spool can hold."""
-STILL_S = 1.0
+STALLED_AFTER_S = 1.0
 """Acknowledgements stand still when there was none for so long."""
-LOOK_S = 0.1
-MOST_GROWTH = 0.1
-MOST_GROWTH_BYTES = 8 * MIB
+POLL_INTERVAL_S = 0.1
+MAX_GROWTH = 0.1
+MAX_GROWTH_BYTES = 8 * MIB
 """While everything waits, memory is flat if it grows by no more than a tenth and this."""
 
 
 @dataclass
-class Pressure:
+class BackPressureResult:
     """What was seen: how many were acknowledged up to the end of each phase, and in the last two within them."""
 
     acked_before: int = 0
@@ -55,7 +55,7 @@ class Pressure:
         return asdict(self)
 
 
-class PressureStage(Stage):
+class BackPressureTestbed(ChaosTestbed):
     """A run in which Spark stops for so long that the spool gets full."""
 
     wait_s = 5.0
@@ -63,7 +63,7 @@ class PressureStage(Stage):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.pressure = Pressure(memory={})
+        self.pressure = BackPressureResult(memory={})
 
     def collector_options(self) -> list[str]:
         """Give the collector a limit."""
@@ -73,29 +73,29 @@ class PressureStage(Stage):
         """Let producers send more and larger messages."""
         return {"size_bytes": SIZE_BYTES, "rate": RATE}
 
-    def _kill(self) -> None:
+    def _run_nemeses(self) -> None:
         """Stop Spark instead of killing anything."""
         seen, driver = self.pressure, self.spark.driver
-        driver.until(lambda: driver.batches >= 2, "nothing is read", PATIENCE_S)
-        driver.tell(json.dumps({"do": "halt"}))
-        driver.until(lambda: driver.halted, "the query does not stop", PATIENCE_S)
+        driver.wait_until(lambda: driver.batches >= 2, "nothing is read", TIMEOUT_S)
+        driver.send_line(json.dumps({"do": "halt"}))
+        driver.wait_until(lambda: driver.halted, "the query does not stop", TIMEOUT_S)
         seen.acked_before = self.acked()
         collector = self.collector
         assert collector is not None
-        collector.until(
-            lambda: collector.status.get("limited"), "the spool does not get full", PATIENCE_S
+        collector.wait_until(
+            lambda: collector.status.get("limited"), "the spool does not get full", TIMEOUT_S
         )
-        seen.acked_at_limit = self._stand_still()
+        seen.acked_at_limit = self._wait_until_stalled()
         seen.waits_for = str(collector.status.get("waits_for"))
-        self._wait()
-        driver.run(self._work)
+        self._observe_waiting()
+        driver.run(self._table_task)
         wait_until(
-            lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on", PATIENCE_S
+            lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on", TIMEOUT_S
         )
         seen.acked_after = self.acked() - seen.acked_at_limit
         self._check()
 
-    def _stand_still(self) -> int:
+    def _wait_until_stalled(self) -> int:
         """Return how many are acknowledged when no more are for a while."""
         last, since_s = self.acked(), time.monotonic()
 
@@ -103,12 +103,12 @@ class PressureStage(Stage):
             nonlocal last, since_s
             if self.acked() != last:
                 last, since_s = self.acked(), time.monotonic()
-            return time.monotonic() - since_s >= STILL_S
+            return time.monotonic() - since_s >= STALLED_AFTER_S
 
-        wait_until(still, "acknowledgements go on though the spool is full", PATIENCE_S)
+        wait_until(still, "acknowledgements go on though the spool is full", TIMEOUT_S)
         return last
 
-    def _wait(self) -> None:
+    def _observe_waiting(self) -> None:
         """Watch for a while what waiting costs."""
         seen, began_s = self.pressure, time.monotonic()
         before = self.acked()
@@ -124,7 +124,7 @@ class PressureStage(Stage):
             seen.most_used_bytes = max(
                 seen.most_used_bytes, int(self.collector.status.get("used_bytes", 0))
             )
-            self._over.wait(LOOK_S)
+            self._aborted.wait(POLL_INTERVAL_S)
         seen.waited_s = round(time.monotonic() - began_s, 1)
         seen.acked_while_waiting = self.acked() - before
 
@@ -139,6 +139,6 @@ class PressureStage(Stage):
                 f"the spool has {seen.most_used_bytes} bytes, and its limit is {seen.max_bytes}"
             )
         for name, samples in (seen.memory or {}).items():
-            if max(samples) > samples[0] * (1 + MOST_GROWTH) + MOST_GROWTH_BYTES:
+            if max(samples) > samples[0] * (1 + MAX_GROWTH) + MAX_GROWTH_BYTES:
                 grown = f"from {samples[0] / 1e6:.1f} to {max(samples) / 1e6:.1f} MB"
                 self.findings.append(f"the memory of {name} has grown {grown} while it waited")

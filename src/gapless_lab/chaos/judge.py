@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gapless_lab.chaos import letters
-from gapless_lab.chaos.letters import Letter, Step
-from gapless_lab.chaos.table import Rows
+from gapless_lab.chaos.letters import NumberedMessage, ProducerLogEntry
+from gapless_lab.chaos.table import FileRows
 
-MOST_TOLD = 20
+MAX_FINDINGS = 20
 """So many findings are told of each kind."""
 
 
 @dataclass
-class Verdict:
+class ChaosVerdict:
     """What was found; the figures that have to be 0 are those in :data:`FAULTS`."""
 
     sent: int = 0
@@ -44,11 +44,11 @@ class Verdict:
         """Whether everything is as it has to be."""
         return not self.findings
 
-    def find(self, kind: str, what: str, count: int = 1) -> None:
+    def add_finding(self, kind: str, what: str, count: int = 1) -> None:
         """Count a fault, and keep what there is to say of it."""
         setattr(self, kind, getattr(self, kind) + count)
         told = f"{kind.replace('_', ' ')}: "
-        if sum(one.startswith(told) for one in self.findings) < MOST_TOLD:
+        if sum(one.startswith(told) for one in self.findings) < MAX_FINDINGS:
             self.findings.append(told + what)
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,53 +59,55 @@ class Verdict:
 FAULTS = ("missing", "repeated", "out_of_order", "damaged", "foreign")
 """The figures of a verdict that have to be 0."""
 
-Place = tuple[str, int]
+TablePosition = tuple[str, int]
 """A stream and a seqno in it."""
 Spans = dict[str, dict[int, tuple[int, int]]]
 """The lowest and the highest seqno of each stream in each batch."""
 
 
-def judge(logs: Mapping[int, Sequence[Step]], table: Iterable[Rows]) -> Verdict:
+def check_exactness(
+    logs: Mapping[int, Sequence[ProducerLogEntry]], table: Iterable[FileRows]
+) -> ChaosVerdict:
     """Compare the table with the logs, which are by the numbers of the producers."""
-    verdict = Verdict()
-    streams: dict[str, dict[int, Letter]] = {}
-    places: dict[tuple[int, int], Place] = {}
+    verdict = ChaosVerdict()
+    streams: dict[str, dict[int, NumberedMessage]] = {}
+    places: dict[tuple[int, int], TablePosition] = {}
     spans: Spans = {}
     batches = set()
     for rows in table:
         batches.add(rows.batch)
         verdict.rows += len(rows.seqnos)
-        _order_of_file(verdict, rows, spans)
+        _check_file_order(verdict, rows, spans)
         for origin, seqno, payload in zip(rows.origins, rows.seqnos, rows.payloads, strict=True):
-            letter = letters.read(payload)
+            letter = letters.decode_message(payload)
             where = f"{origin} {seqno} in batch {rows.batch}, {rows.file.name}"
-            if not letter.whole:
-                verdict.find("damaged", f"{where}: the payload is not whole")
+            if not letter.is_intact:
+                verdict.add_finding("damaged", f"{where}: the payload is not whole")
                 continue
             if streams.setdefault(origin, {}).setdefault(seqno, letter) is not letter:
-                verdict.find("repeated", f"{where} is there again")
+                verdict.add_finding("repeated", f"{where} is there again")
                 continue
             first = places.setdefault(letter[:2], (origin, seqno))
             if first != (origin, seqno):
-                verdict.find(
+                verdict.add_finding(
                     "repeated", f"{where}: message {letter[:2]} is also {first[0]} {first[1]}"
                 )
     verdict.batches, verdict.streams = len(batches), len(streams)
     for origin, found in streams.items():
-        _order_of_stream(verdict, origin, found)
-        _order_of_batches(verdict, origin, spans[origin])
+        _check_stream_order(verdict, origin, found)
+        _check_batch_order(verdict, origin, spans[origin])
     for number, steps in logs.items():
-        _completeness(verdict, number, steps, places)
-    _strangers(verdict, logs, places)
+        _check_completeness(verdict, number, steps, places)
+    _check_foreign_rows(verdict, logs, places)
     return verdict
 
 
-def _order_of_file(verdict: Verdict, rows: Rows, spans: Spans) -> None:
+def _check_file_order(verdict: ChaosVerdict, rows: FileRows, spans: Spans) -> None:
     """Check that a file has each stream in order, and take down from where to where."""
     last: dict[str, int] = {}
     for origin, seqno in zip(rows.origins, rows.seqnos, strict=True):
         if seqno <= last.get(origin, 0):
-            verdict.find(
+            verdict.add_finding(
                 "out_of_order", f"{rows.file.name} has {origin} {seqno} after {last[origin]}"
             )
         last[origin] = seqno
@@ -113,33 +115,38 @@ def _order_of_file(verdict: Verdict, rows: Rows, spans: Spans) -> None:
         spans[origin][rows.batch] = (min(low, seqno), max(high, seqno))
 
 
-def _order_of_batches(
-    verdict: Verdict, origin: str, batches: Mapping[int, tuple[int, int]]
+def _check_batch_order(
+    verdict: ChaosVerdict, origin: str, batches: Mapping[int, tuple[int, int]]
 ) -> None:
     """Check that each micro-batch goes on where all before it ended; files of one have no order among each other."""
     top, of = 0, -1
     for batch, (low, high) in sorted(batches.items()):
         if low <= top:
-            verdict.find(
+            verdict.add_finding(
                 "out_of_order", f"batch {batch} has {origin} {low}, and batch {of} has {top}"
             )
         if high > top:
             top, of = high, batch
 
 
-def _order_of_stream(verdict: Verdict, origin: str, found: Mapping[int, Letter]) -> None:
-    before: Letter | None = None
+def _check_stream_order(
+    verdict: ChaosVerdict, origin: str, found: Mapping[int, NumberedMessage]
+) -> None:
+    before: NumberedMessage | None = None
     for seqno in sorted(found):
         letter = found[seqno]
-        if before is not None and (before.producer, before.nth + 1) != letter[:2]:
-            verdict.find(
+        if before is not None and (before.producer, before.number + 1) != letter[:2]:
+            verdict.add_finding(
                 "out_of_order", f"{origin} {seqno} is message {letter[:2]}, after {before[:2]}"
             )
         before = letter
 
 
-def _completeness(
-    verdict: Verdict, number: int, steps: Sequence[Step], places: Mapping[tuple[int, int], Place]
+def _check_completeness(
+    verdict: ChaosVerdict,
+    number: int,
+    steps: Sequence[ProducerLogEntry],
+    places: Mapping[tuple[int, int], TablePosition],
 ) -> None:
     by_step: Counter[str] = Counter()
     for step in steps:
@@ -155,13 +162,13 @@ def _completeness(
                 place[0] == step.stream and step.low <= place[1] <= step.high
             ):
                 what = f"message {count} of producer {number} is {place[0]} {place[1]}"
-                verdict.find(
+                verdict.add_finding(
                     "out_of_order", f"{what}, not in {step.stream} {step.low}..{step.high}"
                 )
         if absent:
             which = f"{absent[0]}..{absent[-1]}" if len(absent) > 1 else str(absent[0])
             where = f"{step.stream} {step.low}..{step.high}"
-            verdict.find(
+            verdict.add_finding(
                 "missing",
                 f"{len(absent)} messages, {which} of producer {number} ({where})",
                 len(absent),
@@ -171,13 +178,15 @@ def _completeness(
     verdict.undecided += by_step[letters.TRY] - by_step[letters.ACKED]
 
 
-def _strangers(
-    verdict: Verdict, logs: Mapping[int, Sequence[Step]], places: Mapping[tuple[int, int], Place]
+def _check_foreign_rows(
+    verdict: ChaosVerdict,
+    logs: Mapping[int, Sequence[ProducerLogEntry]],
+    places: Mapping[tuple[int, int], TablePosition],
 ) -> None:
     most = {number: letters.last_count(steps) for number, steps in logs.items()}
     for (number, count), place in places.items():
         if not 1 <= count <= most.get(number, 0):
-            verdict.find(
+            verdict.add_finding(
                 "foreign",
                 f"{place[0]} {place[1]} says it is message {count} of producer {number}, never sent",
             )

@@ -17,35 +17,35 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-_HEAD = Struct("<IHQ")
+_HEADER = Struct("<IHQ")
 
 TRY, SENT, ACKED, FAILED = "try", "sent", "acked", "failed"
 """The steps of a batch."""
 
 
-class Letter(NamedTuple):
+class NumberedMessage(NamedTuple):
     """One message, as its payload tells; ``whole`` is whether its checksum is right."""
 
     producer: int
-    nth: int
-    whole: bool
+    number: int
+    is_intact: bool
 
 
-def make(producer: int, count: int, filling: bytes) -> bytes:
+def encode_message(producer: int, count: int, filling: bytes) -> bytes:
     """Return the payload of a message."""
-    body = _HEAD.pack(0, producer, count)[4:] + filling
+    body = _HEADER.pack(0, producer, count)[4:] + filling
     return crc32(body).to_bytes(4, "little") + body
 
 
-def read(payload: bytes) -> Letter:
+def decode_message(payload: bytes) -> NumberedMessage:
     """Return what a payload tells; of one that is none of ours nothing but that."""
-    if len(payload) < _HEAD.size:
-        return Letter(0, 0, whole=False)
-    checksum, producer, count = _HEAD.unpack_from(payload)
-    return Letter(producer, count, whole=checksum == crc32(memoryview(payload)[4:]))
+    if len(payload) < _HEADER.size:
+        return NumberedMessage(0, 0, is_intact=False)
+    checksum, producer, count = _HEADER.unpack_from(payload)
+    return NumberedMessage(producer, count, is_intact=checksum == crc32(memoryview(payload)[4:]))
 
 
-class Step(NamedTuple):
+class ProducerLogEntry(NamedTuple):
     """A line of a log: the messages ``first .. last`` by count, the stream, and its seqnos if they are known."""
 
     what: str
@@ -56,13 +56,13 @@ class Step(NamedTuple):
     high: int = 0
 
 
-class Log:
+class ProducerLog:
     """The log of one producer, for all of its lives."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def write(self, step: Step) -> None:
+    def write(self, step: ProducerLogEntry) -> None:
         """Add a line, in one piece: threads may call this, and a kill leaves no part of one."""
         os.write(self._file, (" ".join(map(str, step)) + "\n").encode())
 
@@ -71,18 +71,18 @@ class Log:
         os.close(self._file)
 
 
-def read_log(path: Path) -> list[Step]:
+def read_log(path: Path) -> list[ProducerLogEntry]:
     """Return the lines of a log, oldest first."""
     if not path.exists():
         return []
-    return [_step(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [_parse_entry(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _step(words: list[str]) -> Step:
+def _parse_entry(words: list[str]) -> ProducerLogEntry:
     what, first, last, stream, low, high = words
-    return Step(what, int(first), int(last), stream, int(low), int(high))
+    return ProducerLogEntry(what, int(first), int(last), stream, int(low), int(high))
 
 
-def last_count(steps: Iterable[Step]) -> int:
+def last_count(steps: Iterable[ProducerLogEntry]) -> int:
     """Return the highest count that any life may have sent."""
     return max((step.last for step in steps if step.what == TRY), default=0)

@@ -19,11 +19,11 @@ PRODUCER, COLLECTOR = "producer", "collector"
 DRIVER, EXECUTOR, WORKER, SOURCE = "driver", "executor", "worker", "source"
 GROUP_SIDE = (PRODUCER, COLLECTOR)
 SPARK_SIDE = (DRIVER, EXECUTOR)
-ALSO = (WORKER, SOURCE)
+PYTHON_VICTIMS = (WORKER, SOURCE)
 """Python processes: one in which an executor runs tasks, and that beside the driver in which the source plans."""
-VICTIMS = (*GROUP_SIDE, *SPARK_SIDE, *ALSO)
+VICTIMS = (*GROUP_SIDE, *SPARK_SIDE, *PYTHON_VICTIMS)
 
-KNOBS = {
+DEFAULT_SETTINGS = {
     "found_after": "300ms",
     "join_interval": "50ms",
     "heartbeat_interval": "200ms",
@@ -37,21 +37,21 @@ KNOBS = {
 """Deaths are noticed soon, and the place of the collector is kept for as long as a run takes."""
 
 
-class Blow(NamedTuple):
+class NemesisOp(NamedTuple):
     """One kill: of whom, after how much work of it, so much later, and whether its children die at the same moment."""
 
     victim: str
-    work: int
-    later_s: float
-    whole: bool
-    which: float
+    min_work: int
+    delay_s: float
+    with_children: bool
+    choice: float
     """Which of several, as a share of their list."""
     after: int = 0
     """So many kills on the side of Spark come before."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChaosPlan:
     """One seed: how many producers, how fast each sends, what is lost on the way, how often each side is struck."""
 
     seed: int
@@ -60,7 +60,7 @@ class Plan:
     loss: float = 0.02
     group_kills: int = 4
     spark_kills: int = 3
-    knobs: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.producers <= 16:
@@ -80,7 +80,7 @@ class Plan:
     @property
     def config(self) -> dict[str, Any]:
         """The knobs of all members."""
-        return {**KNOBS, **self.knobs}
+        return {**DEFAULT_SETTINGS, **self.settings}
 
     @property
     def segment_bytes(self) -> int:
@@ -93,7 +93,7 @@ class Plan:
         return split(self.seed, "rows").choice((None, 10_000, 5000))
 
     @property
-    def group_blows(self) -> list[Blow]:
+    def group_ops(self) -> list[NemesisOp]:
         """Who is killed on the side of the group: before, between and after the kills of the other side."""
         blows = self._draw("group", GROUP_SIDE, (), self.group_kills)
         rng = split(self.seed, "blows after")
@@ -101,13 +101,13 @@ class Plan:
         return [blow._replace(after=count) for blow, count in zip(blows, after, strict=True)]
 
     @property
-    def spark_blows(self) -> list[Blow]:
+    def spark_ops(self) -> list[NemesisOp]:
         """Who is killed on the side of Spark."""
-        return self._draw("spark", SPARK_SIDE, ALSO, self.spark_kills)
+        return self._draw("spark", SPARK_SIDE, PYTHON_VICTIMS, self.spark_kills)
 
     def _draw(
         self, side: str, always: tuple[str, ...], also: tuple[str, ...], count: int
-    ) -> list[Blow]:
+    ) -> list[NemesisOp]:
         """Draw so many blows in any order, each kind of ``always`` at least once."""
         rng = split(self.seed, f"blows {side}")
         victims = [*always, *(rng.choice((*always, *also)) for _ in range(count - len(always)))]
@@ -118,19 +118,19 @@ class Plan:
                 rng.choice((EXECUTOR, *also)) for _ in range(count - len(always))
             ]
         rng.shuffle(victims)
-        return [self._blow(victim, rng) for victim in victims]
+        return [self._draw_op(victim, rng) for victim in victims]
 
     @staticmethod
-    def _blow(victim: str, rng: Any) -> Blow:
+    def _draw_op(victim: str, rng: Any) -> NemesisOp:
         most = 400 if victim in GROUP_SIDE else 3
-        return Blow(
+        return NemesisOp(
             victim, rng.randint(1, most), rng.uniform(0.0, 0.4), rng.random() < 0.5, rng.random()
         )
 
     @property
-    def again(self) -> str:
+    def replay_command(self) -> str:
         """The command that runs this plan once more."""
-        drawn = Plan(self.seed)
+        drawn = ChaosPlan(self.seed)
         names = ("producers", "rate", "loss", "group_kills", "spark_kills")
         changed = [name for name in names if getattr(self, name) != getattr(drawn, name)]
         options = [f"--{name.replace('_', '-')} {getattr(self, name)}" for name in changed]

@@ -19,23 +19,23 @@ from gapless.errors import GaplessError
 
 T = TypeVar("T")
 
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 """How often something is looked at that tells nobody when it changes."""
-KEPT_LINES = 5000
+MAX_LINES = 5000
 
-_MORTAL = (
+_DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 )
 """Asks the kernel for SIGKILL when the parent is gone, then becomes the program."""
-_SPAWN = ThreadPoolExecutor(1, thread_name_prefix="starts processes")
+_SPAWN_THREAD = ThreadPoolExecutor(1, thread_name_prefix="starts processes")
 """To the kernel the parent is the thread that has started a process, so that is one that stays."""
 
 
-class ChaosError(GaplessError):
+class LabError(GaplessError):
     """A run could not go on: something has not happened in time, or has ended by itself."""
 
 
-class Process:
+class LabProcess:
     """A process that speaks in lines; what it complains about goes to a file."""
 
     def __init__(
@@ -48,15 +48,15 @@ class Process:
         merged: bool = False,
     ) -> None:
         self.name = name
-        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self.heard = 0
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)
+        self.lines_read = 0
         self.killed = False
-        self.news = threading.Condition()
-        self.complaints = folder / f"{name}.err"
-        with self.complaints.open("ab") as complaints:
-            self._process = _SPAWN.submit(
+        self.changed = threading.Condition()
+        self.stderr_path = folder / f"{name}.err"
+        with self.stderr_path.open("ab") as complaints:
+            self._process = _SPAWN_THREAD.submit(
                 subprocess.Popen[bytes],
-                [sys.executable, "-c", _MORTAL, *command],
+                [sys.executable, "-c", _DIE_WITH_PARENT, *command],
                 cwd=folder,
                 env=dict(environ),
                 stdin=subprocess.PIPE,
@@ -73,7 +73,7 @@ class Process:
         return self._process.pid
 
     @property
-    def is_over(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether it has ended."""
         return self._process.poll() is not None
 
@@ -86,30 +86,30 @@ class Process:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             text = line.decode(errors="replace").rstrip("\n")
-            with self.news:
+            with self.changed:
                 self.lines.append(text)
-                self.heard += 1
+                self.lines_read += 1
                 self.on_line(text)
-                self.news.notify_all()
+                self.changed.notify_all()
         self._process.wait()
         self._ended.set()
-        with self.news:
-            self.news.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def on_line(self, line: str) -> None:
         """Take in a line; subclasses know what it means."""
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Say a line to it; if it has just died, nobody hears it."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
 
-    def until(self, holds: Callable[[], T], what: str, within_s: float) -> T:
+    def wait_until(self, holds: Callable[[], T], what: str, within_s: float) -> T:
         """Wait until something holds that its lines tell; an end of the process is an error."""
-        with self.news:
-            self.news.wait_for(lambda: holds() or self._ended.is_set(), within_s)
+        with self.changed:
+            self.changed.wait_for(lambda: holds() or self._ended.is_set(), within_s)
             if found := holds():
                 return found
         why = (
@@ -117,19 +117,19 @@ class Process:
             if self._ended.is_set()
             else f"not within {within_s:.0f} s"
         )
-        raise ChaosError(f"{self.name}: {what}: {why}; {self.last_words()}")
+        raise LabError(f"{self.name}: {what}: {why}; {self.output_tail()}")
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """Return what it said last, and what it complained about."""
         said = " | ".join(list(self.lines)[-5:])
-        complaints = self.complaints.read_text(encoding="utf-8", errors="replace")[-2000:]
+        complaints = self.stderr_path.read_text(encoding="utf-8", errors="replace")[-2000:]
         return f"it said: {said or 'nothing'}; complaints: {complaints or 'none'}"
 
-    def end(self, within_s: float) -> int:
+    def wait_exit(self, within_s: float) -> int:
         """Wait for its end and return how it was."""
         if not self._ended.wait(within_s):
-            raise ChaosError(
-                f"{self.name} has not ended within {within_s:.0f} s; {self.last_words()}"
+            raise LabError(
+                f"{self.name} has not ended within {within_s:.0f} s; {self.output_tail()}"
             )
         self._close()
         return self._process.wait()
@@ -142,13 +142,13 @@ class Process:
     def kill(self, *, children: bool = True) -> None:
         """Kill it, with everything that it has started unless told otherwise, and wait until all of that is gone."""
         self.killed = True
-        if not self.is_over:  # else its number may be another's by now
+        if not self.has_exited:  # else its number may be another's by now
             tree = [self.pid, *descendants(self.pid)]
             victims = tree if children else [self.pid]
-            stop(victims)  # so that none starts another while they die
+            pause(victims)  # so that none starts another while they die
             kill(victims)
             self._process.wait()
-            wait_gone(tree)
+            wait_exited(tree)
         self._ended.wait()
         self._close()
 
@@ -171,7 +171,7 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
-def stop(pids: Iterable[int]) -> None:
+def pause(pids: Iterable[int]) -> None:
     """Let processes stand still."""
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -185,7 +185,7 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def wait_gone(pids: Sequence[int], within_s: float = 600.0) -> None:
+def wait_exited(pids: Sequence[int], within_s: float = 600.0) -> None:
     """Wait until none of them runs."""
     wait_until(lambda: not any(map(is_running, pids)), f"processes {pids} do not end", within_s)
 
@@ -195,8 +195,8 @@ def wait_until(holds: Callable[[], T], what: str, within_s: float) -> T:
     until_s = time.monotonic() + within_s
     while not (found := holds()):
         if time.monotonic() > until_s:
-            raise ChaosError(f"{what} within {within_s:.0f} s")
-        time.sleep(LOOK_S)
+            raise LabError(f"{what} within {within_s:.0f} s")
+        time.sleep(POLL_INTERVAL_S)
     return found
 
 
@@ -232,7 +232,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def command_of(pid: int) -> str:
+def command_line(pid: int) -> str:
     """Return the command line of a process; nothing if it is gone."""
     try:
         return (
@@ -242,7 +242,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def environ_with(path: Path, **more: Any) -> dict[str, str]:
+def make_environ(path: Path, **more: Any) -> dict[str, str]:
     """Return an environment in which Python finds this package, and Spark nothing that it was told elsewhere."""
     kept = {
         key: value

@@ -23,31 +23,31 @@ from gapless import blocking
 from gapless.discovery import Discovery
 from gapless.errors import GaplessError
 from gapless.faults import faults
-from gapless.faults.faulty_transport import Chaos
+from gapless.faults.faulty_transport import FaultyTransport
 from gapless.protocol.ready import Transmit
 from gapless.rng import split
 from gapless.transport import UdpMesh
 from gapless_lab.chaos import letters
-from gapless_lab.chaos.letters import Step
+from gapless_lab.chaos.letters import ProducerLogEntry
 
-MOST_WAITING = 50
+MAX_UNCONFIRMED = 50
 """So many batches may wait for their delivery; then nothing is sent."""
-MOST_BATCH = 40
-LARGE = 0.004
+MAX_BATCH = 40
+LARGE_SHARE = 0.004
 """Share of messages that travel in pieces."""
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 """How long coming in, and the end, may take."""
 
 
 @dataclass(frozen=True)
-class Task:
+class ProducerTask:
     """What a producer is told."""
 
     number: int
-    life: int
+    incarnation: int
     group: str
     collector: str
-    meeting: str
+    discovery_dir: str
     config: dict[str, Any]
     log: str
     seed: int
@@ -61,12 +61,12 @@ class Task:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> Task:
+    def decode(cls, text: str) -> ProducerTask:
         """Return the task that a text tells."""
         return cls(**json.loads(text))
 
 
-class Leaky(Chaos):
+class LossyTransport(FaultyTransport):
     """A network that loses a share of what comes, and of what goes."""
 
     def __init__(self, transport: UdpMesh, rng: Random, loss: float) -> None:
@@ -80,39 +80,41 @@ class Leaky(Chaos):
         super().send(kept)
 
 
-class Producer:
+class ChaosProducer:
     """One life of a producer."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ProducerTask) -> None:
         self.task = task
-        self.rng = split(task.seed, f"producer {task.number} life {task.life}")
+        self.rng = split(task.seed, f"producer {task.number} life {task.incarnation}")
         path = Path(task.log)
         self.count = letters.last_count(letters.read_log(path))
-        self.log = letters.Log(path)
+        self.log = letters.ProducerLog(path)
         self.acked = 0
         self.stopping = threading.Event()
-        self.waiting: queue.Queue[tuple[Step, blocking.Sent] | None] = queue.Queue(MOST_WAITING)
+        self.unconfirmed: queue.Queue[tuple[ProducerLogEntry, blocking.Receipt] | None] = (
+            queue.Queue(MAX_UNCONFIRMED)
+        )
 
     def run(self) -> None:
         """Come in, send, leave."""
         task = self.task
-        discovery = Discovery.parse(f"dir://{task.meeting}", group=task.group)
+        discovery = Discovery.parse(f"dir://{task.discovery_dir}", group=task.group)
         mesh = UdpMesh("127.0.0.1", 0, discovery=discovery)
-        transport = Leaky(
-            mesh, split(task.seed, f"network {task.number} life {task.life}"), task.loss
+        transport = LossyTransport(
+            mesh, split(task.seed, f"network {task.number} life {task.incarnation}"), task.loss
         )
         threading.Thread(target=self._listen, daemon=True).start()
         with blocking.join(
-            task.group, transport=transport, config=task.config, listen=False, timeout=PATIENCE_S
+            task.group, transport=transport, config=task.config, listen=False, timeout=TIMEOUT_S
         ) as group:
-            group.wait_for(task.collector, timeout=PATIENCE_S)
-            say("in", group.me)
+            group.wait_for(task.collector, timeout=TIMEOUT_S)
+            report("in", group.me)
             confirming = threading.Thread(target=self._confirm, daemon=True)
             confirming.start()
             self._send_all(group)
-            self.waiting.put(None)
+            self.unconfirmed.put(None)
             confirming.join()
-        say("done", self.count)
+        report("done", self.count)
 
     def _listen(self) -> None:
         for line in sys.stdin:
@@ -131,45 +133,47 @@ class Producer:
                 began_s -= ahead_s  # what is late is not made up for by a burst
 
     def _send(self, group: blocking.Group) -> None:
-        size = self.rng.randint(1, MOST_BATCH)
+        size = self.rng.randint(1, MAX_BATCH)
         first, last = self.count + 1, self.count + size
         payloads = [
-            letters.make(self.task.number, count, self._filling())
+            letters.encode_message(self.task.number, count, self._random_body())
             for count in range(first, last + 1)
         ]
-        self.log.write(Step(letters.TRY, first, last))
+        self.log.write(ProducerLogEntry(letters.TRY, first, last))
         self.count = last
         me = group.me
         sent = group.send_many(payloads, mode="acknowledged", timeout=self.task.patience_s)
         # A member that was expelled comes back under another address; then nobody knows under which
         # this went.
         stream = str(me) if group.me == me else "-"
-        self.log.write(step := Step(letters.SENT, first, last, stream, sent.first, sent.last))
-        self.waiting.put((step, sent))
+        self.log.write(
+            step := ProducerLogEntry(letters.SENT, first, last, stream, sent.first, sent.last)
+        )
+        self.unconfirmed.put((step, sent))
 
-    def _filling(self) -> bytes:
-        if self.rng.random() < LARGE:
+    def _random_body(self) -> bytes:
+        if self.rng.random() < LARGE_SHARE:
             return self.rng.randbytes(self.rng.randint(2_000, 20_000))
         return self.rng.randbytes(self.rng.randint(0, 2 * self.task.size_bytes))
 
     def _confirm(self) -> None:
-        while (entry := self.waiting.get()) is not None:
+        while (entry := self.unconfirmed.get()) is not None:
             step, sent = entry
             try:
                 sent.delivered(timeout=self.task.patience_s)
             except GaplessError as error:
                 self.log.write(step._replace(what=letters.FAILED))
-                say("failed", step.first, step.last, type(error).__name__, error)
+                report("failed", step.first, step.last, type(error).__name__, error)
                 continue
             self.log.write(step._replace(what=letters.ACKED))
             self.acked += step.last - step.first + 1
-            say("acked", self.acked)
+            report("acked", self.acked)
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     """Tell the parent something, in one piece."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 if __name__ == "__main__":
-    Producer(Task.decode(sys.argv[1])).run()
+    ChaosProducer(ProducerTask.decode(sys.argv[1])).run()

@@ -12,27 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gapless_lab.chaos.back_pressure import PressureStage
-from gapless_lab.chaos.judge import FAULTS, Verdict
-from gapless_lab.chaos.plan import VICTIMS, Plan
-from gapless_lab.chaos.processes import ChaosError
-from gapless_lab.chaos.spark_side import Spark
-from gapless_lab.chaos.testbed import Stage
+from gapless_lab.chaos.back_pressure import BackPressureTestbed
+from gapless_lab.chaos.judge import FAULTS, ChaosVerdict
+from gapless_lab.chaos.plan import VICTIMS, ChaosPlan
+from gapless_lab.chaos.processes import LabError
+from gapless_lab.chaos.spark_side import SparkSide
+from gapless_lab.chaos.testbed import ChaosTestbed
 from pyspark_gapless.runtime import class_archive, java
-from pyspark_gapless.runtime.spark_install import look
+from pyspark_gapless.runtime.spark_install import find_installation
 
-Tell = Callable[[int, str], None]
+SeedProgress = Callable[[int, str], None]
 """Is told a seed, and what happens there."""
 
 
 @dataclass(frozen=True)
-class Result:
+class ChaosResult:
     """What came of one seed. ``folder`` is where everything is that it has left behind, if that was kept."""
 
-    plan: Plan
-    verdict: Verdict
+    plan: ChaosPlan
+    verdict: ChaosVerdict
     kills: Mapping[str, int]
-    lives: int
+    incarnations: int
     restarts: int
     seconds: Mapping[str, float]
     folder: Path | None = None
@@ -55,37 +55,42 @@ class Result:
         about = {
             "seed": self.seed,
             "kills": dict(self.kills),
-            "lives": self.lives,
+            "lives": self.incarnations,
             "query_restarts": self.restarts,
         }
         more = {} if self.pressure is None else {"back_pressure": dict(self.pressure)}
         return {**about, **figures, **more, "seconds": dict(self.seconds)}
 
 
-def prepare() -> None:
+def prepare_class_archive() -> None:
     """Have an archive of classes, if Java can make one: every start of a JVM is then shorter by two fifths."""
     with suppress(class_archive.ArchiveError):
-        class_archive.make(java.find(), look().home)
+        class_archive.build_archive(java.find_java(), find_installation().home)
 
 
 def chaos(
-    plans: Iterable[Plan],
+    plans: Iterable[ChaosPlan],
     *,
     folder: Path | None = None,
     keep: bool = False,
     back_pressure: bool = False,
-    tell: Tell = lambda _seed, _what: None,
-) -> Iterator[Result]:
+    on_progress: SeedProgress = lambda _seed, _what: None,
+) -> Iterator[ChaosResult]:
     """Run plans, one after the other; the folder of one that fails is kept, and of the others if ``keep``."""
-    kind = PressureStage if back_pressure else Stage
+    kind = BackPressureTestbed if back_pressure else ChaosTestbed
     base = Path(tempfile.mkdtemp(prefix="gapless-chaos-")) if folder is None else folder
     base.mkdir(parents=True, exist_ok=True)
-    prepare()
+    prepare_class_archive()
     left = False
     try:
-        with Spark(base / "spark") as spark:
+        with SparkSide(base / "spark") as spark:
             for plan in plans:
-                stage = kind(plan, fresh(base, f"seed{plan.seed}"), spark, _teller(tell, plan.seed))
+                stage = kind(
+                    plan,
+                    fresh_folder(base, f"seed{plan.seed}"),
+                    spark,
+                    _seed_callback(on_progress, plan.seed),
+                )
                 result = run_one(stage, keep=keep)
                 left |= result.folder is not None
                 yield result
@@ -96,43 +101,45 @@ def chaos(
                 base.rmdir()
 
 
-def _teller(tell: Tell, seed: int) -> Callable[[str], None]:
+def _seed_callback(tell: SeedProgress, seed: int) -> Callable[[str], None]:
     return lambda what: tell(seed, what)
 
 
-def fresh(base: Path, name: str) -> Path:
+def fresh_folder(base: Path, name: str) -> Path:
     """Return a folder in ``base`` that is not there yet; a seed may be run again."""
     for again in range(1000):
         path = base / (f"{name}-{again}" if again else name)
         if not path.exists():
             return path
-    raise ChaosError(f"{base} is full of {name}: remove what is not needed any more")
+    raise LabError(f"{base} is full of {name}: remove what is not needed any more")
 
 
-def run_one(stage: Stage, *, keep: bool = False) -> Result:
+def run_one(stage: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
     """Run one seed; an error of the run is a finding, and ends the driver, of which nobody knows how it is."""
     began_s = time.monotonic()
     try:
         verdict = stage.run()
-    except ChaosError as error:
-        verdict = Verdict(findings=[f"the run did not come to its end: {error}", *stage.findings])
+    except LabError as error:
+        verdict = ChaosVerdict(
+            findings=[f"the run did not come to its end: {error}", *stage.findings]
+        )
         stage.spark.stop()
     sound = verdict.is_sound
     if sound and not keep:
         shutil.rmtree(stage.folder, ignore_errors=True)
-    return Result(
+    return ChaosResult(
         plan=stage.plan,
         verdict=verdict,
         kills={victim: stage.kills[victim] for victim in VICTIMS},
-        lives=sum(stage.lives.values()),
+        incarnations=sum(stage.incarnations.values()),
         restarts=len(stage.failures),
         seconds={**stage.seconds, "all": round(time.monotonic() - began_s, 1)},
         folder=None if sound and not keep else stage.folder,
-        pressure=stage.pressure.as_dict() if isinstance(stage, PressureStage) else None,
+        pressure=stage.pressure.as_dict() if isinstance(stage, BackPressureTestbed) else None,
     )
 
 
-def totals(results: Iterable[Result]) -> dict[str, Any]:
+def totals(results: Iterable[ChaosResult]) -> dict[str, Any]:
     """Return the sums over all seeds."""
     figures: Counter[str] = Counter()
     kills: Counter[str] = Counter(dict.fromkeys(VICTIMS, 0))

@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options for a JVM that lives for a minute: its start matters more than its speed later."""
-SETTINGS = {
+SPARK_SETTINGS = {
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": FAST_START_JVM_OPTIONS,
     "spark.task.maxFailures": "8",
     # All is on one machine: plain local files, as the session sets them for a local master.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 """How often the query is looked at."""
 
 
 @dataclass(frozen=True)
-class Work:
+class TableTask:
     """A table to be made from a spool."""
 
     spool: str
@@ -52,23 +52,23 @@ class Work:
     rows: int | None = None
 
 
-class Driver:
+class ChaosDriver:
     """A session, and the one query that it runs."""
 
     def __init__(self, spark: SparkSession, lines: queue.Queue[str]) -> None:
         self.spark = spark
         self.lines = lines
-        self.work: Work | None = None
+        self.work: TableTask | None = None
         self.query: StreamingQuery | None = None
-        self._told = -1
+        self._last_batch = -1
 
     def serve(self) -> None:
         """Do what the lines say, until there are no more."""
         while True:
             try:
-                line = self.lines.get(timeout=LOOK_S if self.query is not None else 3600.0)
+                line = self.lines.get(timeout=POLL_INTERVAL_S if self.query is not None else 3600.0)
             except queue.Empty:
-                self._watch()
+                self._check_query()
                 continue
             if not line:
                 return
@@ -76,9 +76,9 @@ class Driver:
             getattr(self, f"_{told.pop('do')}")(**told)
 
     def _run(self, **work: Any) -> None:
-        self.work = Work(**work)
+        self.work = TableTask(**work)
         self._start()
-        say(running=True)
+        report(running=True)
 
     def _start(self, *, now: bool = False) -> None:
         assert self.work is not None
@@ -101,25 +101,25 @@ class Driver:
         )
         self.query = writer.start()
 
-    def _watch(self) -> None:
+    def _check_query(self) -> None:
         assert self.query is not None
-        self._tell_progress()
+        self._report_progress()
         if self.query.isActive:
             return
         error = self.query.exception()
-        say(failed=str(error)[:2000])
+        report(failed=str(error)[:2000])
         self._start()
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         assert self.query is not None
         for progress in self.query.recentProgress:
-            if progress.batchId > self._told and progress.numInputRows:
-                self._told = progress.batchId
-                say(batch=progress.batchId, rows=progress.numInputRows)
+            if progress.batchId > self._last_batch and progress.numInputRows:
+                self._last_batch = progress.batchId
+                report(batch=progress.batchId, rows=progress.numInputRows)
 
     def _halt(self) -> None:
         self._stop()
-        say(halted=True)
+        report(halted=True)
 
     def _stop(self) -> None:
         if self.query is not None:
@@ -132,17 +132,17 @@ class Driver:
         assert self.query is not None
         while self.query.isActive or self.query.exception() is not None:
             if not self.query.isActive:
-                say(failed=str(self.query.exception())[:2000])
+                report(failed=str(self.query.exception())[:2000])
                 self._start(now=True)
-            self._tell_progress()
-            time.sleep(LOOK_S)
-        self._tell_progress()
+            self._report_progress()
+            time.sleep(POLL_INTERVAL_S)
+        self._report_progress()
         self.query = None
-        self._told = -1
-        say(drained=True)
+        self._last_batch = -1
+        report(drained=True)
 
 
-def say(**words: Any) -> None:
+def report(**words: Any) -> None:
     """Tell the parent something, in one piece."""
     os.write(1, (json.dumps(words) + "\n").encode())
 
@@ -160,12 +160,14 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     began_s = time.monotonic()
     spark = session(
-        "gapless chaos", master=task["master"], settings={**SETTINGS, **task.get("settings", {})}
+        "gapless chaos",
+        master=task["master"],
+        settings={**SPARK_SETTINGS, **task.get("settings", {})},
     )
     gateway = spark.sparkContext._gateway
     assert gateway is not None
-    say(ready=True, jvm=gateway.proc.pid, seconds=round(time.monotonic() - began_s, 1))
-    Driver(spark, lines).serve()
+    report(ready=True, jvm=gateway.proc.pid, seconds=round(time.monotonic() - began_s, 1))
+    ChaosDriver(spark, lines).serve()
 
 
 if __name__ == "__main__":

@@ -11,24 +11,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gapless_lab.chaos.processes import ChaosError, Process, command_of, descendants, environ_with
-from gapless_lab.spark_cluster import Cluster
+from gapless_lab.chaos.processes import (
+    LabError,
+    LabProcess,
+    command_line,
+    descendants,
+    make_environ,
+)
+from gapless_lab.spark_cluster import SparkCluster
 from pyspark_gapless.runtime.package_zip import package_root
 
-BUSY = "Python worker failed to connect back"
+SLOW_WORKER_ERROR = "Python worker failed to connect back"
 """What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
-HOPELESS = 5
+MAX_CONSECUTIVE_FAILURES = 5
 """After so many failures in a row, for other reasons, a query will not go on."""
 
 
-class DriverProcess(Process):
+class DriverProcess(LabProcess):
     """One life of the driver; figures since the last ``run``."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
-        self.jvm = 0
+        self.jvm_pid = 0
         self.batches = self.rows = 0
         self.failures: list[str] = []
-        self._in_a_row = 0
+        self._consecutive_failures = 0
         self.ready = self.drained = self.halted = False
         super().__init__(*args, **more)
 
@@ -39,43 +45,45 @@ class DriverProcess(Process):
         except ValueError:
             return
         self.ready |= "ready" in told
-        self.jvm = told.get("jvm", self.jvm)
+        self.jvm_pid = told.get("jvm", self.jvm_pid)
         self.drained |= "drained" in told
         self.halted |= "halted" in told
         if "batch" in told:
             self.batches += 1
             self.rows += told["rows"]
-            self._in_a_row = 0
+            self._consecutive_failures = 0
         if "failed" in told:
             self.failures.append(told["failed"])
-            self._in_a_row += BUSY not in told["failed"]
+            self._consecutive_failures += SLOW_WORKER_ERROR not in told["failed"]
 
     def check(self) -> None:
         """Raise if the query fails again and again."""
-        if self._in_a_row >= HOPELESS:
-            raise ChaosError(f"the query fails again and again: {self.failures[-1]}")
+        if self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES:
+            raise LabError(f"the query fails again and again: {self.failures[-1]}")
 
     def run(self, work: dict[str, Any]) -> None:
         """Let it make a table."""
         self.batches = self.rows = 0
         self.failures = []
-        self._in_a_row = 0
+        self._consecutive_failures = 0
         self.drained = self.halted = False
-        self.tell(json.dumps({"do": "run", **work}))
+        self.send_line(json.dumps({"do": "run", **work}))
 
-    def sources(self) -> list[int]:
+    def source_pids(self) -> list[int]:
         """Return the Python process beside the JVM that plans micro-batches."""
         return [
-            pid for pid in descendants(self.jvm) if "streaming_source_runner" in command_of(pid)
+            pid
+            for pid in descendants(self.jvm_pid)
+            if "streaming_source_runner" in command_line(pid)
         ]
 
 
-class Spark:
+class SparkSide:
     """A cluster and its one driver, which serve one seed after the other."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cluster = Cluster(folder / "cluster")
+        self.cluster = SparkCluster(folder / "cluster")
         self.drivers = 0
         self._driver: DriverProcess | None = None
 
@@ -111,7 +119,7 @@ class Spark:
         task = json.dumps({"master": self.cluster.url})
         command = [sys.executable, "-m", "gapless_lab.chaos.spark_driver", task]
         self._driver = DriverProcess(
-            f"driver{self.drivers}", command, self.folder, environ_with(package_root())
+            f"driver{self.drivers}", command, self.folder, make_environ(package_root())
         )
 
     def stop(self) -> None:

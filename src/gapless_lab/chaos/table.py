@@ -17,7 +17,7 @@ LOG = "_spark_metadata"
 """The folder of the log, in that of the table."""
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """The rows of one file of one batch, as they stand in it."""
 
     batch: int
@@ -27,7 +27,7 @@ class Rows(NamedTuple):
     payloads: list[bytes]
 
 
-def files(table: Path) -> list[tuple[int, Path]]:
+def committed_files(table: Path) -> list[tuple[int, Path]]:
     """Return the files of the table with their batches, in the order of the batches and of the names."""
     logs = sorted((int(path.name.partition(".")[0]), path) for path in (table / LOG).glob("[0-9]*"))
     found: dict[Path, int] = {}
@@ -38,10 +38,10 @@ def files(table: Path) -> list[tuple[int, Path]]:
     return sorted((batch, file) for file, batch in found.items())
 
 
-def read(table: Path) -> Iterator[Rows]:
+def read_rows(table: Path) -> Iterator[FileRows]:
     """Return the rows of the table, in the order of the batches."""
     import pyarrow.parquet as pq
 
-    for batch, file in files(table):
+    for batch, file in committed_files(table):
         content = pq.ParquetFile(file).read(["origin", "seqno", "payload"]).to_pydict()
-        yield Rows(batch, file, content["origin"], content["seqno"], content["payload"])
+        yield FileRows(batch, file, content["origin"], content["seqno"], content["payload"])

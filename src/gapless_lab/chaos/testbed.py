@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.spool.fsck import check
 from gapless_lab.chaos import judge, letters, table
 from gapless_lab.chaos.plan import (
@@ -28,37 +28,37 @@ from gapless_lab.chaos.plan import (
     PRODUCER,
     SOURCE,
     WORKER,
-    Blow,
-    Plan,
+    ChaosPlan,
+    NemesisOp,
 )
 from gapless_lab.chaos.processes import (
-    ChaosError,
-    Process,
+    LabError,
+    LabProcess,
     descendants,
-    environ_with,
     kill,
-    wait_gone,
+    make_environ,
+    wait_exited,
     wait_until,
 )
-from gapless_lab.chaos.producer import Task
-from gapless_lab.chaos.spark_side import BUSY, Spark
+from gapless_lab.chaos.producer import ProducerTask
+from gapless_lab.chaos.spark_side import SLOW_WORKER_ERROR, SparkSide
 from pyspark_gapless.runtime.package_zip import package_root
 
 GROUP = "chaos"
-NAME = "collector"
+COLLECTOR_NAME = "collector"
 READER = "chaos"
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 """How long anything may take before a run is given up."""
 
-Tell = Callable[[str], None]
+PhaseCallback = Callable[[str], None]
 T = TypeVar("T")
 
 
-class _OverError(ChaosError):
+class _AbortedError(LabError):
     """Something else has ended the run."""
 
 
-class Collector(Process):
+class CollectorProcess(LabProcess):
     """``gapless collect --json``."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -71,7 +71,7 @@ class Collector(Process):
             self.status = json.loads(line)
 
 
-class ProducerProcess(Process):
+class ProducerProcess(LabProcess):
     """One life of a producer."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -91,10 +91,12 @@ class ProducerProcess(Process):
             self.done = True
 
 
-class Stage:
+class ChaosTestbed:
     """The processes of one seed, in a folder of its own."""
 
-    def __init__(self, plan: Plan, folder: Path, spark: Spark, tell: Tell = lambda _: None) -> None:
+    def __init__(
+        self, plan: ChaosPlan, folder: Path, spark: SparkSide, tell: PhaseCallback = lambda _: None
+    ) -> None:
         self.plan = plan
         self.folder = folder
         self.spark = spark
@@ -102,20 +104,20 @@ class Stage:
         self.failures: list[str] = []
         self.undelivered: list[str] = []
         self.findings: list[str] = []
-        self.collector: Collector | None = None
+        self.collector: CollectorProcess | None = None
         self.producers: dict[int, ProducerProcess] = {}
-        self.lives: Counter[int] = Counter()
+        self.incarnations: Counter[int] = Counter()
         self.seconds: dict[str, float] = {}
         self._acked_before = self._spark_kills = 0
         self._collectors = 0
-        self._tell = tell
-        self._work = {
+        self._on_phase = tell
+        self._table_task = {
             "spool": str(folder / "spool"),
             "table": str(folder / "table"),
             "checkpoint": str(folder / "checkpoint"),
             "rows": plan.rows_per_trigger,
         }
-        self._over = threading.Event()
+        self._aborted = threading.Event()
         (folder / "meeting").mkdir(parents=True)
 
     # Starting
@@ -128,7 +130,7 @@ class Stage:
         """Return what else producers are told."""
         return {}
 
-    def start_collector(self) -> Collector:
+    def start_collector(self) -> CollectorProcess:
         """Start the collector."""
         self._collectors += 1
         config = ";".join(f"{key}={value}" for key, value in self.plan.config.items())
@@ -147,7 +149,7 @@ class Stage:
                 "--segment-bytes",
                 str(self.plan.segment_bytes),
                 "--name",
-                NAME,
+                COLLECTOR_NAME,
             ),
             *(
                 "--discover",
@@ -163,24 +165,24 @@ class Stage:
                 "--properties",
                 config,
                 "--join-timeout",
-                str(PATIENCE_S),
+                str(TIMEOUT_S),
                 *self.collector_options(),
             ),
         ]
         name = f"collector{self._collectors}"
-        self.collector = Collector(name, command, self.folder, environ_with(package_root()))
+        self.collector = CollectorProcess(name, command, self.folder, make_environ(package_root()))
         return self.collector
 
     def start_producer(self, number: int) -> ProducerProcess:
         """Start the next life of a producer."""
-        self.lives[number] += 1
+        self.incarnations[number] += 1
         plan = self.plan
-        task = Task(
+        task = ProducerTask(
             number=number,
-            life=self.lives[number],
+            incarnation=self.incarnations[number],
             group=GROUP,
-            collector=NAME,
-            meeting=str(self.folder / "meeting"),
+            collector=COLLECTOR_NAME,
+            discovery_dir=str(self.folder / "meeting"),
             config=plan.config,
             log=str(self.log(number)),
             seed=plan.seed,
@@ -188,9 +190,9 @@ class Stage:
             **{"rate": plan.rate, **self.producer_options()},
         )
         command = [sys.executable, "-m", "gapless_lab.chaos.producer", task.encode()]
-        name = f"producer{number}-{task.life}"
+        name = f"producer{number}-{task.incarnation}"
         self.producers[number] = ProducerProcess(
-            name, command, self.folder, environ_with(package_root())
+            name, command, self.folder, make_environ(package_root())
         )
         return self.producers[number]
 
@@ -204,56 +206,63 @@ class Stage:
 
     # The story
 
-    def run(self) -> judge.Verdict:
+    def run(self) -> judge.ChaosVerdict:
         """Let it all happen, and judge it."""
         try:
-            self._timed("gather", self._gather)
-            self._timed("kill", self._kill)
-            self._timed("settle", self._settle)
+            self._timed("gather", self._start_all)
+            self._timed("kill", self._run_nemeses)
+            self._timed("settle", self._stop_producers)
             self._timed("drain", self._drain)
-            return self._timed("judge", self._judge)
+            return self._timed("judge", self._check_exactness)
         finally:
-            self._over.set()
+            self._aborted.set()
             self.close()
 
     def _timed(self, name: str, what: Callable[[], T]) -> T:
-        self._tell(name)
+        self._on_phase(name)
         began_s = time.monotonic()
         try:
             return what()
         finally:
             self.seconds[name] = round(time.monotonic() - began_s, 1)
 
-    def _gather(self) -> None:
+    def _start_all(self) -> None:
         self.start_collector()
         for number in range(1, self.plan.producers + 1):
             self.start_producer(number)
-        self.spark.driver.until(
-            lambda: self.spark.driver.ready, "it does not get ready", PATIENCE_S
+        self.spark.driver.wait_until(
+            lambda: self.spark.driver.ready, "it does not get ready", TIMEOUT_S
         )
-        wait_until(lambda: self.acked() > 0, "nothing is acknowledged", PATIENCE_S)
-        self.spark.driver.run(self._work)
+        wait_until(lambda: self.acked() > 0, "nothing is acknowledged", TIMEOUT_S)
+        self.spark.driver.run(self._table_task)
 
-    def _kill(self) -> None:
+    def _run_nemeses(self) -> None:
         """Let both hands kill; the first error of one ends both."""
         with ThreadPoolExecutor(2) as hands:
             each = [
-                hands.submit(self._hand, blows)
-                for blows in (self.plan.group_blows, self.plan.spark_blows)
+                hands.submit(self._run_nemesis, blows)
+                for blows in (self.plan.group_ops, self.plan.spark_ops)
             ]
             for hand in each:
-                hand.add_done_callback(lambda done: self._over.set() if done.exception() else None)
+                hand.add_done_callback(
+                    lambda done: self._aborted.set() if done.exception() else None
+                )
             try:
                 errors = [error for hand in each if (error := hand.exception()) is not None]
             except BaseException:
-                self._over.set()
+                self._aborted.set()
                 raise
         if errors:
-            raise next((error for error in errors if not isinstance(error, _OverError)), errors[0])
+            raise next(
+                (error for error in errors if not isinstance(error, _AbortedError)), errors[0]
+            )
 
-    def _hand(self, blows: list[Blow]) -> None:
+    def _run_nemesis(self, blows: list[NemesisOp]) -> None:
         for blow in blows:
-            self._until(lambda blow=blow: self._spark_kills >= blow.after, "Spark is not struck")  # type: ignore[misc]
+            self._wait_until(
+                lambda blow=blow: self._spark_kills >= blow.after,  # type: ignore[misc]
+                "Spark is not struck",
+            )
             {
                 PRODUCER: self._kill_producer,
                 COLLECTOR: self._kill_collector,
@@ -264,115 +273,117 @@ class Stage:
             }[blow.victim](blow)
             self.kills[blow.victim] += 1
             self._spark_kills += blow.victim not in GROUP_SIDE
-            self._tell(f"killed {blow.victim}")
+            self._on_phase(f"killed {blow.victim}")
 
-    def _when(self, blow: Blow, holds: Callable[[], Any]) -> None:
+    def _wait_for_work(self, blow: NemesisOp, holds: Callable[[], Any]) -> None:
         """Wait until the victim has done its work, and then a drawn part of a second."""
-        self._until(holds, f"{blow.victim} has not done {blow.work} of its work")
-        self._over.wait(blow.later_s)
+        self._wait_until(holds, f"{blow.victim} has not done {blow.min_work} of its work")
+        self._aborted.wait(blow.delay_s)
 
-    def _until(self, holds: Callable[[], Any], what: str) -> None:
+    def _wait_until(self, holds: Callable[[], Any], what: str) -> None:
         def now() -> bool:
-            if self._over.is_set():
-                raise _OverError("the other hand has failed")
+            if self._aborted.is_set():
+                raise _AbortedError("the other hand has failed")
             self.spark.driver.check()
             for process in (self.collector, *self.producers.values()):
                 if process is not None and process.exit_code and not process.killed:
-                    raise ChaosError(f"{process.name} has ended by itself; {process.last_words()}")
+                    raise LabError(f"{process.name} has ended by itself; {process.output_tail()}")
             return bool(holds())
 
-        wait_until(now, what, PATIENCE_S)
+        wait_until(now, what, TIMEOUT_S)
 
-    def _kill_producer(self, blow: Blow) -> None:
-        number = 1 + int(blow.which * self.plan.producers)
+    def _kill_producer(self, blow: NemesisOp) -> None:
+        number = 1 + int(blow.choice * self.plan.producers)
         victim = self.producers[number]
-        self._when(blow, lambda: victim.acked >= blow.work)
+        self._wait_for_work(blow, lambda: victim.acked >= blow.min_work)
         victim.kill()
         self._acked_before += victim.acked
         self.undelivered += victim.failed
         self.start_producer(number)
 
-    def _kill_collector(self, blow: Blow) -> None:
+    def _kill_collector(self, blow: NemesisOp) -> None:
         assert self.collector is not None
         before = self.acked()
-        self._when(blow, lambda: self.acked() >= before + blow.work)
+        self._wait_for_work(blow, lambda: self.acked() >= before + blow.min_work)
         self.collector.kill()
         self.start_collector()
 
-    def _kill_driver(self, blow: Blow) -> None:
+    def _kill_driver(self, blow: NemesisOp) -> None:
         driver = self.spark.driver
-        self._when(blow, lambda: driver.batches >= blow.work)
+        self._wait_for_work(blow, lambda: driver.batches >= blow.min_work)
         tree = [driver.pid, *descendants(driver.pid)]
-        if not blow.whole:
-            kill([driver.jvm])
-        driver.kill(children=blow.whole)
-        wait_gone(tree)
+        if not blow.with_children:
+            kill([driver.jvm_pid])
+        driver.kill(children=blow.with_children)
+        wait_exited(tree)
         self.failures += driver.failures
         self.spark.start()
-        self.spark.driver.run(self._work)
+        self.spark.driver.run(self._table_task)
 
-    def _when_batches(self, blow: Blow) -> None:
+    def _wait_for_batches(self, blow: NemesisOp) -> None:
         before = self.spark.driver.batches
-        self._when(blow, lambda: self.spark.driver.batches >= before + blow.work)
+        self._wait_for_work(blow, lambda: self.spark.driver.batches >= before + blow.min_work)
 
-    def _kill_executor(self, blow: Blow) -> None:
-        self._when_batches(blow)
+    def _kill_executor(self, blow: NemesisOp) -> None:
+        self._wait_for_batches(blow)
         victim = _choose(
-            wait_until(self.spark.cluster.executors, "no executor runs", PATIENCE_S), blow
+            wait_until(self.spark.cluster.executors, "no executor runs", TIMEOUT_S), blow
         )
-        kill([victim, *descendants(victim)] if blow.whole else [victim])
+        kill([victim, *descendants(victim)] if blow.with_children else [victim])
 
-    def _kill_worker(self, blow: Blow) -> None:
-        self._when_batches(blow)
+    def _kill_worker(self, blow: NemesisOp) -> None:
+        self._wait_for_batches(blow)
         kill(
             [
                 _choose(
                     wait_until(
-                        self.spark.cluster.python_workers, "no Python worker runs", PATIENCE_S
+                        self.spark.cluster.python_workers, "no Python worker runs", TIMEOUT_S
                     ),
                     blow,
                 )
             ]
         )
 
-    def _kill_source(self, blow: Blow) -> None:
+    def _kill_source(self, blow: NemesisOp) -> None:
         driver = self.spark.driver
-        self._when_batches(blow)
+        self._wait_for_batches(blow)
         before = len(driver.failures)
-        kill([_choose(wait_until(driver.sources, "no source runs", PATIENCE_S), blow)])
-        driver.until(
+        kill([_choose(wait_until(driver.source_pids, "no source runs", TIMEOUT_S), blow)])
+        driver.wait_until(
             lambda: len(driver.failures) > before,
             "the query goes on without its source",
-            PATIENCE_S,
+            TIMEOUT_S,
         )
 
     # The end
 
-    def _settle(self) -> None:
+    def _stop_producers(self) -> None:
         """Let the producers stop, which they do when all is acknowledged."""
         for producer in self.producers.values():
-            producer.until(lambda one=producer: one.heard, "it has not come in", PATIENCE_S)  # type: ignore[misc]
-            producer.tell("stop")
+            producer.wait_until(lambda one=producer: one.heard, "it has not come in", TIMEOUT_S)  # type: ignore[misc]
+            producer.send_line("stop")
         for producer in self.producers.values():
-            if code := producer.end(PATIENCE_S):
-                raise ChaosError(
-                    f"{producer.name} has ended with code {code}; {producer.last_words()}"
+            if code := producer.wait_exit(TIMEOUT_S):
+                raise LabError(
+                    f"{producer.name} has ended with code {code}; {producer.output_tail()}"
                 )
             self.undelivered += producer.failed
 
     def _drain(self) -> None:
         """Let Spark read to the end."""
         driver = self.spark.driver
-        driver.until(lambda: driver.ready, "it does not get ready", PATIENCE_S)
-        driver.tell(json.dumps({"do": "drain"}))
-        self._until(lambda: driver.drained or driver.is_over, "the query does not come to its end")
-        driver.until(lambda: driver.drained, "the query does not come to its end", PATIENCE_S)
+        driver.wait_until(lambda: driver.ready, "it does not get ready", TIMEOUT_S)
+        driver.send_line(json.dumps({"do": "drain"}))
+        self._wait_until(
+            lambda: driver.drained or driver.has_exited, "the query does not come to its end"
+        )
+        driver.wait_until(lambda: driver.drained, "the query does not come to its end", TIMEOUT_S)
         self.failures += driver.failures
         assert self.collector is not None
         self.collector.signal(signal.SIGTERM)
-        if code := self.collector.end(PATIENCE_S):
+        if code := self.collector.wait_exit(TIMEOUT_S):
             self.findings.append(
-                f"the collector has ended with code {code}; {self.collector.last_words()}"
+                f"the collector has ended with code {code}; {self.collector.output_tail()}"
             )
         status = self.collector.status
         self.findings += [
@@ -381,20 +392,22 @@ class Stage:
             if status[key]
         ]
 
-    def _judge(self) -> judge.Verdict:
+    def _check_exactness(self) -> judge.ChaosVerdict:
         logs = {number: letters.read_log(self.log(number)) for number in self.producers}
-        verdict = judge.judge(logs, table.read(self.folder / "table"))
+        verdict = judge.check_exactness(logs, table.read_rows(self.folder / "table"))
         report = check(self.folder / "spool")
         self.findings += [f"spool: {problem}" for problem in report.problems]
-        view = SpoolView(self.folder / "spool")
+        view = SpoolReader(self.folder / "spool")
         view.refresh()
-        committed = next((reader.digest for reader in view.readers() if reader.name == READER), {})
+        committed = next(
+            (reader.digest for reader in view.consumers() if reader.name == READER), {}
+        )
         behind = {key: high for key, high in view.high().items() if committed.get(key, 0) != high}
         if behind:
             self.findings.append(
                 f"the reader is not at the end of the spool: {behind}, not {committed}"
             )
-        strange = [failure for failure in self.failures if BUSY not in failure]
+        strange = [failure for failure in self.failures if SLOW_WORKER_ERROR not in failure]
         self.findings += [
             f"the query has failed: {failure}" for failure in strange[self.kills[SOURCE] :]
         ]
@@ -408,5 +421,5 @@ class Stage:
                 process.kill()
 
 
-def _choose(pids: list[int], blow: Blow) -> int:
-    return pids[int(blow.which * len(pids))]
+def _choose(pids: list[int], blow: NemesisOp) -> int:
+    return pids[int(blow.choice * len(pids))]

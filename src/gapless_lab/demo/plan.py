@@ -20,12 +20,12 @@ MESSAGES: Final = 10_000
 """Of each producer, if nobody says otherwise."""
 RATE: Final = 1_500.0
 """Of each producer, a second."""
-MOST_MESSAGES: Final = 1_000_000
+MAX_MESSAGES: Final = 1_000_000
 GROUP: Final = "demo"
 COLLECTOR: Final = "collector"
 MARKER: Final = "demo.json"
 """The file by which a folder is known as that of a demo, which the next one may clear."""
-TOLD: Final = ("messages", "loss", "seed", "spark")
+MARKER_FIELDS: Final = ("messages", "loss", "seed", "spark")
 """What stands in it: a file of that name with anything else is somebody else's."""
 CONFIG: Final = Config.make(
     found_after="500ms",
@@ -39,7 +39,7 @@ CONFIG: Final = Config.make(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DemoPlan:
     """What is asked for: so many messages of each producer, such a share of datagrams lost; Spark or not."""
 
     output: Path
@@ -51,9 +51,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_path(self.output)
-        if not 1 <= self.messages <= MOST_MESSAGES:
+        if not 1 <= self.messages <= MAX_MESSAGES:
             raise ConfigError(
-                f"--messages {self.messages}: expected 1 to {MOST_MESSAGES:,}, of each producer"
+                f"--messages {self.messages}: expected 1 to {MAX_MESSAGES:,}, of each producer"
             )
         if self.master is not None and not self.spark:
             raise ConfigError(
@@ -65,7 +65,7 @@ class Plan:
             )
 
     @property
-    def sent(self) -> int:
+    def total_messages(self) -> int:
         """How many messages there are in all."""
         return PRODUCERS * self.messages
 
@@ -80,7 +80,7 @@ class Plan:
         return self.output / "trace"
 
     @property
-    def meeting(self) -> Path:
+    def discovery_dir(self) -> Path:
         """The folder by which the members find each other."""
         return self.output / "meeting"
 
@@ -99,7 +99,7 @@ class Plan:
         return self.output / "producers" / f"{producer}.jsonl"
 
     @contextmanager
-    def prepared(self) -> Iterator[None]:
+    def locked_output(self) -> Iterator[None]:
         """Make an empty folder, and keep other demos out of it for as long as the block lasts.
 
         What a former demo has left is removed, anything else is left alone.
@@ -119,7 +119,7 @@ class Plan:
         self.output.mkdir(parents=True, exist_ok=True)
         with marker.open("w", encoding="utf-8") as mine:
             self._lock(mine)
-            mine.write(json.dumps({name: getattr(self, name) for name in TOLD}) + "\n")
+            mine.write(json.dumps({name: getattr(self, name) for name in MARKER_FIELDS}) + "\n")
             mine.flush()
             yield
 
@@ -138,11 +138,11 @@ def _is_marker(path: Path) -> bool:
         told = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(told, dict) and set(told) == set(TOLD)
+    return isinstance(told, dict) and set(told) == set(MARKER_FIELDS)
 
 
 @dataclass(frozen=True)
-class Task:
+class DemoTask:
     """What one process is told. ``producer`` is 0 for the collector; ``life`` counts its starts.
 
     A producer sends up to message ``until`` and stays.
@@ -150,7 +150,7 @@ class Task:
 
     output: str
     producer: int
-    life: int
+    incarnation: int
     until: int
     messages: int
     loss: float
@@ -158,7 +158,9 @@ class Task:
     spark: bool
 
     @classmethod
-    def of(cls, plan: Plan, producer: int, life: int, until: int | None = None) -> Task:
+    def for_process(
+        cls, plan: DemoPlan, producer: int, life: int, until: int | None = None
+    ) -> DemoTask:
         """Return the task of a process."""
         until = plan.messages if until is None else until
         return cls(
@@ -173,9 +175,9 @@ class Task:
         )
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> DemoPlan:
         """What the demo was asked."""
-        return Plan(
+        return DemoPlan(
             output=Path(self.output),
             messages=self.messages,
             loss=self.loss,
@@ -184,7 +186,7 @@ class Task:
         )
 
     @property
-    def who(self) -> str:
+    def member_name(self) -> str:
         """How it is called."""
         return f"producer-{self.producer}" if self.producer else COLLECTOR
 
@@ -193,6 +195,6 @@ class Task:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> Task:
+    def decode(cls, text: str) -> DemoTask:
         """Return the task that a text tells."""
         return cls(**json.loads(text))

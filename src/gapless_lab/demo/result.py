@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from gapless.units import NS_PER_MS
 
 if TYPE_CHECKING:
-    from gapless.trace import Row
+    from gapless.trace import TraceRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class DemoResult:
     """What came of the demo.
 
     ``sent`` are different messages; ``delivered`` counts them at every member but their sender.
@@ -65,7 +65,7 @@ class Result:
         return {**asdict(self), "sound": self.is_sound}
 
 
-def count(rows: Iterable[Row]) -> dict[str, Any]:
+def count_trace(rows: Iterable[TraceRow]) -> dict[str, Any]:
     """Count what the rows of a trace say; all clocks are taken for one."""
     found: Counter[str] = Counter()
     waits_ns: Counter[int] = Counter()

@@ -16,15 +16,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gapless.errors import TimedOutError
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.trace import CHECKS, check, read
 from gapless.units import NS_PER_MS
-from gapless_lab.demo.plan import PRODUCERS, Plan
-from gapless_lab.demo.result import Result, count
-from gapless_lab.demo.testbed import Stage
-from gapless_lab.sensor_pipeline.ledger import read_lives
-from gapless_lab.sensor_pipeline.report import Report, examine
-from gapless_lab.sensor_pipeline.runner import TRIES, Followed, explained, quiet_session
+from gapless_lab.demo.plan import PRODUCERS, DemoPlan
+from gapless_lab.demo.result import DemoResult, count_trace
+from gapless_lab.demo.testbed import DemoTestbed
+from gapless_lab.sensor_pipeline.ledger import read_incarnations
+from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
+from gapless_lab.sensor_pipeline.runner import (
+    MAX_ATTEMPTS,
+    RestartingQuery,
+    explained,
+    quiet_session,
+)
 from pyspark_gapless.sweep.executors import light_settings
 from pyspark_gapless.tables.pipeline import Pipeline
 
@@ -34,17 +39,17 @@ if TYPE_CHECKING:
 NAME: Final = "gapless demo"
 EVERY_S: Final = 1.0
 """Time between two batches of each table."""
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 """How long the group, Spark and the first rows may take to come."""
-LOOK_S: Final = 0.05
+POLL_INTERVAL_S: Final = 0.05
 
 
 @dataclass
-class Stand:
+class DemoProgress:
     """How things stand: the parts with their seconds (None: not begun), and how far the messages are."""
 
     seconds: dict[str, float | None]
-    now: str = ""
+    phase: str = ""
     note: str = ""
     acknowledged: int = 0
     expected: int = 0
@@ -52,93 +57,93 @@ class Stand:
     began_s: float = field(default_factory=time.monotonic)
 
 
-Tell = Callable[[Stand], None]
+ProgressCallback = Callable[[DemoProgress], None]
 """Somebody who wants to know how things stand."""
 
 STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "verify", "report"
 """The parts of a demo."""
 
 
-def run(plan: Plan, tell: Tell = lambda _: None) -> Result:
+def run(plan: DemoPlan, tell: ProgressCallback = lambda _: None) -> DemoResult:
     """Run the demo and return what came of it; everything that it makes is in the folder of the plan."""
-    with plan.prepared():
+    with plan.locked_output():
         return _Demo(plan, tell).run()
 
 
 class _Demo:
-    def __init__(self, plan: Plan, tell: Tell) -> None:
+    def __init__(self, plan: DemoPlan, tell: ProgressCallback) -> None:
         self.plan = plan
         parts = (
             (STARTING, SENDING, FILLING, CHECKING, DRAWING)
             if plan.spark
             else (STARTING, SENDING, CHECKING)
         )
-        self.stand = Stand(dict.fromkeys(parts), expected=plan.sent)
-        self._tell = tell
+        self.progress = DemoProgress(dict.fromkeys(parts), expected=plan.total_messages)
+        self._on_progress = tell
         self.pipeline = Pipeline(plan.output, plan.spool)
-        self.stage = Stage(plan, self._look)
-        self._followed: list[Followed] = []
+        self.testbed = DemoTestbed(plan, self._update_progress)
+        self._queries: list[RestartingQuery] = []
 
-    def run(self) -> Result:
+    def run(self) -> DemoResult:
         with ExitStack() as stack:
-            stack.enter_context(self.stage.running())
-            with self._part(STARTING):
-                spark = stack.enter_context(self._starting()) if self.plan.spark else None
-                self._until(lambda: self.stage.is_ready, "the group has not gathered")
+            stack.enter_context(self.testbed.running())
+            with self._phase(STARTING):
+                spark = stack.enter_context(self._spark_session()) if self.plan.spark else None
+                self._wait_until(lambda: self.testbed.is_ready, "the group has not gathered")
             if spark is None:
-                with self._part(SENDING):
+                with self._phase(SENDING):
                     self._send()
-                return self._judge_alone()
+                return self._verify_without_spark()
             with explained():
-                with self._part(SENDING), self._following(spark):
-                    self._until(
+                with self._phase(SENDING), self._following(spark):
+                    self._wait_until(
                         lambda: self.pipeline.bronze.batches > 0, "no row has come into a table"
                     )
                     self._send()
-                with self._part(FILLING):
+                with self._phase(FILLING):
                     report = self._fill(spark)
-                return self._judge(spark, report)
+                return self._verify(spark, report)
 
     # Telling
 
     @contextmanager
-    def _part(self, name: str, note: str = "") -> Iterator[None]:
+    def _phase(self, name: str, note: str = "") -> Iterator[None]:
         began_s = time.monotonic()
-        self.stand.now, self.stand.note, self.stand.began_s = name, note, began_s
-        self.stand.seconds[name] = 0.0
-        self._tell(self.stand)
+        self.progress.phase, self.progress.note, self.progress.began_s = name, note, began_s
+        self.progress.seconds[name] = 0.0
+        self._on_progress(self.progress)
         yield
-        self.stand.seconds[name] = round(time.monotonic() - began_s, 1)
-        self._tell(self.stand)
+        self.progress.seconds[name] = round(time.monotonic() - began_s, 1)
+        self._on_progress(self.progress)
 
-    def _look(self) -> None:
-        self.stand.acknowledged = self.stage.acknowledged
-        self.stand.rows = self.pipeline.bronze.rows
-        for each in self._followed:
+    def _update_progress(self) -> None:
+        self.progress.acknowledged = self.testbed.acknowledged
+        self.progress.rows = self.pipeline.bronze.rows
+        for each in self._queries:
             each.check()
-        self._tell(self.stand)
+        self._on_progress(self.progress)
 
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
+    def _wait_until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until something holds, and tell meanwhile how things stand."""
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while not holds():
-            self._look()
+            self._update_progress()
             if time.monotonic() > until_s:
                 raise TimedOutError(
-                    f"{what} within {PATIENCE_S:.0f} s; see {self.plan.output / 'logs'}"
+                    f"{what} within {TIMEOUT_S:.0f} s; see {self.plan.output / 'logs'}"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
     # Parts
 
     @contextmanager
-    def _starting(self) -> Iterator[SparkSession]:
+    def _spark_session(self) -> Iterator[SparkSession]:
         """Start Spark while the processes start."""
         log_path = self.plan.output / "logs" / "spark.err"
         session = quiet_session(self.plan.master, log_path, NAME, light_settings(self.plan.master))
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(session.__enter__)
-            self._until(started.done, "Spark has not started")
+            self._wait_until(started.done, "Spark has not started")
         try:
             yield started.result()
         finally:
@@ -148,36 +153,36 @@ class _Demo:
     def _following(self, spark: SparkSession) -> Iterator[None]:
         """Let the tables follow the spool."""
         self.pipeline.prepare()
-        self._followed = [Followed(step, spark, EVERY_S) for step in self.pipeline.steps]
+        self._queries = [RestartingQuery(step, spark, EVERY_S) for step in self.pipeline.steps]
         try:
             yield
         finally:
-            for each in self._followed:
+            for each in self._queries:
                 each.query.stop()
-            self._followed = []
+            self._queries = []
 
     def _send(self) -> None:
-        self.stage.send_all()
-        self._look()
-        self.stage.rest()
+        self.testbed.send_all()
+        self._update_progress()
+        self.testbed.end_quietly()
 
-    def _fill(self, spark: SparkSession) -> Report:
-        self.pipeline.catch_up(spark, TRIES)
+    def _fill(self, spark: SparkSession) -> PipelineReport:
+        self.pipeline.catch_up(spark, MAX_ATTEMPTS)
         ledgers = [self.plan.ledger(number) for number in range(1, PRODUCERS + 1)]
-        return examine(spark, self.pipeline, sent=self.stage.sent, since=0, ledgers=ledgers)
+        return build_report(spark, self.pipeline, sent=self.testbed.sent, since=0, ledgers=ledgers)
 
     # The verdict
 
-    def _judge(self, spark: SparkSession, report: Report) -> Result:
+    def _verify(self, spark: SparkSession, report: PipelineReport) -> DemoResult:
         from gapless.report import render
         from pyspark_gapless.analytics import figures
         from pyspark_gapless.trace import Trace
         from pyspark_gapless.verify import verify
 
-        with self._part(CHECKING):
+        with self._phase(CHECKING):
             trace = Trace.read(spark, self.plan.traces)
             verdict = verify(trace, progress=self._checked)
-        with self._part(DRAWING):
+        with self._phase(DRAWING):
             found: dict[str, Any] = {**figures(trace, progress=self._measured), **verdict.as_dict()}
             found["title"] = (
                 f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
@@ -187,15 +192,15 @@ class _Demo:
             self.plan.report.write_text(render(found), encoding="utf-8")
         summary = found["summary"]
         problems = list(report.problems)
-        if report.bronze != self.plan.sent:
+        if report.bronze != self.plan.total_messages:
             problems.append(
-                f"bronze has {report.bronze:,} rows, {self.plan.sent:,} messages were sent"
+                f"bronze has {report.bronze:,} rows, {self.plan.total_messages:,} messages were sent"
             )
         problems += [
             f"the trace of {life['life']} has not everything" for life in verdict.incomplete
         ]
-        return Result(
-            **self._asked(),
+        return DemoResult(
+            **self._plan_figures(),
             **{
                 name: summary[name]
                 for name in ("delivered", "frames_lost", "naks", "repairs", "repaired")
@@ -216,35 +221,37 @@ class _Demo:
 
     def _checked(self, check: str, rows: int) -> None:
         del rows
-        self.stand.note = check
-        self._tell(self.stand)
+        self.progress.note = check
+        self._on_progress(self.progress)
 
     def _measured(self, part: str, done: int, parts: int) -> None:
         del done, parts
-        self.stand.note = part.replace("_", " ")
-        self._tell(self.stand)
+        self.progress.note = part.replace("_", " ")
+        self._on_progress(self.progress)
 
-    def _judge_alone(self) -> Result:
+    def _verify_without_spark(self) -> DemoResult:
         """Check the trace row by row, in this process."""
-        with self._part(CHECKING):
+        with self._phase(CHECKING):
             rows = sorted(read(self.plan.traces), key=lambda row: row.t_ns)
             violations = check(rows)
-            found = count(rows)
+            found = count_trace(rows)
         wrong = [violation.check for violation in violations]
-        view = SpoolView(self.plan.spool)
+        view = SpoolReader(self.plan.spool)
         view.refresh()
         kept = view.high()
         lives = [
             life
             for number in range(1, PRODUCERS + 1)
-            for life in read_lives(self.plan.ledger(number))
+            for life in read_incarnations(self.plan.ledger(number))
         ]
         lost = sum(max(0, life.acknowledged - kept.get(life.origin, 0)) for life in lives)
         problems = [str(violation) for violation in violations[:10]]
-        if (stored := sum(kept.values())) != self.plan.sent:
-            problems.append(f"the spool has {stored:,} messages, {self.plan.sent:,} were sent")
-        return Result(
-            **self._asked(),
+        if (stored := sum(kept.values())) != self.plan.total_messages:
+            problems.append(
+                f"the spool has {stored:,} messages, {self.plan.total_messages:,} were sent"
+            )
+        return DemoResult(
+            **self._plan_figures(),
             **found,
             lost=lost,
             duplicates=wrong.count("S2"),
@@ -255,15 +262,15 @@ class _Demo:
             problems=problems,
         )
 
-    def _asked(self) -> dict[str, Any]:
+    def _plan_figures(self) -> dict[str, Any]:
         return {
             "members": PRODUCERS + 1,
             "loss_percent": round(self.plan.loss * 100, 3),
             "seed": self.plan.seed,
-            "kills": self.stage.kills,
-            "sent": self.plan.sent,
+            "kills": self.testbed.kills,
+            "sent": self.plan.total_messages,
             "seconds": {
-                name: took_s for name, took_s in self.stand.seconds.items() if took_s is not None
+                name: took_s for name, took_s in self.progress.seconds.items() if took_s is not None
             },
             "trace": str(self.plan.traces),
         }

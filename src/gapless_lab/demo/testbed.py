@@ -19,51 +19,53 @@ from typing import Any, Final
 
 import gapless
 from gapless.rng import split
-from gapless_lab.chaos.processes import ChaosError, Process, environ_with
-from gapless_lab.demo.plan import PRODUCERS, Plan, Task
+from gapless_lab.chaos.processes import LabError, LabProcess, make_environ
+from gapless_lab.demo.plan import PRODUCERS, DemoPlan, DemoTask
 
-START_S: Final = 60.0
+START_TIMEOUT_S: Final = 60.0
 """How long a process may take to come in."""
-LOOK_S: Final = 0.05
-AWAY_S: Final = 1.0
+POLL_INTERVAL_S: Final = 0.05
+DOWNTIME_S: Final = 1.0
 """How long the one that was killed is gone."""
 KILL_AT: Final = 0.4
 """At this share of its messages a producer is killed."""
-HELD_AT: Final = 0.5
+HOLD_AT: Final = 0.5
 """It sends no more than this share before that."""
 QUIET_S: Final = 2.0
 """How long the group is left alone when all is done: nothing but signs of life may be sent then."""
-END_S: Final = 30.0
-SEND_S: Final = 300.0
+EXIT_TIMEOUT_S: Final = 30.0
+STALL_TIMEOUT_S: Final = 300.0
 """If nothing moves for so long, something is wrong."""
 
 
-class Member(Process):
+class DemoProcess(LabProcess):
     """One of the processes, and what it has said of itself."""
 
-    def __init__(self, task: Task, logs: Path) -> None:
+    def __init__(self, task: DemoTask, logs: Path) -> None:
         self.task = task
-        self.at = 0
+        self.acknowledged = 0
         """Up to which message everything is acknowledged; of the collector, how many it has."""
         self.sent = 0
-        self.is_in = self.resting = False
+        self.has_joined = self.resting = False
         root = Path(gapless.__file__).parent.parent
         command = [sys.executable, "-m", "gapless_lab.demo.worker", task.encode()]
-        super().__init__(f"{task.who}.{task.life}", command, logs, environ_with(root))
+        super().__init__(
+            f"{task.member_name}.{task.incarnation}", command, logs, make_environ(root)
+        )
 
     def on_line(self, line: str) -> None:
         """Take in how it stands."""
         told: dict[str, Any] = json.loads(line)
-        self.is_in = True
-        self.at = max(self.at, told.get("at", told.get("collected", 0)))
+        self.has_joined = True
+        self.acknowledged = max(self.acknowledged, told.get("at", told.get("collected", 0)))
         self.sent = told.get("sent", self.sent)
         self.resting = told.get("resting", self.resting)
 
 
-class Stage:
+class DemoTestbed:
     """All of the processes. ``check`` is called again and again while something is waited for, and may raise."""
 
-    def __init__(self, plan: Plan, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, plan: DemoPlan, check: Callable[[], None] = lambda: None) -> None:
         self.plan = plan
         self.check = check
         self.kills = 0
@@ -72,36 +74,38 @@ class Stage:
         self._logs = plan.output / "logs"
         self._logs.mkdir()
         self._victim = 1 + split(plan.seed, "who is killed").randrange(PRODUCERS)
-        self.collector: Member | None = None
-        self.producers: dict[int, Member] = {}
+        self.collector: DemoProcess | None = None
+        self.producers: dict[int, DemoProcess] = {}
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Start the collector and the producers; kill whatever is left at the end."""
         try:
-            self.collector = Member(Task.of(self.plan, 0, 1), self._logs)
+            self.collector = DemoProcess(DemoTask.for_process(self.plan, 0, 1), self._logs)
             for number in range(1, PRODUCERS + 1):
-                self._start(number, 1, self._held if number == self._victim else None)
+                self._start(number, 1, self._victim_limit if number == self._victim else None)
             yield
         finally:
             for member in self._members():
                 member.kill()
 
     def _start(self, number: int, life: int, until: int | None = None) -> None:
-        self.producers[number] = Member(Task.of(self.plan, number, life, until), self._logs)
+        self.producers[number] = DemoProcess(
+            DemoTask.for_process(self.plan, number, life, until), self._logs
+        )
 
     @property
-    def _held(self) -> int | None:
+    def _victim_limit(self) -> int | None:
         """How far the victim comes before it is killed; None if it has too little to send for that."""
-        return int(self.plan.messages * HELD_AT) or None
+        return int(self.plan.messages * HOLD_AT) or None
 
     @property
     def is_ready(self) -> bool:
         """Whether all are there: each producer has its first message acknowledged."""
         self._check()
-        return all(member.at > 0 for member in self.producers.values())
+        return all(member.acknowledged > 0 for member in self.producers.values())
 
-    def _members(self) -> list[Member]:
+    def _members(self) -> list[DemoProcess]:
         return [
             member for member in (*self.producers.values(), self.collector) if member is not None
         ]
@@ -109,80 +113,86 @@ class Stage:
     @property
     def acknowledged(self) -> int:
         """How many messages are acknowledged."""
-        return sum(member.at for member in self.producers.values())
+        return sum(member.acknowledged for member in self.producers.values())
 
     def send_all(self) -> None:
         """Let the producers send everything, with the kill in between."""
         for member in self.producers.values():
-            member.tell("go")
+            member.send_line("go")
         killed_s = None
         moved_s, before = time.monotonic(), -1
-        while self.acknowledged < self.plan.sent:
-            self._look()
+        while self.acknowledged < self.plan.total_messages:
+            self._poll()
             victim = self.producers[self._victim]
             if (
                 killed_s is None
-                and self._held is not None
-                and victim.at >= max(1, int(KILL_AT * self.plan.messages))
+                and self._victim_limit is not None
+                and victim.acknowledged >= max(1, int(KILL_AT * self.plan.messages))
             ):
                 killed_s = self._kill(victim)
-            elif killed_s is not None and victim.is_over and time.monotonic() - killed_s > AWAY_S:
-                self._start(self._victim, victim.task.life + 1)
-                self.producers[self._victim].at = victim.at
-                self.producers[self._victim].tell("go")
+            elif (
+                killed_s is not None
+                and victim.has_exited
+                and time.monotonic() - killed_s > DOWNTIME_S
+            ):
+                self._start(self._victim, victim.task.incarnation + 1)
+                self.producers[self._victim].acknowledged = victim.acknowledged
+                self.producers[self._victim].send_line("go")
             if self.acknowledged != before:
                 moved_s, before = time.monotonic(), self.acknowledged
-            elif time.monotonic() - moved_s > SEND_S:
-                raise self._stuck(f"nothing was acknowledged for {SEND_S:.0f} s")
+            elif time.monotonic() - moved_s > STALL_TIMEOUT_S:
+                raise self._stuck_error(f"nothing was acknowledged for {STALL_TIMEOUT_S:.0f} s")
 
-    def _kill(self, victim: Member) -> float:
+    def _kill(self, victim: DemoProcess) -> float:
         victim.kill()
         self.kills += 1
         self.sent += victim.sent
         return time.monotonic()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Tell each producer where the others are, and see that all live."""
         there = {
             number: member
             for number, member in self.producers.items()
-            if member.is_in and not member.is_over
+            if member.has_joined and not member.has_exited
         }
         for number, member in there.items():
             for other in there.values():
                 if other is not member:
-                    other.tell(f"at {number} {member.at}")
+                    other.send_line(f"at {number} {member.acknowledged}")
         self._check()
         self.check()
-        threading.Event().wait(LOOK_S)
+        threading.Event().wait(POLL_INTERVAL_S)
 
     def _check(self) -> None:
         for member in self._members():
-            if member.is_over and not member.killed:
-                raise self._stuck(f"{member.name} has ended by itself")
+            if member.has_exited and not member.killed:
+                raise self._stuck_error(f"{member.name} has ended by itself")
 
-    def rest(self) -> None:
+    def end_quietly(self) -> None:
         """Tell everybody that all is done, leave them alone for a while, and let them leave."""
         for member in self._members():
-            member.tell("rest")
-            self._wait(member, lambda member: member.resting, "has not come to rest", START_S)
+            member.send_line("rest")
+            self._wait(
+                member, lambda member: member.resting, "has not come to rest", START_TIMEOUT_S
+            )
         until_s = time.monotonic() + QUIET_S
         while time.monotonic() < until_s:
             self.check()
-            threading.Event().wait(LOOK_S)
+            threading.Event().wait(POLL_INTERVAL_S)
         for (
             member
         ) in self._members():  # one after the other: who leaves is let go by somebody that stays
-            member.tell("end")
+            member.send_line("end")
             self.sent += member.sent
-            if code := member.end(END_S):
-                raise self._stuck(f"{member.name} has ended with code {code}")
+            if code := member.wait_exit(EXIT_TIMEOUT_S):
+                raise self._stuck_error(f"{member.name} has ended with code {code}")
 
     def _wait(
-        self, member: Member, holds: Callable[[Member], bool], what: str, within_s: float
+        self, member: DemoProcess, holds: Callable[[DemoProcess], bool], what: str, within_s: float
     ) -> None:
-        member.until(lambda: holds(member), f"{what} in time", within_s)
+        member.wait_until(lambda: holds(member), f"{what} in time", within_s)
 
-    def _stuck(self, what: str) -> ChaosError:
-        words = "; ".join(f"{member.name}: {member.last_words()}" for member in self._members())
-        return ChaosError(f"{what}. {words}")
+    def _stuck_error(self, what: str) -> LabError:
+        words = "; ".join(f"{member.name}: {member.output_tail()}" for member in self._members())
+        return LabError(f"{what}. {words}")

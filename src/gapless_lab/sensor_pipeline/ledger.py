@@ -14,7 +14,7 @@ from typing import Any, Self
 
 
 @dataclass
-class Life:
+class ProducerIncarnation:
     """One life of a producer: its stream, the number of its first reading, and how many were acknowledged."""
 
     origin: str
@@ -22,17 +22,17 @@ class Life:
     acknowledged: int = 0
 
     @property
-    def next(self) -> int:
+    def next_number(self) -> int:
         """The number of the first reading that was not acknowledged."""
         return self.first + self.acknowledged
 
 
-class Ledger:
+class ProducerLedger:
     """The lives of one producer, in the file at ``path``; the last one may be going on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lives = read_lives(path)
+        self.incarnations = read_incarnations(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
         if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
@@ -40,20 +40,20 @@ class Ledger:
 
     def begin(self, origin: str, first: int) -> None:
         """Begin a life."""
-        self.lives.append(Life(origin, first))
+        self.incarnations.append(ProducerIncarnation(origin, first))
         self._write({"origin": origin, "first": first})
 
     def acknowledge(self, seqno: int) -> None:
         """Say up to which seqno the messages of the last life are acknowledged."""
-        life = self.lives[-1]
+        life = self.incarnations[-1]
         if seqno > life.acknowledged:
             life.acknowledged = seqno
             self._write({"acknowledged": seqno})
 
     @property
-    def next(self) -> int:
+    def next_number(self) -> int:
         """The number of the next reading to send."""
-        return self.lives[-1].next if self.lives else 1
+        return self.incarnations[-1].next_number if self.incarnations else 1
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
@@ -70,9 +70,9 @@ class Ledger:
         self.close()
 
 
-def read_lives(path: Path) -> list[Life]:
+def read_incarnations(path: Path) -> list[ProducerIncarnation]:
     """Return the lives that a file tells of; half a line, as a kill may leave it, says nothing."""
-    lives: list[Life] = []
+    lives: list[ProducerIncarnation] = []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     for text in lines:
         try:
@@ -80,7 +80,7 @@ def read_lives(path: Path) -> list[Life]:
         except ValueError:
             continue
         if "origin" in line:
-            lives.append(Life(line["origin"], line["first"]))
+            lives.append(ProducerIncarnation(line["origin"], line["first"]))
         elif lives and "acknowledged" in line:
             lives[-1].acknowledged = line["acknowledged"]
     return lives

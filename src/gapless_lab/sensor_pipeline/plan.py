@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gapless.errors import ConfigError
 from pyspark_gapless.runtime.cache_dir import write_whole
-from pyspark_gapless.runtime.spark_config import read_master
+from pyspark_gapless.runtime.spark_config import parse_master
 from pyspark_gapless.tables.table import check_path
 
 SEED: Final = 1
@@ -26,7 +26,7 @@ OWN, GROUP, SPOOL = "producers", "group", "spool"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PipelinePlan:
     """What is asked for. Without ``spool`` and ``group`` the pipeline has producers of its own, and a group for them.
 
     ``messages`` are those of each producer over all runs with the same output; None is without end.
@@ -76,7 +76,7 @@ class Plan:
             )
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds:g}: expected more than 0")
-        if self.master is not None and read_master(self.master).kind == "connect":
+        if self.master is not None and parse_master(self.master).kind == "connect":
             raise ConfigError(
                 f"--master {self.master}: the tables are filled by the driver, which would be behind Spark Connect; "
                 "name local[*], spark://HOST:7077, yarn or k8s://HOST:PORT"
@@ -89,7 +89,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class About:
+class PipelineInfo:
     """What all runs with one output have in common: ``<output>/pipeline.json``."""
 
     version: int
@@ -99,10 +99,10 @@ class About:
     seed: int
 
     @classmethod
-    def of(cls, plan: Plan) -> About:
+    def of(cls, plan: PipelinePlan) -> PipelineInfo:
         """Return what the output says of former runs, which the plan has to agree with; a new output is begun."""
         path = plan.output / "pipeline.json"
-        wanted = _wanted(plan)
+        wanted = _info_of_plan(plan)
         try:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -135,14 +135,14 @@ def _foreign(entry: Path) -> bool:
     return entry.name != "lock" and not entry.name.startswith(".pipeline.json")
 
 
-def _wanted(plan: Plan) -> About:
+def _info_of_plan(plan: PipelinePlan) -> PipelineInfo:
     where = f"pipeline-{secrets.token_hex(4)}" if plan.kind == OWN else plan.group
     if plan.spool is not None:
         where = str(plan.spool.absolute())
-    return About(VERSION, plan.kind, where, SEED if plan.seed is None else plan.seed)
+    return PipelineInfo(VERSION, plan.kind, where, SEED if plan.seed is None else plan.seed)
 
 
-def _option(about: About) -> str:
+def _option(about: PipelineInfo) -> str:
     return "producers of its own" if about.kind == OWN else f"--{about.kind} {about.where}"
 
 
@@ -166,7 +166,7 @@ def locked(output: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def describe(plan: Plan) -> dict[str, Any]:
+def describe(plan: PipelinePlan) -> dict[str, Any]:
     """Return the plan for a program."""
     return {
         key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapless.spool import SpoolView
-from gapless_lab.sensor_pipeline.ledger import Life, read_lives
+from gapless.spool import SpoolReader
+from gapless_lab.sensor_pipeline.ledger import ProducerIncarnation, read_incarnations
 from pyspark_gapless.tables.pipeline import WINDOW, Pipeline
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MEGA = 1e6
 
 
 @dataclass(frozen=True)
-class Held:
+class StreamRows:
     """What the bronze table has of one stream."""
 
     rows: int
@@ -30,7 +30,7 @@ class Held:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class PipelineReport:
     """What came of a run.
 
     Everything about tables is of all runs with this output, except what is said to be of this run.
@@ -81,7 +81,7 @@ class Report:
         return {**asdict(self), "mb_per_s": round(self.mb_per_s, 3), "exact": self.is_exact}
 
 
-def examine(
+def build_report(
     spark: SparkSession,
     pipeline: Pipeline,
     *,
@@ -89,17 +89,17 @@ def examine(
     since: int,
     ledgers: Iterable[Path] = (),
     high: Mapping[str, int] | None = None,
-) -> Report:
+) -> PipelineReport:
     """Count what is in the tables and compare; ``since`` is the first batch of bronze that is of this run.
 
     The ``ledgers`` of producers say what was acknowledged, or the spool does, up to ``high``.
     """
-    held = holdings(spark, pipeline)
+    held = rows_by_stream(spark, pipeline)
     if high is not None:
-        acknowledged, problems = against_spool(held, high, pipeline.spool)
+        acknowledged, problems = missing_by_stream(held, high, pipeline.spool)
     else:
-        acknowledged, problems = against_lives(
-            held, [life for path in ledgers for life in read_lives(path)]
+        acknowledged, problems = missing_by_incarnation(
+            held, [life for path in ledgers for life in read_incarnations(path)]
         )
     bronze, repeated = (
         sum(each.rows for each in held.values()),
@@ -124,12 +124,12 @@ def examine(
         told.append(f"silver has {silver:,} rows, and bronze {bronze:,}")
     gold, in_gold = _gold(spark, pipeline)
     watermark = watermark_of(pipeline.steps[2].checkpoint)
-    still_open = _open(spark, pipeline, watermark)
+    still_open = _rows_in_open_windows(spark, pipeline, watermark)
     if in_gold + still_open > good:
         told.append(
             f"gold has {in_gold:,} readings, and silver {good - still_open:,} of windows that are over"
         )
-    return Report(
+    return PipelineReport(
         output=str(pipeline.root),
         sent=sent,
         acknowledged=acknowledged,
@@ -145,20 +145,22 @@ def examine(
         watermark=watermark.isoformat().replace("+00:00", "Z") if watermark else "",
         problems=tuple(told),
         tables={table.kind.name: str(table.folder) for table in pipeline.tables},
-        **_speed(pipeline, since),
+        **_throughput(pipeline, since),
     )
 
 
-def holdings(spark: SparkSession, pipeline: Pipeline) -> dict[str, Held]:
+def rows_by_stream(spark: SparkSession, pipeline: Pipeline) -> dict[str, StreamRows]:
     """Return what the bronze table has, by stream."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = pipeline.bronze.read(spark).frame.groupBy("origin")
     counted = frame.agg(F.count("*"), F.count_distinct("seqno"), F.min("seqno"), F.max("seqno"))
-    return {row[0]: Held(*row[1:]) for row in counted.collect()}
+    return {row[0]: StreamRows(*row[1:]) for row in counted.collect()}
 
 
-def against_lives(held: Mapping[str, Held], lives: Iterable[Life]) -> tuple[int, dict[str, int]]:
+def missing_by_incarnation(
+    held: Mapping[str, StreamRows], lives: Iterable[ProducerIncarnation]
+) -> tuple[int, dict[str, int]]:
     """Return how many readings were acknowledged, and for each life how many of these are not there.
 
     Seqnos count from 1 and each is a reading: so a stream has no hole if it has as many as its last
@@ -167,15 +169,15 @@ def against_lives(held: Mapping[str, Held], lives: Iterable[Life]) -> tuple[int,
     acknowledged, lost = 0, {}
     for life in lives:
         acknowledged += life.acknowledged
-        found = held.get(life.origin, Held(0, 0, 0, 0))
+        found = held.get(life.origin, StreamRows(0, 0, 0, 0))
         missing = max(found.last, life.acknowledged) - found.distinct
         if missing:
             lost[life.origin] = missing
     return acknowledged, lost
 
 
-def against_spool(
-    held: Mapping[str, Held], high: Mapping[str, int], path: Path
+def missing_by_stream(
+    held: Mapping[str, StreamRows], high: Mapping[str, int], path: Path
 ) -> tuple[int, dict[str, int]]:
     """Return how many messages the spool has had, and for each stream how many of them are not there.
 
@@ -183,7 +185,7 @@ def against_spool(
     seqnos and one row, so of each stream only the end is compared; and what a limit has dropped is
     told by the spool.
     """
-    view = SpoolView(path)
+    view = SpoolReader(path)
     view.refresh()
     lost = dict(view.dropped())
     for key, seqno in high.items():
@@ -210,7 +212,9 @@ def _gold(spark: SparkSession, pipeline: Pipeline) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def _open(spark: SparkSession, pipeline: Pipeline, watermark: datetime | None) -> int:
+def _rows_in_open_windows(
+    spark: SparkSession, pipeline: Pipeline, watermark: datetime | None
+) -> int:
     """Return how many good readings are in windows that are not over: the watermark has not passed their end."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -231,7 +235,7 @@ def watermark_of(checkpoint: Path) -> datetime | None:
     return datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms else None
 
 
-def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
+def _throughput(pipeline: Pipeline, since: int) -> dict[str, Any]:
     """Return how many rows this run has added, and how long they took to come."""
     import numpy as np
     import pyarrow as pa

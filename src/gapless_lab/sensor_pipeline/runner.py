@@ -22,27 +22,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gapless.errors import ConfigError, GaplessError, TimedOutError
-from gapless.spool import SpoolView
+from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
-from gapless_lab.sensor_pipeline.ledger import Ledger
-from gapless_lab.sensor_pipeline.plan import GROUP, OWN, SPOOL, About, Plan, locked
-from gapless_lab.sensor_pipeline.producers import CONFIG, Pace, Producer, lossy
-from gapless_lab.sensor_pipeline.report import Report, examine
+from gapless_lab.sensor_pipeline.ledger import ProducerLedger
+from gapless_lab.sensor_pipeline.plan import GROUP, OWN, SPOOL, PipelineInfo, PipelinePlan, locked
+from gapless_lab.sensor_pipeline.producers import (
+    CONFIG,
+    ProducerPacer,
+    SensorProducer,
+    lossy_transport,
+)
+from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
 from pyspark_gapless.runtime import java
-from pyspark_gapless.runtime.spark_install import look
-from pyspark_gapless.session import running, session
+from pyspark_gapless.runtime.spark_install import find_installation
+from pyspark_gapless.session import active_session, session
 from pyspark_gapless.source.offsets import digest_of
-from pyspark_gapless.tables.pipeline import Patience, Pipeline, Step, reason
+from pyspark_gapless.tables.pipeline import Pipeline, PipelineStep, RetryLimit, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "gapless pipeline"
-LOOK_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 """Time between two looks at how things stand."""
 DRIVER_S: Final = 60.0
 """How long the driver of a run that was killed may take to end."""
-TRIES: Final = 4
+MAX_ATTEMPTS: Final = 4
 """How often a step is tried that fails and has added nothing to its table in between."""
 FIRST_S: Final = 90.0
 """How long producers wait for their first readings to be in a table before they send the rest."""
@@ -53,7 +58,7 @@ class PipelineError(GaplessError):
 
 
 @dataclass(frozen=True)
-class Stand:
+class PipelineProgress:
     """How things stand: what this run has sent, what the spool holds and the reader lacks, the rows of each table."""
 
     phase: str
@@ -70,22 +75,26 @@ class Stand:
     batches: Mapping[str, int] = field(default_factory=dict)
 
 
-Tell = Callable[[Stand], None]
+ProgressCallback = Callable[[PipelineProgress], None]
 """Somebody who wants to know how things stand."""
 
 
-def run(plan: Plan, tell: Tell = lambda _: None, stop: threading.Event | None = None) -> Report:
+def run(
+    plan: PipelinePlan, tell: ProgressCallback = lambda _: None, stop: threading.Event | None = None
+) -> PipelineReport:
     """Run the pipeline as the plan says, until it is done or ``stop`` is set, and return what came of it."""
-    look()
-    java.find()
+    find_installation()
+    java.find_java()
     plan = replace(plan, output=plan.output.absolute(), spool=plan.spool and plan.spool.absolute())
     with locked(plan.output):
-        about = About.of(plan)
-        return _Run(plan, about, tell, stop or threading.Event()).run()
+        about = PipelineInfo.of(plan)
+        return _PipelineRun(plan, about, tell, stop or threading.Event()).run()
 
 
-class _Run:
-    def __init__(self, plan: Plan, about: About, tell: Tell, stop: threading.Event) -> None:
+class _PipelineRun:
+    def __init__(
+        self, plan: PipelinePlan, about: PipelineInfo, tell: ProgressCallback, stop: threading.Event
+    ) -> None:
         self.plan = plan
         self.about = about
         self.tell = tell
@@ -93,19 +102,19 @@ class _Run:
         self.start_s = time.monotonic()
         self.spool = plan.spool if plan.spool is not None else plan.output / "spool"
         self.pipeline = Pipeline(plan.output, self.spool)
-        self.pace = Pace()
-        self.producers: list[Producer] = []
+        self.pace = ProducerPacer()
+        self.producers: list[SensorProducer] = []
         self.collector: Collector | None = None
-        self._view: SpoolView | None = None
+        self._spool_reader: SpoolReader | None = None
         self._high: Mapping[str, int] = {}
         self._rows_before = 0
 
-    def run(self) -> Report:
+    def run(self) -> PipelineReport:
         if self.about.kind == SPOOL:
-            SpoolView(self.spool)  # says that there is none
+            SpoolReader(self.spool)  # says that there is none
         self._check_checkpoint()
         with ExitStack() as stack:
-            stack.enter_context(self._telling("Spark starts"))
+            stack.enter_context(self._reporting("Spark starts"))
             spark = stack.enter_context(
                 quiet_session(self.plan.master, self.plan.output / "spark.log")
             )
@@ -120,7 +129,7 @@ class _Run:
             with explained():
                 self._work(spark)
                 self._phase = "checking"
-                return examine(
+                return build_report(
                     spark,
                     self.pipeline,
                     ledgers=self._ledgers(),
@@ -145,29 +154,31 @@ class _Run:
         if follows:
             self._follow(spark)
         else:
-            self.pace.go.set()
+            self.pace.started.set()
             self._phase = "sending"
-            self._until_sent()
+            self._wait_until_sent()
         for producer in self.producers:
             producer.stop()
         self._check()
         self._high = self._spool_figures()[1]
         self._phase = "catching up"
-        self.pipeline.catch_up(spark, TRIES)
+        self.pipeline.catch_up(spark, MAX_ATTEMPTS)
 
     def _follow(self, spark: SparkSession) -> None:
         self._phase = "first rows"
-        followed = [Followed(step, spark, self.plan.every_s) for step in self.pipeline.steps]
+        followed = [RestartingQuery(step, spark, self.plan.every_s) for step in self.pipeline.steps]
         try:
             until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
             first_s = time.monotonic() + FIRST_S
             batches = self.pipeline.bronze.batches
-            while not self.stop.wait(LOOK_S) and (until_s is None or time.monotonic() < until_s):
+            while not self.stop.wait(POLL_INTERVAL_S) and (
+                until_s is None or time.monotonic() < until_s
+            ):
                 self._check()
                 for each in followed:
                     each.check()
                 if self.pipeline.bronze.batches > batches or time.monotonic() > first_s:
-                    self.pace.go.set()
+                    self.pace.started.set()
                     self._phase = "streaming"
                 if self._are_done():
                     break
@@ -175,10 +186,12 @@ class _Run:
             for each in followed:
                 each.query.stop()
 
-    def _until_sent(self) -> None:
+    def _wait_until_sent(self) -> None:
         until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
         while self.producers and not self._are_done():
-            if self.stop.wait(LOOK_S) or (until_s is not None and time.monotonic() > until_s):
+            if self.stop.wait(POLL_INTERVAL_S) or (
+                until_s is not None and time.monotonic() > until_s
+            ):
                 return
             self._check()
 
@@ -215,15 +228,15 @@ class _Run:
         with ExitStack() as stack:
             for number in range(1, self.plan.producers + 1):
                 ledger = stack.enter_context(
-                    Ledger(self.plan.output / "producers" / f"{number}.jsonl")
+                    ProducerLedger(self.plan.output / "producers" / f"{number}.jsonl")
                 )
-                producer = Producer(
+                producer = SensorProducer(
                     number,
                     group=self.about.where,
                     collector=self.collector.name,
                     transport=partial(self._transport, f"producer {number}"),
                     ledger=ledger,
-                    kept=self._kept,
+                    stored_seqno=self._stored_seqno,
                     pace=self.pace,
                     seed=self.about.seed,
                     messages=self.plan.messages,
@@ -242,28 +255,28 @@ class _Run:
         return sorted((self.plan.output / "producers").glob("*.jsonl"))
 
     def _transport(self, who: str) -> Any:
-        return lossy(
+        return lossy_transport(
             self.about.where, self.plan.output / "meeting", self.plan.loss, self.about.seed, who
         )
 
-    def _kept(self, origin: str) -> int:
-        view = SpoolView(self.spool)
+    def _stored_seqno(self, origin: str) -> int:
+        view = SpoolReader(self.spool)
         view.refresh()
         return view.high().get(origin, 0)
 
     # Telling
 
     @contextmanager
-    def _telling(self, phase: str) -> Iterator[None]:
+    def _reporting(self, phase: str) -> Iterator[None]:
         """Tell how things stand, in a thread of its own, until the end of the block."""
         self._phase = phase
         over = threading.Event()
 
         def work() -> None:
-            while not over.wait(LOOK_S):
-                self.tell(self.stand())
+            while not over.wait(POLL_INTERVAL_S):
+                self.tell(self.progress())
 
-        self.tell(self.stand())
+        self.tell(self.progress())
         thread = threading.Thread(target=work, name="pipeline progress", daemon=True)
         thread.start()
         try:
@@ -272,14 +285,14 @@ class _Run:
             over.set()
             thread.join()
 
-    def stand(self) -> Stand:
+    def progress(self) -> PipelineProgress:
         """Return how things stand."""
         tables = self.pipeline.tables
-        left = [producer.left for producer in self.producers]
+        left = [producer.remaining for producer in self.producers]
         acknowledged = sum(producer.acknowledged for producer in self.producers)
         size_bytes, high = self._spool_figures()
-        read = committed(self.pipeline.steps[0].checkpoint)
-        return Stand(
+        read = committed_offsets(self.pipeline.steps[0].checkpoint)
+        return PipelineProgress(
             phase=self._phase,
             seconds=time.monotonic() - self.start_s,
             sent=sum(producer.sent for producer in self.producers),
@@ -294,18 +307,18 @@ class _Run:
 
     def _spool_figures(self) -> tuple[int, Mapping[str, int]]:
         try:
-            if self._view is None:
-                self._view = SpoolView(self.spool)
-            self._view.refresh()
+            if self._spool_reader is None:
+                self._spool_reader = SpoolReader(self.spool)
+            self._spool_reader.refresh()
             size_bytes = sum(
                 path.stat().st_size for path in (self.spool / "segments").glob("*.run")
             )
-            return size_bytes, self._view.high()
+            return size_bytes, self._spool_reader.high()
         except (GaplessError, OSError):
             return 0, {}
 
 
-def committed(checkpoint: Path) -> Mapping[str, int]:
+def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
     """Return up to where a query has read a spool and committed what it made of it."""
     with suppress(OSError, ValueError, IndexError, GaplessError):
         batches = (
@@ -318,20 +331,20 @@ def committed(checkpoint: Path) -> Mapping[str, int]:
     return {}
 
 
-class Followed:
+class RestartingQuery:
     """A step that follows, and is started again if it fails."""
 
-    def __init__(self, step: Step, spark: SparkSession, every_s: float) -> None:
+    def __init__(self, step: PipelineStep, spark: SparkSession, every_s: float) -> None:
         self.step = step
         self.query = step.start(spark, every_s=every_s)
         self._again = partial(step.start, spark, every_s=every_s)
-        self._patience = Patience(step, TRIES)
+        self._patience = RetryLimit(step, MAX_ATTEMPTS)
 
     def check(self) -> None:
         """Start the query again if it has failed; raise why if it fails again and again."""
         error: Exception | None = self.query.exception()
         if error is not None:
-            self._patience.take(error)
+            self._patience.on_failure(error)
             self.query = self._again()
 
 
@@ -348,7 +361,7 @@ def quiet_session(
     """
     from py4j.protocol import Py4JNetworkError
 
-    before = running()
+    before = active_session()
     with _errors_into(log_path), _own_interrupts():
         spark = session(
             name, master=master, settings=None if before else settings, log_level="WARN"
@@ -399,7 +412,7 @@ def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
                 raise TimedOutError(
                     f"{path}: the Spark of another run still works here; end it, or name another --output"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         yield
     finally:
         file.close()
@@ -413,4 +426,4 @@ def explained() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise PipelineError(reason(str(error))) from error
+        raise PipelineError(root_cause(str(error))) from error

@@ -1,6 +1,6 @@
 """Soaking: groups of real processes under load and faults, whose traces are checked afterwards."""
 
-from gapless_lab.soak.plan import Plan, Report
-from gapless_lab.soak.runner import Network, soak
+from gapless_lab.soak.plan import SoakPlan, SoakReport
+from gapless_lab.soak.runner import SoakNetwork, soak
 
-__all__ = ["Network", "Plan", "Report", "soak"]
+__all__ = ["SoakNetwork", "SoakPlan", "SoakReport", "soak"]

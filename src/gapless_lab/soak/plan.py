@@ -10,7 +10,7 @@ from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.errors import ConfigError
 from gapless.faults import faults
-from gapless.faults.faulty_transport import Chaos
+from gapless.faults.faulty_transport import FaultyTransport
 from gapless.rng import split
 from gapless.transport import TcpMesh, UdpMesh
 from gapless.units import NS_PER_MS
@@ -18,16 +18,16 @@ from gapless.units import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gapless.trace import Violation
+    from gapless.trace import TraceViolation
     from gapless.transport.base import Transport
 
 TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
 """The transports that can be soaked."""
-LATE_NS = 20 * NS_PER_MS
+DELAY_NS = 20 * NS_PER_MS
 """By so much a datagram is late that is overtaken; a second copy may come so much later."""
 ALWAYS = 1 << 60
 """So many datagrams may be late."""
-KNOBS = {
+DEFAULT_SETTINGS = {
     "capacity": 512,
     "max_frame_bytes": 1200,
     "found_after": "200ms",
@@ -41,7 +41,7 @@ KNOBS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class SoakPlan:
     """A group of so many processes, for so long, with these faults; each member sends ``rate`` messages a second."""
 
     members: int = 4
@@ -54,7 +54,7 @@ class Plan:
     seed: int = 1
     transport: str = "udp"
     rate: int = 100
-    knobs: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
@@ -79,55 +79,55 @@ class Plan:
 
     def config(self) -> Config:
         """Return the knobs of the members."""
-        return Config.make(**{**KNOBS, **self.knobs})
+        return Config.make(**{**DEFAULT_SETTINGS, **self.settings})
 
 
 @dataclass(frozen=True)
-class Task:
+class SoakTask:
     """What one process is told: the plan, all places and its own, the folder of traces, its how-manyth start it is."""
 
-    plan: Plan
-    places: list[str]
-    at: int
+    plan: SoakPlan
+    addresses: list[str]
+    index: int
     start: int
     folder: str
 
     @property
     def node(self) -> int:
         """The node id of the member."""
-        return self.at + 1
+        return self.index + 1
 
     def open(self) -> Transport:
         """Return the transport, with the faults in front of what comes in."""
         plan = self.plan
-        discovery = Discovery.parse(f"seeds://{','.join(self.places)}", group="soak")
-        host, _, port = self.places[self.at].rpartition(":")
+        discovery = Discovery.parse(f"seeds://{','.join(self.addresses)}", group="soak")
+        host, _, port = self.addresses[self.index].rpartition(":")
         transport = TRANSPORTS[plan.transport](host, int(port), discovery=discovery)
         rng = split(plan.seed, f"member {self.node} start {self.start}")
         struck: list[faults.Fault] = [
             faults.Loss(rng, [plan.loss]),
-            faults.Duplicate(rng, plan.duplicate, LATE_NS),
-            faults.Hold(rng, plan.reorder, LATE_NS, ALWAYS),
+            faults.Duplicate(rng, plan.duplicate, DELAY_NS),
+            faults.LongHold(rng, plan.reorder, DELAY_NS, ALWAYS),
         ]
-        return Chaos(transport, struck, name=f"{self.node}", call=str)
+        return FaultyTransport(transport, struck, name=f"{self.node}", call=str)
 
     def encode(self) -> str:
         """Return it as text."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> Task:
+    def decode(cls, text: str) -> SoakTask:
         """Return the task that a text tells."""
         values = json.loads(text)
-        return cls(**{**values, "plan": Plan(**values["plan"])})
+        return cls(**{**values, "plan": SoakPlan(**values["plan"])})
 
 
 @dataclass(frozen=True)
-class Report:
+class SoakReport:
     """What came of a soak. ``memory`` is the resident memory of each process that was there for long, over time."""
 
     rested: bool
-    violations: Sequence[Violation]
+    violations: Sequence[TraceViolation]
     rows: int
     lives: int
     sent: int

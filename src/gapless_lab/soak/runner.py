@@ -22,35 +22,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ConfigError, GaplessError
 from gapless.rng import split
-from gapless.trace import Row, check, read
+from gapless.trace import TraceRow, check, read
 from gapless.units import NS_PER_S
-from gapless_lab.bench.processes import SOURCE, free_ports
-from gapless_lab.soak.plan import Plan, Report, Task
+from gapless_lab.bench.processes import SOURCE_ROOT, free_ports
+from gapless_lab.soak.plan import SoakPlan, SoakReport, SoakTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-REST_S = 60.0
+REST_TIMEOUT_S = 60.0
 """So long a group may take to come to rest after the load."""
-LIMIT_S = 180.0
+MAX_EXTRA_S = 180.0
 """So much longer than its load a soak takes at the very most."""
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 """How often it is looked whether it has."""
-SAMPLES = 30
+MEMORY_SAMPLES = 30
 """So often the memory of each process is measured during the load."""
 
 
-class Blow(NamedTuple):
+class SoakNemesisOp(NamedTuple):
     """Something that is done to a member at a time after the beginning of the load."""
 
     at_s: float
     member: int
-    number: signal.Signals | None
+    signal_number: signal.Signals | None
     """None: it is started again."""
 
 
-def draw_blows(plan: Plan) -> list[Blow]:
+def draw_nemesis_ops(plan: SoakPlan) -> list[SoakNemesisOp]:
     """Draw who is killed and stopped, and when.
 
     Blows follow each other evenly, all before four fifths of the time, so that everybody is back
@@ -62,50 +62,53 @@ def draw_blows(plan: Plan) -> list[Blow]:
     expelled_s = (
         config.suspect_after_ns + config.verify_timeout_ns + config.heartbeat_interval_ns
     ) / NS_PER_S
-    blows: list[Blow] = []
+    blows: list[SoakNemesisOp] = []
     total = plan.kills + plan.stops
     victims = rng.sample(range(plan.members), plan.members) * 2
     for turn, at in enumerate(rng.sample(range(total), total)):
         start_s = plan.seconds * 0.8 * (turn + rng.uniform(0.2, 0.4)) / total
         if at < plan.kills:
             back_s = start_s + rng.choice((0.05, expelled_s))
-            blows += (Blow(start_s, victims[at], signal.SIGKILL), Blow(back_s, victims[at], None))
+            blows += (
+                SoakNemesisOp(start_s, victims[at], signal.SIGKILL),
+                SoakNemesisOp(back_s, victims[at], None),
+            )
         else:
             back_s = start_s + expelled_s * rng.uniform(1.3, 1.6)
             blows += (
-                Blow(start_s, victims[at], signal.SIGSTOP),
-                Blow(back_s, victims[at], signal.SIGCONT),
+                SoakNemesisOp(start_s, victims[at], signal.SIGSTOP),
+                SoakNemesisOp(back_s, victims[at], signal.SIGCONT),
             )
     return sorted(blows)
 
 
-class Network:
+class SoakNetwork:
     """Where the processes are: all on the loopback interface. Others may put each on a host of its own."""
 
-    def places(self, count: int) -> list[str]:
+    def addresses(self, count: int) -> list[str]:
         """Return where so many members are to be, as host:port."""
         return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
-    def before(self, task: Task) -> list[str]:  # noqa: ARG002
+    def command_prefix(self, task: SoakTask) -> list[str]:  # noqa: ARG002
         """Return what stands in the command line before the command of a process."""
         return []
 
-    def connect(self, task: Task, process: subprocess.Popen[str]) -> None:
+    def connect(self, task: SoakTask, process: subprocess.Popen[str]) -> None:
         """Let a process that has just been started have its network."""
 
 
-class Member:
+class SoakProcess:
     """One process of the soak, and how its memory was over time."""
 
-    def __init__(self, task: Task, network: Network) -> None:
+    def __init__(self, task: SoakTask, network: SoakNetwork) -> None:
         self.task = task
         self.memory: list[float] = []
-        self._owed = 0
-        self.complaints = Path(task.folder) / f"member-{task.node}-{task.start}.err"
-        with self.complaints.open("w") as complaints:
+        self._pending_replies = 0
+        self.stderr_path = Path(task.folder) / f"member-{task.node}-{task.start}.err"
+        with self.stderr_path.open("w") as complaints:
             self.process = subprocess.Popen(  # noqa: S603 - the command is our own
                 [
-                    *network.before(task),
+                    *network.command_prefix(task),
                     sys.executable,
                     "-m",
                     "gapless_lab.soak.worker",
@@ -115,7 +118,7 @@ class Member:
                 stdout=subprocess.PIPE,
                 stderr=complaints,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
             )
         network.connect(task, self.process)
 
@@ -124,23 +127,23 @@ class Member:
         """Which member it is, and its how-manyth process."""
         return f"{self.task.node}.{self.task.start}"
 
-    def tell(self, words: str) -> None:
+    def send_command(self, words: str) -> None:
         """Say a line."""
         print(words, file=self.process.stdin, flush=True)
-        self._owed += 1
+        self._pending_replies += 1
 
-    def hear(self) -> dict[str, Any]:
+    def read_reply(self) -> dict[str, Any]:
         """Return the answer to the last line; those before it are of no interest any more."""
-        while self._owed > 1:
-            self._answer()
-        return self._answer()
+        while self._pending_replies > 1:
+            self._read_one_reply()
+        return self._read_one_reply()
 
-    def _answer(self) -> dict[str, Any]:
-        self._owed -= 1
+    def _read_one_reply(self) -> dict[str, Any]:
+        self._pending_replies -= 1
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            said = self.complaints.read_text(encoding="utf-8").strip().splitlines()[-1:]
+            said = self.stderr_path.read_text(encoding="utf-8").strip().splitlines()[-1:]
             raise GaplessError(
                 f"process {self.name} has ended before its time: {''.join(said) or 'it said nothing'}"
             )
@@ -149,12 +152,12 @@ class Member:
             raise GaplessError(f"process {self.name} has failed: {answer['error']}")
         return answer
 
-    def measure(self) -> None:
+    def sample_memory(self) -> None:
         """Take down how much memory it has."""
         if (megabytes := resident_mb(self.process.pid)) is not None:
             self.memory.append(round(megabytes, 1))
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Be rid of it."""
         self.process.kill()
         self.process.communicate()
@@ -169,17 +172,17 @@ def resident_mb(pid: int) -> float | None:
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6 if len(words) > 1 else None
 
 
-class Soak:
+class SoakTestbed:
     """The processes of one soak, with their traces in ``folder``."""
 
-    def __init__(self, plan: Plan, folder: Path, network: Network) -> None:
+    def __init__(self, plan: SoakPlan, folder: Path, network: SoakNetwork) -> None:
         self.plan = plan
         self.folder = folder
         self.network = network
-        self.places = network.places(plan.members)
-        self.members: list[Member] = []
-        self.former: list[Member] = []
-        self._timer = threading.Timer(plan.seconds + LIMIT_S, self._end)
+        self.addresses = network.addresses(plan.members)
+        self.members: list[SoakProcess] = []
+        self.exited: list[SoakProcess] = []
+        self._timer = threading.Timer(plan.seconds + MAX_EXTRA_S, self._kill_all)
         self._timer.daemon = True
 
     def __enter__(self) -> Self:
@@ -191,37 +194,39 @@ class Soak:
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         for member in self.members:
-            member.end()
+            member.kill()
 
-    def _end(self) -> None:
+    def _kill_all(self) -> None:
         """Kill all processes; whoever listens to one is told that it has ended."""
         for member in self.members:
             member.process.kill()
 
-    def _start(self, at: int, start: int) -> Member:
-        return Member(Task(self.plan, self.places, at, start, str(self.folder)), self.network)
+    def _start(self, at: int, start: int) -> SoakProcess:
+        return SoakProcess(
+            SoakTask(self.plan, self.addresses, at, start, str(self.folder)), self.network
+        )
 
-    def ask(self, words: str) -> list[dict[str, Any]]:
+    def command_all(self, words: str) -> list[dict[str, Any]]:
         """Say a line to all, then hear what each has to say."""
         for member in self.members:
-            member.tell(words)
-        return [member.hear() for member in self.members]
+            member.send_command(words)
+        return [member.read_reply() for member in self.members]
 
-    def gather(self) -> None:
+    def wait_for_members(self) -> None:
         """Wait until all are in one view."""
-        if not all(answer["met"] for answer in self.ask(f"members {self.plan.members}")):
+        if not all(answer["met"] for answer in self.command_all(f"members {self.plan.members}")):
             raise GaplessError(
                 f"not all of {self.plan.members} members have come; is the machine overloaded?"
             )
 
-    def load(self, progress: Callable[[float], None]) -> None:
+    def run_load(self, progress: Callable[[float], None]) -> None:
         """Let everybody send, and let the blows fall. What is late makes all that follows late."""
-        self.ask("go")
+        self.command_all("go")
         plan, began_s = self.plan, time.monotonic()
-        agenda = [(blow.at_s, blow) for blow in draw_blows(plan)]
-        every_s = plan.seconds / SAMPLES
+        agenda = [(blow.at_s, blow) for blow in draw_nemesis_ops(plan)]
+        every_s = plan.seconds / MEMORY_SAMPLES
         times = sorted(
-            [*agenda, *((every_s * turn, None) for turn in range(1, SAMPLES + 1))],
+            [*agenda, *((every_s * turn, None) for turn in range(1, MEMORY_SAMPLES + 1))],
             key=lambda one: one[0],
         )
         for at_s, blow in times:
@@ -229,28 +234,28 @@ class Soak:
             threading.Event().wait(max(0.0, left_s))
             began_s -= min(0.0, left_s)
             if blow is not None:
-                self._strike(blow)
+                self._apply(blow)
             else:
                 for member in self.members:
-                    member.measure()
+                    member.sample_memory()
                 progress(at_s)
 
-    def _strike(self, blow: Blow) -> None:
+    def _apply(self, blow: SoakNemesisOp) -> None:
         member = self.members[blow.member]
-        if blow.number is not None:
-            member.process.send_signal(blow.number)
+        if blow.signal_number is not None:
+            member.process.send_signal(blow.signal_number)
             return
-        member.end()
-        self.former.append(member)
+        member.kill()
+        self.exited.append(member)
         again = self.members[blow.member] = self._start(blow.member, member.task.start + 1)
-        again.tell("go")
+        again.send_command("go")
 
-    def rest(self) -> bool:
+    def wait_for_rest(self) -> bool:
         """Let nobody send any more, and wait until everything has arrived everywhere; return whether it has."""
-        self.ask("halt")
-        until_s = time.monotonic() + REST_S
-        while not (rested := is_at_rest(self.ask("look"))) and time.monotonic() < until_s:
-            threading.Event().wait(LOOK_S)
+        self.command_all("halt")
+        until_s = time.monotonic() + REST_TIMEOUT_S
+        while not (rested := is_at_rest(self.command_all("look"))) and time.monotonic() < until_s:
+            threading.Event().wait(POLL_INTERVAL_S)
         return rested
 
 
@@ -266,36 +271,38 @@ def is_at_rest(seen: list[dict[str, Any]]) -> bool:
     )
 
 
-def _soak(plan: Plan, folder: Path | None, temporary: str, network: Network | None) -> Soak:
+def _make_testbed(
+    plan: SoakPlan, folder: Path | None, temporary: str, network: SoakNetwork | None
+) -> SoakTestbed:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(
                 f"{folder} is not empty: name an empty folder for the traces, or a new one"
             )
-    return Soak(plan, folder or Path(temporary), network or Network())
+    return SoakTestbed(plan, folder or Path(temporary), network or SoakNetwork())
 
 
 def soak(
-    plan: Plan,
+    plan: SoakPlan,
     folder: Path | None = None,
     *,
-    network: Network | None = None,
+    network: SoakNetwork | None = None,
     progress: Callable[[float], None] = lambda _: None,
-) -> Report:
+) -> SoakReport:
     """Run a soak and check its traces, which stay in ``folder`` if there is one."""
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as temporary,
-        _soak(plan, folder, temporary, network) as group,
+        _make_testbed(plan, folder, temporary, network) as group,
     ):
-        group.gather()
-        group.load(progress)
-        rested = group.rest()
-        ends = group.ask("end")
+        group.wait_for_members()
+        group.run_load(progress)
+        rested = group.wait_for_rest()
+        ends = group.command_all("end")
         struck = sum((Counter(end["struck"]) for end in ends), Counter())
         memory = {
             member.name: member.memory
-            for member in (*group.members, *group.former)
+            for member in (*group.members, *group.exited)
             if member.memory
         }
         return report(
@@ -303,22 +310,22 @@ def soak(
         )
 
 
-def _messages(rows: list[Row], event: str) -> int:
+def _messages(rows: list[TraceRow], event: str) -> int:
     """Return how many messages rows of an event are about; the pieces of one count each."""
     return sum(row.seqno_last - row.seqno + 1 for row in rows if row.event == event)
 
 
 def report(
-    plan: Plan,
-    rows: list[Row],
+    plan: SoakPlan,
+    rows: list[TraceRow],
     *,
     rested: bool,
     struck: dict[str, int],
     memory: dict[str, list[float]],
-) -> Report:
+) -> SoakReport:
     """Check a trace and count what is in it."""
     events = Counter(row.event for row in rows)
-    return Report(
+    return SoakReport(
         rested=rested,
         violations=check(rows),
         rows=len(rows),

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.timed_rows import LIFE
+from pyspark_gapless.analytics.timed_rows import INCARNATION_KEY
 from pyspark_gapless.tables import Dataset
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SIGNS = ("ACK_IN", "STABLE_IN", "VOTE_IN")
+ACK_EVENTS = ("ACK_IN", "STABLE_IN", "VOTE_IN")
 """What makes room: an ack, or being told that something is stable."""
 _BY_OTHERS = ("ack", "stable")
 
 
-class Waits(Dataset):
+class SendWaits(Dataset):
     """A stretch of time in which at least one send of a life waited for room, and the cause of its end.
 
     ``cause`` is the life that was waited for: whose ack, or word of what is stable, let the next
@@ -38,7 +38,7 @@ class Waits(Dataset):
     }
 
 
-class Blocked(Dataset):
+class BlockedTimes(Dataset):
     """For how long at least one send of a life waited, by whom it waited for; ``times`` it then went on."""
 
     name = "blocked"
@@ -52,30 +52,34 @@ class Blocked(Dataset):
     }
 
 
-class Longest(Dataset):
+class LongestWaits(Dataset):
     """The longest that one send of a life waited."""
 
     name = "longest"
     columns: ClassVar = {"seed": "bigint", "member": "bigint", "longest_ns": "bigint"}
 
 
-def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> Waits:
+def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> SendWaits:
     """Return the stretches of waiting, without overlap: as long as any send waits, its life does.
 
     ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` when each life ended: then a wait is over
     that nothing ended.
     """
-    columns = (*LIFE, "step", "idx", "event", "at_ns", "reason", "peer")
+    columns = (*INCARNATION_KEY, "step", "idx", "event", "at_ns", "reason", "peer")
     turns = rare.where(is_one_of("BLOCK", "UNBLOCK"))
-    freeing = F.broadcast(turns.where(is_one_of("UNBLOCK")).select(*LIFE, "step"))
+    freeing = F.broadcast(turns.where(is_one_of("UNBLOCK")).select(*INCARNATION_KEY, "step"))
     signs = (
-        rows.where(is_one_of(*SIGNS)).select(*columns).join(freeing, [*LIFE, "step"], "left_semi")
+        rows.where(is_one_of(*ACK_EVENTS))
+        .select(*columns)
+        .join(freeing, [*INCARNATION_KEY, "step"], "left_semi")
     )
-    together = turns.select(*columns).unionByName(signs).repartition(*LIFE)
-    in_time = Window.partitionBy(*LIFE).orderBy("step")
+    together = turns.select(*columns).unionByName(signs).repartition(*INCARNATION_KEY)
+    in_time = Window.partitionBy(*INCARNATION_KEY).orderBy("step")
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     back = (
-        Window.partitionBy(*LIFE).orderBy(F.desc("step")).rowsBetween(Window.unboundedPreceding, -1)
+        Window.partitionBy(*INCARNATION_KEY)
+        .orderBy(F.desc("step"))
+        .rowsBetween(Window.unboundedPreceding, -1)
     )
     stretches = (
         _steps(together)
@@ -86,11 +90,11 @@ def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> Waits:
         )
         .withColumn("ending", F.last("caused", ignorenulls=True).over(back))
         .where("waiting > 0")
-        .join(ends, list(LIFE))
+        .join(ends, list(INCARNATION_KEY))
     )
-    return Waits(
+    return SendWaits(
         stretches.select(
-            *LIFE,
+            *INCARNATION_KEY,
             "from_ns",
             F.coalesce("until_ns", F.greatest("ended_ns", "from_ns")).alias("until_ns"),
             F.coalesce("ending.cause", F.lit(0)).cast("bigint").alias("cause"),
@@ -103,11 +107,11 @@ def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> Waits:
 def _steps(turns: DataFrame) -> DataFrame:
     """Return the steps in which sends began or ended to wait: how many more wait then, and what let some go on."""
     freed = is_one_of("UNBLOCK")
-    steps = turns.groupBy(*LIFE, "step").agg(
+    steps = turns.groupBy(*INCARNATION_KEY, "step").agg(
         F.min("at_ns").alias("from_ns"),
         F.sum(F.when(is_one_of("BLOCK"), 1).when(freed, -1).otherwise(0)).alias("more"),
         F.max(F.when(freed, F.struct("idx", "reason"))).alias("freed"),
-        F.max(F.when(is_one_of(*SIGNS), F.struct("idx", "peer"))).alias("sign"),
+        F.max(F.when(is_one_of(*ACK_EVENTS), F.struct("idx", "peer"))).alias("sign"),
     )
     reason = F.col("freed.reason")
     # An ack that nobody sent is the own one: the life's own application had not taken its messages.
@@ -115,30 +119,36 @@ def _steps(turns: DataFrame) -> DataFrame:
     whose = F.when(reason.isin(*_BY_OTHERS), F.coalesce(F.col("sign.peer"), own))
     caused = F.struct(F.coalesce(whose, F.lit(0)).alias("cause"), reason.alias("reason"))
     return steps.select(
-        *LIFE, "step", "from_ns", "more", F.when(F.col("freed").isNotNull(), caused).alias("caused")
+        *INCARNATION_KEY,
+        "step",
+        "from_ns",
+        "more",
+        F.when(F.col("freed").isNotNull(), caused).alias("caused"),
     )
 
 
-def blocked(stretches: DataFrame) -> Blocked:
+def blocked(stretches: DataFrame) -> BlockedTimes:
     """Return for how long each life waited for whom."""
     lasted = F.sum(F.col("until_ns") - F.col("from_ns")).alias("blocked_ns")
     times = F.count(F.when(F.col("released"), 1)).alias("times")
-    return Blocked(stretches.groupBy(*LIFE, "cause", "reason").agg(lasted, times))
+    return BlockedTimes(stretches.groupBy(*INCARNATION_KEY, "cause", "reason").agg(lasted, times))
 
 
-def longest(rare: DataFrame, ends: DataFrame) -> Longest:
+def longest(rare: DataFrame, ends: DataFrame) -> LongestWaits:
     """Return the longest wait of each life: tickets tell which row ends which wait."""
     sends = (
         rare.where(is_one_of("BLOCK", "UNBLOCK"))
-        .groupBy(*LIFE, "seqno")
+        .groupBy(*INCARNATION_KEY, "seqno")
         .agg(
             F.min(F.when(is_one_of("BLOCK"), F.col("at_ns"))).alias("from_ns"),
             F.max(F.when(is_one_of("UNBLOCK"), F.col("at_ns"))).alias("until_ns"),
         )
     )
     lasted = F.coalesce("until_ns", "ended_ns") - F.col("from_ns")
-    return Longest(
-        sends.join(ends, list(LIFE)).groupBy(*LIFE).agg(F.max(lasted).alias("longest_ns"))
+    return LongestWaits(
+        sends.join(ends, list(INCARNATION_KEY))
+        .groupBy(*INCARNATION_KEY)
+        .agg(F.max(lasted).alias("longest_ns"))
     )
 
 
@@ -151,4 +161,4 @@ def blocked_over_time(stretches: DataFrame, begin_ns: int, step_ns: int) -> Data
     )
     opens = F.col("step") * step_ns + begin_ns
     inside = F.least("until_ns", opens + step_ns) - F.greatest("from_ns", opens)
-    return cut.groupBy(*LIFE, "step").agg(F.sum(inside).alias("blocked_ns"))
+    return cut.groupBy(*INCARNATION_KEY, "step").agg(F.sum(inside).alias("blocked_ns"))

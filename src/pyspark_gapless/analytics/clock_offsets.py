@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.clock_solver import Bounds, Solution, solve
-from pyspark_gapless.analytics.incarnation_info import Known
-from pyspark_gapless.analytics.timed_rows import small
+from pyspark_gapless.analytics.clock_solver import ClockSolution, OffsetBounds, solve
+from pyspark_gapless.analytics.incarnation_info import Incarnations
+from pyspark_gapless.analytics.timed_rows import small_frame
 from pyspark_gapless.tables import Dataset
 from pyspark_gapless.trace.trace import is_one_of
 
@@ -28,7 +28,7 @@ Pair = tuple[int, int]
 """Who sent something, and who got it."""
 
 
-class Delays(Dataset):
+class ClockDelays(Dataset):
     """The least apparent delay from one life to another, by slot of the target's time.
 
     It is what the target's clock showed less what the source's clock had shown.
@@ -43,7 +43,7 @@ class Delays(Dataset):
     }
 
 
-class Clock(NamedTuple):
+class ClockOffset(NamedTuple):
     """The clock of one life: so much ahead of the reference, give or take the uncertainty (None: nobody can say).
 
     ``drift_ns`` is how much that changed between the first and the last third of the run; 0 if it
@@ -57,22 +57,24 @@ class Clock(NamedTuple):
 
 
 def clocks(trace: Trace) -> list[dict[str, Any]]:
-    """Return a clock for each life with rows: its number as ``life``, its ``name``, and the columns of :class:`Clock`.
+    """Return a clock for each life with rows: its number as ``life``, its ``name``, and the columns of :class:`ClockOffset`.
 
     In simulated traces all are 0: there is one clock.
     """
-    known = Known(trace)
-    return [{**clock._asdict(), "name": known.name(0, clock.life)} for clock in of(known)]
+    known = Incarnations(trace)
+    return [{**clock._asdict(), "name": known.name(0, clock.life)} for clock in offsets_of(known)]
 
 
-def of(known: Known) -> list[Clock]:
+def offsets_of(known: Incarnations) -> list[ClockOffset]:
     """Return the clocks of the lives that have rows."""
     if known.simulated:
-        return [Clock(life, 0, 0) for life in sorted({row.life for row in known.own})]
-    return estimate(known.trace.rows, {row.life: row.member for row in known.own}, known.spans)
+        return [ClockOffset(life, 0, 0) for life in sorted({row.life for row in known.recorded})]
+    return estimate(known.trace.rows, {row.life: row.member for row in known.recorded}, known.spans)
 
 
-def estimate(rows: DataFrame, members: Mapping[int, str], spans: Sequence[Row]) -> list[Clock]:
+def estimate(
+    rows: DataFrame, members: Mapping[int, str], spans: Sequence[Row]
+) -> list[ClockOffset]:
     """Return the clocks of the lives that ``members`` names, from the rows of a real run."""
     if not members:
         return []
@@ -94,32 +96,32 @@ def estimate(rows: DataFrame, members: Mapping[int, str], spans: Sequence[Row]) 
         }
     whole = _solve(least_ns, members)
     return [
-        _judged(life, bounds, whole, *parts)
+        _with_drift(life, bounds, whole, *parts)
         for life, bounds, *parts in _thirds(found, members, whole, slot_ns)
     ]
 
 
-def delivery_delays(rows: DataFrame, slot_ns: int) -> Delays:
+def delivery_delays(rows: DataFrame, slot_ns: int) -> ClockDelays:
     """Return the least time between the sending of a message and its delivery, for each pair of lives and slot."""
     delivered = rows.where(
         is_one_of("DELIVER") & (F.col("member") != F.col("origin")) & (F.col("sent_ns") > 0)
     )
     pair = F.col("origin").alias("source"), F.col("member").alias("target")
     slot = F.floor(F.col("t_ns") / slot_ns).alias("slot")
-    return Delays(
+    return ClockDelays(
         delivered.groupBy(*pair, slot).agg(
             F.min(F.col("t_ns") - F.col("sent_ns")).alias("least_ns")
         )
     )
 
 
-def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> Delays:
+def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> ClockDelays:
     """Return the least time that an ack took, for ``pairs`` (who acknowledges, whose stream): some never send.
 
     The same ack may be sent again. What comes in first was sent no earlier than the first of them,
     so the difference between the first of both is never less than what the one that came took.
     """
-    wanted = small(
+    wanted = small_frame(
         rows.sparkSession,
         {"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]},
     )
@@ -144,12 +146,12 @@ def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> Delays:
     found = both.groupBy("source", "target").agg(
         F.min(F.col("in_ns") - F.col("out_ns")).alias("least_ns")
     )
-    return Delays(found.withColumn("slot", F.lit(0).cast("bigint")))
+    return ClockDelays(found.withColumn("slot", F.lit(0).cast("bigint")))
 
 
-def _solve(least_ns: Mapping[Pair, int], members: Mapping[int, str]) -> Solution:
+def _solve(least_ns: Mapping[Pair, int], members: Mapping[int, str]) -> ClockSolution:
     """Return the offsets; lives on one host share a clock, unless what was measured says that they do not."""
-    shared = _shared(members)
+    shared = _shared_clocks(members)
     if shared and all(least_ns.get(pair, 0) >= 0 for pair in shared):
         together = solve({**least_ns, **dict.fromkeys(shared, 0)}, members)
         if not together.slack_ns:
@@ -157,7 +159,7 @@ def _solve(least_ns: Mapping[Pair, int], members: Mapping[int, str]) -> Solution
     return solve(least_ns, members)
 
 
-def _shared(members: Mapping[int, str]) -> list[Pair]:
+def _shared_clocks(members: Mapping[int, str]) -> list[Pair]:
     hosts: dict[str, list[int]] = {}
     for life, member in members.items():
         if member:
@@ -167,8 +169,8 @@ def _shared(members: Mapping[int, str]) -> list[Pair]:
 
 
 def _thirds(
-    found: Sequence[Row], members: Mapping[int, str], whole: Solution, slot_ns: int
-) -> list[tuple[int, Bounds, Bounds, Bounds]]:
+    found: Sequence[Row], members: Mapping[int, str], whole: ClockSolution, slot_ns: int
+) -> list[tuple[int, OffsetBounds, OffsetBounds, OffsetBounds]]:
     """Return for each life what the whole, the first and the last third of the run say."""
     moments = [(row.slot * slot_ns - whole.bounds[row.target].offset_ns, row) for row in found]
     begin_ns = min((at_ns for at_ns, _ in moments), default=0)
@@ -184,13 +186,15 @@ def _thirds(
     return [(life, whole.bounds[life], first[life], last[life]) for life in sorted(members)]
 
 
-def _judged(life: int, bounds: Bounds, whole: Solution, early: Bounds, late: Bounds) -> Clock:
+def _with_drift(
+    life: int, bounds: OffsetBounds, whole: ClockSolution, early: OffsetBounds, late: OffsetBounds
+) -> ClockOffset:
     """Return a clock with its drift, if that is larger than what can be told; it is then uncertain by that too."""
-    steady = Clock(life, bounds.offset_ns, bounds.uncertainty_ns)
+    steady = ClockOffset(life, bounds.offset_ns, bounds.uncertainty_ns)
     if life == whole.reference or early.uncertainty_ns is None or late.uncertainty_ns is None:
         return steady
     drift_ns = late.offset_ns - early.offset_ns
     if abs(drift_ns) <= early.uncertainty_ns + late.uncertainty_ns:
         return steady
-    anywhere = Bounds(min(early.lower_ns, late.lower_ns), max(early.upper_ns, late.upper_ns))
-    return Clock(life, anywhere.offset_ns, anywhere.uncertainty_ns, drift_ns)
+    anywhere = OffsetBounds(min(early.lower_ns, late.lower_ns), max(early.upper_ns, late.upper_ns))
+    return ClockOffset(life, anywhere.offset_ns, anywhere.uncertainty_ns, drift_ns)

@@ -27,7 +27,7 @@ _FIRST_SLACK_NS = 1000.0
 _REFINEMENTS = 10
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """Between which values a clock's offset against the reference lies; infinite where nothing tells."""
 
     lower_ns: float
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
         return bool(np.isfinite(self.lower_ns) and np.isfinite(self.upper_ns))
 
 
-class Solution(NamedTuple):
+class ClockSolution(NamedTuple):
     """The bounds of every clock against that of ``reference``.
 
     ``slack_ns`` is how much every delay had to be stretched until they agreed with each other: 0
@@ -59,7 +59,7 @@ class Solution(NamedTuple):
     """
 
     reference: int
-    bounds: dict[int, Bounds]
+    bounds: dict[int, OffsetBounds]
     slack_ns: float
 
 
@@ -67,7 +67,7 @@ def solve(
     least_ns: Mapping[tuple[int, int], int],
     clocks: Iterable[int] = (),
     reference: int | None = None,
-) -> Solution:
+) -> ClockSolution:
     """Return the offsets of all clocks, from the least apparent delay of each (source, target).
 
     Without a ``reference`` it is the clock that the others are known best against.
@@ -80,47 +80,47 @@ def solve(
     for (source, target), delay_ns in least_ns.items():
         direct[at[source], at[target]] = min(direct[at[source], at[target]], delay_ns)
     np.fill_diagonal(direct, 0.0)
-    shortest, slack_ns = _agreeing(direct)
-    centre = _centre(shortest) if reference is None else at[reference]
+    shortest, slack_ns = _consistent_paths(direct)
+    centre = _best_reference(shortest) if reference is None else at[reference]
     bounds = {
-        name: Bounds(float(-shortest[at[name], centre]), float(shortest[centre, at[name]]))
+        name: OffsetBounds(float(-shortest[at[name], centre]), float(shortest[centre, at[name]]))
         for name in names
     }
-    return Solution(names[centre], bounds, slack_ns)
+    return ClockSolution(names[centre], bounds, slack_ns)
 
 
-def _shortest(direct: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shortest_paths(direct: NDArray[np.float64]) -> NDArray[np.float64]:
     paths = direct.copy()
     for middle in range(len(paths)):
         np.minimum(paths, paths[:, middle, None] + paths[None, middle, :], out=paths)
     return paths
 
 
-def _agrees(paths: NDArray[np.float64]) -> bool:
+def _is_consistent(paths: NDArray[np.float64]) -> bool:
     """Whether no way round in a circle takes less than no time."""
     return bool((paths.diagonal() >= 0).all())
 
 
-def _agreeing(direct: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+def _consistent_paths(direct: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the shortest paths; if the delays contradict each other, with as little slack as makes them agree."""
-    paths = _shortest(direct)
-    if _agrees(paths):
+    paths = _shortest_paths(direct)
+    if _is_consistent(paths):
         return paths, 0.0
     stretched = 1.0 - np.eye(len(direct))
     low_ns, high_ns = 0.0, _FIRST_SLACK_NS
-    while not _agrees(paths := _shortest(direct + stretched * high_ns)):
+    while not _is_consistent(paths := _shortest_paths(direct + stretched * high_ns)):
         low_ns, high_ns = high_ns, 2 * high_ns
     for _ in range(_REFINEMENTS):
         middle_ns = (low_ns + high_ns) / 2
-        tried = _shortest(direct + stretched * middle_ns)
-        if _agrees(tried):
+        tried = _shortest_paths(direct + stretched * middle_ns)
+        if _is_consistent(tried):
             paths, high_ns = tried, middle_ns
         else:
             low_ns = middle_ns
     return paths, high_ns
 
 
-def _centre(paths: NDArray[np.float64]) -> int:
+def _best_reference(paths: NDArray[np.float64]) -> int:
     """Return the clock with the most others known against it, and of these the one with the least uncertainty."""
     across = paths + paths.T
     known = np.isfinite(across)

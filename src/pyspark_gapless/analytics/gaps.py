@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.timed_rows import AT, STREAM
+from pyspark_gapless.analytics.timed_rows import STREAM_AT_MEMBER, STREAM_KEY
 from pyspark_gapless.tables import Dataset
 from pyspark_gapless.trace.trace import is_one_of
 
@@ -19,7 +19,7 @@ UNKNOWN_REACH = 65536
 """How far beyond a gap is looked for its first sign where nobody has said how far a window reaches."""
 
 
-class Gaps(Dataset):
+class RequestedGaps(Dataset):
     """A range of a stream that a life asked for, once or more; ranges that overlap are one."""
 
     name = "gaps"
@@ -36,7 +36,7 @@ class Gaps(Dataset):
     }
 
 
-class Repairs(Dataset):
+class GapRepairs(Dataset):
     """What became of a gap, which has a number: the times are null where nothing was seen."""
 
     name = "repairs"
@@ -51,26 +51,26 @@ class Repairs(Dataset):
     }
 
 
-def gaps(rare: DataFrame) -> Gaps:
+def gaps(rare: DataFrame) -> RequestedGaps:
     """Return what was asked for: ranges of NAK_OUT rows, those that overlap put together."""
     asked = rare.where(is_one_of("NAK_OUT") & (F.col("seqno") > 0))
-    order = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx")
+    order = Window.partitionBy(*STREAM_AT_MEMBER).orderBy("seqno", "seqno_last", "idx")
     before = F.max("seqno_last").over(order.rowsBetween(Window.unboundedPreceding, -1))
     opens = F.when(before.isNull() | (before < F.col("seqno")), 1).otherwise(0)
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     numbered = asked.withColumn("opens", opens).withColumn("number", F.sum("opens").over(so_far))
-    found = numbered.groupBy(*AT, "number").agg(
+    found = numbered.groupBy(*STREAM_AT_MEMBER, "number").agg(
         F.min("seqno").alias("first"),
         F.max("seqno_last").alias("last"),
         F.min("at_ns").alias("nak_ns"),
         F.count(F.lit(1)).alias("naks"),
     )
-    return Gaps(found.drop("number"))
+    return RequestedGaps(found.drop("number"))
 
 
-def some(found: DataFrame, most: int) -> Gaps:
+def sample_gaps(found: DataFrame, most: int) -> RequestedGaps:
     """Return at most so many gaps: half are those that were asked for most often, half are spread over the run."""
-    key = (*AT, "first")
+    key = (*STREAM_AT_MEMBER, "first")
     hardest = F.row_number().over(Window.orderBy(F.desc("naks"), "nak_ns", *key))
     in_time = F.row_number().over(Window.orderBy("nak_ns", *key)) - 1
     share = F.lit(most // 2) / F.count(F.lit(1)).over(Window.partitionBy())
@@ -82,25 +82,25 @@ def some(found: DataFrame, most: int) -> Gaps:
     spread = F.floor(F.col("in_time") * F.col("share")) != F.floor(
         (F.col("in_time") - 1) * F.col("share")
     )
-    return Gaps(
+    return RequestedGaps(
         ranked.where((F.col("hardest") <= most - most // 2) | spread).drop(
             "share", "hardest", "in_time"
         )
     )
 
 
-def repairs(rows: DataFrame, wanted: DataFrame) -> Repairs:
+def repairs(rows: DataFrame, wanted: DataFrame) -> GapRepairs:
     """Return what became of the gaps ``wanted``, in one look at all rows.
 
     They are few, so they go to where the rows are: a row meets those of its own stream and block of
-    seqnos. Besides the columns of :class:`Gaps` they have a number, ``gap``, and the ``reach`` of
+    seqnos. Besides the columns of :class:`RequestedGaps` they have a number, ``gap``, and the ``reach`` of
     the window: nothing is stored or announced farther beyond a gap than that.
     """
     looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
     whose = F.when(is_one_of("NAK_IN", "REPAIR"), F.col("peer")).otherwise(F.col("member"))
     known = F.when(is_one_of("TAIL_IN"), F.col("high")).otherwise(F.col("seqno"))
     met = looked.select(
-        *STREAM,
+        *STREAM_KEY,
         "event",
         "at_ns",
         whose.alias("whose"),
@@ -109,13 +109,13 @@ def repairs(rows: DataFrame, wanted: DataFrame) -> Repairs:
         .otherwise(F.col("seqno_last"))
         .alias("seqno_last"),
         F.floor(known / BLOCK_SEQNOS).alias("block"),
-    ).join(F.broadcast(_near(wanted)), [*STREAM, "block"])
+    ).join(F.broadcast(_by_block(wanted)), [*STREAM_KEY, "block"])
     for_it = (F.col("whose") == F.col("member")) | (is_one_of("REPAIR") & (F.col("whose") == 0))
     met = met.where(for_it & (F.col("seqno_last") >= F.col("first")))
     some_of_it = F.col("seqno") <= F.col("last")
     asked = F.col("at_ns") >= F.col("nak_ns")
     end_of_it = some_of_it & (F.col("seqno_last") >= F.col("last"))
-    return Repairs(
+    return GapRepairs(
         met.groupBy("gap").agg(
             F.min(_when(F.col("seqno") > F.col("first"), "STORE")).alias("beyond_ns"),
             F.min(_when(~asked, "TAIL_IN")).alias("announced_ns"),
@@ -127,7 +127,7 @@ def repairs(rows: DataFrame, wanted: DataFrame) -> Repairs:
     )
 
 
-def _near(wanted: DataFrame) -> DataFrame:
+def _by_block(wanted: DataFrame) -> DataFrame:
     """Return each gap once for each block of seqnos in which a row may begin that has to do with it."""
     first, last = F.col("first"), F.col("last") + F.col("reach")
     blocks = F.sequence(F.floor(first / BLOCK_SEQNOS) - 1, F.floor(last / BLOCK_SEQNOS))

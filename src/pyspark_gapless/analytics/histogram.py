@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame
 
-PER_OCTAVE = 64
+BUCKETS_PER_OCTAVE = 64
 """So many buckets between a value and its double."""
-ERROR = 2 ** (1 / PER_OCTAVE) - 1
+MAX_RELATIVE_ERROR = 2 ** (1 / BUCKETS_PER_OCTAVE) - 1
 """By this share a percentile may be too high."""
-NOTHING = -1
+ZERO_BUCKET = -1
 """The bucket of what is not above 0."""
 _ROUNDING = 1e-9
 
 
 def bucket(value: Column) -> Column:
     """Return the bucket of a value."""
-    number = F.ceil(F.log2(value) * PER_OCTAVE - _ROUNDING).cast("int")
-    return F.when(value > 0, number).otherwise(F.lit(NOTHING))
+    number = F.ceil(F.log2(value) * BUCKETS_PER_OCTAVE - _ROUNDING).cast("int")
+    return F.when(value > 0, number).otherwise(F.lit(ZERO_BUCKET))
 
 
-class Bars:
+class Histogram:
     """The histogram of one key: buckets in their order, how much is in each, and the largest value of all."""
 
     def __init__(self, numbers: NDArray[np.int64], counts: NDArray[np.int64], most: int) -> None:
@@ -50,28 +50,30 @@ class Bars:
         """Return a value that this share does not exceed: the upper end of a bucket, or the largest value."""
         below = np.cumsum(self.counts)
         found = int(np.searchsorted(below, np.ceil(below[-1] * share)))
-        return min(_upper(int(self.numbers[found]), PER_OCTAVE), self.most)
+        return min(_upper_bound(int(self.numbers[found]), BUCKETS_PER_OCTAVE), self.most)
 
-    def drawn(self, per_octave: int) -> list[list[int]]:
+    def coarse_bars(self, per_octave: int) -> list[list[int]]:
         """Return the upper end and the count of each bar of a histogram with fewer buckets, a divisor of 64."""
-        rough = np.where(self.numbers < 0, NOTHING, -(-self.numbers * per_octave // PER_OCTAVE))
+        rough = np.where(
+            self.numbers < 0, ZERO_BUCKET, -(-self.numbers * per_octave // BUCKETS_PER_OCTAVE)
+        )
         found, where = np.unique(rough, return_inverse=True)
         sums = np.zeros(len(found), dtype=np.int64)
         np.add.at(sums, where, self.counts)
         return [
-            [_upper(int(number), per_octave), int(total)]
+            [_upper_bound(int(number), per_octave), int(total)]
             for number, total in zip(found, sums, strict=True)
         ]
 
 
-def _upper(number: int, per_octave: int) -> int:
+def _upper_bound(number: int, per_octave: int) -> int:
     """Return the largest whole number of a bucket."""
     return int(2.0 ** (number / per_octave) + _ROUNDING) if number >= 0 else 0
 
 
 def histograms(
     frame: DataFrame, keys: Sequence[str]
-) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Bars]]:
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Histogram]]:
     """Bring a histogram to the driver: each key with its other columns (sums; ``first_*`` least, ``last_*`` most).
 
     The columns are ``keys``, ``bucket``, ``count``, ``most`` and any others.
@@ -89,7 +91,11 @@ def histograms(
     )
     for key, at in rows.items():
         said = {name: _joined(name, [found[name][number] for number in at]) for name in others}
-        yield key, said, Bars(numbers[at], counts[at], max(found["most"][number] for number in at))
+        yield (
+            key,
+            said,
+            Histogram(numbers[at], counts[at], max(found["most"][number] for number in at)),
+        )
 
 
 def _joined(name: str, values: list[Any]) -> Any:
@@ -102,11 +108,11 @@ def _joined(name: str, values: list[Any]) -> Any:
     )
 
 
-def together(bars: Sequence[Bars]) -> Bars | None:
+def merge_histograms(bars: Sequence[Histogram]) -> Histogram | None:
     """Return several histograms as one; None if there is none."""
     if not bars:
         return None
     numbers = np.concatenate([one.numbers for one in bars])
-    return Bars(
+    return Histogram(
         numbers, np.concatenate([one.counts for one in bars]), max(one.most for one in bars)
     )

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
     from pyspark_gapless.trace import Trace
 
-VIRTUAL = "virtual"
+VIRTUAL_CLOCK = "virtual"
 """The clock of lives in the simulator: there is one for all of them."""
 
-Life = tuple[int, int]
+IncarnationKey = tuple[int, int]
 """Seed and number of a life."""
 
 
-class Known:
+class Incarnations:
     """The lives of a trace: a row for each that is named, and the spans of those that have rows."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.rows: list[Row] = trace.lives.collect()
-        self.own = [row for row in self.rows if row.own]
+        self.rows: list[Row] = trace.incarnations.collect()
+        self.recorded = [row for row in self.rows if row.own]
         self._names = {row.life: row.name for row in self.rows}
-        self._members = {row.life: row.member for row in self.own if row.member}
-        self._several = len({row.seed for row in self.rows}) > 1
+        self._members = {row.life: row.member for row in self.recorded if row.member}
+        self._many_seeds = len({row.seed for row in self.rows}) > 1
 
     @cached_property
     def spans(self) -> list[Row]:
@@ -39,36 +39,36 @@ class Known:
     @property
     def simulated(self) -> bool:
         """Whether the simulator wrote it."""
-        return bool(self.own) and all(row.clock == VIRTUAL for row in self.own)
+        return bool(self.recorded) and all(row.clock == VIRTUAL_CLOCK for row in self.recorded)
 
     @property
     def mode(self) -> str:
         """Whether every row was written, or of some lives a sample."""
-        return SAMPLED if any(row.mode == SAMPLED for row in self.own) else "full"
+        return SAMPLED if any(row.mode == SAMPLED for row in self.recorded) else "full"
 
     @property
-    def every(self) -> dict[Life, int]:
+    def sampling(self) -> dict[IncarnationKey, int]:
         """Of lives that were sampled, of how many messages one was looked at."""
         return {
             (row.seed, row.life): row.every
-            for row in self.own
+            for row in self.recorded
             if row.mode == SAMPLED and row.every > 1
         }
 
     @property
-    def reaches(self) -> dict[Life, int]:
+    def reaches(self) -> dict[IncarnationKey, int]:
         """How far the windows of each life reach, as far as it is said."""
-        said = ((row, (row.knobs or {}).get("reach", "")) for row in self.own)
+        said = ((row, (row.knobs or {}).get("reach", "")) for row in self.recorded)
         return {(row.seed, row.life): int(reach) for row, reach in said if reach.isdecimal()}
 
     def name(self, seed: int, life: int) -> str:
         """Return how a life is called; where there are several seeds, with the seed before it. Nobody's is empty."""
-        return self.prefixed(seed, self._names.get(life) or str(life)) if life else ""
+        return self.with_seed(seed, self._names.get(life) or str(life)) if life else ""
 
-    def prefixed(self, seed: int, name: str) -> str:
+    def with_seed(self, seed: int, name: str) -> str:
         """Return a name as it is told."""
-        return f"{seed}:{name}" if self._several else name
+        return f"{seed}:{name}" if self._many_seeds else name
 
-    def member(self, life: int) -> str:
+    def member_name(self, life: int) -> str:
         """Return whose life it is."""
         return self._members.get(life) or self._names.get(life) or str(life)

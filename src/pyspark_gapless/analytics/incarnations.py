@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.timed_rows import LIFE
+from pyspark_gapless.analytics.timed_rows import INCARNATION_KEY
 from pyspark_gapless.tables import Dataset
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ENDS = {"EXPELLED": "expelled", "CRASH": "killed", "REST": "rest", "LEFT": "left", "END": "left"}
+_END_REASONS = {
+    "EXPELLED": "expelled",
+    "CRASH": "killed",
+    "REST": "rest",
+    "LEFT": "left",
+    "END": "left",
+}
 
 
-class Spans(Dataset):
+class IncarnationSpans(Dataset):
     """When the rows of a life begin and end, on its own clock, and how many there are."""
 
     name = "spans"
@@ -30,7 +36,7 @@ class Spans(Dataset):
     }
 
 
-class Views(Dataset):
+class InstalledViews(Dataset):
     """A view as one life was told it: its number, who made it, the names of its members."""
 
     name = "views"
@@ -44,7 +50,7 @@ class Views(Dataset):
     }
 
 
-class Named(Dataset):
+class LastNamedViews(Dataset):
     """The last view that names a life, and the last view of all."""
 
     name = "named"
@@ -56,10 +62,10 @@ class Named(Dataset):
     }
 
 
-def spans(rows: DataFrame) -> Spans:
+def spans(rows: DataFrame) -> IncarnationSpans:
     """Return the span of each life."""
-    return Spans(
-        rows.groupBy(*LIFE).agg(
+    return IncarnationSpans(
+        rows.groupBy(*INCARNATION_KEY).agg(
             F.min("t_ns").alias("began_ns"),
             F.max("t_ns").alias("ended_ns"),
             F.count(F.lit(1)).alias("events"),
@@ -67,35 +73,35 @@ def spans(rows: DataFrame) -> Spans:
     )
 
 
-def views(rare: DataFrame) -> Views:
+def views(rare: DataFrame) -> InstalledViews:
     """Return the views that were told."""
     names = F.filter(F.split("reason", " "), lambda name: name != "")
     told = F.col("view").alias("number"), F.col("origin").alias("maker"), names.alias("members")
-    return Views(rare.where(is_one_of("MEMBERS")).select(*LIFE, "at_ns", *told))
+    return InstalledViews(rare.where(is_one_of("MEMBERS")).select(*INCARNATION_KEY, "at_ns", *told))
 
 
-def named(told: DataFrame) -> Named:
+def last_named(told: DataFrame) -> LastNamedViews:
     """Return up to which view each name is in the views of its seed."""
     names = told.select("seed", "number", F.explode("members").alias("name"))
     last_with = names.groupBy("seed", "name").agg(F.max("number").alias("last_with"))
-    return Named(
+    return LastNamedViews(
         last_with.join(told.groupBy("seed").agg(F.max("number").alias("last_view")), "seed")
     )
 
 
-def ended(events: Container[str], *, forgotten: bool) -> str:
+def end_reason(events: Container[str], *, forgotten: bool) -> str:
     """Return how a life ended, from the events that it has; ``forgotten``: the last view does not name it any more.
 
     What its own rows say comes first. A life whose rows just stop, and that the others noticed to
     be gone, was killed; if they did not, nobody can say.
     """
-    for event, end in _ENDS.items():
+    for event, end in _END_REASONS.items():
         if event in events:
             return end
     return "killed" if forgotten else "unknown"
 
 
-def reach(rare: DataFrame) -> DataFrame:
+def window_reach(rare: DataFrame) -> DataFrame:
     """Return how far the windows of each life reach."""
     begun = rare.where(is_one_of("BEGIN") & (F.col("high") > 0))
-    return begun.groupBy(*LIFE).agg(F.max("high").alias("reach"))
+    return begun.groupBy(*INCARNATION_KEY).agg(F.max("high").alias("reach"))

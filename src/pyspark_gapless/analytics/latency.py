@@ -43,7 +43,7 @@ class LatenciesOverTime(Dataset):
     columns: ClassVar = {"seed": "bigint", "member": "bigint", "step": "bigint", **_SUMS}
 
 
-def of_others(rows: DataFrame, *, simulated: bool) -> DataFrame:
+def remote_deliveries(rows: DataFrame, *, simulated: bool) -> DataFrame:
     """Return the deliveries that have a latency: of others' messages, which say when they were sent."""
     found = rows.where(is_one_of("DELIVER") & (F.col("member") != F.col("origin")))
     return found if simulated else found.where("sent_ns > 0")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.timed_rows import AT, span
+from pyspark_gapless.analytics.timed_rows import STREAM_AT_MEMBER, seqno_count
 from pyspark_gapless.tables import Dataset
-from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.trace.trace import event_code, is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, WindowSpec
@@ -20,7 +20,7 @@ OUT_OF_BAND = "out of band"
 """The reason of deliveries in no order."""
 
 
-class Fates(Dataset):
+class MessageFates(Dataset):
     """What a life did with a stream, by event, reason of a delivery, and part: how many messages, from where to where.
 
     ``counted`` is how many the recorder counted, ``messages`` how many the rows name. ``low_shift``
@@ -47,7 +47,7 @@ class Fates(Dataset):
     }
 
 
-class Faults(Dataset):
+class DeliveryFaults(Dataset):
     """What is wrong with the deliveries of a stream at one life, counted in messages."""
 
     name = "faults"
@@ -63,32 +63,32 @@ class Faults(Dataset):
     }
 
 
-Stream = tuple[int, int, int, int]
+StreamKey = tuple[int, int, int, int]
 """Seed, origin, epoch and to."""
-Life = tuple[int, int]
+IncarnationKey = tuple[int, int]
 """Seed and life."""
 
 
-class Sum(NamedTuple):
+class FateTotals(NamedTuple):
     """What all fates come to; ``odd`` are the streams at lives that need a closer look."""
 
     sent: int
     delivered: int
-    owed: int
+    expected: int
     given_up: int
-    odd: list[tuple[int, int, int, int, int]]
+    suspect_streams: list[tuple[int, int, int, int, int]]
     out_of_band: bool
 
 
-def fates(rows: DataFrame) -> Fates:
+def fates(rows: DataFrame) -> MessageFates:
     """Return what each life did with each stream, in one aggregate over the rows that number or end messages."""
     looked = rows.where(is_one_of("SEND", "SEND_ASIDE", "DELIVER", "START", "LOST"))
     shift = F.col("seqno") - F.col("k")
     reason = F.when(is_one_of("DELIVER"), F.col("reason")).otherwise(F.lit("")).alias("reason")
-    return Fates(
-        looked.groupBy(*AT, "event", reason, "part").agg(
-            F.max(F.col("k") + span()).alias("counted"),
-            F.sum(span()).alias("messages"),
+    return MessageFates(
+        looked.groupBy(*STREAM_AT_MEMBER, "event", reason, "part").agg(
+            F.max(F.col("k") + seqno_count()).alias("counted"),
+            F.sum(seqno_count()).alias("messages"),
             F.min("seqno").alias("first"),
             F.max("seqno_last").alias("last"),
             F.min(shift).alias("low_shift"),
@@ -97,7 +97,7 @@ def fates(rows: DataFrame) -> Fates:
     )
 
 
-def add_up(found: Iterable[Row], resting: Container[Life]) -> Sum:
+def total_fates(found: Iterable[Row], resting: Container[IncarnationKey]) -> FateTotals:
     """Return what all fates come to. ``resting`` are the lives that are there at the end.
 
     What is owed: of each stream whose origin is there at the end, what a life that is there as well
@@ -105,24 +105,24 @@ def add_up(found: Iterable[Row], resting: Container[Life]) -> Sum:
     one.
     """
     sent = delivered = given_up = 0
-    high: dict[Life, dict[int, dict[int, int]]] = {}
-    reached: dict[tuple[Stream, int], int] = {}
-    spans: dict[tuple[Stream, int], tuple[int, int, int]] = {}
-    odd: set[tuple[Stream, int]] = set()
+    high: dict[IncarnationKey, dict[int, dict[int, int]]] = {}
+    reached: dict[tuple[StreamKey, int], int] = {}
+    spans: dict[tuple[StreamKey, int], tuple[int, int, int]] = {}
+    odd: set[tuple[StreamKey, int]] = set()
     out_of_band = False
     for row in found:
         stream, own = (row.seed, row.origin, row.epoch, row.to), row.member == row.origin
         at = stream, row.member
-        if row.event == code("SEND"):
+        if row.event == event_code("SEND"):
             sent += row.counted
             epochs = high.setdefault((row.seed, row.origin), {}).setdefault(row.to, {})
             epochs[row.epoch] = max(row["last"], epochs.get(row.epoch, 0))
-        elif row.event == code("SEND_ASIDE"):
+        elif row.event == event_code("SEND_ASIDE"):
             sent += row.messages
-        elif row.event == code("LOST"):
+        elif row.event == event_code("LOST"):
             given_up += row.messages
             reached[at] = max(row["last"], reached.get(at, 0))
-        elif row.event == code("START"):
+        elif row.event == event_code("START"):
             reached[at] = max(row["last"] - 1, row["first"] - 1, reached.get(at, 0))
         elif not own and row.reason not in IN_ORDER:
             delivered += row.messages
@@ -146,7 +146,7 @@ def add_up(found: Iterable[Row], resting: Container[Life]) -> Sum:
         ):
             owed += max(0, epochs[epoch] - last)
     names = [(seed, member, origin, epoch, to) for (seed, origin, epoch, to), member in sorted(odd)]
-    return Sum(sent, delivered, owed, given_up, names, out_of_band)
+    return FateTotals(sent, delivered, owed, given_up, names, out_of_band)
 
 
 def in_order(rows: DataFrame) -> DataFrame:
@@ -158,38 +158,44 @@ def in_order(rows: DataFrame) -> DataFrame:
     )
 
 
-def faults(rows: DataFrame, streams: DataFrame) -> Faults:
+def faults(rows: DataFrame, streams: DataFrame) -> DeliveryFaults:
     """Return what is wrong in some ``streams``: their deliveries are sorted, by time and by seqno.
 
     What lies below the highest seqno so far came late or is there twice; how much of it is there
     twice, the union of all ranges tells. What the union of a part lacks between its ends is
     missing.
     """
-    found = in_order(rows).join(streams, list(AT), "left_semi")
+    found = in_order(rows).join(streams, list(STREAM_AT_MEMBER), "left_semi")
     before = Window.unboundedPreceding, -1
-    in_time = Window.partitionBy(*AT).orderBy("idx").rowsBetween(*before)
-    by_seqno = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx").rowsBetween(*before)
+    in_time = Window.partitionBy(*STREAM_AT_MEMBER).orderBy("idx").rowsBetween(*before)
+    by_seqno = (
+        Window.partitionBy(*STREAM_AT_MEMBER)
+        .orderBy("seqno", "seqno_last", "idx")
+        .rowsBetween(*before)
+    )
     in_part = (
-        Window.partitionBy(*AT, "part").orderBy("seqno", "seqno_last", "idx").rowsBetween(*before)
+        Window.partitionBy(*STREAM_AT_MEMBER, "part")
+        .orderBy("seqno", "seqno_last", "idx")
+        .rowsBetween(*before)
     )
     highest = F.coalesce(F.max("seqno_last").over(in_time), F.col("seqno") - 1)
     looked = found.select(
-        *AT,
+        *STREAM_AT_MEMBER,
         "part",
         "seqno",
         "seqno_last",
         F.greatest(F.lit(0), F.least("seqno_last", highest) - F.col("seqno") + 1).alias("late"),
-        _new(by_seqno).alias("new"),
-        _new(in_part).alias("new_in_part"),
+        _new_seqnos(by_seqno).alias("new"),
+        _new_seqnos(in_part).alias("new_in_part"),
     )
-    parts = looked.groupBy(*AT, "part").agg(
-        F.sum(span()).alias("all"),
+    parts = looked.groupBy(*STREAM_AT_MEMBER, "part").agg(
+        F.sum(seqno_count()).alias("all"),
         F.sum("late").alias("late"),
         F.sum("new").alias("new"),
         (F.max("seqno_last") - F.min("seqno") + 1 - F.sum("new_in_part")).alias("missing"),
     )
-    return Faults(
-        parts.groupBy(*AT).agg(
+    return DeliveryFaults(
+        parts.groupBy(*STREAM_AT_MEMBER).agg(
             F.sum(F.col("all") - F.col("new")).alias("duplicates"),
             F.sum(F.col("late") - F.col("all") + F.col("new")).alias("out_of_order"),
             F.sum("missing").alias("missing"),
@@ -197,7 +203,7 @@ def faults(rows: DataFrame, streams: DataFrame) -> Faults:
     )
 
 
-def repeated_aside(rows: DataFrame) -> DataFrame:
+def repeated_out_of_band(rows: DataFrame) -> DataFrame:
     """Return one row: how many out-of-band messages were delivered more than once."""
     found = rows.where(
         is_one_of("DELIVER")
@@ -205,15 +211,15 @@ def repeated_aside(rows: DataFrame) -> DataFrame:
         & (F.col("member") != F.col("origin"))
     )
     order = (
-        Window.partitionBy(*AT)
+        Window.partitionBy(*STREAM_AT_MEMBER)
         .orderBy("seqno", "seqno_last", "idx")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    counted = found.select(span().alias("all"), _new(order).alias("new"))
+    counted = found.select(seqno_count().alias("all"), _new_seqnos(order).alias("new"))
     return counted.agg(F.sum(F.col("all") - F.col("new")).alias("duplicates"))
 
 
-def _new(order: WindowSpec) -> Column:
+def _new_seqnos(order: WindowSpec) -> Column:
     """Return how many seqnos of a row lie above all that come before it in the order."""
     reached = F.coalesce(F.max("seqno_last").over(order), F.col("seqno") - 1)
     return F.greatest(F.lit(0), F.col("seqno_last") - F.greatest(reached, F.col("seqno") - 1))

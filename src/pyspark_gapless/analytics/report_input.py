@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_gapless.analytics import figures
-from pyspark_gapless.session import running, session
+from pyspark_gapless.session import active_session, session
 from pyspark_gapless.trace import Trace
-from pyspark_gapless.verify import CHECKS, NOT_SHOWN, verify
+from pyspark_gapless.verify import CHECKS, NOT_CHECKABLE, verify
 
-Tell = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 """Told what is done now, and which share of all is done."""
 
 _CHECKS_SHARE = 0.5
 
 
 def trace_figures(
-    path: str | Path, *, master: str | None = None, title: str = "", tell: Tell | None = None
+    path: str | Path,
+    *,
+    master: str | None = None,
+    title: str = "",
+    tell: ProgressCallback | None = None,
 ) -> dict[str, Any]:
     """Return the figures of the trace in a folder, with the verdict on it, ready to be written as JSON.
 
@@ -26,7 +30,7 @@ def trace_figures(
     """
     told = tell or _silent
     told("Spark starts", 0.0)
-    before = running()
+    before = active_session()
     spark = session("gapless report", master=master)
     try:
         told("reads the trace", 0.02)
@@ -45,7 +49,7 @@ def trace_figures(
             spark.stop()
 
 
-def _verdict(trace: Trace, told: Tell) -> dict[str, Any]:
+def _verdict(trace: Trace, told: ProgressCallback) -> dict[str, Any]:
     """Return what the checks say, and what no check of a trace can say."""
     steps = len(CHECKS) + 2
     done = 0
@@ -56,7 +60,9 @@ def _verdict(trace: Trace, told: Tell) -> dict[str, Any]:
         told(f"checks: {check}", _CHECKS_SHARE * min(1.0, done / steps))
 
     found = verify(trace, progress=progress).as_dict()
-    found["verdict"]["not_shown"] = [{"id": check, "why": why} for check, why in NOT_SHOWN.items()]
+    found["verdict"]["not_shown"] = [
+        {"id": check, "why": why} for check, why in NOT_CHECKABLE.items()
+    ]
     return found
 
 

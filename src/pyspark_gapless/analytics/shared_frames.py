@@ -14,32 +14,38 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
-from gapless.trace.schema import NAMES
+from gapless.trace.schema import EVENT_NAMES
 from pyspark_gapless.analytics import blocked_sends, incarnations, latency, traffic
-from pyspark_gapless.analytics.histogram import Bars, histograms
-from pyspark_gapless.analytics.timed_rows import LIFE, small, timed, took, weighed
+from pyspark_gapless.analytics.histogram import Histogram, histograms
+from pyspark_gapless.analytics.timed_rows import (
+    INCARNATION_KEY,
+    small_frame,
+    with_latency,
+    with_message_count,
+    with_time,
+)
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-    from pyspark_gapless.analytics.clock_offsets import Clock
-    from pyspark_gapless.analytics.incarnation_info import Known, Life
+    from pyspark_gapless.analytics.clock_offsets import ClockOffset
+    from pyspark_gapless.analytics.incarnation_info import IncarnationKey, Incarnations
 
-MOST_LIVES = 200
+MAX_INCARNATIONS = 200
 """So many lives are told, those with the most rows."""
-MOST_IN_TIME = 32
+MAX_INCARNATIONS_OVER_TIME = 32
 """So many of them over time."""
-MOST_STEPS = 200
-"""Into so many steps a run is cut; with many lives fewer, so that there are at most ``MOST_POINTS`` points."""
-MOST_POINTS = 3200
+MAX_STEPS = 200
+"""Into so many steps a run is cut; with many lives fewer, so that there are at most ``MAX_POINTS`` points."""
+MAX_POINTS = 3200
 """So many points over time, of all lives together."""
 
-RARE = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
+RARE_EVENTS = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
 """The events of which there are few and that are looked at more than once: they are read once and kept."""
 
 
-class Span(NamedTuple):
+class IncarnationSpan(NamedTuple):
     """When a life was there, on the clock of the reference, and how many rows it has."""
 
     seed: int
@@ -49,15 +55,17 @@ class Span(NamedTuple):
     events: int
 
 
-class Work:
+class SharedFrames:
     """One trace, with the clocks of its lives, while its figures are worked out."""
 
-    def __init__(self, known: Known, clocks: Sequence[Clock]) -> None:
-        self.known = known
+    def __init__(self, known: Incarnations, clocks: Sequence[ClockOffset]) -> None:
+        self.incarnations = known
         self.clocks = {clock.life: clock for clock in clocks}
         self._offsets_ns = {clock.life: clock.offset_ns for clock in clocks}
-        self.rows = weighed(timed(known.trace.rows, self._offsets_ns), known.every)
-        self._kept: list[DataFrame] = []
+        self.rows = with_message_count(
+            with_time(known.trace.rows, self._offsets_ns), known.sampling
+        )
+        self._persisted: list[DataFrame] = []
 
     def __enter__(self) -> Self:
         return self
@@ -68,23 +76,23 @@ class Work:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for frame in self._kept:
+        for frame in self._persisted:
             frame.unpersist()
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+    def _persist(self, frame: DataFrame) -> DataFrame:
+        self._persisted.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
     # Who, and when
 
     @cached_property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[IncarnationSpan]:
         """Every life that has rows, those with the most rows first."""
         found = []
-        for row in self.known.spans:
+        for row in self.incarnations.spans:
             ahead_ns = self._offsets_ns.get(row.member, 0)
             found.append(
-                Span(
+                IncarnationSpan(
                     row.seed,
                     row.member,
                     row.began_ns - ahead_ns,
@@ -95,10 +103,10 @@ class Work:
         return sorted(found, key=lambda life: (-life.events, life.seed, life.member))
 
     @property
-    def chosen(self) -> list[Span]:
+    def listed(self) -> list[IncarnationSpan]:
         """The lives that are told, in the order in which they began."""
         return sorted(
-            self.spans[:MOST_LIVES], key=lambda life: (life.seed, life.began_ns, life.member)
+            self.spans[:MAX_INCARNATIONS], key=lambda life: (life.seed, life.began_ns, life.member)
         )
 
     @cached_property
@@ -114,14 +122,16 @@ class Work:
     @cached_property
     def step_ns(self) -> int:
         """How long one of the steps is into which the run is cut."""
-        steps = min(MOST_STEPS, MOST_POINTS // max(1, min(MOST_IN_TIME, len(self.spans))))
+        steps = min(
+            MAX_STEPS, MAX_POINTS // max(1, min(MAX_INCARNATIONS_OVER_TIME, len(self.spans)))
+        )
         return -(-self.span_ns // steps)
 
     def step(self, step_ns: int | None = None) -> Column:
         """In which step a row was written."""
         return F.floor((F.col("at_ns") - self.begin_ns) / (step_ns or self.step_ns))
 
-    def told(self, frame: DataFrame, most: int = MOST_LIVES) -> DataFrame:
+    def busiest_only(self, frame: DataFrame, most: int = MAX_INCARNATIONS) -> DataFrame:
         """Return the rows about the ``most`` lives with the most rows."""
         if len(self.spans) <= most:
             return frame
@@ -130,15 +140,17 @@ class Work:
             "seed": [life.seed for life in busiest],
             "member": [life.member for life in busiest],
         }
-        return frame.join(small(frame.sparkSession, table), list(LIFE), "left_semi")
+        return frame.join(
+            small_frame(frame.sparkSession, table), list(INCARNATION_KEY), "left_semi"
+        )
 
     # What happened
 
     @cached_property
-    def rare(self) -> DataFrame:
+    def rare_rows(self) -> DataFrame:
         """The rows of rare events."""
         kept = (
-            *LIFE,
+            *INCARNATION_KEY,
             "idx",
             "step",
             "at_ns",
@@ -150,13 +162,15 @@ class Work:
             "seqno",
             "seqno_last",
         )
-        return self._keep(self.rows.where(is_one_of(*RARE)).select(*kept, "peer", "high", "reason"))
+        return self._persist(
+            self.rows.where(is_one_of(*RARE_EVENTS)).select(*kept, "peer", "high", "reason")
+        )
 
     @cached_property
     def counts(self) -> DataFrame:
         """How many rows of what there are, by life and step."""
-        return self._keep(
-            traffic.counts(self.rows, self.step(), simulated=self.known.simulated).frame
+        return self._persist(
+            traffic.counts(self.rows, self.step(), simulated=self.incarnations.simulated).frame
         )
 
     @cached_property
@@ -165,24 +179,27 @@ class Work:
         return traffic.events(self.counts).frame.collect()
 
     @cached_property
-    def happened(self) -> dict[Life, set[str]]:
+    def events_by_incarnation(self) -> dict[IncarnationKey, set[str]]:
         """The events that each life has."""
-        found: dict[Life, set[str]] = {}
+        found: dict[IncarnationKey, set[str]] = {}
         for row in self.events:
-            found.setdefault((row.seed, row.member), set()).add(NAMES.get(row.event, ""))
+            found.setdefault((row.seed, row.member), set()).add(EVENT_NAMES.get(row.event, ""))
         return found
 
-    def has(self, event: str) -> bool:
+    def has_event(self, event: str) -> bool:
         """Return whether there is any row of an event."""
-        return any(event in events for events in self.happened.values())
+        return any(event in events for events in self.events_by_incarnation.values())
 
     @cached_property
     def deliveries(self) -> DataFrame:
         """The deliveries that have a latency, with it."""
-        return took(latency.of_others(self.rows, simulated=self.known.simulated), self._offsets_ns)
+        return with_latency(
+            latency.remote_deliveries(self.rows, simulated=self.incarnations.simulated),
+            self._offsets_ns,
+        )
 
     @cached_property
-    def latencies(self) -> list[tuple[tuple[int, ...], dict[str, Any], Bars]]:
+    def latencies(self) -> list[tuple[tuple[int, ...], dict[str, Any], Histogram]]:
         """How many messages took how long, for each seed, member, origin and to."""
         found = latency.latencies(self.deliveries).frame
         return list(histograms(found, ("seed", "member", "origin", "to")))
@@ -195,19 +212,20 @@ class Work:
             name: [getattr(life, name) for life in self.spans]
             for name in ("seed", "member", "ended_ns")
         }
-        return small(spark, table)
+        return small_frame(spark, table)
 
     @cached_property
     def waits(self) -> DataFrame:
         """The stretches in which sends waited."""
-        return self._keep(blocked_sends.waits(self.rows, self.rare, self.ends).frame)
+        return self._persist(blocked_sends.waits(self.rows, self.rare_rows, self.ends).frame)
 
     @cached_property
-    def reaches(self) -> dict[Life, int]:
+    def reaches(self) -> dict[IncarnationKey, int]:
         """How far the windows of each life reach."""
-        said = self.known.reaches
-        if len(said) == len(self.known.own) or not self.has("BEGIN"):
+        said = self.incarnations.reaches
+        if len(said) == len(self.incarnations.recorded) or not self.has_event("BEGIN"):
             return said
         return {
-            (row.seed, row.member): row.reach for row in incarnations.reach(self.rare).collect()
+            (row.seed, row.member): row.reach
+            for row in incarnations.window_reach(self.rare_rows).collect()
         } | said

@@ -12,15 +12,15 @@ from pyspark_gapless.trace.trace import is_one_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-AT = ("seed", "member", "origin", "epoch", "to")
+STREAM_AT_MEMBER = ("seed", "member", "origin", "epoch", "to")
 """What names a stream at one life."""
-STREAM = ("seed", "origin", "epoch", "to")
+STREAM_KEY = ("seed", "origin", "epoch", "to")
 """What names a stream."""
-LIFE = ("seed", "member")
+INCARNATION_KEY = ("seed", "member")
 """What names a life."""
 
 
-def small(spark: SparkSession, columns: Mapping[str, Sequence[Any]]) -> DataFrame:
+def small_frame(spark: SparkSession, columns: Mapping[str, Sequence[Any]]) -> DataFrame:
     """Return a few whole numbers as a table that is sent to wherever it is needed; no Python process has to help."""
     import pyarrow as pa
 
@@ -28,18 +28,18 @@ def small(spark: SparkSession, columns: Mapping[str, Sequence[Any]]) -> DataFram
     return F.broadcast(spark.createDataFrame(table))
 
 
-def span() -> Column:
+def seqno_count() -> Column:
     """Return how many seqnos a row names."""
     return F.col("seqno_last") - F.col("seqno") + 1
 
 
-def timed(rows: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
+def with_time(rows: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
     """Add ``at_ns``: the time of a row on the clock of the reference."""
     ahead = _ahead(rows, offsets_ns, "member", "ahead_ns")
     return ahead.withColumn("at_ns", F.col("t_ns") - F.col("ahead_ns")).drop("ahead_ns")
 
 
-def took(deliveries: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
+def with_latency(deliveries: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
     """Add ``took_ns``: how long after its sending a message was delivered, both on the clock of the reference."""
     ahead = _ahead(deliveries, offsets_ns, "origin", "ahead_ns")
     return ahead.withColumn("took_ns", F.col("at_ns") - F.col("sent_ns") + F.col("ahead_ns")).drop(
@@ -51,11 +51,11 @@ def _ahead(rows: DataFrame, offsets_ns: Mapping[int, int], whose: str, column: s
     ahead = {life: offset_ns for life, offset_ns in offsets_ns.items() if offset_ns}
     if not ahead:
         return rows.withColumn(column, F.lit(0).cast("bigint"))
-    table = small(rows.sparkSession, {whose: list(ahead), column: list(ahead.values())})
+    table = small_frame(rows.sparkSession, {whose: list(ahead), column: list(ahead.values())})
     return rows.join(table, whose, "left").fillna(0, column)
 
 
-def weighed(rows: DataFrame, every: Mapping[tuple[int, int], int]) -> DataFrame:
+def with_message_count(rows: DataFrame, every: Mapping[tuple[int, int], int]) -> DataFrame:
     """Add ``messages``: how many a row stands for.
 
     It is the number of its seqnos. Of a life that was sampled (``every`` has it), of SEND, STORE
@@ -63,7 +63,7 @@ def weighed(rows: DataFrame, every: Mapping[tuple[int, int], int]) -> DataFrame:
     that number of messages for each multiple.
     """
     if not every:
-        return rows.withColumn("messages", span())
+        return rows.withColumn("messages", seqno_count())
     lives = {
         "seed": [seed for seed, _ in every],
         "member": [life for _, life in every],
@@ -72,7 +72,7 @@ def weighed(rows: DataFrame, every: Mapping[tuple[int, int], int]) -> DataFrame:
     number = F.col("every")
     multiples = F.floor(F.col("seqno_last") / number) - F.floor((F.col("seqno") - 1) / number)
     thinned = is_one_of("SEND", "STORE", "DELIVER") & number.isNotNull()
-    joined = rows.join(small(rows.sparkSession, lives), list(LIFE), "left")
+    joined = rows.join(small_frame(rows.sparkSession, lives), list(INCARNATION_KEY), "left")
     return joined.withColumn(
-        "messages", F.when(thinned, multiples * number).otherwise(span())
+        "messages", F.when(thinned, multiples * number).otherwise(seqno_count())
     ).drop("every")

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import gapless
 from pyspark_gapless.analytics import sections
-from pyspark_gapless.analytics.clock_offsets import Clock, of
-from pyspark_gapless.analytics.incarnation_info import Known
-from pyspark_gapless.analytics.shared_frames import Work
+from pyspark_gapless.analytics.clock_offsets import ClockOffset, offsets_of
+from pyspark_gapless.analytics.incarnation_info import Incarnations
+from pyspark_gapless.analytics.shared_frames import SharedFrames
 
 if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
-Progress = Callable[[str, int, int], None]
+SectionProgress = Callable[[str, int, int], None]
 """Told what is worked out next, how many parts are done, and how many there are."""
 
-PARTS: dict[str, Callable[[Work], Any]] = {
-    "lives": sections.told_lives,
-    "views": sections.told_views,
+SECTIONS: dict[str, Callable[[SharedFrames], Any]] = {
+    "lives": sections.incarnation_list,
+    "views": sections.view_list,
     "overhead": sections.overhead,
     "latency": sections.latencies,
     "summary": sections.summary,
     "blocked": sections.blocked,
     "over_time": sections.over_time,
-    "windows": sections.told_windows,
+    "windows": sections.busiest_windows,
     "occupancy": sections.occupancy,
     "repair_log": sections.repair_log,
 }
@@ -38,7 +38,7 @@ def figures(
     clocks: Sequence[Mapping[str, Any]] | None = None,
     *,
     title: str = "",
-    progress: Progress | None = None,
+    progress: SectionProgress | None = None,
 ) -> dict[str, Any]:
     """Return the figures of a run, ready to be written as JSON; docs/figures.md says what each of them means.
 
@@ -46,12 +46,12 @@ def figures(
     trace; without them it is asked.
     """
     tell = progress or _silent
-    tell("clocks", 0, len(PARTS) + 1)
-    known = Known(trace)
+    tell("clocks", 0, len(SECTIONS) + 1)
+    known = Incarnations(trace)
     told = (
-        of(known)
+        offsets_of(known)
         if clocks is None
-        else [Clock(**{key: one[key] for key in Clock._fields}) for one in clocks]
+        else [ClockOffset(**{key: one[key] for key in ClockOffset._fields}) for one in clocks]
     )
     found: dict[str, Any] = {
         "kind": "run",
@@ -60,9 +60,9 @@ def figures(
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     found |= {"mode": known.mode, "simulated": known.simulated}
-    with Work(known, told) as work:
-        for done, (name, part) in enumerate(PARTS.items(), 1):
-            tell(name, done, len(PARTS) + 1)
+    with SharedFrames(known, told) as work:
+        for done, (name, part) in enumerate(SECTIONS.items(), 1):
+            tell(name, done, len(SECTIONS) + 1)
             found[name] = part(work)
     return found
 

@@ -12,17 +12,17 @@ from pyspark_gapless.trace.trace import is_one_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-DATA = ("SEND", "SEND_ASIDE")
+DATA_EVENTS = ("SEND", "SEND_ASIDE")
 """What is sent for the first time."""
-REPAIRS = ("REPAIR", "REPAIR_ASIDE")
+REPAIR_EVENTS = ("REPAIR", "REPAIR_ASIDE")
 """What is sent again."""
-OTHERS = ("GONE_OUT", "VOTE_OUT", "STABLE_OUT")
+OTHER_EVENTS = ("GONE_OUT", "VOTE_OUT", "STABLE_OUT")
 """The other frames that rows tell of."""
-REPEATED = ("duplicate", "old")
+REPEATED_REASONS = ("duplicate", "old")
 """Why a message that was there already is dropped."""
 
 
-class Counts(Dataset):
+class EventCounts(Dataset):
     """How many rows of an event a life has in a part of the run, and how many messages and bytes they stand for."""
 
     name = "counts"
@@ -42,11 +42,11 @@ class Counts(Dataset):
     }
 
 
-class Events(Dataset):
+class EventTotals(Dataset):
     """The counts of a whole run, by life and event."""
 
     name = "events"
-    columns: ClassVar = {name: kind for name, kind in Counts.columns.items() if name != "step"}
+    columns: ClassVar = {name: kind for name, kind in EventCounts.columns.items() if name != "step"}
 
 
 class NakFrames(Dataset):
@@ -74,13 +74,13 @@ class Traffic(Dataset):
     }
 
 
-def counts(rows: DataFrame, step: Column, *, simulated: bool) -> Counts:
+def counts(rows: DataFrame, step: Column, *, simulated: bool) -> EventCounts:
     """Return the counts of every event: the one look at all rows that the other figures here are made from.
 
     Messages that several rows stand for are counted as the rows say; of a dropped run ``k`` of its
     messages were there.
     """
-    repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED)
+    repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED_REASONS)
     dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
     # A TX row of a real process is about a whole answer, and says how many; a simulated one about
     # one on one link.
@@ -92,7 +92,7 @@ def counts(rows: DataFrame, step: Column, *, simulated: bool) -> Counts:
         (F.col("member") == F.col("origin")).alias("own"),
         step.alias("step"),
     )
-    return Counts(
+    return EventCounts(
         grouped.agg(
             F.count(F.lit(1)).alias("rows"),
             F.sum("messages").alias("messages"),
@@ -109,13 +109,13 @@ def _total(column: str, *events: str) -> Column:
     return F.sum(F.when(is_one_of(*events), F.col(column)).otherwise(F.lit(0)))
 
 
-def events(counted: DataFrame) -> Events:
+def events(counted: DataFrame) -> EventTotals:
     """Return the counts without steps."""
     sums = [
         F.sum(name).alias(name) for name in ("rows", "messages", "bytes", "datagrams", "duplicates")
     ]
     times = F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("last_ns")
-    return Events(counted.groupBy("seed", "member", "event", "own").agg(*sums, *times))
+    return EventTotals(counted.groupBy("seed", "member", "event", "own").agg(*sums, *times))
 
 
 def nak_frames(rare: DataFrame) -> NakFrames:
@@ -132,11 +132,11 @@ def traffic(counted: DataFrame) -> Traffic:
     ).withColumn("received", F.when(F.col("own"), 0).otherwise(F.col("messages")))
     return Traffic(
         others.groupBy("seed", "member", "step").agg(
-            _total("messages", *DATA).alias("sent"),
+            _total("messages", *DATA_EVENTS).alias("sent"),
             _total("received", "DELIVER").alias("delivered"),
             _total("bytes", "DELIVER").alias("bytes"),
             _total("rows", "NAK_OUT").alias("naks"),
-            _total("rows", *REPAIRS).alias("repairs"),
+            _total("rows", *REPAIR_EVENTS).alias("repairs"),
             _total("rows", "ACK_OUT").alias("acks"),
             F.sum("duplicates").alias("duplicates"),
         )

@@ -17,7 +17,7 @@ KEYS = ("seed", "member", "origin", "to")
 """What names a window; where epochs follow each other, so do their marks in one window."""
 
 
-class Drawn(Dataset):
+class WindowPoints(Dataset):
     """The marks of one window over time: the last of each part of the run in which they moved."""
 
     name = "windows"
@@ -47,7 +47,7 @@ class Occupancy(Dataset):
     }
 
 
-def drawn(rows: DataFrame, part: Column, most: int) -> Drawn:
+def window_points(rows: DataFrame, part: Column, most: int) -> WindowPoints:
     """Return the windows that moved most often, so many, with a point for each part of the run."""
     # One number at a time: with a struct Spark would sort all rows instead of hashing them.
     last = [F.max_by(mark, "idx").alias(mark) for mark in ("at_ns", "low", "delivered", "high")]
@@ -55,7 +55,7 @@ def drawn(rows: DataFrame, part: Column, most: int) -> Drawn:
     thinned = marks.agg(*last, F.count(F.lit(1)).alias("moves"))
     points = F.array_sort(F.collect_list(F.struct("at_ns", "low", "delivered", "high")))
     found = thinned.groupBy(*KEYS).agg(F.sum("moves").alias("moves"), points.alias("points"))
-    return Drawn(found.orderBy(F.desc("moves"), *KEYS).limit(most))
+    return WindowPoints(found.orderBy(F.desc("moves"), *KEYS).limit(most))
 
 
 def occupancy(rows: DataFrame) -> Occupancy:

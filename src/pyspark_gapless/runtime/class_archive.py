@@ -20,9 +20,9 @@ from pathlib import Path
 from gapless.errors import GaplessError
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.cache_dir import cache_directory
-from pyspark_gapless.runtime.spark_install import look
+from pyspark_gapless.runtime.spark_install import find_installation
 
-_MAKE_S = 600.0
+_BUILD_TIMEOUT_S = 600.0
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _UNWANTED = ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONF_DIR")
 
@@ -31,18 +31,18 @@ class ArchiveError(GaplessError):
     """An archive could not be made; Spark works without it."""
 
 
-def options(found: java.Java, spark_home: Path) -> str:
+def jvm_options(found: java.Java, spark_home: Path) -> str:
     """Return the options by which a JVM uses the archive that fits; none if there is none."""
     path = _find(found, spark_home)
     return "" if path is None else f"-XX:SharedArchiveFile={path} {_QUIET}"
 
 
-def make(found: java.Java, spark_home: Path) -> Path:
+def build_archive(found: java.Java, spark_home: Path) -> Path:
     """Make the archive by a Spark that does a little of everything, try it out, and return where it is."""
     present = _find(found, spark_home)
     if present is not None:
         return present
-    where, content = _names(found, spark_home)
+    where, content = _cache_names(found, spark_home)
     folder = cache_directory("classes")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as making:
         draft = Path(making) / "classes.jsa"
@@ -51,7 +51,7 @@ def make(found: java.Java, spark_home: Path) -> Path:
             raise ArchiveError(
                 f"{found.program} cannot make an archive of classes: it has none of its own to build on"
             )
-        _try_out(found, draft, class_path)
+        _verify_archive(found, draft, class_path)
         path = folder / f"{where}-{content}-{draft.stat().st_size}.jsa"
         draft.replace(path)
     for other in folder.glob(f"{where}-*.jsa"):
@@ -61,14 +61,14 @@ def make(found: java.Java, spark_home: Path) -> Path:
 
 
 def _find(found: java.Java, spark_home: Path) -> Path | None:
-    where, content = _names(found, spark_home)
+    where, content = _cache_names(found, spark_home)
     for path in cache_directory("classes").glob(f"{where}-{content}-*.jsa"):
         if path.stem.rpartition("-")[2] == str(path.stat().st_size):
             return path
     return None
 
 
-def _names(found: java.Java, spark_home: Path) -> tuple[str, str]:
+def _cache_names(found: java.Java, spark_home: Path) -> tuple[str, str]:
     """Return a hash of where Java and Spark are, and one of what they are."""
     release = found.program.resolve().parent.parent / "release"
     jars = [
@@ -101,18 +101,20 @@ def _dump(draft: Path, folder: Path) -> str:
             env=environ,
             capture_output=True,
             text=True,
-            timeout=_MAKE_S,
+            timeout=_BUILD_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ArchiveError(f"the archive of classes was not made within {_MAKE_S:.0f} s") from error
+        raise ArchiveError(
+            f"the archive of classes was not made within {_BUILD_TIMEOUT_S:.0f} s"
+        ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise ArchiveError(f"the archive of classes could not be made: {last}")
     return done.stdout.strip().splitlines()[-1]
 
 
-def _try_out(found: java.Java, archive: Path, class_path: str) -> None:
+def _verify_archive(found: java.Java, archive: Path, class_path: str) -> None:
     command = [
         str(found.program),
         "-Xshare:on",
@@ -121,13 +123,15 @@ def _try_out(found: java.Java, archive: Path, class_path: str) -> None:
         class_path,
         "-version",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_MAKE_S, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+    )
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip().splitlines() or [f"exit code {done.returncode}"]
         raise ArchiveError(f"the archive of classes was made and cannot be used: {said[0]}")
 
 
-def _work(draft: str) -> None:
+def _exercise_spark(draft: str) -> None:
     """Load the classes that programs need: batch, shuffle, Python, Parquet and streaming."""
     from pyspark_gapless.session import session
 
@@ -155,11 +159,11 @@ def _work(draft: str) -> None:
 def main() -> int:
     """Make the archive for the Java and the Spark that are here."""
     try:
-        found = java.find()
+        found = java.find_java()
         sys.stderr.write(
             "making an archive of the classes that Spark loads; this takes about half a minute\n"
         )
-        path = make(found, look().home)
+        path = build_archive(found, find_installation().home)
     except GaplessError as error:
         sys.stderr.write(f"{error}\n")
         return 2

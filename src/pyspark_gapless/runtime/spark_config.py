@@ -27,7 +27,7 @@ DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
 """The same for executors."""
 
-_FORMS = {
+_URL_PATTERNS = {
     "local": re.compile(r"local(\[\s*(?P<cores>\d+|\*)\s*(,\s*\d+\s*)?\])?"),
     "local-cluster": re.compile(r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"),
     "standalone": re.compile(r"spark://(?P<host>\[[^\]]+\]|[^:/,]+):\d+(,[^,]+)*"),
@@ -35,13 +35,13 @@ _FORMS = {
     "yarn": re.compile(r"yarn"),
     "k8s": re.compile(r"k8s://.+"),
 }
-_EXPECTED = (
+_URL_EXAMPLES = (
     "local[*], local[4], local[4,3], spark://HOST:7077, sc://HOST:15002, yarn or k8s://HOST:PORT"
 )
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|\[::1\]")
 
 
-class Master(NamedTuple):
+class SparkMaster(NamedTuple):
     """Where Spark runs: the URL, and its kind (a key of the forms that are known)."""
 
     url: str
@@ -50,7 +50,7 @@ class Master(NamedTuple):
     cores: int = 0
 
     @property
-    def places(self) -> list[tuple[str, int]]:
+    def endpoints(self) -> list[tuple[str, int]]:
         """Where a server has to listen if Spark is to run there: of these, one at least."""
         if self.kind not in {"standalone", "connect"}:
             return []
@@ -73,10 +73,10 @@ class Master(NamedTuple):
         )
 
 
-def read_master(url: str) -> Master:
+def parse_master(url: str) -> SparkMaster:
     """Return what ``url`` names, or say what was expected."""
     url = url.strip()
-    for kind, form in _FORMS.items():
+    for kind, form in _URL_PATTERNS.items():
         match = form.fullmatch(url)
         if match is None:
             continue
@@ -85,26 +85,26 @@ def read_master(url: str) -> Master:
         number = len(os.sched_getaffinity(0)) if cores == "*" else int(cores)
         if kind == "local" and number == 0:
             break
-        return Master(url, kind, named.get("host") or "", number)
-    raise ConfigError(f"{url!r} is no master that Spark knows; expected {_EXPECTED}")
+        return SparkMaster(url, kind, named.get("host") or "", number)
+    raise ConfigError(f"{url!r} is no master that Spark knows; expected {_URL_EXAMPLES}")
 
 
 def choose_master(
     master: str | None, told: Mapping[str, str], environ: Mapping[str, str]
-) -> Master:
+) -> SparkMaster:
     """Return the master of the caller, of the environment, of Spark's own files, or the default."""
     if master is not None:
-        return read_master(master)
+        return parse_master(master)
     for variable in MASTER_VARIABLES:
         if environ.get(variable):
             try:
-                return read_master(environ[variable])
+                return parse_master(environ[variable])
             except ConfigError as error:
                 raise ConfigError(f"{variable}: {error}") from None
-    return read_master(told.get("spark.remote") or told.get("spark.master") or DEFAULT_MASTER)
+    return parse_master(told.get("spark.remote") or told.get("spark.master") or DEFAULT_MASTER)
 
 
-def defaults(master: Master) -> dict[str, str]:
+def default_settings(master: SparkMaster) -> dict[str, str]:
     """Return what is set at ``master`` unless somebody has set something else."""
     anywhere = {
         "spark.sql.session.timeZone": "UTC",
@@ -136,7 +136,7 @@ def defaults(master: Master) -> dict[str, str]:
     return own
 
 
-def told_outside(spark_home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def external_settings(spark_home: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what ``spark-defaults.conf`` and ``PYSPARK_SUBMIT_ARGS`` set."""
     arguments = _read_arguments(environ.get("PYSPARK_SUBMIT_ARGS", ""))
     folder = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")

@@ -12,42 +12,42 @@ from typing import NamedTuple
 
 from gapless.errors import GaplessError
 
-OLDEST = (4, 2)
+MIN_SPARK_VERSION = (4, 2)
 """The oldest Spark that has what the source needs of it."""
-NEEDED = {"numpy": (1, 26), "pandas": (2, 2), "pyarrow": (18, 0), "msgpack": (1, 0)}
+MIN_PACKAGE_VERSIONS = {"numpy": (1, 26), "pandas": (2, 2), "pyarrow": (18, 0), "msgpack": (1, 0)}
 """The oldest versions of other packages."""
-GET_SPARK = "pip install 'gapless[spark]'"
+INSTALL_SPARK_HINT = "pip install 'gapless[spark]'"
 """How to get PySpark and what belongs to it."""
-GET_CONNECT = "pip install 'gapless[connect]'"
+INSTALL_CONNECT_HINT = "pip install 'gapless[connect]'"
 """How to get what a client of Spark Connect needs."""
 
 
 class SparkMissingError(GaplessError):
     """PySpark or a package that it is used with is not there, or does not fit: the ``problem``, and what to do."""
 
-    def __init__(self, problem: str, advice: str = GET_SPARK) -> None:
+    def __init__(self, problem: str, advice: str = INSTALL_SPARK_HINT) -> None:
         super().__init__(f"{problem}: {advice}")
         self.problem = problem
         self.advice = advice
 
 
-class Installed(NamedTuple):
+class SparkInstallation(NamedTuple):
     """A PySpark that can be used."""
 
     version: str
     home: Path
-    jars: bool
+    has_jars: bool
     """Whether it can start Spark itself; a client alone reaches Spark Connect and nothing else."""
     packages: Mapping[str, str]
     """The versions of the packages that it is used with."""
 
     @property
-    def connect(self) -> bool:
+    def has_connect(self) -> bool:
         """Whether Spark Connect can be reached."""
         return "grpcio" in self.packages
 
 
-def look(environ: Mapping[str, str] | None = None) -> Installed:
+def find_installation(environ: Mapping[str, str] | None = None) -> SparkInstallation:
     """Return what is installed, or raise with what is wrong and what to do."""
     environ = os.environ if environ is None else environ
     if find_spec("pyspark") is None:
@@ -55,19 +55,19 @@ def look(environ: Mapping[str, str] | None = None) -> Installed:
     from pyspark import __file__ as file, __version__ as version
 
     package = Path(file).parent
-    if _number(version) < OLDEST:
+    if _parse_version(version) < MIN_SPARK_VERSION:
         raise SparkMissingError(
-            f"PySpark in {package} is {version}, {_shown(OLDEST)} or later is needed"
+            f"PySpark in {package} is {version}, {_format_version(MIN_SPARK_VERSION)} or later is needed"
         )
     home = Path(environ.get("SPARK_HOME") or package)
     jars = version_of_jars(home)
-    if environ.get("SPARK_HOME") and _number(jars) != _number(version):
+    if environ.get("SPARK_HOME") and _parse_version(jars) != _parse_version(version):
         has = f"Spark {jars}" if jars else "no Spark"
         raise SparkMissingError(
             f"SPARK_HOME={home} has {has} and PySpark is {version}",
             "unset SPARK_HOME to use the Spark that PySpark brings, or install the same version there",
         )
-    return Installed(version, home, bool(jars), _packages())
+    return SparkInstallation(version, home, bool(jars), _packages())
 
 
 def version_of_jars(home: Path) -> str:
@@ -81,15 +81,20 @@ def version_of_jars(home: Path) -> str:
 
 def _packages() -> dict[str, str]:
     found, wrong = {}, []
-    for name in (*NEEDED, "grpcio"):
+    for name in (*MIN_PACKAGE_VERSIONS, "grpcio"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            wrong += [f"{name} is not installed"] if name in NEEDED else []
+            wrong += [f"{name} is not installed"] if name in MIN_PACKAGE_VERSIONS else []
             continue
-        if name in NEEDED and _number(found[name]) < NEEDED[name]:
-            wrong.append(f"{name} is {found[name]}, {_shown(NEEDED[name])} or later is needed")
-    if _number(found.get("pandas", "")) >= (3, 0):
+        if (
+            name in MIN_PACKAGE_VERSIONS
+            and _parse_version(found[name]) < MIN_PACKAGE_VERSIONS[name]
+        ):
+            wrong.append(
+                f"{name} is {found[name]}, {_format_version(MIN_PACKAGE_VERSIONS[name])} or later is needed"
+            )
+    if _parse_version(found.get("pandas", "")) >= (3, 0):
         wrong.append(
             f"pandas is {found['pandas']}, which this Spark does not know yet; 2.2 or 2.3 is needed"
         )
@@ -98,9 +103,9 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _number(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _shown(number: tuple[int, ...]) -> str:
+def _format_version(number: tuple[int, ...]) -> str:
     return ".".join(map(str, number))

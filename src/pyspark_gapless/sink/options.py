@@ -16,7 +16,7 @@ from pyspark_gapless.source.options import OptionError
 
 T = TypeVar("T")
 
-KNOWN: Final = {
+KNOWN_OPTIONS: Final = {
     name.lower(): name
     for name in (
         "group",
@@ -36,7 +36,7 @@ KNOWN: Final = {
     )
 }
 """The names of the options in the spelling of the documentation, by the lower-case form that Spark hands over."""
-KNOB_PREFIX: Final = "config."
+SETTING_PREFIX: Final = "config."
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class SinkOptions:
     host: str | None = None
     ports: tuple[int, ...] | None = None
     config_file: str = ""
-    knobs: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
     min_members: int = 2
     wait_for: tuple[str, ...] = ()
     join_timeout_ns: int = 0
     deliver_timeout_ns: int = 0
-    stay_ns: int = 0
+    idle_timeout_ns: int = 0
     staging: str = ""
     checkpoint: str = ""
-    form: str = ""
+    payload_format: str = ""
 
     @property
     def config(self) -> Config:
         """The config of the member that publishes."""
-        knobs = {name: _value(text) for name, text in self.knobs}
+        knobs = {name: _setting_value(text) for name, text in self.settings}
         return (
             read_config(self.config_file).replace(**knobs)
             if self.config_file
@@ -70,7 +70,7 @@ class SinkOptions:
         )
 
     @property
-    def seat(self) -> tuple[object, ...]:
+    def member_key(self) -> tuple[object, ...]:
         """What members that may be shared have in common."""
         return (
             self.group,
@@ -79,7 +79,7 @@ class SinkOptions:
             self.host,
             self.ports,
             self.config_file,
-            self.knobs,
+            self.settings,
         )
 
 
@@ -87,23 +87,23 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     """Return the options of one write."""
     options = {key.lower(): str(value).strip() for key, value in given.items()}
     knobs = {
-        key.removeprefix(KNOB_PREFIX): value
+        key.removeprefix(SETTING_PREFIX): value
         for key, value in options.items()
-        if key.startswith(KNOB_PREFIX)
+        if key.startswith(SETTING_PREFIX)
     }
-    rest = {key: value for key, value in options.items() if not key.startswith(KNOB_PREFIX)}
+    rest = {key: value for key, value in options.items() if not key.startswith(SETTING_PREFIX)}
     if "path" in rest:
         raise OptionError(
             f"rows go to a group, not to the path {rest['path']!r}: leave it out, and name the group by the option"
             " group"
         )
     for key in rest:
-        if key not in KNOWN:
-            close = difflib.get_close_matches(key, KNOWN, n=1)
+        if key not in KNOWN_OPTIONS:
+            close = difflib.get_close_matches(key, KNOWN_OPTIONS, n=1)
             hint = (
-                f'did you mean "{KNOWN[close[0]]}"?'
+                f'did you mean "{KNOWN_OPTIONS[close[0]]}"?'
                 if close
-                else f"the options are {', '.join(KNOWN.values())}"
+                else f"the options are {', '.join(KNOWN_OPTIONS.values())}"
             )
             raise OptionError(f'unknown option "{key}"; {hint}')
     if not rest.get("group"):
@@ -119,15 +119,15 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         host=rest.get("host") or None,
         ports=_read(rest, "ports", _ports, None),
         config_file=rest.get("config", ""),
-        knobs=tuple(sorted(knobs.items())),
+        settings=tuple(sorted(knobs.items())),
         min_members=_read(rest, "minmembers", _positive, 2),
         wait_for=_read(rest, "waitfor", _names, ()),
         join_timeout_ns=_read(rest, "jointimeout", _duration, _duration("30s")),
         deliver_timeout_ns=_read(rest, "delivertimeout", _duration, _duration("2min")),
-        stay_ns=_read(rest, "stay", _duration, _duration("30s")),
+        idle_timeout_ns=_read(rest, "stay", _duration, _duration("30s")),
         staging=rest.get("staging", ""),
         checkpoint=rest.get("checkpointlocation", ""),
-        form=rest.get("format", "").lower(),
+        payload_format=rest.get("format", "").lower(),
     )
     _ = parsed.config  # what is wrong with it is told now, not in the middle of a batch
     return parsed
@@ -142,10 +142,10 @@ def _read(
     try:
         return parser(text)
     except ConfigError as error:
-        raise OptionError(f'option "{KNOWN[key]}" is {text!r}: {error}') from None
+        raise OptionError(f'option "{KNOWN_OPTIONS[key]}" is {text!r}: {error}') from None
 
 
-def _value(text: str) -> object:
+def _setting_value(text: str) -> object:
     """Return what a knob is set to: Spark has text only, and knobs have numbers and flags too."""
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)

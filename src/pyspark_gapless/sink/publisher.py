@@ -21,28 +21,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gapless import blocking
 from gapless.errors import ClosedError, GaplessError, TimedOutError, UndeliveredError
-from gapless.group.sink_dedup import Row
+from gapless.group.sink_dedup import SinkRowId
 from gapless.units import NS_PER_S, format_duration
-from pyspark_gapless.sink.row_encoder import headers_with
-from pyspark_gapless.sink.staging import Manifest, SinkError, Staging, payloads_of, slices
+from pyspark_gapless.sink.row_encoder import add_row_header
+from pyspark_gapless.sink.staging import Manifest, SinkError, Staging, payloads_of, split_batch
 
 if TYPE_CHECKING:
     from pyspark_gapless.sink.options import SinkOptions
 
 log = logging.getLogger("gapless.spark")
 
-SEND_ROWS: Final = 2048
-SEND_BYTES: Final = 512 * 1024
+MAX_SEND_ROWS: Final = 2048
+MAX_SEND_BYTES: Final = 512 * 1024
 """So much is handed over in one send."""
-MOST_SENDS: Final = 16
+MAX_SENDS_IN_FLIGHT: Final = 16
 """So many sends are on their way before the first of them is waited for."""
-TRIES: Final = 3
+MAX_ATTEMPTS: Final = 3
 """How often a batch is begun when the life that publishes it ends."""
-HURRY_S: Final = 2.0
+LEAVE_TIMEOUT_S: Final = 2.0
 """How long leaving takes at most when something has gone wrong."""
 
 
-class Seat:
+class PublisherMember:
     """A member of a group that this process keeps for the batches to come."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -53,7 +53,7 @@ class Seat:
         self._timer: threading.Timer | None = None
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[blocking.Group]:
+    def acquire(self) -> Iterator[blocking.Group]:
         """Be in the group, with all that are to be there; after an error the member leaves at once."""
         with self.lock:
             if self._timer is not None:
@@ -61,15 +61,17 @@ class Seat:
             try:
                 yield self._join()
             except BaseException:
-                self.leave(HURRY_S)
+                self.leave(LEAVE_TIMEOUT_S)
                 raise
-            self._timer = threading.Timer(self.options.stay_ns / NS_PER_S, self._idle)
+            self._timer = threading.Timer(
+                self.options.idle_timeout_ns / NS_PER_S, self._leave_if_idle
+            )
             self._timer.daemon = True
             self._timer.start()
 
     def _join(self) -> blocking.Group:
         options = self.options
-        if _ending.is_set():
+        if _shutting_down.is_set():
             raise SinkError("this process is about to end, and publishes nothing more")
         if self._group is not None and self._group.is_closed:
             self.leave(0.0)
@@ -87,24 +89,24 @@ class Seat:
             try:
                 self._group = group.open()
             except TimedOutError as error:
-                raise _unreachable(options, str(error)) from error
+                raise _unreachable_error(options, str(error)) from error
             self.joins += 1
-        self._gather(self._group)
+        self._wait_for_members(self._group)
         return self._group
 
-    def _gather(self, group: blocking.Group) -> None:
+    def _wait_for_members(self, group: blocking.Group) -> None:
         options, until_ns = self.options, time.monotonic_ns() + self.options.join_timeout_ns
         try:
-            group.wait_for_members(options.min_members, _left_s(until_ns))
+            group.wait_for_members(options.min_members, _remaining_s(until_ns))
             for name in options.wait_for:
-                group.wait_for(name, _left_s(until_ns))
+                group.wait_for(name, _remaining_s(until_ns))
         except TimedOutError as error:
-            raise _unreachable(options, str(error)) from error
+            raise _unreachable_error(options, str(error)) from error
 
-    def _idle(self) -> None:
+    def _leave_if_idle(self) -> None:
         if self.lock.acquire(blocking=False):
             try:
-                self.leave(HURRY_S)
+                self.leave(LEAVE_TIMEOUT_S)
             finally:
                 self.lock.release()
 
@@ -116,56 +118,56 @@ class Seat:
                 group.close(timeout_s)
 
 
-_seats: dict[tuple[object, ...], Seat] = {}
+_members: dict[tuple[object, ...], PublisherMember] = {}
 _owner = 0
-_ending = threading.Event()
+_shutting_down = threading.Event()
 
 
-def seat_of(options: SinkOptions) -> Seat:
+def member_for(options: SinkOptions) -> PublisherMember:
     """Return the seat of this process for these options."""
     global _owner  # noqa: PLW0603 - a fork has none of the members of its parent
     if _owner != os.getpid():
-        _seats.clear()
+        _members.clear()
         _owner = os.getpid()
-    seat = _seats.setdefault(options.seat, Seat(options))
+    seat = _members.setdefault(options.member_key, PublisherMember(options))
     seat.options = options
     return seat
 
 
-def end(timeout_s: float) -> None:
+def shut_down(timeout_s: float) -> None:
     """Leave all groups, and join none any more."""
-    _ending.set()
+    _shutting_down.set()
     leave_all(timeout_s)
 
 
-def leave_all(timeout_s: float = HURRY_S) -> None:
+def leave_all(timeout_s: float = LEAVE_TIMEOUT_S) -> None:
     """Leave all groups."""
     threads = [
         threading.Thread(target=seat.leave, args=(timeout_s,), daemon=True)
-        for seat in list(_seats.values())
+        for seat in list(_members.values())
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout_s + HURRY_S)
+        thread.join(timeout_s + LEAVE_TIMEOUT_S)
 
 
 def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
     """Publish a batch; when this returns, everybody has it."""
     if not manifest.rows:
         return
-    for attempt in range(1, TRIES + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
-            with seat_of(options).taken() as group:
+            with member_for(options).acquire() as group:
                 _send_all(group, staging, manifest, options)
         except (UndeliveredError, ClosedError) as error:
-            if _ending.is_set():
+            if _shutting_down.is_set():
                 raise SinkError(
                     f"this process was told to end in the middle of batch {manifest.batch}"
                 ) from error
-            if attempt == TRIES:
+            if attempt == MAX_ATTEMPTS:
                 raise SinkError(
-                    f"batch {manifest.batch} could not be published in {TRIES} attempts, the last time because {error}."
+                    f"batch {manifest.batch} could not be published in {MAX_ATTEMPTS} attempts, the last time because {error}."
                     " Look at the group (gapless top), then start the query again"
                 ) from error
             log.warning("batch %d is begun again: %s", manifest.batch, error)
@@ -177,14 +179,14 @@ def _send_all(
     group: blocking.Group, staging: Staging, manifest: Manifest, options: SinkOptions
 ) -> None:
     timeout_s = options.deliver_timeout_ns / NS_PER_S
-    waiting: deque[blocking.Sent] = deque()
+    waiting: deque[blocking.Receipt] = deque()
     number = 0
     try:
         for part, batch in staging.rows(manifest):
-            for piece in slices(batch, SEND_ROWS, SEND_BYTES):
+            for piece in split_batch(batch, MAX_SEND_ROWS, MAX_SEND_BYTES):
                 payloads, given = payloads_of(piece)
-                names = _names(manifest, part.partition, number, len(payloads))
-                headers = list(map(headers_with, names, given or [None] * len(payloads)))
+                names = _row_ids(manifest, part.partition, number, len(payloads))
+                headers = list(map(add_row_header, names, given or [None] * len(payloads)))
                 sent = group.send_many(
                     payloads,
                     mode="acknowledged",
@@ -194,29 +196,29 @@ def _send_all(
                 )
                 waiting.append(sent)
                 number += len(payloads)
-                if len(waiting) > MOST_SENDS:
+                if len(waiting) > MAX_SENDS_IN_FLIGHT:
                     waiting.popleft().delivered(timeout_s)
         while waiting:
             waiting.popleft().delivered(timeout_s)
     except TimedOutError as error:
-        raise _slow(group, manifest, options, number, error) from error
+        raise _delivery_timeout_error(group, manifest, options, number, error) from error
     here = 0 if group.view is None else len(group.view.members)
     if here < options.min_members:
-        raise _unreachable(
+        raise _unreachable_error(
             options, f"{here} of {options.min_members} members were left at the end of the batch"
         )
 
 
-def _names(manifest: Manifest, partition: int, first: int, count: int) -> list[bytes]:
-    start = Row(manifest.query, manifest.batch, partition, 0).encode()[:-1]
+def _row_ids(manifest: Manifest, partition: int, first: int, count: int) -> list[bytes]:
+    start = SinkRowId(manifest.query, manifest.batch, partition, 0).encode()[:-1]
     return [b"%b%d" % (start, row) for row in range(first, first + count)]
 
 
-def _left_s(until_ns: int) -> float:
+def _remaining_s(until_ns: int) -> float:
     return max(0.0, (until_ns - time.monotonic_ns()) / NS_PER_S)
 
 
-def _unreachable(options: SinkOptions, what: str) -> SinkError:
+def _unreachable_error(options: SinkOptions, what: str) -> SinkError:
     how = [f"transport {options.transport}", f"discover {options.discover or 'by default'}"]
     if options.host:
         how.append(f"host {options.host}")
@@ -228,7 +230,7 @@ def _unreachable(options: SinkOptions, what: str) -> SinkError:
     )
 
 
-def _slow(
+def _delivery_timeout_error(
     group: blocking.Group,
     manifest: Manifest,
     options: SinkOptions,

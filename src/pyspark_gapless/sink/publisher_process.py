@@ -21,18 +21,18 @@ from struct import Struct
 from typing import IO, TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
-from pyspark_gapless.sink.publisher import end, publish
+from pyspark_gapless.sink.publisher import publish, shut_down
 from pyspark_gapless.sink.staging import Manifest, SinkError, Staging
 
 if TYPE_CHECKING:
     from pyspark_gapless.sink.options import SinkOptions
 
-LEAVE_S = 10.0
+LEAVE_TIMEOUT_S = 10.0
 """How long leaving may take when nobody waits for it: what was accepted is brought to its end."""
 _LENGTH = Struct("<Q")
 
 
-class Publisher:
+class PublisherProcess:
     """The process, seen from where it was started; one thread at a time may use it."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Publisher:
         )
 
     @property
-    def is_over(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether it has ended."""
         return self._process.poll() is not None
 
@@ -76,18 +76,18 @@ class Publisher:
         self._process.stdout.close()
 
 
-_publishers: dict[int, Publisher] = {}
+_publishers: dict[int, PublisherProcess] = {}
 _lock = threading.Lock()
 
 
-def publish_apart(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
+def publish_out_of_process(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
     """Publish a batch by the process of this one, which is started if there is none."""
     if not manifest.rows:
         return
     with _lock:
         publisher = _publishers.get(os.getpid())
-        if publisher is None or publisher.is_over:
-            publisher = _publishers[os.getpid()] = Publisher()
+        if publisher is None or publisher.has_exited:
+            publisher = _publishers[os.getpid()] = PublisherProcess()
         publisher.publish(staging, manifest, options)
 
 
@@ -124,7 +124,7 @@ def main() -> None:
         except Exception:  # noqa: BLE001 - whoever waits for an answer learns of it by the end of this process
             traceback.print_exc()
             code = 1
-        end(LEAVE_S)
+        shut_down(LEAVE_TIMEOUT_S)
         os._exit(code)
 
     threading.Thread(target=listen, name="gapless publisher", daemon=True).start()

@@ -28,16 +28,16 @@ OVERHEAD_BYTES: Final = 512
 
 
 @dataclass(frozen=True)
-class Encoding:
+class RowEncoding:
     """Which columns are what: ``payload`` is one column, or with ``form`` all of ``columns`` together."""
 
     payload: str = ""
     headers: str = ""
-    form: str = ""
+    payload_format: str = ""
     columns: tuple[str, ...] = ()
 
 
-def choose(schema: StructType, form: str = "") -> Encoding:
+def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
     """Return how rows of this schema become messages, or say what to do with a schema of which that is not clear."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):
@@ -51,11 +51,11 @@ def choose(schema: StructType, form: str = "") -> Encoding:
             raise ConfigError(f"option format is {form!r}; expected one of {', '.join(FORMATS)}")
         if not rest:
             raise ConfigError("there is no column beside headers: nothing to encode")
-        return Encoding(headers=headers, form=form, columns=tuple(rest))
+        return RowEncoding(headers=headers, payload_format=form, columns=tuple(rest))
     if len(rest) == 1:
         ((name, kind),) = rest.items()
         if kind == "binary" or kind.split()[0] == "string":
-            return Encoding(payload=name, headers=headers)
+            return RowEncoding(payload=name, headers=headers)
     shown = ", ".join(f"{name} {kind}" for name, kind in types.items())
     raise ConfigError(
         f"it is not clear what the messages are: the columns are {shown}. Expected payload (binary or string) and, if"
@@ -64,14 +64,14 @@ def choose(schema: StructType, form: str = "") -> Encoding:
     )
 
 
-def encoder(
-    encoding: Encoding, max_message_bytes: int
+def make_encoder(
+    encoding: RowEncoding, max_message_bytes: int
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Return what turns a batch of rows into one of messages, with the columns ``payload`` and ``headers``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    encode = _whole_rows(encoding) if encoding.form else None
+    encode = _whole_rows(encoding) if encoding.payload_format else None
     most_bytes = max_message_bytes - OVERHEAD_BYTES
 
     def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -114,21 +114,21 @@ def _check_headers(headers: pa.Array) -> None:
         )
 
 
-def _whole_rows(encoding: Encoding) -> Callable[[pa.RecordBatch], pa.Array]:
+def _whole_rows(encoding: RowEncoding) -> Callable[[pa.RecordBatch], pa.Array]:
     import pyarrow as pa
 
-    pack = _json if encoding.form == "json" else _msgpack()
+    pack = _json if encoding.payload_format == "json" else _msgpack()
 
     def encode(batch: pa.RecordBatch) -> pa.Array:
         chosen = batch.select(list(encoding.columns))
-        convert = _conversion(pa.struct(list(chosen.schema)), text=encoding.form == "json") or (
-            lambda row: row
-        )
+        convert = _conversion(
+            pa.struct(list(chosen.schema)), text=encoding.payload_format == "json"
+        ) or (lambda row: row)
         try:
             return pa.array([pack(convert(row)) for row in chosen.to_pylist()], pa.binary())
         except (ValueError, TypeError, OverflowError) as error:
             raise SinkError(
-                f"a row cannot be said in {encoding.form}: {error}. Cast the column, or encode the rows yourself into a"
+                f"a row cannot be said in {encoding.payload_format}: {error}. Cast the column, or encode the rows yourself into a"
                 " column payload"
             ) from error
 
@@ -192,6 +192,6 @@ def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
 
 
-def headers_with(row: bytes, given: Any) -> dict[str, bytes]:
+def add_row_header(row: bytes, given: Any) -> dict[str, bytes]:
     """Return the headers of a message: the one that says which row it is, first, and those of its row."""
     return {SINK: row} | dict(given) | {SINK: row} if given else {SINK: row}

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 PAYLOAD: Final = "payload"
 HEADERS: Final = "headers"
-_LOOK_S = 0.05
-_UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_POLL_INTERVAL_S = 0.05
+_LOCK_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class SinkError(GaplessError):
@@ -47,7 +47,7 @@ class SinkError(GaplessError):
 
 
 @dataclass(frozen=True)
-class Part:
+class StagedPartition:
     """The rows of one partition, in the file ``name``, which ``host`` has written."""
 
     partition: int
@@ -64,7 +64,7 @@ class Manifest:
 
     query: str
     batch: int
-    parts: tuple[Part, ...]
+    parts: tuple[StagedPartition, ...]
 
     @property
     def rows(self) -> int:
@@ -83,7 +83,9 @@ class Staging:
 
     # On writing
 
-    def stage(self, batch: int, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
+    def stage(
+        self, batch: int, partition: int, batches: Iterable[pa.RecordBatch]
+    ) -> StagedPartition:
         """Write the rows of one partition and see to it that they are on the disk."""
         import pyarrow as pa
 
@@ -95,9 +97,9 @@ class Staging:
             self._rows.mkdir(parents=True, exist_ok=True)
             file = path.open("xb")
         except OSError as error:
-            raise self._unwritable(error, host) from error
+            raise self._write_error(error, host) from error
         try:
-            with file, _Summing(file) as summing:
+            with file, _ChecksumFile(file) as summing:
                 writer: pa.RecordBatchStreamWriter | None = None
                 for each in batches:
                     if writer is None:
@@ -112,11 +114,11 @@ class Staging:
         except BaseException as error:
             path.unlink(missing_ok=True)
             if isinstance(error, OSError) and not isinstance(error, GaplessError):
-                raise self._unwritable(error, host) from error
+                raise self._write_error(error, host) from error
             raise
-        return Part(partition, name, rows, summing.size_bytes, summing.crc, host)
+        return StagedPartition(partition, name, rows, summing.size_bytes, summing.crc, host)
 
-    def _unwritable(self, error: OSError, host: str) -> SinkError:
+    def _write_error(self, error: OSError, host: str) -> SinkError:
         return SinkError(
             f"rows cannot be staged in {self._rows} on {host}: {error.strerror or error}. Give the option staging: a"
             " folder that the driver and all executors can write to, with room for a batch"
@@ -131,7 +133,7 @@ class Staging:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / "lock").open("a+")
         except OSError as error:
-            raise self._unwritable(error, socket.gethostname()) from error
+            raise self._write_error(error, socket.gethostname()) from error
         with file:
             self._lock(file, time.monotonic_ns() + timeout_ns)
             file.truncate(0)
@@ -151,52 +153,54 @@ class Staging:
                         f" holds {file.name}. Two queries cannot share a checkpoint; if it is left from a driver that"
                         " died, end it and start the query again"
                     ) from None
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_INTERVAL_S)
             except OSError as error:
-                if error.errno not in _UNLOCKABLE:
+                if error.errno not in _LOCK_UNSUPPORTED:
                     raise
                 return  # this file system has no locks; then receivers alone see to it that rows come once
             else:
                 return
 
-    def published(self) -> int:
+    def last_published_batch(self) -> int:
         """Return the last batch that is published, -1 if there is none."""
         try:
             return int(_read(self._mark)["batch"])
         except FileNotFoundError:
             return -1
 
-    def manifest(self, batch: int) -> Manifest | None:
+    def read_manifest(self, batch: int) -> Manifest | None:
         """Return the manifest of a batch, if it has one."""
         try:
-            told = _read(self._manifest(batch))
+            told = _read(self._manifest_path(batch))
             return Manifest(
-                told["query"], told["batch"], tuple(Part(**part) for part in told["parts"])
+                told["query"],
+                told["batch"],
+                tuple(StagedPartition(**part) for part in told["parts"]),
             )
         except FileNotFoundError:
             return None
 
-    def settle(self, batch: int, parts: Iterable[Part]) -> Manifest:
+    def commit_manifest(self, batch: int, parts: Iterable[StagedPartition]) -> Manifest:
         """Return what a batch consists of: what was settled before, or else these parts."""
-        found = self.manifest(batch)
+        found = self.read_manifest(batch)
         given = tuple(sorted(parts, key=lambda part: part.partition))
         if found is None:
             found = Manifest(self.query, batch, given)
-            _write(self._manifest(batch), {"version": VERSION, **asdict(found)})
+            _write(self._manifest_path(batch), {"version": VERSION, **asdict(found)})
         else:
             self.discard(batch, given)
         return found
 
-    def discard(self, batch: int, parts: Iterable[Part]) -> None:
+    def discard(self, batch: int, parts: Iterable[StagedPartition]) -> None:
         """Delete what was staged, but for what the manifest of the batch names."""
-        found = self.manifest(batch)
+        found = self.read_manifest(batch)
         kept = set() if found is None else {part.name for part in found.parts}
         for part in parts:
             if part.name not in kept:
                 with contextlib.suppress(OSError):
                     (self._rows / part.name).unlink(missing_ok=True)
 
-    def finish(self, batch: int) -> None:
+    def mark_published(self, batch: int) -> None:
         """Mark a batch, and all before it, as published, and delete their files."""
         _write(self._mark, {"version": VERSION, "query": self.query, "batch": batch})
         for path in [*self._rows.glob("*.arrow"), *self.path.glob("batch-*.json")]:
@@ -216,7 +220,7 @@ class Staging:
 
     # On publishing
 
-    def rows(self, manifest: Manifest) -> Iterator[tuple[Part, pa.RecordBatch]]:
+    def rows(self, manifest: Manifest) -> Iterator[tuple[StagedPartition, pa.RecordBatch]]:
         """Return the rows of a batch in their order; every file is checked before its first row is handed out."""
         import pyarrow as pa
 
@@ -228,16 +232,16 @@ class Staging:
                 with pa.memory_map(str(path)) as source:
                     whole = source.read_buffer()
                     if whole.size != part.size_bytes or crc32(whole) != part.crc:
-                        raise self._broken(part, "is not what was written")
+                        raise self._corruption_error(part, "is not what was written")
                     with pa.ipc.open_stream(whole) as stream:
                         for each in stream:
                             yield part, each
             except FileNotFoundError as error:
-                raise self._broken(part, "is not there") from error
+                raise self._corruption_error(part, "is not there") from error
             except (OSError, pa.ArrowInvalid) as error:
-                raise self._broken(part, f"cannot be read: {error}") from error
+                raise self._corruption_error(part, f"cannot be read: {error}") from error
 
-    def _broken(self, part: Part, what: str) -> SinkError:
+    def _corruption_error(self, part: StagedPartition, what: str) -> SinkError:
         here = socket.gethostname()
         if part.host and part.host != here:
             hint = (
@@ -251,11 +255,11 @@ class Staging:
             )
         return SinkError(f"the staged file {self._rows / part.name} {what}: {hint}")
 
-    def _manifest(self, batch: int) -> Path:
+    def _manifest_path(self, batch: int) -> Path:
         return self.path / f"batch-{batch}.json"
 
 
-class _Summing(io.RawIOBase):
+class _ChecksumFile(io.RawIOBase):
     """A file that sums up what is written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -320,7 +324,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def begun(root: Path, batch: int) -> str | None:
+def find_unfinished_query(root: Path, batch: int) -> str | None:
     """Return the query below ``root`` that has settled a batch and not finished it; None if none has, or several."""
     found = [path.parent.name for path in root.glob(f"*/batch-{batch}.json")]
     return found[0] if len(found) == 1 else None
@@ -344,7 +348,7 @@ def default_root(checkpoint: str, given: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
-def slices(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Return a batch in parts of about ``most_bytes`` and at most ``most_rows``, at least one row each."""
     count = batch.num_rows
     each = max(1, min(most_rows, count * most_bytes // max(1, batch.nbytes)))

@@ -23,9 +23,15 @@ from pyspark.sql.datasource import (
 from gapless.errors import ConfigError
 from pyspark_gapless.sink import options as sink_options
 from pyspark_gapless.sink.options import SinkOptions
-from pyspark_gapless.sink.publisher_process import publish_apart
-from pyspark_gapless.sink.row_encoder import Encoding, choose, encoder
-from pyspark_gapless.sink.staging import Part, SinkError, Staging, begun, default_root
+from pyspark_gapless.sink.publisher_process import publish_out_of_process
+from pyspark_gapless.sink.row_encoder import RowEncoding, choose_encoding, make_encoder
+from pyspark_gapless.sink.staging import (
+    SinkError,
+    StagedPartition,
+    Staging,
+    default_root,
+    find_unfinished_query,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,11 +42,11 @@ _BATCH = "streaming.sql.batchId"
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedCommitMessage(WriterCommitMessage):
     """What a task tells the driver's side: of which query the rows are, and where they stand."""
 
     query: str
-    part: Part
+    part: StagedPartition
 
 
 def batch_writer(
@@ -50,39 +56,39 @@ def batch_writer(
     options = sink_options.parse(given)
     if overwrite:
         raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
-    return GaplessWriter(options, choose(schema, options.form))
+    return GaplessBatchWriter(options, choose_encoding(schema, options.payload_format))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
     """Return what writes a stream, by the options that were given."""
     options = sink_options.parse(given)
     root = default_root(options.checkpoint, options.staging)
-    return GaplessStreamWriter(options, choose(schema, options.form), root)
+    return GaplessStreamWriter(options, choose_encoding(schema, options.payload_format), root)
 
 
 def _stage(
     options: SinkOptions,
-    encoding: Encoding,
+    encoding: RowEncoding,
     staging: Staging,
     batch: int,
     rows: Iterator[pa.RecordBatch],
-) -> Staged:
+) -> StagedCommitMessage:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    convert = encoder(encoding, options.config.max_message_bytes)
-    return Staged(staging.query, staging.stage(batch, partition, map(convert, rows)))
+    convert = make_encoder(encoding, options.config.max_message_bytes)
+    return StagedCommitMessage(staging.query, staging.stage(batch, partition, map(convert, rows)))
 
 
-def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [message for message in messages if isinstance(message, Staged)]
+def _staged_partitions(messages: Sequence[WriterCommitMessage | None]) -> list[StagedCommitMessage]:
+    return [message for message in messages if isinstance(message, StagedCommitMessage)]
 
 
 class GaplessStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream, each once."""
 
-    def __init__(self, options: SinkOptions, encoding: Encoding, root: Path) -> None:
+    def __init__(self, options: SinkOptions, encoding: RowEncoding, root: Path) -> None:
         self.options = options
         self.encoding = encoding
         self.root = root
@@ -102,32 +108,32 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a batch, unless that was done before."""
-        told = _told(messages)
+        told = _staged_partitions(messages)
         # A batch that was begun and is computed again may have no partition now; in its checkpoint
         # a query is alone.
-        alone = None if self.options.staging else begun(self.root, batchId)
+        alone = None if self.options.staging else find_unfinished_query(self.root, batchId)
         query = told[0].query if told else alone
         if query is None:
             return
         staging = Staging(self.root, query)
         parts = [message.part for message in told]
         with staging.locked(self.options.deliver_timeout_ns):
-            if batchId <= staging.published():
+            if batchId <= staging.last_published_batch():
                 staging.discard(batchId, parts)
                 return
-            publish_apart(staging, staging.settle(batchId, parts), self.options)
-            staging.finish(batchId)
+            publish_out_of_process(staging, staging.commit_manifest(batchId, parts), self.options)
+            staging.mark_published(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what was staged; what is settled stays, for the batch will be committed again."""
-        for message in _told(messages):
+        for message in _staged_partitions(messages):
             Staging(self.root, message.query).discard(batchId, [message.part])
 
 
-class GaplessWriter(DataSourceArrowWriter):
+class GaplessBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame, in the order of its partitions."""
 
-    def __init__(self, options: SinkOptions, encoding: Encoding) -> None:
+    def __init__(self, options: SinkOptions, encoding: RowEncoding) -> None:
         self.options = options
         self.encoding = encoding
         root = default_root(
@@ -141,8 +147,10 @@ class GaplessWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows."""
-        manifest = self.staging.settle(0, [message.part for message in _told(messages)])
-        publish_apart(self.staging, manifest, self.options)
+        manifest = self.staging.commit_manifest(
+            0, [message.part for message in _staged_partitions(messages)]
+        )
+        publish_out_of_process(self.staging, manifest, self.options)
         self.staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002

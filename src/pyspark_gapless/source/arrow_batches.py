@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gapless import run as runs
 from gapless.group import headers
-from gapless.spool.columnar import Chunk
+from gapless.spool.columnar import RecordChunk
 from pyspark_gapless.source import payload_decoder
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ORDERED: Final = "ordered"
 ACKNOWLEDGED: Final = "acknowledged"
 
 
-class Stream(NamedTuple):
+class StreamInfo(NamedTuple):
     """What is the same for all messages of one stream."""
 
     key: str
@@ -33,37 +33,37 @@ class Stream(NamedTuple):
     incarnation: int
 
 
-class Layout(NamedTuple):
+class BatchLayout(NamedTuple):
     """What a batch looks like: the Arrow schema that Spark expects, and how payloads are decoded, if they are."""
 
     schema: pa.Schema
     group: str
     decoded: tuple[tuple[str, str], ...] = ()
-    form: str = ""
+    payload_format: str = ""
 
 
-class BatchMaker:
+class BatchBuilder:
     """Makes record batches of one layout; ``streams`` is the list that the records point into and may grow."""
 
-    def __init__(self, layout: Layout, streams: Sequence[Stream]) -> None:
+    def __init__(self, layout: BatchLayout, streams: Sequence[StreamInfo]) -> None:
         self.layout = layout
         self.streams = streams
-        self._decode: Callable[[pa.Array], payload_decoder.Decoded] | None = None
+        self._decode: Callable[[pa.Array], payload_decoder.DecodedPayloads] | None = None
         names = dict(layout.decoded)
         wanted = [name for name in layout.schema.names if name in names]
         if (
             wanted
-            or payload_decoder.ERROR in layout.schema.names
-            or payload_decoder.ROW in layout.schema.names
+            or payload_decoder.ERROR_COLUMN in layout.schema.names
+            or payload_decoder.ROW_COLUMN in layout.schema.names
         ):
             import pyarrow as pa
 
             fields = pa.schema(
                 [pa.field(names[name], layout.schema.field(name).type) for name in wanted]
             )
-            self._decode = payload_decoder.decoder(layout.form, fields)
+            self._decode = payload_decoder.make_decoder(layout.payload_format, fields)
 
-    def batch(self, chunk: Chunk) -> pa.RecordBatch:
+    def build(self, chunk: RecordChunk) -> pa.RecordBatch:
         """Return one batch of all messages of ``chunk``."""
         import pyarrow as pa
 
@@ -81,9 +81,9 @@ class BatchMaker:
                 array = decoded.values.field(sources[field.name])
                 if decoded.values.null_count:
                     array = _masked(array, decoded.values)
-            elif field.name == payload_decoder.ERROR:
+            elif field.name == payload_decoder.ERROR_COLUMN:
                 array = decoded.errors
-            elif field.name == payload_decoder.ROW:
+            elif field.name == payload_decoder.ROW_COLUMN:
                 array = _places(decoded.parents or range(rows.count))
             else:
                 array = rows.column(field.name)
@@ -117,7 +117,9 @@ def _places(parents: Sequence[int]) -> pa.Array:
 class _Rows:
     """The messages of many records, column by column and only those that are asked for."""
 
-    def __init__(self, chunk: Chunk, streams: Sequence[Stream], layout: Layout) -> None:
+    def __init__(
+        self, chunk: RecordChunk, streams: Sequence[StreamInfo], layout: BatchLayout
+    ) -> None:
         self.chunk = chunk
         self.streams = streams
         self.layout = layout
@@ -134,7 +136,7 @@ class _Rows:
 
         return np.repeat(values, self.chunk.rows)
 
-    def _words(self, indices: np.ndarray[Any, Any], words: Sequence[str]) -> pa.Array:
+    def _dictionary_column(self, indices: np.ndarray[Any, Any], words: Sequence[str]) -> pa.Array:
         """Return a column of words; ``indices`` says for each record which of them it is."""
         import numpy as np
         import pyarrow as pa
@@ -157,7 +159,7 @@ class _Rows:
         )
 
     def _of_stream(self, words: Sequence[str]) -> pa.Array:
-        return self._words(self.chunk.place, words)
+        return self._dictionary_column(self.chunk.stream, words)
 
     def _column_group(self) -> pa.Array:
         import pyarrow as pa
@@ -181,7 +183,7 @@ class _Rows:
         numbers = np.array([stream.incarnation for stream in self.streams], np.uint64).view(
             np.int64
         )
-        return pa.array(self._repeat(numbers[self.chunk.place]))
+        return pa.array(self._repeat(numbers[self.chunk.stream]))
 
     def _column_seqno(self) -> pa.Array:
         import numpy as np
@@ -194,7 +196,7 @@ class _Rows:
         return pa.array(self._repeat(base) + np.arange(self.count, dtype=np.int64))
 
     def _column_mode(self) -> pa.Array:
-        return self._words(
+        return self._dictionary_column(
             ((self.chunk.flags & runs.ACKED) != 0).astype(int), [ORDERED, ACKNOWLEDGED]
         )
 
@@ -260,7 +262,7 @@ class _Rows:
         done = 0
         for row in rows.tolist():
             begin, end = int(offsets[row]), int(offsets[row + 1])
-            told, payload = headers.split(bytes(whole[begin:end]))
+            told, payload = headers.detach_headers(bytes(whole[begin:end]))
             found[row] = list(told.items()) or None
             pieces += (whole[done:begin], payload)
             lengths[row] = len(payload)

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 
 from gapless.spool import SpoolMismatch
 from pyspark_gapless.source import partition_reader, schema as columns
-from pyspark_gapless.source.offsets import Digest, digest_of, raised
-from pyspark_gapless.source.options import EARLIEST, Options
-from pyspark_gapless.source.replica_set import Replicas
+from pyspark_gapless.source.offsets import Digest, digest_of, with_floor
+from pyspark_gapless.source.options import EARLIEST, SourceOptions
+from pyspark_gapless.source.replica_set import ReplicaSet
 from pyspark_gapless.source.stream_reader import position_digest
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class GaplessReader(DataSourceReader):
+class GaplessBatchReader(DataSourceReader):
     """Reads what stands in a spool between two positions."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         columns.check_schema(schema, options)
         self.options = options
         self.schema = schema
         self.filters: list[Filter] = []
 
-    def partitions(self) -> list[partition_reader.Part]:
+    def partitions(self) -> list[partition_reader.GaplessInputPartition]:
         """Return the partitions of the read."""
-        replicas = Replicas(self.options.spools)
+        replicas = ReplicaSet(self.options.spools)
         replicas.refresh()
         if not replicas.group:
             path = self.options.spools[0]
@@ -53,7 +53,7 @@ class GaplessReader(DataSourceReader):
         if self.options.begin.kind != EARLIEST:
             start = digest_of(start)
         end = position_digest(replicas, self.options.end)
-        end = raised(
+        end = with_floor(
             start,
             {
                 key: min(seqno, high)
@@ -61,30 +61,32 @@ class GaplessReader(DataSourceReader):
                 if (seqno := end.get(key, 0))
             },
         )
-        matches = replicas.matching(self.options.origins)
+        matches = replicas.origin_filter(self.options.origins)
         end = {key: seqno for key, seqno in end.items() if matches(key)}
-        start, end = pruned(replicas, self.filters, start, end)
+        start, end = prune(replicas, self.filters, start, end)
         plan = replicas.plan(
             start,
             end,
             partitions=(self.options.min_partitions, self.options.max_partitions),
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return partition_reader.parts(
+        return partition_reader.make_partitions(
             replicas, plan, fail_on_data_loss=self.options.fail_on_data_loss
         )
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""
-        if not isinstance(partition, partition_reader.Part):
+        if not isinstance(partition, partition_reader.GaplessInputPartition):
             # What Spark makes up when there is nothing to read.
             return iter(())
         schema = columns.arrow_schema(self.schema)
         pairs = columns.decoded_pairs(self.options, schema.names)
-        return partition_reader.batches(partition, schema, pairs, self.options.payload_format)
+        return partition_reader.read_partition(
+            partition, schema, pairs, self.options.payload_format
+        )
 
 
-class PushdownReader(GaplessReader):
+class PushdownBatchReader(GaplessBatchReader):
     """A batch reader that is told the filters of the query; Spark refuses one unless its pushdown is switched on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the name is Spark's
@@ -93,8 +95,8 @@ class PushdownReader(GaplessReader):
         return filters
 
 
-def pruned(
-    replicas: Replicas, filters: Iterable[Filter], start: Digest, end: Digest
+def prune(
+    replicas: ReplicaSet, filters: Iterable[Filter], start: Digest, end: Digest
 ) -> tuple[Digest, Digest]:
     """Return the digests without what no row that passes the filters can be in."""
     names = replicas.names()
@@ -102,15 +104,21 @@ def pruned(
         column = each.attribute[0] if len(getattr(each, "attribute", ())) == 1 else ""  # type: ignore[attr-defined]
         if column in {"origin", "node", "name", "incarnation"} and isinstance(each, EqualTo | In):
             values = set(each.value) if isinstance(each, In) else {each.value}
-            end = {key: seqno for key, seqno in end.items() if _told(column, key, names) in values}
+            end = {
+                key: seqno
+                for key, seqno in end.items()
+                if _column_value(column, key, names) in values
+            }
         elif column == "seqno":
             start, end = _by_seqno(each, start, end)
         elif column == "collected" and isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual):
-            start = raised(start, replicas.at_time(_nanoseconds(each.value)))
-    return start, {key: seqno for key, seqno in end.items() if seqno > replicas.begin(key, start)}
+            start = with_floor(start, replicas.at_time(_nanoseconds(each.value)))
+    return start, {
+        key: seqno for key, seqno in end.items() if seqno > replicas.first_unread_after(key, start)
+    }
 
 
-def _told(column: str, key: str, names: dict[str, str]) -> object:
+def _column_value(column: str, key: str, names: dict[str, str]) -> object:
     node, _, incarnation = key.partition(".")
     return {
         "origin": key,
@@ -135,7 +143,7 @@ def _by_seqno(each: Filter, start: Digest, end: Digest) -> tuple[Digest, Digest]
     elif isinstance(each, LessThanOrEqual):
         high = each.value
     floor = {key: max(start.get(key, 0), low - 1) for key in end} if low > 1 else {}
-    return raised(start, floor), {key: min(seqno, high) for key, seqno in end.items()}
+    return with_floor(start, floor), {key: min(seqno, high) for key, seqno in end.items()}
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -21,7 +21,7 @@ log = logging.getLogger("gapless.spark")
 RETRY_S: Final = 2.0
 
 
-class Embedded:
+class EmbeddedCollector:
     """A collector for as long as a query lives; :meth:`start` never waits for the group."""
 
     def __init__(self, spool: str, group: str, options: Mapping[str, Any]) -> None:
@@ -30,15 +30,15 @@ class Embedded:
         self._options: Any = dict(options)
         self._collector: Collector | None = None
         self._error: Exception | None = None
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to collect, or to wait for the spool to be free; raises what is wrong with the options."""
         self._spool.parent.mkdir(parents=True, exist_ok=True)
-        if not self._try():
+        if not self._try_start():
             self._thread = threading.Thread(
-                target=self._wait, name="gapless-collector-wait", daemon=True
+                target=self._retry_until_started, name="gapless-collector-wait", daemon=True
             )
             self._thread.start()
 
@@ -51,14 +51,14 @@ class Embedded:
 
     def stop(self) -> None:
         """Stop collecting; what is in the spool stays."""
-        self._over.set()
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join()
         if self._collector is not None:
             self._collector.stop()
             self._collector = None
 
-    def _try(self) -> bool:
+    def _try_start(self) -> bool:
         collector = Collector(self._spool, self._group, **self._options)
         try:
             collector.start()
@@ -68,10 +68,10 @@ class Embedded:
         self._collector = collector
         return True
 
-    def _wait(self) -> None:
+    def _retry_until_started(self) -> None:
         try:
-            while not self._over.wait(RETRY_S):
-                if self._try():
+            while not self._stopped.wait(RETRY_S):
+                if self._try_start():
                     return
         except Exception as error:  # noqa: BLE001 - told to the query by check()
             self._error = error

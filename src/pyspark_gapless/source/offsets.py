@@ -26,7 +26,7 @@ READER: Final = "@reader"
 """The key under which an offset carries the name of its reader."""
 
 _STREAM = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.(0|[1-9a-f][0-9a-f]{0,15})")
-_MOST = 2**64
+_MAX_SEQNO = 2**64
 
 
 class OffsetError(GaplessError, ValueError):
@@ -58,7 +58,7 @@ def digest_of(offset: Any) -> Digest:
                 f"{key!r} is not a stream; a stream is named by node and incarnation in hexadecimal, such as 1f.6 "
                 "(gapless spool ls shows them)"
             )
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_SEQNO:
             raise OffsetError(
                 f"{value!r} is not a seqno; the digest of {key} needs a whole number from zero up"
             )
@@ -77,12 +77,12 @@ def offset_of(digest: Mapping[str, int], reader: str = "") -> dict[str, Any]:
     return offset
 
 
-def raised(digest: Mapping[str, int], floor: Mapping[str, int]) -> Digest:
+def with_floor(digest: Mapping[str, int], floor: Mapping[str, int]) -> Digest:
     """Return ``digest`` with no stream below ``floor``; streams that only ``floor`` has stay."""
     return {key: max(digest.get(key, 0), floor.get(key, 0)) for key in sorted({*digest, *floor})}
 
 
-def merged(digests: Iterable[Mapping[str, int]], *, highest: bool) -> Digest:
+def merge_digests(digests: Iterable[Mapping[str, int]], *, highest: bool) -> Digest:
     """Return the highest (or lowest) seqno that any of the replicas has for each stream."""
     choose = max if highest else min
     result: Digest = {}
@@ -101,14 +101,14 @@ def advance(
     and then none leaves. As long as nothing moves the answer is ``start`` itself: a stream leaves
     only together with progress, or Spark would make a batch of nothing.
     """
-    moved = raised(wanted, start)
+    moved = with_floor(wanted, start)
     if known is None or moved == dict(start):
         return moved
     keep = set(known)
     return {key: seqno for key, seqno in moved.items() if key in keep or seqno != start.get(key)}
 
 
-def share(waiting: Mapping[str, int], limit: int) -> Digest:
+def fair_shares(waiting: Mapping[str, int], limit: int) -> Digest:
     """Split ``limit`` fairly over streams: who has less than an even share gets all, the others the same each.
 
     Every stream that has something gets at least one, so nobody starves; the sum then may exceed a
@@ -124,7 +124,7 @@ def share(waiting: Mapping[str, int], limit: int) -> Digest:
     return dict(sorted(result.items()))
 
 
-class Span(NamedTuple):
+class ReplicaSpan(NamedTuple):
     """What one replica has of one stream: the seqnos above ``low`` up to ``high``."""
 
     replica: int
@@ -132,14 +132,14 @@ class Span(NamedTuple):
     high: int
 
 
-class Cover(NamedTuple):
+class ReplicaCover(NamedTuple):
     """How a range of one stream is read: ``pieces`` as (replica, above, up to), ``holes`` that no replica has."""
 
-    pieces: list[tuple[int, int, int]]
+    ranges: list[tuple[int, int, int]]
     holes: list[tuple[int, int]]
 
 
-def cover(above: int, upto: int, spans: Sequence[Span]) -> Cover:
+def cover(above: int, upto: int, spans: Sequence[ReplicaSpan]) -> ReplicaCover:
     """Return from which replica each part of ``above < seqno <= upto`` comes, with as few changes as there can be."""
     pieces: list[tuple[int, int, int]] = []
     holes: list[tuple[int, int]] = []
@@ -155,7 +155,7 @@ def cover(above: int, upto: int, spans: Sequence[Span]) -> Cover:
             end = min(end, upto)
             holes.append((at, end))
         at = end
-    return Cover(pieces, holes)
+    return ReplicaCover(pieces, holes)
 
 
 def loss_message(

@@ -27,10 +27,10 @@ LATEST: Final = "latest"
 AT_DIGEST: Final = "digest"
 AT_TIME: Final = "time"
 
-FORMATS: Final = ("json", "msgpack", "arrow")
-RELEASES: Final = ("sync", "start")
+PAYLOAD_FORMATS: Final = ("json", "msgpack", "arrow")
+RELEASE_MODES: Final = ("sync", "start")
 
-KNOWN: Final = {
+KNOWN_OPTIONS: Final = {
     name.lower(): name
     for name in (
         "spool",
@@ -67,7 +67,7 @@ STREAM_ONLY: Final = (
 BATCH_ONLY: Final = ("from", "to", "pushdown")
 COLLECTOR_PREFIX: Final = "collector."
 
-_READER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_READER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NS_PER_MS = 1_000_000
 _NS_PER_US = 1_000
 
@@ -77,7 +77,7 @@ class OptionError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Position:
+class ReadPosition:
     """Where a read begins or ends: ``kind`` is one of earliest, latest, digest and time."""
 
     kind: str
@@ -86,15 +86,15 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """What a user asked of the source, checked."""
 
     spools: tuple[str, ...]
     group: str = ""
     reader: str = ""
-    starting: Position = Position(EARLIEST)
-    begin: Position = Position(EARLIEST)
-    end: Position = Position(LATEST)
+    starting_position: ReadPosition = ReadPosition(EARLIEST)
+    begin: ReadPosition = ReadPosition(EARLIEST)
+    end: ReadPosition = ReadPosition(LATEST)
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int = 1
@@ -110,7 +110,7 @@ class Options:
     collector: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Options:
+def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
     """Return the options of one read; ``streaming`` says which of the two kinds it is, if that is known."""
     options = {key.lower(): str(value) for key, value in given.items()}
     collector = {
@@ -128,13 +128,13 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Options
             'name the group that it is to join with the option "group", or leave it out'
         )
     low, high = _partitions(rest)
-    return Options(
+    return SourceOptions(
         spools=_spools(rest, group),
         group=group,
         reader=_read(rest, "reader", _reader, ""),
-        starting=_starting(rest),
-        begin=_read(rest, "from", _position, Position(EARLIEST)),
-        end=_read(rest, "to", _position, Position(LATEST)),
+        starting_position=_starting(rest),
+        begin=_read(rest, "from", _position, ReadPosition(EARLIEST)),
+        end=_read(rest, "to", _position, ReadPosition(LATEST)),
         max_rows=_read(rest, "maxrowspertrigger", _positive, None),
         max_bytes=_read(rest, "maxbytespertrigger", _size, None),
         min_partitions=low,
@@ -143,7 +143,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Options
         columns=_read(rest, "columns", _names, ()),
         origins=_read(rest, "origins", _names, ()),
         pushdown=_read(rest, "pushdown", _flag, False),
-        release=_read(rest, "release", _one_of(RELEASES), "sync"),
+        release=_read(rest, "release", _one_of(RELEASE_MODES), "sync"),
         collector=collector,
         **_payload(rest),
     )
@@ -157,12 +157,12 @@ def default_spool(group: str) -> str:
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
     for key in options:
-        if key not in KNOWN:
-            close = difflib.get_close_matches(key, KNOWN, n=1)
+        if key not in KNOWN_OPTIONS:
+            close = difflib.get_close_matches(key, KNOWN_OPTIONS, n=1)
             hint = (
-                f'did you mean "{KNOWN[close[0]]}"?'
+                f'did you mean "{KNOWN_OPTIONS[close[0]]}"?'
                 if close
-                else f"the options are {', '.join(KNOWN.values())}"
+                else f"the options are {', '.join(KNOWN_OPTIONS.values())}"
             )
             raise OptionError(f'unknown option "{key}"; {hint}')
 
@@ -175,7 +175,7 @@ def _refuse_misplaced(options: Mapping[str, str], streaming: bool | None) -> Non
             here, there = ("readStream", "read") if streaming else ("read", "readStream")
             instead = "startingOffsets or startingTimestamp" if streaming else "from and to"
             raise OptionError(
-                f'option "{KNOWN[key]}" belongs to spark.{there}; where a spark.{here} begins and ends is said by '
+                f'option "{KNOWN_OPTIONS[key]}" belongs to spark.{there}; where a spark.{here} begins and ends is said by '
                 f"{instead}"
             )
 
@@ -189,7 +189,7 @@ def _read(
     try:
         return parser(text.strip())
     except (ConfigError, OffsetError) as error:
-        raise OptionError(f'option "{KNOWN[key]}" is {text!r}: {error}') from None
+        raise OptionError(f'option "{KNOWN_OPTIONS[key]}" is {text!r}: {error}') from None
 
 
 def _spools(options: Mapping[str, str], group: str) -> tuple[str, ...]:
@@ -232,29 +232,29 @@ def _local(path: str) -> str:
         ) from None
 
 
-def _starting(options: Mapping[str, str]) -> Position:
+def _starting(options: Mapping[str, str]) -> ReadPosition:
     if "startingoffsets" in options and "startingtimestamp" in options:
         raise OptionError(
             'both "startingOffsets" and "startingTimestamp" say where to begin; use one of them'
         )
     if "startingtimestamp" in options:
-        return Position(AT_TIME, time_ns=_read(options, "startingtimestamp", _time, 0))
-    return _read(options, "startingoffsets", _offsets, Position(EARLIEST))
+        return ReadPosition(AT_TIME, time_ns=_read(options, "startingtimestamp", _time, 0))
+    return _read(options, "startingoffsets", _offsets, ReadPosition(EARLIEST))
 
 
-def _offsets(text: str) -> Position:
+def _offsets(text: str) -> ReadPosition:
     if text.lower() in {EARLIEST, LATEST}:
-        return Position(text.lower())
+        return ReadPosition(text.lower())
     if not text.startswith("{"):
         raise OptionError('expected earliest, latest, or a digest such as {"1f.6": 42}')
-    return Position(AT_DIGEST, parse_digest(text))
+    return ReadPosition(AT_DIGEST, parse_digest(text))
 
 
-def _position(text: str) -> Position:
+def _position(text: str) -> ReadPosition:
     if text.startswith("{") or text.lower() in {EARLIEST, LATEST}:
         return _offsets(text)
     try:
-        return Position(AT_TIME, time_ns=_time(text))
+        return ReadPosition(AT_TIME, time_ns=_time(text))
     except OptionError as error:
         raise OptionError(
             f"expected earliest, latest, a digest or a time; as a time: {error}"
@@ -275,7 +275,7 @@ def _time(text: str) -> int:
 
 
 def _reader(text: str) -> str:
-    if not _READER.fullmatch(text):
+    if not _READER_NAME.fullmatch(text):
         raise OptionError(
             "expected a name of at most 100 letters, digits, dots, dashes and underscores, such as bronze-table"
         )
@@ -332,7 +332,7 @@ def _partitions(options: Mapping[str, str]) -> tuple[int, int]:
 
 def _payload(options: Mapping[str, str]) -> dict[str, str]:
     schema = options.get("payload_schema", "").strip()
-    form = _read(options, "payload_format", _one_of(FORMATS), "")
+    form = _read(options, "payload_format", _one_of(PAYLOAD_FORMATS), "")
     prefix = options.get("payload_prefix", "").strip()
     if not schema and (form or prefix):
         name = "payload_format" if form else "payload_prefix"

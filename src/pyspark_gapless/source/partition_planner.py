@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 
 from gapless.spool.index import FIRST, LAST, OFFSET, PAYLOAD, ROWS, SIZE, SegmentIndex, StreamIndex
 
-Ranges = dict[str, tuple[int, int]]
+SeqnoRanges = dict[str, tuple[int, int]]
 """Of each stream the seqnos above the first number, up to the second."""
 
 PARTITION_ROWS: Final = 100_000
 PARTITION_BYTES: Final = 64 * 1024 * 1024
 
 
-class Stretch(NamedTuple):
+class SegmentRange(NamedTuple):
     """The bytes ``begin .. end`` of a segment of replica ``replica``, and what of them is wanted."""
 
     replica: int
@@ -32,10 +32,10 @@ class Stretch(NamedTuple):
     end: int
     rows: int
     payload_bytes: int
-    ranges: Ranges
+    ranges: SeqnoRanges
 
 
-class _Part(NamedTuple):
+class _StreamSlice(NamedTuple):
     """Of one stream, the records ``head .. tail`` of a segment (without ``tail``)."""
 
     key: str
@@ -48,12 +48,14 @@ class _Part(NamedTuple):
         return totals[self.tail - 1] - (totals[self.head - 1] if self.head else 0)
 
 
-def stretches(replica: int, index: SegmentIndex, ranges: Ranges, per_stretch: int) -> list[Stretch]:
+def segment_ranges(
+    replica: int, index: SegmentIndex, ranges: SeqnoRanges, per_stretch: int
+) -> list[SegmentRange]:
     """Return what one segment has of ``ranges``, cut so that a stretch has about ``per_stretch`` rows at most."""
     parts = [
         part
         for key, (above, upto) in ranges.items()
-        if (part := _part(index, key, above, upto)) is not None
+        if (part := _stream_slice(index, key, above, upto)) is not None
     ]
     if not parts:
         return []
@@ -62,23 +64,24 @@ def stretches(replica: int, index: SegmentIndex, ranges: Ranges, per_stretch: in
         part.stream.column(OFFSET)[part.tail - 1] + part.stream.column(SIZE)[part.tail - 1]
         for part in parts
     )
-    cuts = [begin, *_cuts(parts, begin, end, per_stretch), end]
+    cuts = [begin, *_cut_points(parts, begin, end, per_stretch), end]
     found = [
-        _between(replica, index.number, parts, ranges, low, high) for low, high in pairwise(cuts)
+        _range_between(replica, index.number, parts, ranges, low, high)
+        for low, high in pairwise(cuts)
     ]
     return [stretch for stretch in found if stretch.ranges]
 
 
-def _part(index: SegmentIndex, key: str, above: int, upto: int) -> _Part | None:
+def _stream_slice(index: SegmentIndex, key: str, above: int, upto: int) -> _StreamSlice | None:
     stream = index.streams.get(key)
     if stream is None or not stream.records or stream.last <= above or stream.first > upto:
         return None
-    head = stream.find(above + 1)
-    tail = min(stream.find(upto) + 1, bisect_right(stream.column(FIRST), upto))
-    return _Part(key, head, tail, stream) if tail > head else None
+    head = stream.find_record(above + 1)
+    tail = min(stream.find_record(upto) + 1, bisect_right(stream.column(FIRST), upto))
+    return _StreamSlice(key, head, tail, stream) if tail > head else None
 
 
-def _cuts(parts: Sequence[_Part], begin: int, end: int, per_stretch: int) -> list[int]:
+def _cut_points(parts: Sequence[_StreamSlice], begin: int, end: int, per_stretch: int) -> list[int]:
     rows = sum(part.total(ROWS) for part in parts)
     count = -(-rows // max(1, per_stretch))
     if count < 2:
@@ -101,10 +104,15 @@ def _cuts(parts: Sequence[_Part], begin: int, end: int, per_stretch: int) -> lis
     return sorted(place for place in places if begin < place < end)
 
 
-def _between(
-    replica: int, number: int, parts: Sequence[_Part], ranges: Ranges, begin: int, end: int
-) -> Stretch:
-    inside: Ranges = {}
+def _range_between(
+    replica: int,
+    number: int,
+    parts: Sequence[_StreamSlice],
+    ranges: SeqnoRanges,
+    begin: int,
+    end: int,
+) -> SegmentRange:
+    inside: SeqnoRanges = {}
     rows = payload_bytes = 0
     for part in parts:
         offsets = part.stream.column(OFFSET)
@@ -120,7 +128,7 @@ def _between(
         piece = part._replace(head=head, tail=tail)
         rows += piece.total(ROWS)
         payload_bytes += piece.total(PAYLOAD)
-    return Stretch(replica, number, begin, end, rows, payload_bytes, inside)
+    return SegmentRange(replica, number, begin, end, rows, payload_bytes, inside)
 
 
 def partition_count(rows: int, payload_bytes: int, least: int, most: int) -> int:
@@ -129,14 +137,14 @@ def partition_count(rows: int, payload_bytes: int, least: int, most: int) -> int
     return max(least, min(most, max(1, wanted)))
 
 
-def pack(found: Iterable[Stretch], count: int) -> list[list[Stretch]]:
+def pack(found: Iterable[SegmentRange], count: int) -> list[list[SegmentRange]]:
     """Return the stretches in at most ``count`` partitions of about the same work, in the order that they have.
 
     So within a partition a stream goes up, and a partition reads few segments.
     """
     stretch_list = list(found)
     total = sum(_weight(stretch) for stretch in stretch_list)
-    bins: list[list[Stretch]] = [[] for _ in range(max(1, count))]
+    bins: list[list[SegmentRange]] = [[] for _ in range(max(1, count))]
     before = 0
     for stretch in stretch_list:
         middle = before + _weight(stretch) // 2
@@ -145,10 +153,10 @@ def pack(found: Iterable[Stretch], count: int) -> list[list[Stretch]]:
     return [each for each in bins if each]
 
 
-def _weight(stretch: Stretch) -> int:
+def _weight(stretch: SegmentRange) -> int:
     return stretch.rows * 100 + stretch.payload_bytes + 1
 
 
-def plan_rows(totals: Mapping[str, int], start: Mapping[str, int]) -> int:
+def seqnos_between(totals: Mapping[str, int], start: Mapping[str, int]) -> int:
     """Return how many seqnos lie between two digests, which is the number of rows or a little more."""
     return sum(max(0, seqno - start.get(key, 0)) for key, seqno in totals.items())

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from gapless.errors import GaplessError
-from gapless.spool import SpoolError, SpoolTrimmed, parse_key
-from gapless.spool.columnar import Chunk, scan
-from gapless.spool.format import seed_of
-from pyspark_gapless.source.arrow_batches import BatchMaker, Layout, Stream
-from pyspark_gapless.source.partition_planner import Ranges, Stretch
-from pyspark_gapless.source.replica_set import Lost, Replicas, never_of
+from gapless.spool import SpoolError, SpoolTrimmed, parse_stream_key
+from gapless.spool.columnar import RecordChunk, scan
+from gapless.spool.format import checksum_seed
+from pyspark_gapless.source.arrow_batches import BatchBuilder, BatchLayout, StreamInfo
+from pyspark_gapless.source.partition_planner import SegmentRange, SeqnoRanges
+from pyspark_gapless.source.replica_set import LostRanges, ReplicaSet, never_collected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,30 +29,30 @@ log = logging.getLogger("gapless.spark")
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class GaplessInputPartition(InputPartition):
     """One partition: everything that an executor needs, so that it looks at nothing but the bytes that it reads."""
 
     group: str
     spools: tuple[str, ...]
-    ids: tuple[bytes, ...]
-    stretches: tuple[Stretch, ...]
-    names: dict[str, str]
+    spool_ids: tuple[bytes, ...]
+    segment_ranges: tuple[SegmentRange, ...]
+    origin_names: dict[str, str]
     fail_on_data_loss: bool = True
 
     @property
     def rows(self) -> int:
         """About how many rows it has."""
-        return sum(stretch.rows for stretch in self.stretches)
+        return sum(stretch.rows for stretch in self.segment_ranges)
 
 
-def parts(
-    replicas: Replicas, plan: Sequence[Sequence[Stretch]], *, fail_on_data_loss: bool
-) -> list[Part]:
+def make_partitions(
+    replicas: ReplicaSet, plan: Sequence[Sequence[SegmentRange]], *, fail_on_data_loss: bool
+) -> list[GaplessInputPartition]:
     """Return the partitions of a plan."""
     names = replicas.names()
-    ids = tuple(b"" if view is None else view.info.spool_id for view in replicas.views)
+    ids = tuple(b"" if view is None else view.info.spool_id for view in replicas.spool_readers)
     return [
-        Part(
+        GaplessInputPartition(
             replicas.group,
             tuple(str(path) for path in replicas.paths),
             ids,
@@ -64,78 +64,82 @@ def parts(
     ]
 
 
-def batches(
-    part: Part, schema: pa.Schema, decoded: tuple[tuple[str, str], ...], form: str
+def read_partition(
+    part: GaplessInputPartition, schema: pa.Schema, decoded: tuple[tuple[str, str], ...], form: str
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a partition."""
-    keys = list(dict.fromkeys(key for stretch in part.stretches for key in stretch.ranges))
+    keys = list(dict.fromkeys(key for stretch in part.segment_ranges for key in stretch.ranges))
     streams = []
     for key in keys:
-        origin = parse_key(key)
-        streams.append(Stream(key, part.names.get(key, ""), f"{origin.node:x}", origin.incarnation))
-    maker = BatchMaker(Layout(schema, part.group, decoded, form), streams)
-    for chunk in _Reading(part, keys).chunks():
-        yield maker.batch(chunk)
+        origin = parse_stream_key(key)
+        streams.append(
+            StreamInfo(key, part.origin_names.get(key, ""), f"{origin.node:x}", origin.incarnation)
+        )
+    maker = BatchBuilder(BatchLayout(schema, part.group, decoded, form), streams)
+    for chunk in _PartitionReader(part, keys).chunks():
+        yield maker.build(chunk)
 
 
-class _Reading:
+class _PartitionReader:
     """The messages of one partition, from whichever replica gives them."""
 
-    def __init__(self, part: Part, keys: Sequence[str]) -> None:
+    def __init__(self, part: GaplessInputPartition, keys: Sequence[str]) -> None:
         self.part = part
-        self.places = {key: at for at, key in enumerate(keys)}
-        self.done: dict[int, int] = {}
+        self.stream_index = {key: at for at, key in enumerate(keys)}
+        self.last_read: dict[int, int] = {}
 
-    def chunks(self) -> Iterator[Chunk]:
-        for stretch in self.part.stretches:
+    def chunks(self) -> Iterator[RecordChunk]:
+        for stretch in self.part.segment_ranges:
             try:
-                yield from self._stretch(stretch, self.part.ids[stretch.replica])
+                yield from self._read_range(stretch, self.part.spool_ids[stretch.replica])
             except SpoolError as error:
-                yield from self._elsewhere(stretch, error)
+                yield from self._fail_over(stretch, error)
 
-    def _stretch(self, stretch: Stretch, spool_id: bytes) -> Iterator[Chunk]:
+    def _read_range(self, stretch: SegmentRange, spool_id: bytes) -> Iterator[RecordChunk]:
         path = Path(self.part.spools[stretch.replica]) / "segments" / f"{stretch.segment:020d}.run"
         wanted: dict[tuple[int, int], tuple[int, int, int]] = {
-            parse_key(key): (self.places[key], above, upto)
+            parse_stream_key(key): (self.stream_index[key], above, upto)
             for key, (above, upto) in stretch.ranges.items()
         }
-        seed = seed_of(spool_id, stretch.segment)
+        seed = checksum_seed(spool_id, stretch.segment)
         for chunk in scan(path, seed, stretch.begin, stretch.end, wanted):
             # Of a stream the last record of a chunk counts, and that is what a dict keeps.
-            self.done.update(
-                zip(chunk.place.tolist(), (chunk.first + chunk.rows - 1).tolist(), strict=True)
+            self.last_read.update(
+                zip(chunk.stream.tolist(), (chunk.first + chunk.rows - 1).tolist(), strict=True)
             )
             yield chunk
 
-    def _elsewhere(self, stretch: Stretch, error: SpoolError) -> Iterator[Chunk]:
+    def _fail_over(self, stretch: SegmentRange, error: SpoolError) -> Iterator[RecordChunk]:
         """Read what is left of a stretch from the other replicas; if that cannot be, the error stands."""
-        left: Ranges = {}
+        left: SeqnoRanges = {}
         for key, (above, upto) in stretch.ranges.items():
-            after = max(above, self.done.get(self.places[key], 0))
+            after = max(above, self.last_read.get(self.stream_index[key], 0))
             if after < upto:
                 left[key] = (after, upto)
         others = [path for at, path in enumerate(self.part.spools) if at != stretch.replica]
         if others:
             log.warning("reading from another replica: %s", error)
-            yield from self._from(others, left, never_of(self.part.spools[stretch.replica]), error)
+            yield from self._read_from_replicas(
+                others, left, never_collected(self.part.spools[stretch.replica]), error
+            )
         elif isinstance(error, SpoolTrimmed) and not self.part.fail_on_data_loss:
             log.warning("going on without it: %s", error)
         else:
             raise error
 
-    def _from(
-        self, others: Sequence[str], left: Ranges, never: Lost, error: SpoolError
-    ) -> Iterator[Chunk]:
-        replicas = Replicas(others)
+    def _read_from_replicas(
+        self, others: Sequence[str], left: SeqnoRanges, never: LostRanges, error: SpoolError
+    ) -> Iterator[RecordChunk]:
+        replicas = ReplicaSet(others)
         try:
             replicas.refresh()
             start = {key: above for key, (above, _) in left.items()}
             end = {key: upto for key, (_, upto) in left.items()}
             # What the replica that has failed did have is not lost because others never got it.
-            plan = replicas.plan(start, end, partitions=(1, 1), never=never)
+            plan = replicas.plan(start, end, partitions=(1, 1), never_collected=never)
         except GaplessError as failure:
             raise type(error)(f"{error}; and no other replica has it: {failure}") from error
-        for piece in parts(replicas, plan, fail_on_data_loss=True):
-            again = _Reading(piece, list(self.places))
-            again.done = self.done
+        for piece in make_partitions(replicas, plan, fail_on_data_loss=True):
+            again = _PartitionReader(piece, list(self.stream_index))
+            again.last_read = self.last_read
             yield from again.chunks()

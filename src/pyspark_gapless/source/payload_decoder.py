@@ -1,13 +1,13 @@
 """Payloads into typed columns: JSON, msgpack or Arrow, by the option ``payload_schema``.
 
 The law: no row is dropped. A payload that cannot be decoded gives a row with null in every decoded
-column and the reason in :data:`ERROR`; the rows around it are not touched. Whole batches are
+column and the reason in :data:`ERROR_COLUMN`; the rows around it are not touched. Whole batches are
 decoded at once where the format allows; if a batch has bad payloads it is halved until they stand
 alone, so the cost of finding them is paid only when there are some.
 
 JSON: an object with the names of the columns; other names are ignored, missing ones are null.
 msgpack: a map likewise, or an array in the order of the columns. Arrow: an IPC stream; each of its
-rows becomes a row, :data:`ROW` counts them.
+rows becomes a row, :data:`ROW_COLUMN` counts them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gapless.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ERROR: Final = "payload_error"
+ERROR_COLUMN: Final = "payload_error"
 """The column that says why a payload could not be decoded; null if it could."""
-ROW: Final = "payload_row"
+ROW_COLUMN: Final = "payload_row"
 """With Arrow payloads, the place of the row within its message, from 0."""
-_LONGEST_REASON = 300
+_MAX_REASON_CHARS = 300
 
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s*(.*)", re.DOTALL)
 _NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
@@ -56,7 +56,7 @@ def ddl_fields(text: str) -> list[DdlField]:
         if _NOT_NULL.search(kind):
             raise ConfigError(
                 f"payload_schema: {part.strip()!r} says NOT NULL, but a payload that cannot be decoded has null there; "
-                f"leave it out, and filter by {ERROR}"
+                f"leave it out, and filter by {ERROR_COLUMN}"
             )
         fields.append(DdlField((match.group(1) or match.group(2)).replace("``", "`"), kind))
     if not fields:
@@ -86,7 +86,7 @@ def _split(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-class Decoded(NamedTuple):
+class DecodedPayloads(NamedTuple):
     """Decoded rows: a struct array, the reasons (null where it went well), and of which payload each row is.
 
     ``parents`` is None if every payload has given exactly one row.
@@ -97,7 +97,7 @@ class Decoded(NamedTuple):
     parents: list[int] | None = None
 
 
-def decoder(form: str, fields: pa.Schema) -> Callable[[pa.Array], Decoded]:
+def make_decoder(form: str, fields: pa.Schema) -> Callable[[pa.Array], DecodedPayloads]:
     """Return what decodes an array of payloads (binary) in the format ``form`` into ``fields``."""
     import pyarrow as pa
 
@@ -106,19 +106,21 @@ def decoder(form: str, fields: pa.Schema) -> Callable[[pa.Array], Decoded]:
         return lambda payloads: _arrow(payloads, target)
     if form == "msgpack":
         unpack = _msgpack()
-        return lambda payloads: _halving(
+        return lambda payloads: _decode_bisecting(
             payloads, target, lambda part: _python(part, target, unpack, text=False)
         )
-    if all(_plain(field.type) for field in fields):
-        return lambda payloads: _halving(payloads, target, lambda part: _json(part, target))
-    return lambda payloads: _halving(
+    if all(_is_json_native(field.type) for field in fields):
+        return lambda payloads: _decode_bisecting(
+            payloads, target, lambda part: _json(part, target)
+        )
+    return lambda payloads: _decode_bisecting(
         payloads, target, lambda part: _python(part, target, json.loads, text=True)
     )
 
 
-def _halving(
+def _decode_bisecting(
     payloads: pa.Array, target: pa.StructType, decode: Callable[[pa.Array], pa.StructArray]
-) -> Decoded:
+) -> DecodedPayloads:
     import pyarrow as pa
 
     pieces: list[pa.StructArray] = []
@@ -137,8 +139,8 @@ def _halving(
                 pieces.append(pa.nulls(1, target))
                 reasons.append(pa.array([_reason(error)], pa.string()))
     if not pieces:
-        return Decoded(pa.nulls(0, target), pa.nulls(0, pa.string()))
-    return Decoded(pa.concat_arrays(pieces), pa.concat_arrays(reasons))
+        return DecodedPayloads(pa.nulls(0, target), pa.nulls(0, pa.string()))
+    return DecodedPayloads(pa.concat_arrays(pieces), pa.concat_arrays(reasons))
 
 
 def _reason(error: Exception) -> str:
@@ -149,20 +151,20 @@ def _reason(error: Exception) -> str:
         .replace("Column(/v/", "Column(/")
         .replace(" in row 0", "")
     )
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
+    return text if len(text) <= _MAX_REASON_CHARS else text[: _MAX_REASON_CHARS - 3] + "..."
 
 
 # JSON at once
 
 
-def _plain(kind: pa.DataType) -> bool:
+def _is_json_native(kind: pa.DataType) -> bool:
     """Tell whether Arrow's own JSON reader has the type."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(kind):
-        return all(_plain(kind.field(at).type) for at in range(kind.num_fields))
+        return all(_is_json_native(kind.field(at).type) for at in range(kind.num_fields))
     if kinds.is_list(kind):
-        return _plain(kind.value_type)
+        return _is_json_native(kind.value_type)
     return bool(
         kinds.is_boolean(kind)
         or kinds.is_integer(kind)
@@ -174,7 +176,7 @@ def _plain(kind: pa.DataType) -> bool:
     )
 
 
-def _readable(kind: pa.DataType) -> pa.DataType:
+def _parse_type(kind: pa.DataType) -> pa.DataType:
     """Return the type to read, where a cast makes the wanted one of it: dates are written as text."""
     import pyarrow as pa
 
@@ -183,12 +185,12 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct(
             [
-                kind.field(at).with_type(_readable(kind.field(at).type))
+                kind.field(at).with_type(_parse_type(kind.field(at).type))
                 for at in range(kind.num_fields)
             ]
         )
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_parse_type(kind.value_type)))
     return kind
 
 
@@ -205,7 +207,7 @@ def _json(payloads: pa.Array, target: pa.StructType) -> pa.StructArray:
     begin, end = table[wrapped.offset], table[wrapped.offset + len(wrapped)]
     lines = memoryview(wrapped.buffers()[2])[begin:end]
     str(lines, "utf-8")
-    read = _readable(target)
+    read = _parse_type(target)
     found = pj.read_json(
         pa.BufferReader(pa.py_buffer(lines)),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
@@ -307,7 +309,7 @@ def _unless_null(wanted: type, convert: Callable[[Any], Any]) -> Callable[[Any],
 # Arrow
 
 
-def _arrow(payloads: pa.Array, target: pa.StructType) -> Decoded:
+def _arrow(payloads: pa.Array, target: pa.StructType) -> DecodedPayloads:
     import pyarrow as pa
 
     pieces: list[pa.StructArray] = []
@@ -316,7 +318,7 @@ def _arrow(payloads: pa.Array, target: pa.StructType) -> Decoded:
     for at in range(len(payloads)):
         try:
             with pa.ipc.open_stream(payloads[at].as_buffer()) as stream:
-                values = _fitted(stream.read_all(), target)
+                values = _cast_table(stream.read_all(), target)
             reasons.append(pa.nulls(len(values), pa.string()))
         except (pa.ArrowException, ValueError, TypeError, OSError) as error:
             values = pa.nulls(1, target)
@@ -324,11 +326,11 @@ def _arrow(payloads: pa.Array, target: pa.StructType) -> Decoded:
         pieces.append(values)
         parents += [at] * len(values)
     if not pieces:
-        return Decoded(pa.nulls(0, target), pa.nulls(0, pa.string()), parents)
-    return Decoded(pa.concat_arrays(pieces), pa.concat_arrays(reasons), parents)
+        return DecodedPayloads(pa.nulls(0, target), pa.nulls(0, pa.string()), parents)
+    return DecodedPayloads(pa.concat_arrays(pieces), pa.concat_arrays(reasons), parents)
 
 
-def _fitted(table: pa.Table, target: pa.StructType) -> pa.StructArray:
+def _cast_table(table: pa.Table, target: pa.StructType) -> pa.StructArray:
     import pyarrow as pa
 
     columns = []

@@ -12,46 +12,46 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gapless.spool import Hole, Reader, SpoolError, SpoolMismatch, SpoolView, consumer_registry
-from gapless.spool.index import MISSING, NEVER_CAME, REPEATED, SegmentIndex
+from gapless.spool import Consumer, Hole, SpoolError, SpoolMismatch, SpoolReader, consumer_registry
+from gapless.spool.index import HOLE_LOST, HOLE_MISSING, HOLE_REPEATED, SegmentIndex
 from gapless.spool.segment_file import segment_path
 from pyspark_gapless.source.offsets import (
     DataLossError,
     Digest,
-    Span,
+    ReplicaSpan,
     cover,
+    fair_shares,
     loss_message,
-    merged,
-    share,
+    merge_digests,
 )
 from pyspark_gapless.source.partition_planner import (
-    Ranges,
-    Stretch,
+    SegmentRange,
+    SeqnoRanges,
     pack,
     partition_count,
-    stretches,
+    segment_ranges,
 )
 
 log = logging.getLogger("gapless.spark")
 
-Lost = dict[str, list[tuple[int, int]]]
+LostRanges = dict[str, list[tuple[int, int]]]
 """For each stream what will never come, as first and last seqno, in order."""
 
 
-class Replicas:
+class ReplicaSet:
     """Some spools of one group. ``refresh`` looks at all of them; everything else answers from what that has found."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = [Path(path) for path in paths]
-        self.views: list[SpoolView | None] = [None] * len(self.paths)
-        self.complete = False
-        self._marks: list[tuple[int, int] | None] = [None] * len(self.paths)
-        self._said: dict[int, str] = {}
+        self.spool_readers: list[SpoolReader | None] = [None] * len(self.paths)
+        self.is_complete = False
+        self._inode_marks: list[tuple[int, int] | None] = [None] * len(self.paths)
+        self._warned: dict[int, str] = {}
         self._low: list[Digest] = []
         self._high: list[Digest] = []
-        self._lost: list[Lost] = []
-        self._never: Lost = {}
-        self._damaged: Lost = {}
+        self._lost: list[LostRanges] = []
+        self._never_collected: LostRanges = {}
+        self._damaged: LostRanges = {}
         self._dropped: list[Digest] = []
 
     def refresh(self) -> None:
@@ -65,12 +65,12 @@ class Replicas:
                     waiting += 1
                 else:
                     found.refresh()
-                self._said.pop(at, None)
+                self._warned.pop(at, None)
             except SpoolError as error:
-                self.views[at] = None
+                self.spool_readers[at] = None
                 errors.append(error)
-                self._say(at, f"a replica is left out: {error}")
-        readable = [view for view in self.views if view is not None]
+                self._warn_once(at, f"a replica is left out: {error}")
+        readable = [view for view in self.spool_readers if view is not None]
         if errors and not readable and not waiting:
             raise errors[0]
         groups = {view.group: view.path for view in readable}
@@ -79,71 +79,76 @@ class Replicas:
             raise SpoolMismatch(
                 f"replicas must be of one group: {told}; name the spools of one of them"
             )
-        self.complete = len(readable) == len(self.views) and not any(
+        self.is_complete = len(readable) == len(self.spool_readers) and not any(
             view.is_behind for view in readable
         )
-        self._low = [{} if view is None else view.low() for view in self.views]
-        self._high = [{} if view is None else view.high() for view in self.views]
-        holes = [[] if view is None else view.lost() for view in self.views]
+        self._low = [{} if view is None else view.low() for view in self.spool_readers]
+        self._high = [{} if view is None else view.high() for view in self.spool_readers]
+        holes = [[] if view is None else view.lost() for view in self.spool_readers]
         self._lost = [_by_stream(found) for found in holes]
         every = [hole for found in holes for hole in found]
         # Who cannot be asked may have what the others have not; what is repeated is in another
         # stream of the same one.
-        surely = {NEVER_CAME, REPEATED} if len(readable) == len(self.views) else {REPEATED}
-        self._never = _by_stream(hole for hole in every if hole.reason in surely)
-        self._damaged = _by_stream(hole for hole in every if hole.reason == MISSING)
-        self._dropped = [{} if view is None else view.dropped() for view in self.views]
+        surely = (
+            {HOLE_LOST, HOLE_REPEATED}
+            if len(readable) == len(self.spool_readers)
+            else {HOLE_REPEATED}
+        )
+        self._never_collected = _by_stream(hole for hole in every if hole.reason in surely)
+        self._damaged = _by_stream(hole for hole in every if hole.reason == HOLE_MISSING)
+        self._dropped = [{} if view is None else view.dropped() for view in self.spool_readers]
 
-    def _open(self, at: int, path: Path) -> SpoolView | None:
+    def _open(self, at: int, path: Path) -> SpoolReader | None:
         try:
             status = (path / "spool.json").stat()
         except (FileNotFoundError, NotADirectoryError):
-            self.views[at] = None
-            _check_to_come(path)
+            self.spool_readers[at] = None
+            _check_may_appear(path)
             return None
         except OSError as error:
             raise SpoolError(f"{path}: cannot be read: {error.strerror or error}", path) from error
         # A folder that was deleted and made anew is another spool, even at the same path.
         mark = (status.st_ino, status.st_mtime_ns)
-        view = self.views[at]
-        if view is None or self._marks[at] != mark:
-            view = self.views[at] = SpoolView(path)
-            self._marks[at] = mark
+        view = self.spool_readers[at]
+        if view is None or self._inode_marks[at] != mark:
+            view = self.spool_readers[at] = SpoolReader(path)
+            self._inode_marks[at] = mark
         return view
 
-    def _say(self, at: int, what: str) -> None:
-        if self._said.get(at) != what:
+    def _warn_once(self, at: int, what: str) -> None:
+        if self._warned.get(at) != what:
             log.warning("%s", what)
-            self._said[at] = what
+            self._warned[at] = what
 
     @property
     def group(self) -> str:
         """The group of the spools, empty as long as none is there."""
-        return next((view.group for view in self.views if view is not None), "")
+        return next((view.group for view in self.spool_readers if view is not None), "")
 
     def low(self) -> Digest:
         """For each stream the seqno before the first that any replica has."""
-        return merged(self._low, highest=False)
+        return merge_digests(self._low, highest=False)
 
     def high(self) -> Digest:
         """For each stream the last seqno that any replica has."""
-        return merged(self._high, highest=True)
+        return merge_digests(self._high, highest=True)
 
     def names(self) -> dict[str, str]:
         """For each stream the durable name of its origin, if it has one."""
         found: dict[str, str] = {}
-        for view in self.views:
+        for view in self.spool_readers:
             if view is not None:
                 found |= view.names()
         return found
 
     def at_time(self, when_ns: int) -> Digest:
         """The digest before everything that any replica collected at or after a time."""
-        return merged(
-            (view.at_time(when_ns) for view in self.views if view is not None), highest=False
+        return merge_digests(
+            (view.at_time(when_ns) for view in self.spool_readers if view is not None),
+            highest=False,
         )
 
-    def matching(self, origins: Sequence[str]) -> Callable[[str], bool]:
+    def origin_filter(self, origins: Sequence[str]) -> Callable[[str], bool]:
         """Return what tells whether a stream is one of ``origins``: keys of streams, nodes or durable names."""
         if not origins:
             return lambda _: True
@@ -161,44 +166,46 @@ class Replicas:
         groups: dict[int, Digest] = {}
         waiting: Digest = {}
         for key, upto in end.items():
-            pieces = cover(self.begin(key, start), upto, self.spans(key)).pieces
+            pieces = cover(self.first_unread_after(key, start), upto, self.spans(key)).ranges
             if pieces:
                 replica, above, until = pieces[0]
                 groups.setdefault(replica, {})[key] = until
                 waiting[str(replica)] = waiting.get(str(replica), 0) + until - above
-        rows = {} if max_rows is None else share(waiting, max_rows)
-        sizes = {} if max_bytes is None else share(dict.fromkeys(waiting, max_bytes), max_bytes)
+        rows = {} if max_rows is None else fair_shares(waiting, max_rows)
+        sizes = (
+            {} if max_bytes is None else fair_shares(dict.fromkeys(waiting, max_bytes), max_bytes)
+        )
         admitted = dict(start)
         for replica, wanted in groups.items():
-            view = self.views[replica]
+            view = self.spool_readers[replica]
             assert view is not None, "a replica that covers something can be read"
             admitted |= view.admit(
-                {key: self.begin(key, start) for key in wanted},
+                {key: self.first_unread_after(key, start) for key in wanted},
                 wanted,
                 max_rows=rows.get(str(replica)),
                 max_bytes=sizes.get(str(replica)),
             )
         return admitted
 
-    def begin(self, key: str, start: Mapping[str, int]) -> int:
+    def first_unread_after(self, key: str, start: Mapping[str, int]) -> int:
         """Return after which seqno a stream is to be read."""
         if key in start:
             return start[key]
         return min((low[key] for low in self._low if key in low), default=0)
 
-    def spans(self, key: str) -> list[Span]:
+    def spans(self, key: str) -> list[ReplicaSpan]:
         """Return what each replica has of a stream; what it has lost parts its spans."""
-        found: list[Span] = []
+        found: list[ReplicaSpan] = []
         for at, (low, high) in enumerate(zip(self._low, self._high, strict=True)):
             if key not in high:
                 continue
             above = low[key]
             for first, last in self._lost[at].get(key, ()):
                 if first - 1 > above:
-                    found.append(Span(at, above, min(first - 1, high[key])))
+                    found.append(ReplicaSpan(at, above, min(first - 1, high[key])))
                 above = max(above, last)
             if above < high[key]:
-                found.append(Span(at, above, high[key]))
+                found.append(ReplicaSpan(at, above, high[key]))
         return found
 
     # What to read
@@ -210,24 +217,26 @@ class Replicas:
         *,
         partitions: tuple[int, int],
         fail_on_data_loss: bool = True,
-        never: Lost | None = None,
-    ) -> list[list[Stretch]]:
+        never_collected: LostRanges | None = None,
+    ) -> list[list[SegmentRange]]:
         """Return the stretches that hold everything above ``start`` up to ``end``, packed into partitions.
 
-        ``never`` is what will never come, if that is known better than from these replicas.
+        ``never_collected`` is what will never come, if that is known better than from these replicas.
         """
-        wanted: dict[tuple[int, int], Ranges] = {}
+        wanted: dict[tuple[int, int], SeqnoRanges] = {}
         holes: dict[str, list[tuple[int, int]]] = {}
         for key, upto in sorted(end.items()):
-            above = self.begin(key, start)
+            above = self.first_unread_after(key, start)
             if upto <= above:
                 continue
             found = cover(above, upto, self.spans(key))
-            missing = [hole for hole in found.holes if not self._known_lost(key, hole, never)]
+            missing = [
+                hole for hole in found.holes if not self._known_lost(key, hole, never_collected)
+            ]
             missing += self._dropped_before(key, start)
             if missing:
                 holes[key] = missing
-            _want(wanted, key, found.pieces)
+            _add_ranges(wanted, key, found.ranges)
         if holes:
             message = loss_message(holes, self.names(), [str(path) for path in self.paths])
             if fail_on_data_loss:
@@ -235,14 +244,14 @@ class Replicas:
             log.warning("%s", message)
         return self._pack(wanted, partitions)
 
-    def _known_lost(self, key: str, hole: tuple[int, int], never: Lost | None) -> bool:
+    def _known_lost(self, key: str, hole: tuple[int, int], never: LostRanges | None) -> bool:
         """Tell whether a hole is what the origin never gave to any collector: then offsets step over it."""
         at, upto = hole
         if never is None and any(
             first <= upto and last > at for first, last in self._damaged.get(key, ())
         ):
             return False  # a replica had it, whatever the others say
-        for first, last in (self._never if never is None else never).get(key, ()):
+        for first, last in (self._never_collected if never is None else never).get(key, ()):
             if first <= at + 1:
                 at = max(at, last)
         return at >= upto
@@ -251,35 +260,35 @@ class Replicas:
         """Return what a limit has taken of a stream that nobody has read yet; its offset says nothing of it."""
         if key in start:
             return []
-        low = self.begin(key, start)
+        low = self.first_unread_after(key, start)
         pairs = zip(self._dropped, self._high, strict=True)
         count = min((dropped.get(key, 0) for dropped, high in pairs if key in high), default=0)
         return [(max(0, low - count), low)] if count else []
 
     def _pack(
-        self, wanted: Mapping[tuple[int, int], Ranges], partitions: tuple[int, int]
-    ) -> list[list[Stretch]]:
-        first = [stretch for found in self._stretches(wanted, 1 << 62) for stretch in found]
+        self, wanted: Mapping[tuple[int, int], SeqnoRanges], partitions: tuple[int, int]
+    ) -> list[list[SegmentRange]]:
+        first = [stretch for found in self._segment_ranges(wanted, 1 << 62) for stretch in found]
         rows = sum(stretch.rows for stretch in first)
         count = partition_count(rows, sum(stretch.payload_bytes for stretch in first), *partitions)
         if count > 1:
             first = [
                 stretch
-                for found in self._stretches(wanted, max(1, rows // (count * 2)))
+                for found in self._segment_ranges(wanted, max(1, rows // (count * 2)))
                 for stretch in found
             ]
         return pack(first, count)
 
-    def _stretches(
-        self, wanted: Mapping[tuple[int, int], Ranges], per_stretch: int
-    ) -> Iterable[list[Stretch]]:
+    def _segment_ranges(
+        self, wanted: Mapping[tuple[int, int], SeqnoRanges], per_stretch: int
+    ) -> Iterable[list[SegmentRange]]:
         for (_, replica), ranges in sorted(wanted.items()):
             for index in self.indexes(replica):
-                yield stretches(replica, index, ranges, per_stretch)
+                yield segment_ranges(replica, index, ranges, per_stretch)
 
     def indexes(self, replica: int) -> list[SegmentIndex]:
         """Return the indexes of the segments of a replica, oldest first."""
-        view = self.views[replica]
+        view = self.spool_readers[replica]
         return [] if view is None else view.segments()
 
     def segment(self, replica: int, number: int) -> Path:
@@ -288,7 +297,7 @@ class Replicas:
 
     def spool_id(self, replica: int) -> bytes:
         """Return the id of a replica's spool."""
-        view = self.views[replica]
+        view = self.spool_readers[replica]
         assert view is not None, "only what can be read is planned"
         return view.info.spool_id
 
@@ -305,36 +314,36 @@ class Replicas:
         errors: list[SpoolError] = []
         told: dict[int, int] = {}
         for at in range(len(self.paths)) if only is None else only:
-            if self.views[at] is None:
+            if self.spool_readers[at] is None:
                 continue
             try:
                 told[at] = consumer_registry.register(self.paths[at], reader, digest).when_ns
             except SpoolError as error:
                 errors.append(error)
-                self._say(at, f"a replica cannot be told what {reader} has read: {error}")
+                self._warn_once(at, f"a replica cannot be told what {reader} has read: {error}")
         if errors and not told:
             raise errors[0]
         return told
 
-    def registered(self, reader: str) -> dict[int, Reader]:
+    def registrations(self, reader: str) -> dict[int, Consumer]:
         """Return what each replica knows of a reader."""
         return {
             at: found
-            for at, view in enumerate(self.views)
+            for at, view in enumerate(self.spool_readers)
             if view is not None
-            for found in view.readers()
+            for found in view.consumers()
             if found.name == reader
         }
 
-    def forget(self, reader: str) -> None:
+    def unregister(self, reader: str) -> None:
         """Take a reader off the list of every replica."""
-        for view in self.views:
+        for view in self.spool_readers:
             if view is not None:
-                view.forget(reader)
+                view.unregister(reader)
 
 
-def _want(
-    wanted: dict[tuple[int, int], Ranges], key: str, pieces: Sequence[tuple[int, int, int]]
+def _add_ranges(
+    wanted: dict[tuple[int, int], SeqnoRanges], key: str, pieces: Sequence[tuple[int, int, int]]
 ) -> None:
     """Note the pieces of a stream in rounds, one for each change of replica, so that they are read in their order."""
     turn, last = 0, -1
@@ -346,22 +355,22 @@ def _want(
         ranges[key] = (ranges[key][0] if key in ranges else low, high)
 
 
-def never_of(path: str) -> Lost:
+def never_collected(path: str) -> LostRanges:
     """Return what one replica says that will never come; nothing if it cannot be asked."""
     try:
-        return _by_stream(hole for hole in SpoolView(path).lost() if hole.reason != MISSING)
+        return _by_stream(hole for hole in SpoolReader(path).lost() if hole.reason != HOLE_MISSING)
     except SpoolError:
         return {}
 
 
-def _by_stream(holes: Iterable[Hole]) -> Lost:
-    found: Lost = {}
+def _by_stream(holes: Iterable[Hole]) -> LostRanges:
+    found: LostRanges = {}
     for hole in sorted(holes):
         found.setdefault(hole.stream, []).append((hole.first, hole.last))
     return found
 
 
-def _check_to_come(path: Path) -> None:
+def _check_may_appear(path: Path) -> None:
     """Refuse a path that no collector will make a spool of by itself."""
     if not path.exists():
         if not path.parent.is_dir():

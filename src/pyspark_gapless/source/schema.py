@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_gapless.source.options import OptionError, Options
-from pyspark_gapless.source.payload_decoder import ERROR, ROW, DdlField, ddl_fields
+from pyspark_gapless.source.options import OptionError, SourceOptions
+from pyspark_gapless.source.payload_decoder import ERROR_COLUMN, ROW_COLUMN, DdlField, ddl_fields
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,7 +29,7 @@ COLUMNS: Final = {
 """The columns of a message, with their types in Spark."""
 
 
-def decoded_fields(options: Options) -> list[tuple[str, DdlField]]:
+def decoded_fields(options: SourceOptions) -> list[tuple[str, DdlField]]:
     """Return the decoded columns as (name of the column, field of the payload)."""
     if not options.payload_schema:
         return []
@@ -40,7 +40,7 @@ def decoded_fields(options: Options) -> list[tuple[str, DdlField]]:
     named = [(options.payload_prefix + field.name, field) for field in fields]
     names = [name for name, _ in named]
     for name in names:
-        if name.lower() in {*COLUMNS, ERROR, ROW}:
+        if name.lower() in {*COLUMNS, ERROR_COLUMN, ROW_COLUMN}:
             raise OptionError(
                 f'option "payload_schema" has a column {name!r}, and so has every message; set "payload_prefix" '
                 f'(such as "p_") to tell them apart'
@@ -62,12 +62,12 @@ def _from_json(text: str) -> list[DdlField]:
     return [DdlField(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-def selected(options: Options) -> list[tuple[str, str]]:
+def selected_columns(options: SourceOptions) -> list[tuple[str, str]]:
     """Return the columns of a read in their order, each with its type."""
     decoded = {name: field.type for name, field in decoded_fields(options)}
-    extra = {ERROR: "string"} if decoded else {}
+    extra = {ERROR_COLUMN: "string"} if decoded else {}
     if options.payload_format == "arrow":
-        extra[ROW] = "int"
+        extra[ROW_COLUMN] = "int"
     there = COLUMNS | decoded | extra
     if not options.columns:
         return [(name, kind) for name, kind in there.items() if not (decoded and name == "payload")]
@@ -77,15 +77,17 @@ def selected(options: Options) -> list[tuple[str, str]]:
     return [(name, there[name]) for name in options.columns]
 
 
-def ddl(options: Options) -> str:
+def ddl(options: SourceOptions) -> str:
     """Return the schema of a read as DDL, which Spark itself reads."""
-    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in selected(options))
+    return ", ".join(
+        f"`{name.replace('`', '``')}` {kind}" for name, kind in selected_columns(options)
+    )
 
 
-def check_schema(schema: StructType, options: Options) -> None:
+def check_schema(schema: StructType, options: SourceOptions) -> None:
     """Refuse a schema that a user gave (``.schema(…)``) if it has columns that are not there, or of another type."""
     decoded = {name for name, _ in decoded_fields(options)}
-    base = COLUMNS | ({ERROR: "string", ROW: "int"} if decoded else {})
+    base = COLUMNS | ({ERROR_COLUMN: "string", ROW_COLUMN: "int"} if decoded else {})
     for field in schema.fields:
         if field.name not in base and field.name not in decoded:
             raise OptionError(
@@ -105,6 +107,6 @@ def arrow_schema(schema: StructType) -> Any:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def decoded_pairs(options: Options, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def decoded_pairs(options: SourceOptions, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return (column, field of the payload) for the decoded columns among ``names``."""
     return tuple((name, field.name) for name, field in decoded_fields(options) if name in names)

@@ -30,27 +30,27 @@ from pyspark.sql.streaming.datasource import (
 
 from gapless.errors import GaplessError
 from pyspark_gapless.source import partition_reader, schema as columns
-from pyspark_gapless.source.offset_release import Releaser, log
+from pyspark_gapless.source.offset_release import OffsetReleaser, log
 from pyspark_gapless.source.offsets import (
     Digest,
     advance,
     digest_of,
-    merged,
+    merge_digests,
     offset_of,
-    raised,
     reader_of,
+    with_floor,
 )
-from pyspark_gapless.source.options import AT_DIGEST, AT_TIME, LATEST, Options, Position
-from pyspark_gapless.source.partition_planner import plan_rows
-from pyspark_gapless.source.replica_set import Replicas
+from pyspark_gapless.source.options import AT_DIGEST, AT_TIME, LATEST, ReadPosition, SourceOptions
+from pyspark_gapless.source.partition_planner import seqnos_between
+from pyspark_gapless.source.replica_set import ReplicaSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_gapless.source.embedded_collector import Embedded
+    from pyspark_gapless.source.embedded_collector import EmbeddedCollector
 
-MOST_RIVALS: Final = 3
+MAX_RIVALS: Final = 3
 """After how many registrations in a row that somebody else has overwritten a query gives up."""
 
 
@@ -58,7 +58,7 @@ class ReaderTakenError(GaplessError):
     """Another query reads under the same name of a reader; one of them needs another name."""
 
 
-def position_digest(replicas: Replicas, position: Position) -> Digest:
+def position_digest(replicas: ReplicaSet, position: ReadPosition) -> Digest:
     """Return the digest of a position in what the replicas have now."""
     low = replicas.low()
     if position.kind == LATEST:
@@ -66,18 +66,18 @@ def position_digest(replicas: Replicas, position: Position) -> Digest:
     if position.kind == AT_DIGEST:
         return dict(sorted((low | position.digest).items()))
     if position.kind == AT_TIME:
-        return raised(replicas.at_time(position.time_ns), low)
+        return with_floor(replicas.at_time(position.time_ns), low)
     return low
 
 
 class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a spool as a stream."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         columns.check_schema(schema, options)
         self.options = options
         self.schema = schema
-        self._session: _Session | None = None
+        self._session: _QuerySession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "schema": self.schema, "_session": None}
@@ -90,10 +90,10 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks for it also to do the very first batch again after a crash, and has not kept the
         answer; then :meth:`partitions` finds it in the registration of the reader.
         """
-        session = self._opened()
+        session = self._open_session()
         if session.initial is None:
-            digest = position_digest(session.replicas, self.options.starting)
-            digest = {key: seqno for key, seqno in digest.items() if session.matches(key)}
+            digest = position_digest(session.replicas, self.options.starting_position)
+            digest = {key: seqno for key, seqno in digest.items() if session.is_selected(key)}
             session.initial = offset_of(
                 digest, self.options.reader or f"spark-{secrets.token_hex(6)}"
             )
@@ -109,29 +109,31 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember what there is now: a query that takes what is available ends there."""
-        session = self._opened()
-        session.cap = session.available()
+        session = self._open_session()
+        session.available_now_end = session.available()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Release ``start``, which is committed, and return up to where the next batch goes."""
-        session = self._opened()
+        session = self._open_session()
         digest = digest_of(start)
         session.release(self.options.reader or reader_of(start), digest, reader_of(start))
         available = session.available()
-        goal = raised(available, {key: seqno for key, seqno in digest.items() if key in available})
+        goal = with_floor(
+            available, {key: seqno for key, seqno in digest.items() if key in available}
+        )
         rows, size_bytes = self._limits(limit)
         if (
             isinstance(limit, ReadMinRows)
-            and session.cap is None
-            and plan_rows(goal, digest) < limit.min_rows
+            and session.available_now_end is None
+            and seqnos_between(goal, digest) < limit.min_rows
         ):
             goal = {}
         wanted = session.replicas.admit(digest, goal, rows, size_bytes) if goal != digest else goal
-        known = session.replicas.high() if session.replicas.complete else None
+        known = session.replicas.high() if session.replicas.is_complete else None
         end = advance(digest, wanted, known)
-        if end == digest and session.cap is not None:
+        if end == digest and session.available_now_end is not None:
             session.releaser.flush()
-        session.answered = True
+        session.has_reported_latest = True
         return offset_of(end, reader_of(start))
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
@@ -146,21 +148,23 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return all that there is, so that the progress of the query shows how far behind it is."""
-        return offset_of(self._opened(refresh=False).all_available())
+        return offset_of(self._open_session(refresh=False).all_available())
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[partition_reader.Part]:
+    def partitions(
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> list[partition_reader.GaplessInputPartition]:
         """Return the partitions between two offsets; the same rows whenever it is asked."""
-        session = self._opened()
+        session = self._open_session()
         digest = digest_of(start)
-        if start == session.initial and not session.answered:
-            digest = session.first_start(reader_of(end), digest)
+        if start == session.initial and not session.has_reported_latest:
+            digest = session.recovered_start(reader_of(end), digest)
         plan = session.replicas.plan(
             digest,
             digest_of(end),
             partitions=(self.options.min_partitions, self.options.max_partitions),
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return partition_reader.parts(
+        return partition_reader.make_partitions(
             session.replicas, plan, fail_on_data_loss=self.options.fail_on_data_loss
         )
 
@@ -179,37 +183,39 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the rows of a partition."""
         schema = columns.arrow_schema(self.schema)
         pairs = columns.decoded_pairs(self.options, schema.names)
-        return partition_reader.batches(partition, schema, pairs, self.options.payload_format)
+        return partition_reader.read_partition(
+            partition, schema, pairs, self.options.payload_format
+        )
 
-    def _opened(self, *, refresh: bool = True) -> _Session:
+    def _open_session(self, *, refresh: bool = True) -> _QuerySession:
         fresh = self._session is None
         if self._session is None:
-            self._session = _Session(self.options)
+            self._session = _QuerySession(self.options)
         if fresh or refresh:
             self._session.refresh()
         return self._session
 
 
-class _Session:
+class _QuerySession:
     """What is open beside the driver while a query runs."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.replicas = Replicas(options.spools)
-        self.cap: Digest | None = None
+        self.replicas = ReplicaSet(options.spools)
+        self.available_now_end: Digest | None = None
         self.initial: dict[str, Any] | None = None
-        self.answered = False
-        self.releaser = Releaser(self._tell, sync=options.release == "sync")
-        self.matches = self.replicas.matching(options.origins)
+        self.has_reported_latest = False
+        self.releaser = OffsetReleaser(self._register, sync=options.release == "sync")
+        self.is_selected = self.replicas.origin_filter(options.origins)
         self._reader = ""
-        self._stamps: dict[int, int] = {}
+        self._registered_at_ns: dict[int, int] = {}
         self._rivals = 0
-        self._before = _exit_on_term()
-        self.embedded: Embedded | None = None
+        self._previous_handler = _exit_on_term()
+        self.embedded: EmbeddedCollector | None = None
         if options.group:
-            from pyspark_gapless.source.embedded_collector import Embedded
+            from pyspark_gapless.source.embedded_collector import EmbeddedCollector
 
-            self.embedded = Embedded(options.spools[0], options.group, options.collector)
+            self.embedded = EmbeddedCollector(options.spools[0], options.group, options.collector)
             self.embedded.start()
 
     def refresh(self) -> None:
@@ -217,42 +223,50 @@ class _Session:
         if self.embedded is not None:
             self.embedded.check()
         self.replicas.refresh()
-        self.matches = self.replicas.matching(self.options.origins)
+        self.is_selected = self.replicas.origin_filter(self.options.origins)
 
     def all_available(self) -> Digest:
         """Return up to where there is something, of the streams that are asked for."""
-        return {key: seqno for key, seqno in self.replicas.high().items() if self.matches(key)}
+        return {key: seqno for key, seqno in self.replicas.high().items() if self.is_selected(key)}
 
     def available(self) -> Digest:
         """Return up to where this query may go now."""
         found = self.all_available()
-        if self.cap is None:
+        if self.available_now_end is None:
             return found
-        return {key: min(seqno, found[key]) for key, seqno in self.cap.items() if key in found}
+        return {
+            key: min(seqno, found[key])
+            for key, seqno in self.available_now_end.items()
+            if key in found
+        }
 
     def release(self, reader: str, digest: Digest, former: str) -> None:
         """Say that the digest is committed; a new query says it at once: from now on the spool keeps the rest."""
         self._reader = reader
         told = self._with_others(digest)
-        there = {at for at, view in enumerate(self.replicas.views) if view is not None}
-        self._stamps = {at: stamp for at, stamp in self._stamps.items() if at in there}
-        new = there - self._stamps.keys()
+        there = {at for at, view in enumerate(self.replicas.spool_readers) if view is not None}
+        self._registered_at_ns = {
+            at: stamp for at, stamp in self._registered_at_ns.items() if at in there
+        }
+        new = there - self._registered_at_ns.keys()
         if new:
-            self.releaser.repeat()
+            self.releaser.force_next()
             known = (
                 {}
                 if self.initial == offset_of(digest, former)
-                else self.replicas.registered(reader)
+                else self.replicas.registrations(reader)
             )
-            self._stamps |= {at: known[at].when_ns for at in new if at in known}
-            self._stamps |= self.replicas.register(reader, told, sorted(new - known.keys()))
+            self._registered_at_ns |= {at: known[at].when_ns for at in new if at in known}
+            self._registered_at_ns |= self.replicas.register(
+                reader, told, sorted(new - known.keys())
+            )
             if former not in {"", reader}:
-                self.replicas.forget(former)
-        self.releaser.offer(told)
+                self.replicas.unregister(former)
+        self.releaser.submit(told)
 
-    def first_start(self, reader: str, told: Digest) -> Digest:
+    def recovered_start(self, reader: str, told: Digest) -> Digest:
         """Return where the first batch of a query began in its former life: up to there the reader had registered."""
-        found = [known.digest for known in self.replicas.registered(reader).values()]
+        found = [known.digest for known in self.replicas.registrations(reader).values()]
         if not found:
             log.warning(
                 "no spool knows the reader %s; its first batch, done again, begins at %s",
@@ -261,7 +275,9 @@ class _Session:
             )
             return told
         return {
-            key: seqno for key, seqno in merged(found, highest=False).items() if self.matches(key)
+            key: seqno
+            for key, seqno in merge_digests(found, highest=False).items()
+            if self.is_selected(key)
         }
 
     def _with_others(self, digest: Mapping[str, int]) -> Digest:
@@ -269,26 +285,26 @@ class _Session:
         if not self.options.origins:
             return dict(digest)
         others = {
-            key: seqno for key, seqno in self.replicas.high().items() if not self.matches(key)
+            key: seqno for key, seqno in self.replicas.high().items() if not self.is_selected(key)
         }
         return dict(sorted((others | dict(digest)).items()))
 
-    def _tell(self, digest: Digest) -> None:
-        known = self.replicas.registered(self._reader)
+    def _register(self, digest: Digest) -> None:
+        known = self.replicas.registrations(self._reader)
         foreign = [
             at
             for at, found in known.items()
-            if self._stamps.get(at, found.when_ns) != found.when_ns
+            if self._registered_at_ns.get(at, found.when_ns) != found.when_ns
         ]
         # The former life of this very query may still be ending, and has its last word; a living
         # rival goes on.
         self._rivals = self._rivals + 1 if foreign else 0
-        if self._rivals > MOST_RIVALS:
+        if self._rivals > MAX_RIVALS:
             raise ReaderTakenError(
                 f"{self.replicas.paths[foreign[0]]}: another query reads as {self._reader!r}, so neither can rely on "
                 'what the spool keeps; give each query a name of its own with the option "reader", or leave it out'
             )
-        self._stamps |= self.replicas.register(self._reader, digest)
+        self._registered_at_ns |= self.replicas.register(self._reader, digest)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -302,8 +318,8 @@ class _Session:
                 self.embedded.stop()
             except GaplessError as error:
                 log.warning("the embedded collector: %s", error)
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
 
 
 def _exit_on_term() -> Any:

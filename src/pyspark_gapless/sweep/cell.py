@@ -8,7 +8,7 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.sim.profile_cost import Work, compare_command, config_of, shrink_command
+from gapless.sim.profile_cost import ProfileWorkload, compare_command, config_of, shrink_command
 from gapless.units import format_duration
 from pyspark_gapless.runtime.package_zip import _walk
 from pyspark_gapless.sweep.schema import GRID, MEMBERSHIP
@@ -16,11 +16,11 @@ from pyspark_gapless.sweep.schema import GRID, MEMBERSHIP
 if TYPE_CHECKING:
     from gapless.config import Config
 
-SIMULATED = ("protocol", "wire", "faults", "sim", "trace")
+SIMULATED_PACKAGES = ("protocol", "wire", "faults", "sim", "trace")
 """The parts of the package that have a say in what comes of a simulated run, beside the files at its top."""
 
 
-class Cell(NamedTuple):
+class SweepCell(NamedTuple):
     """One combination of parameters.
 
     Of a grid everything is given. Of a hunt, profile and members are None where the seed draws
@@ -55,12 +55,12 @@ class Cell(NamedTuple):
         assert self.profile is not None
         return config_of(self.profile, ";".join(f"{name}={value}" for name, value in self.knobs))
 
-    def work(self, seed: int) -> Work:
+    def workload(self, seed: int) -> ProfileWorkload:
         """Return the work of a cell of a grid."""
         assert self.members is not None
         assert self.size_bytes is not None
         assert self.pace_ns is not None
-        return Work(self.members, self.messages, self.size_bytes, self.pace_ns, seed)
+        return ProfileWorkload(self.members, self.messages, self.size_bytes, self.pace_ns, seed)
 
     def replay(self, seed: int) -> str:
         """Return the command that runs one seed again and shows it."""
@@ -76,16 +76,16 @@ class Cell(NamedTuple):
             assert self.profile is not None
             assert self.loss_percent is not None
             make = shrink_command if shrink else compare_command
-            return make(self.profile, self.loss_percent, self.work(seed), config, self.mutant)
-        from gapless.sim.shrink.shrinker import Origin
+            return make(self.profile, self.loss_percent, self.workload(seed), config, self.mutant)
+        from gapless.sim.shrink.shrinker import SeedOrigin
 
-        origin = Origin(seed, self.messages, self.members, None, self.profile, self.membership)
+        origin = SeedOrigin(seed, self.messages, self.members, None, self.profile, self.membership)
         command = origin.command.replace(
             "gapless sim", "gapless shrink" if shrink else "gapless sim"
         )
         return command + (f' --mutant "{self.mutant}"' if self.mutant else "")
 
-    def described(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """Return the parameters in words, for a table; those that are not given are empty."""
         told: dict[str, object] = {
             "kind": self.kind,
@@ -102,7 +102,7 @@ class Cell(NamedTuple):
 
 
 @cache
-def _key(cell: Cell) -> str:
+def _key(cell: SweepCell) -> str:
     return blake2b(json.dumps(cell._asdict(), sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -112,7 +112,7 @@ def code_digest() -> str:
     digest = blake2b(digest_size=8)
     for name, entry in _walk(files("gapless"), "gapless"):
         folder, _, rest = name.removeprefix("gapless/").partition("/")
-        if not rest or folder in SIMULATED:
+        if not rest or folder in SIMULATED_PACKAGES:
             content = entry.read_bytes()
             digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import GaplessError
-from gapless_lab.chaos.spark_driver import QUICK
-from pyspark_gapless.runtime.spark_config import choose_master, told_outside
-from pyspark_gapless.runtime.spark_install import look
+from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
+from pyspark_gapless.runtime.spark_config import choose_master, external_settings
+from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.sweep.schema import COLUMNS
-from pyspark_gapless.sweep.task import Run, part_of, table_of
+from pyspark_gapless.sweep.task import SweepRun, make_task, run_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-JOBS_AT_ONCE: Final = 4
+MAX_CONCURRENT_JOBS: Final = 4
 """Jobs that together fill all cores of a Spark; one more waits its turn, so that no core does."""
 NAME: Final = "gapless sweep"
 """What Spark calls it."""
@@ -42,38 +42,38 @@ class SweepError(GaplessError):
     """The runs cannot be done; what was done before is kept. The message says why."""
 
 
-class Engine(ABC):
+class SweepExecutor(ABC):
     """Does chunks of runs: ``slots`` tasks at a time; a chunk is split into ``parts`` tasks."""
 
     slots: int
     parts = 1
 
     @property
-    def depth(self) -> int:
+    def max_in_flight(self) -> int:
         """How many chunks should be under way: one more than all slots take."""
         return -(-self.slots // self.parts) + 1
 
     @abstractmethod
-    def submit(self, runs: Sequence[Run], code: str) -> Future[pa.Table]:
+    def submit(self, runs: Sequence[SweepRun], code: str) -> Future[pa.Table]:
         """Begin with some runs."""
 
     @abstractmethod
-    def explain(self, error: BaseException) -> SweepError | None:
+    def explain_failure(self, error: BaseException) -> SweepError | None:
         """Return in words why a chunk has failed; None if that is no fault of the engine."""
 
 
-class Processes(Engine):
+class LocalSweepExecutor(SweepExecutor):
     """The cores of this machine, without Spark."""
 
     def __init__(self, workers: int, pool: Executor) -> None:
         self.slots = workers
         self._pool = pool
 
-    def submit(self, runs: Sequence[Run], code: str) -> Future[pa.Table]:
+    def submit(self, runs: Sequence[SweepRun], code: str) -> Future[pa.Table]:
         """Begin with some runs."""
-        return self._pool.submit(table_of, runs, code)
+        return self._pool.submit(run_table, runs, code)
 
-    def explain(self, error: BaseException) -> SweepError | None:
+    def explain_failure(self, error: BaseException) -> SweepError | None:
         """Return in words why a chunk has failed."""
         if isinstance(error, BrokenProcessPool):
             return SweepError(
@@ -82,27 +82,29 @@ class Processes(Engine):
         return None
 
 
-class OnSpark(Engine):
+class SparkSweepExecutor(SweepExecutor):
     """The cores of a Spark. A chunk is a job of its own, so that its rows are here when it is done."""
 
     def __init__(self, spark: SparkSession, pool: Executor) -> None:
         self.spark = spark
         self.slots = _slots(spark)
-        self.parts = -(-self.slots // JOBS_AT_ONCE)
+        self.parts = -(-self.slots // MAX_CONCURRENT_JOBS)
         self._pool = pool
 
-    def submit(self, runs: Sequence[Run], code: str) -> Future[pa.Table]:
+    def submit(self, runs: Sequence[SweepRun], code: str) -> Future[pa.Table]:
         """Begin with some runs."""
         return self._pool.submit(self._job, runs, code)
 
-    def _job(self, runs: Sequence[Run], code: str) -> pa.Table:
+    def _job(self, runs: Sequence[SweepRun], code: str) -> pa.Table:
         self.spark.addTag(_TAG)
         parts = min(self.parts, len(runs))
-        schema = ", ".join(f"`{name}` {column.kind}" for name, column in COLUMNS.items())
-        frame = self.spark.range(0, parts, 1, parts).mapInArrow(part_of(runs, parts, code), schema)
+        schema = ", ".join(f"`{name}` {column.spark_type}" for name, column in COLUMNS.items())
+        frame = self.spark.range(0, parts, 1, parts).mapInArrow(
+            make_task(runs, parts, code), schema
+        )
         return frame.toArrow()
 
-    def explain(self, error: BaseException) -> SweepError | None:
+    def explain_failure(self, error: BaseException) -> SweepError | None:
         """Return in words why a chunk has failed."""
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
             return SweepError(
@@ -133,23 +135,23 @@ def _slots(spark: SparkSession) -> int:
 
 
 @contextmanager
-def processes(workers: int) -> Iterator[Engine]:
+def local_executor(workers: int) -> Iterator[SweepExecutor]:
     """Give an engine of ``workers`` processes."""
     # A fresh interpreter each: a copy of one that has threads may hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
     try:
-        yield Processes(workers, pool)
+        yield LocalSweepExecutor(workers, pool)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin_worker() -> None:
+def _init_worker() -> None:
     """Leave Ctrl-C to the process that collects, and end if that one is killed: nobody would tell this one to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -158,22 +160,22 @@ def _end_with_parent() -> None:
 
 def light_settings(master: str | None) -> dict[str, str]:
     """Return how a JVM starts that only hands out work: on this machine it would take the cores that are to do it."""
-    told = told_outside(look().home, os.environ)
+    told = external_settings(find_installation().home, os.environ)
     if choose_master(master, told, os.environ).kind != "local" or JVM_OPTIONS in told:
         return {}
-    return {JVM_OPTIONS: QUICK}
+    return {JVM_OPTIONS: FAST_START_JVM_OPTIONS}
 
 
 @contextmanager
-def on_spark(master: str | None, log_path: Path) -> Iterator[Engine]:
+def spark_executor(master: str | None, log_path: Path) -> Iterator[SweepExecutor]:
     """Give an engine of a Spark at ``master``; what the JVM has to say goes into a file."""
     from gapless_lab.sensor_pipeline.runner import quiet_session
 
     with (
         quiet_session(master, log_path, NAME, light_settings(master)) as spark,
-        ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool,
+        ThreadPoolExecutor(MAX_CONCURRENT_JOBS + 1) as pool,
     ):
-        engine = OnSpark(spark, pool)
+        engine = SparkSweepExecutor(spark, pool)
         try:
             yield engine
         finally:

@@ -15,33 +15,33 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from gapless.config import KNOBS
-from gapless.config_fields import unknown_knob
+from gapless.config import SETTINGS
+from gapless.config_fields import unknown_setting
 from gapless.errors import ConfigError
 from gapless.sim.profile_cost import (
+    MAX_LOSS_PERCENT,
+    MAX_MESSAGES,
+    MAX_SIZE_BYTES,
     MEMBERS,
-    MOST_LOSS_PERCENT,
-    MOST_MESSAGES,
-    MOST_SIZE_BYTES,
     PACES_NS,
-    Work,
+    ProfileWorkload,
 )
-from gapless.sim.runner import usual_messages
-from gapless.sim.swarm.profile_draw import FAMILY
+from gapless.sim.runner import default_messages
+from gapless.sim.swarm.profile_draw import ALL_PROFILES
 from gapless.units import format_duration, parse_duration, parse_size
-from pyspark_gapless.sweep.cell import Cell
+from pyspark_gapless.sweep.cell import SweepCell
 from pyspark_gapless.sweep.schema import GRID, HUNTS, MEMBERSHIP
 
-MOST_CELLS: Final = 100_000
+MAX_CELLS: Final = 100_000
 """More cells than that are a slip of the pen."""
-MOST_HUNT_MESSAGES: Final = 10_000
+MAX_HUNT_MESSAGES: Final = 10_000
 """The most messages of a member in a hunt."""
 
 PRESETS: Final = {
     "protocols": f"""\
 # Every profile against loss and group size.
 [grid]
-profile = {list(FAMILY)}
+profile = {list(ALL_PROFILES)}
 members = [3, 8]
 loss = [0, 1, 5, 10]
 
@@ -61,7 +61,7 @@ groups = ["told", "membership"]
 Axis = Mapping[str, Callable[[Any], Any]]
 
 
-def load_grid(path: Path) -> list[Cell]:
+def load_grid(path: Path) -> list[SweepCell]:
     """Return the cells of a grid file."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def preset(name: str) -> str:
     return PRESETS[name]
 
 
-def read_grid(text: str) -> list[Cell]:
+def read_grid(text: str) -> list[SweepCell]:
     """Return the cells of the text of a grid file, each once."""
     try:
         found = tomllib.loads(text)
@@ -113,7 +113,7 @@ def read_grid(text: str) -> list[Cell]:
     return list(dict.fromkeys(cells))
 
 
-def with_mutant(cells: list[Cell], mutant: str) -> list[Cell]:
+def with_mutant(cells: list[SweepCell], mutant: str) -> list[SweepCell]:
     """Return the same cells with a bug planted."""
     return [cell._replace(mutant=mutant) for cell in cells]
 
@@ -131,18 +131,18 @@ def _tables(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
 # Grids
 
 
-def _grid_cells(grid: dict[str, Any], work: dict[str, Any]) -> list[Cell]:
+def _grid_cells(grid: dict[str, Any], work: dict[str, Any]) -> list[SweepCell]:
     own: Axis = {"profile": _profile, "members": _members, "loss": _loss}
-    knobs: Axis = {name: _knob(name) for name in KNOBS if name not in {"profile", "unicast"}}
+    knobs: Axis = {name: _setting(name) for name in SETTINGS if name not in {"profile", "unicast"}}
     if "unicast" in grid:
         raise ConfigError(
-            f"[grid] unicast: name it as profile, which may be one of {', '.join(FAMILY)}"
+            f"[grid] unicast: name it as profile, which may be one of {', '.join(ALL_PROFILES)}"
         )
     for name in grid:
         if name in _WORK:
             raise ConfigError(f"[grid] {name} belongs to the table [work]")
         if name not in own and name not in knobs:
-            raise ConfigError(f"[grid] {unknown_knob(name, [*own, *knobs])}")
+            raise ConfigError(f"[grid] {unknown_setting(name, [*own, *knobs])}")
     for name in work:
         if name in own or name in knobs:
             raise ConfigError(f"[work] {name} belongs to the table [grid]")
@@ -150,7 +150,7 @@ def _grid_cells(grid: dict[str, Any], work: dict[str, Any]) -> list[Cell]:
             raise ConfigError(
                 f"[work] there is no {name!r}; there are {', '.join(_WORK)}{_hint(name, _WORK)}"
             )
-    usual = Work()
+    usual = ProfileWorkload()
     plain = {"profile": "nakack4", "members": usual.members, "loss": 0}
     values = _axes("grid", {**plain, **grid}, {**own, **knobs})
     done = {
@@ -165,13 +165,15 @@ def _grid_cells(grid: dict[str, Any], work: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _grid_cell(chosen: dict[str, Any]) -> Cell:
+def _grid_cell(chosen: dict[str, Any]) -> SweepCell:
     knobs = tuple(
         sorted(
-            (name, value) for name, value in chosen.items() if name in KNOBS and name != "profile"
+            (name, value)
+            for name, value in chosen.items()
+            if name in SETTINGS and name != "profile"
         )
     )
-    cell = Cell(
+    cell = SweepCell(
         GRID,
         chosen["profile"],
         chosen["members"],
@@ -191,15 +193,15 @@ def _grid_cell(chosen: dict[str, Any]) -> Cell:
 
 def _check_number(values: Mapping[str, list[Any]]) -> None:
     number = prod(map(len, values.values()))
-    if number > MOST_CELLS:
+    if number > MAX_CELLS:
         axes = " x ".join(str(len(value)) for value in values.values() if len(value) > 1)
-        raise ConfigError(f"{axes} are {number:,} cells; the most is {MOST_CELLS:,}")
+        raise ConfigError(f"{axes} are {number:,} cells; the most is {MAX_CELLS:,}")
 
 
 # Hunts
 
 
-def _hunt_cells(hunt: dict[str, Any]) -> list[Cell]:
+def _hunt_cells(hunt: dict[str, Any]) -> list[SweepCell]:
     axes: Axis = {
         "groups": _groups,
         "profile": _profile,
@@ -207,7 +209,7 @@ def _hunt_cells(hunt: dict[str, Any]) -> list[Cell]:
         "messages": _hunt_messages,
     }
     for name in hunt:
-        if name in KNOBS and name not in axes:
+        if name in SETTINGS and name not in axes:
             raise ConfigError(
                 f"[hunt] {name}: a hunt draws its knobs from the seed; set them in a [grid]"
             )
@@ -220,8 +222,8 @@ def _hunt_cells(hunt: dict[str, Any]) -> list[Cell]:
     drawn: dict[str, list[Any]] = {"profile": [None], "members": [None], "messages": [None]}
     cells = []
     for kind, profile, members, messages in product(*({"groups": [], **drawn, **values}).values()):
-        usual = usual_messages(membership=kind == MEMBERSHIP)
-        cells.append(Cell(kind, profile, members, usual if messages is None else messages))
+        usual = default_messages(membership=kind == MEMBERSHIP)
+        cells.append(SweepCell(kind, profile, members, usual if messages is None else messages))
     return cells
 
 
@@ -242,20 +244,20 @@ def _axes(table: str, given: Mapping[str, Any], axes: Axis) -> dict[str, list[An
     return found
 
 
-def _knob(name: str) -> Callable[[Any], str]:
-    knob = KNOBS[name]
+def _setting(name: str) -> Callable[[Any], str]:
+    knob = SETTINGS[name]
 
     def read(value: Any) -> str:
-        shown = knob.show(knob.read(value))
+        shown = knob.format(knob.parse(value))
         return str(shown).lower() if isinstance(shown, bool) else str(shown)
 
     return read
 
 
 def _profile(value: Any) -> str:
-    if value not in FAMILY:
+    if value not in ALL_PROFILES:
         raise ConfigError(
-            f"profile = {value!r}: expected one of {', '.join(FAMILY)}{_hint(value, FAMILY)}"
+            f"profile = {value!r}: expected one of {', '.join(ALL_PROFILES)}{_hint(value, ALL_PROFILES)}"
         )
     return str(value)
 
@@ -268,32 +270,32 @@ def _groups(value: Any) -> str:
     return str(value)
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
+def _integer(name: str, value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ConfigError(f"{name} = {value!r}: expected a whole number from {least:,} to {most:,}")
     return value
 
 
 def _members(value: Any) -> int:
-    return _whole("members", value, MEMBERS[0], MEMBERS[-1])
+    return _integer("members", value, MEMBERS[0], MEMBERS[-1])
 
 
 def _hunt_messages(value: Any) -> int:
-    return _whole("messages", value, 1, MOST_HUNT_MESSAGES)
+    return _integer("messages", value, 1, MAX_HUNT_MESSAGES)
 
 
 def _messages(value: Any) -> int:
-    return _whole("messages", value, 1, MOST_MESSAGES)
+    return _integer("messages", value, 1, MAX_MESSAGES)
 
 
 def _loss(value: Any) -> float:
     if (
         not isinstance(value, (int, float))
         or isinstance(value, bool)
-        or not 0 <= value <= MOST_LOSS_PERCENT
+        or not 0 <= value <= MAX_LOSS_PERCENT
     ):
         raise ConfigError(
-            f"loss = {value!r}: expected a number of per cent from 0 to {MOST_LOSS_PERCENT}"
+            f"loss = {value!r}: expected a number of per cent from 0 to {MAX_LOSS_PERCENT}"
         )
     return abs(float(value))
 
@@ -303,7 +305,7 @@ def _size(value: Any) -> int:
         size_bytes = parse_size(value) if isinstance(value, str) else value
     except ConfigError as error:
         raise ConfigError(f"size = {value!r}: {error}") from error
-    return _whole("size", size_bytes, 0, MOST_SIZE_BYTES)
+    return _integer("size", size_bytes, 0, MAX_SIZE_BYTES)
 
 
 def _pace(value: Any) -> int:

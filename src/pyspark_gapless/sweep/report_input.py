@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gapless.errors import ConfigError
-from pyspark_gapless.sweep.cell import Cell
-from pyspark_gapless.sweep.results import RUNS, Results, Wanted
+from pyspark_gapless.sweep.cell import SweepCell
+from pyspark_gapless.sweep.results import RUNS_DIR, RequestedRuns, SweepResults
 from pyspark_gapless.sweep.schema import GRID
 from pyspark_gapless.sweep.summary import summarise
 
@@ -34,25 +34,25 @@ _PARAMETERS = (
 _COLUMNS = ("key", "seed", "version", "code", *_PARAMETERS)
 
 
-class _Code(NamedTuple):
+class _CodeVersion(NamedTuple):
     version: str
     code: str
 
 
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder is the output of a sweep."""
-    return next((folder / RUNS).glob("[!.]*.parquet"), None) is not None
+    return next((folder / RUNS_DIR).glob("[!.]*.parquet"), None) is not None
 
 
 def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
     """Return what came of the sweep in a folder, ready to be written as JSON."""
     if not is_sweep(folder):
         raise ConfigError(
-            f"{folder}: no sweep is there ({RUNS}/*.parquet); make one: gapless sweep --output {folder}"
+            f"{folder}: no sweep is there ({RUNS_DIR}/*.parquet); make one: gapless sweep --output {folder}"
         )
-    results = Results(folder)
-    cells, seeds, newest, other = _look(results)
-    wanted = Wanted(cells, range(min(seeds), max(seeds) + 1), newest.code)
+    results = SweepResults(folder)
+    cells, seeds, newest, other = _newest_runs(results)
+    wanted = RequestedRuns(cells, range(min(seeds), max(seeds) + 1), newest.code)
     wanted.version = newest.version
     summary = summarise(results, wanted)
     return {
@@ -66,17 +66,17 @@ def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
     }
 
 
-def _look(results: Results) -> tuple[list[Cell], set[int], _Code, int]:
+def _newest_runs(results: SweepResults) -> tuple[list[SweepCell], set[int], _CodeVersion, int]:
     """Return the cells and seeds of the newest code in a folder, that code, and how many runs are of other code."""
-    counts: Counter[_Code] = Counter()
-    cells: dict[_Code, dict[str, Cell]] = {}
-    seeds: dict[_Code, set[int]] = {}
-    newest = _Code("", "")
+    counts: Counter[_CodeVersion] = Counter()
+    cells: dict[_CodeVersion, dict[str, SweepCell]] = {}
+    seeds: dict[_CodeVersion, set[int]] = {}
+    newest = _CodeVersion("", "")
     for path in sorted(
         results.files.glob("[!.]*.parquet"), key=lambda path: path.stat().st_mtime_ns
     ):
         for row in _rows(path):
-            newest = _Code(row["version"], row["code"])
+            newest = _CodeVersion(row["version"], row["code"])
             counts[newest] += 1
             known = cells.setdefault(newest, {})
             if row["key"] not in known:
@@ -100,7 +100,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _cell(row: dict[str, Any]) -> Cell:
+def _cell(row: dict[str, Any]) -> SweepCell:
     """Return the cell that a row is of: the one whose key the row has.
 
     A row does not say whether its capacity was given or is that of the profile, nor whether its
@@ -112,7 +112,7 @@ def _cell(row: dict[str, Any]) -> Cell:
     for loss_percent, chosen in product(
         [loss] if loss is None else [loss, int(loss)], (knobs, whole)
     ):
-        cell = Cell(
+        cell = SweepCell(
             row["kind"],
             row["profile"] if row["kind"] == GRID else None,
             row["members"],

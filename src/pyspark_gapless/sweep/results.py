@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gapless import __version__
 from gapless.errors import ConfigError
-from pyspark_gapless.sweep.cell import Cell
+from pyspark_gapless.sweep.cell import SweepCell
 from pyspark_gapless.sweep.schema import COLUMNS, KEY, arrow_schema
 from pyspark_gapless.tables.table import check_path, uri
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
-RUNS: Final = "runs"
+RUNS_DIR: Final = "runs"
 """The folder of the files."""
 _UNFINISHED: Final = ".unfinished"
 
@@ -39,14 +39,14 @@ def read_runs(spark: SparkSession, folder: str | Path) -> SweepRuns:
     """Return the results in a folder as a dataset, each run once."""
     from pyspark_gapless.sweep.schema import SweepRuns
 
-    frame = spark.read.schema(SweepRuns.ddl()).parquet(uri(Path(folder) / RUNS))
+    frame = spark.read.schema(SweepRuns.ddl()).parquet(uri(Path(folder) / RUNS_DIR))
     return SweepRuns(frame.dropDuplicates(list(KEY)))
 
 
-class Wanted:
+class RequestedRuns:
     """The runs that are asked for: every cell with every seed. A run has a number, seeds first."""
 
-    def __init__(self, cells: Sequence[Cell], seeds: range, code: str) -> None:
+    def __init__(self, cells: Sequence[SweepCell], seeds: range, code: str) -> None:
         self.cells = list(cells)
         self.seeds = seeds
         self.code = code
@@ -56,11 +56,13 @@ class Wanted:
     def __len__(self) -> int:
         return len(self.cells) * len(self.seeds)
 
-    def cell_of(self, key: str) -> Cell:
+    def cell_of(self, key: str) -> SweepCell:
         """Return the cell of that key."""
         return self.cells[self._index[key]]
 
-    def numbers(self, batch: pa.RecordBatch, *, of_other_code: bool = False) -> NDArray[np.int64]:
+    def run_numbers(
+        self, batch: pa.RecordBatch, *, of_other_code: bool = False
+    ) -> NDArray[np.int64]:
         """Return the number of each row; -1 for those that nobody asks for."""
         import numpy as np
         import pyarrow as pa
@@ -79,17 +81,17 @@ class Wanted:
         return np.where(fits, seeds * len(self.cells) + at, -1)
 
 
-class Results:
+class SweepResults:
     """The results in one folder."""
 
     def __init__(self, folder: Path) -> None:
         check_path(folder)
         self.folder = folder
-        self.files = folder / RUNS
+        self.files = folder / RUNS_DIR
         self._pending: list[pa.Table] = []
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Be the only one who adds to it; what is still to be written when the block ends is written."""
         self.files.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
@@ -128,18 +130,18 @@ class Results:
         self._pending = []
         return int(table.num_rows)
 
-    def there(self, wanted: Wanted, *, of_other_code: bool = False) -> Flags:
+    def completed(self, wanted: RequestedRuns, *, of_other_code: bool = False) -> Flags:
         """Return which of the wanted runs are there, by their numbers; or those that other code has done."""
         import numpy as np
 
         found = np.zeros(len(wanted), bool)
         for batch in self._batches(list(KEY)):
-            numbers = wanted.numbers(batch, of_other_code=of_other_code)
+            numbers = wanted.run_numbers(batch, of_other_code=of_other_code)
             found[numbers[numbers >= 0]] = True
         return found
 
     def scan(
-        self, wanted: Wanted, columns: Sequence[str] = tuple(COLUMNS)
+        self, wanted: RequestedRuns, columns: Sequence[str] = tuple(COLUMNS)
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the wanted runs, each run once."""
         import numpy as np
@@ -147,7 +149,7 @@ class Results:
 
         given = np.zeros(len(wanted), bool)
         for batch in self._batches(list(dict.fromkeys([*KEY, *columns]))):
-            numbers = wanted.numbers(batch)
+            numbers = wanted.run_numbers(batch)
             _, first = np.unique(numbers, return_index=True)
             fresh = np.sort(first[(numbers[first] >= 0) & ~given[numbers[first]]])
             given[numbers[fresh]] = True

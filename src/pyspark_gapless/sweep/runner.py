@@ -1,12 +1,12 @@
 """A sweep: hand out what is not done yet in chunks, take in the rows, write them down now and then.
 
-On handing out: a chunk is as many runs as take :data:`TASK_S` on each core, judged by those that
+On handing out: a chunk is as many runs as take :data:`TARGET_TASK_S` on each core, judged by those that
 were done; near the end, and while nothing is known, it is smaller, so that all cores end together.
 There is always one chunk more under way than the cores can take, so that none waits for this
 process.
 
 On writing: when :data:`WRITE_SHARE` of the time spent has passed since the last file, but not
-within :data:`LEAST_WRITE_S`; so whoever kills a sweep loses a fiftieth of it, and a long one does
+within :data:`MIN_WRITE_INTERVAL_S`; so whoever kills a sweep loses a fiftieth of it, and a long one does
 not leave a heap of tiny files.
 """
 
@@ -24,34 +24,38 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gapless.errors import ConfigError
-from pyspark_gapless.runtime.spark_config import read_master
-from pyspark_gapless.runtime.spark_install import GET_SPARK, SparkMissingError, look
-from pyspark_gapless.sweep.cell import Cell, code_digest
-from pyspark_gapless.sweep.executors import Engine, on_spark, processes
-from pyspark_gapless.sweep.results import Results, Wanted
-from pyspark_gapless.sweep.summary import Summary, summarise
-from pyspark_gapless.sweep.task import Run
+from pyspark_gapless.runtime.spark_config import parse_master
+from pyspark_gapless.runtime.spark_install import (
+    INSTALL_SPARK_HINT,
+    SparkMissingError,
+    find_installation,
+)
+from pyspark_gapless.sweep.cell import SweepCell, code_digest
+from pyspark_gapless.sweep.executors import SweepExecutor, local_executor, spark_executor
+from pyspark_gapless.sweep.results import RequestedRuns, SweepResults
+from pyspark_gapless.sweep.summary import SweepSummary, summarise
+from pyspark_gapless.sweep.task import SweepRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_gapless.sweep.results import Flags
 
-TASK_S: Final = 3.0
+TARGET_TASK_S: Final = 3.0
 """So long a task should take: long beside what it costs to start one, short for one who waits for news."""
-LEAST_TASK_S: Final = 0.75
+MIN_TASK_S: Final = 0.75
 """Tasks are not made shorter than that, even near the end."""
-LEAST_WRITE_S: Final = 2.0
+MIN_WRITE_INTERVAL_S: Final = 2.0
 """Least and most time between two files of results."""
-MOST_WRITE_S: Final = 60.0
+MAX_WRITE_INTERVAL_S: Final = 60.0
 WRITE_SHARE: Final = 0.02
-MOST_RUNS: Final = 200_000_000
+MAX_RUNS: Final = 200_000_000
 """More runs are not kept account of at a time."""
-_LOOK_S: Final = 0.5
+_POLL_INTERVAL_S: Final = 0.5
 
 
 @dataclass(slots=True)
-class Progress:
+class SweepProgress:
     """How far a sweep is: ``before`` were there when it began, ``done`` are there now, of ``total``."""
 
     total: int
@@ -72,78 +76,83 @@ class Progress:
         return (self.done - self.before) / max(self.elapsed_s, 1e-9)
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """What is to be done: every cell with every seed, the results in ``output``; with ``workers`` without Spark."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[SweepCell]
     seeds: range
     output: Path
     master: str | None = None
     workers: int | None = None
 
 
-class Done(NamedTuple):
+class SweepOutcome(NamedTuple):
     """What was done, and what is there now; ``others`` of the runs were there from other code, and were done again."""
 
-    progress: Progress
-    summary: Summary
+    progress: SweepProgress
+    summary: SweepSummary
     slots: int
-    others: int
+    other_code_runs: int
 
 
-def run(plan: Plan, tell: Callable[[Progress], None], stop: threading.Event) -> Done:
+def run(
+    plan: SweepPlan, on_progress: Callable[[SweepProgress], None], stop: threading.Event
+) -> SweepOutcome:
     """Do what is planned and not done yet, and return what came of it all."""
     _check_installed(spark=plan.workers is None)
     if plan.master is not None:
-        read_master(plan.master)
-    wanted, results = Wanted(plan.cells, plan.seeds, code_digest()), Results(plan.output)
-    if len(wanted) > MOST_RUNS:
+        parse_master(plan.master)
+    wanted, results = (
+        RequestedRuns(plan.cells, plan.seeds, code_digest()),
+        SweepResults(plan.output),
+    )
+    if len(wanted) > MAX_RUNS:
         raise ConfigError(
             f"{len(plan.cells):,} cells with {len(plan.seeds):,} seeds are {len(wanted):,} runs; the most at a time is "
-            f"{MOST_RUNS:,}: do them in parts, with --seeds and --first"
+            f"{MAX_RUNS:,}: do them in parts, with --seeds and --first"
         )
     slots = others = 0
-    with results.opened():
-        progress = Progress(len(wanted), int(results.there(wanted).sum()))
+    with results.locked():
+        progress = SweepProgress(len(wanted), int(results.completed(wanted).sum()))
         progress.done = progress.before
-        tell(progress)
+        on_progress(progress)
         if progress.done < progress.total:
-            others = int(results.there(wanted, of_other_code=True).sum())
+            others = int(results.completed(wanted, of_other_code=True).sum())
             log_path = plan.output / "spark.log"
             with (
-                on_spark(plan.master, log_path)
+                spark_executor(plan.master, log_path)
                 if plan.workers is None
-                else processes(plan.workers) as engine
+                else local_executor(plan.workers) as engine
             ):
                 slots = engine.slots
-                progress = sweep(wanted, engine, results, tell=tell, stop=stop)
-    return Done(progress, summarise(results, wanted), slots, others)
+                progress = sweep(wanted, engine, results, on_progress=on_progress, stop=stop)
+    return SweepOutcome(progress, summarise(results, wanted), slots, others)
 
 
 def _check_installed(*, spark: bool) -> None:
     if spark:
-        look()
+        find_installation()
     for package in ("pyarrow", "numpy"):
         if find_spec(package) is None:
             raise SparkMissingError(
-                f"{package} is not installed, in which results are kept", GET_SPARK
+                f"{package} is not installed, in which results are kept", INSTALL_SPARK_HINT
             )
 
 
-class Pace:
+class ChunkSizer:
     """How many runs make a chunk, from what runs have cost so far."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SweepExecutor) -> None:
         self._engine = engine
         self._runs = 0
         self._spent_s = 0.0
 
-    def learn(self, runs: int, spent_s: float) -> None:
+    def record(self, runs: int, spent_s: float) -> None:
         """Take note of what some runs have cost."""
         self._runs += runs
         self._spent_s += spent_s
 
-    def chunk(self, left: int) -> int:
+    def next_size(self, left: int) -> int:
         """Return how many runs the next chunk should have, where ``left`` are not handed out yet."""
         slots, parts = self._engine.slots, self._engine.parts
         if not self._runs:
@@ -151,62 +160,66 @@ class Pace:
         each_s = max(self._spent_s / self._runs, 1e-6)
         fair = left / (2 * slots)
         known = 2 * self._runs / slots
-        task = min(max(fair, LEAST_TASK_S / each_s), TASK_S / each_s, max(known, 1))
+        task = min(max(fair, MIN_TASK_S / each_s), TARGET_TASK_S / each_s, max(known, 1))
         return max(1, round(task)) * parts
 
 
 def sweep(
-    wanted: Wanted,
-    engine: Engine,
-    results: Results,
+    wanted: RequestedRuns,
+    engine: SweepExecutor,
+    results: SweepResults,
     *,
-    tell: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[SweepProgress], None] = lambda _: None,
     stop: threading.Event | None = None,
-) -> Progress:
+) -> SweepProgress:
     """Do the wanted runs that are not in ``results`` yet, and add them; return how far it came.
 
     When ``stop`` is set nothing more is handed out, and what is under way is still taken in.
     """
     stop = stop or threading.Event()
-    there = results.there(wanted)
+    there = results.completed(wanted)
     before = int(there.sum())
-    progress = Progress(len(wanted), before, before)
-    pace = Pace(engine)
+    progress = SweepProgress(len(wanted), before, before)
+    pace = ChunkSizer(engine)
     todo, left = _missing(wanted, there), len(wanted) - before
     under_way: set[Future[pa.Table]] = set()
-    tell(progress)
+    on_progress(progress)
     while True:
-        while left and len(under_way) < engine.depth and not stop.is_set():
-            chunk = _mixed(islice(todo, pace.chunk(left)))
+        while left and len(under_way) < engine.max_in_flight and not stop.is_set():
+            chunk = _shuffled(islice(todo, pace.next_size(left)))
             left -= len(chunk)
             under_way.add(engine.submit(chunk, wanted.code))
         if not under_way:
             break
-        ended, under_way = wait(under_way, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        ended, under_way = wait(under_way, timeout=_POLL_INTERVAL_S, return_when=FIRST_COMPLETED)
         # What has come is kept, also if something else has failed.
         for future in sorted(ended, key=lambda one: one.exception() is not None):
-            _take_in(future, engine, results, progress, pace)
+            _collect(future, engine, results, progress, pace)
         if progress.elapsed_s - progress.written_s >= _write_every_s(progress.elapsed_s):
             progress.written_s = progress.elapsed_s if results.write() else progress.written_s
-        tell(progress)
+        on_progress(progress)
     results.write()
     return progress
 
 
-def _take_in(
-    future: Future[pa.Table], engine: Engine, results: Results, progress: Progress, pace: Pace
+def _collect(
+    future: Future[pa.Table],
+    engine: SweepExecutor,
+    results: SweepResults,
+    progress: SweepProgress,
+    pace: ChunkSizer,
 ) -> None:
     import pyarrow.compute as pc
 
     try:
         table = future.result()
     except Exception as error:
-        explained = engine.explain(error)
+        explained = engine.explain_failure(error)
         if explained is None:
             raise
         raise explained from error
     results.add(table)
-    pace.learn(table.num_rows, pc.sum(table["cpu_s"]).as_py() or 0.0)
+    pace.record(table.num_rows, pc.sum(table["cpu_s"]).as_py() or 0.0)
     progress.done += table.num_rows
     bad = pc.or_(
         pc.is_valid(table["error"]), pc.greater(pc.list_value_length(table["violations"]), 0)
@@ -215,20 +228,20 @@ def _take_in(
 
 
 def _write_every_s(elapsed_s: float) -> float:
-    return min(max(LEAST_WRITE_S, WRITE_SHARE * elapsed_s), MOST_WRITE_S)
+    return min(max(MIN_WRITE_INTERVAL_S, WRITE_SHARE * elapsed_s), MAX_WRITE_INTERVAL_S)
 
 
-def _missing(wanted: Wanted, there: Flags) -> Iterator[Run]:
+def _missing(wanted: RequestedRuns, there: Flags) -> Iterator[SweepRun]:
     """Yield what is not there, seed by seed: so a sweep that is stopped has something of every cell."""
     import numpy as np
 
     cells = wanted.cells
     for number in np.flatnonzero(~there):
         offset, at = divmod(int(number), len(cells))
-        yield Run(cells[at], wanted.seeds[offset])
+        yield SweepRun(cells[at], wanted.seeds[offset])
 
 
-def _mixed(runs: Iterator[Run]) -> list[Run]:
+def _shuffled(runs: Iterator[SweepRun]) -> list[SweepRun]:
     """Return the runs in an order that has nothing to do with their cost, so that every part of them costs the same."""
     return sorted(
         runs, key=lambda run: blake2b(f"{run.cell.key}/{run.seed}".encode(), digest_size=8).digest()

@@ -15,84 +15,94 @@ BY_KIND: Final = f"struct<{','.join(f'{kind}:bigint' for kind in KINDS)}>"
 """A count for each kind of frame."""
 
 
-class Column(NamedTuple):
+class ResultColumn(NamedTuple):
     """One column: its type as Spark writes it, and what it holds. ``of`` says for which runs, where not for all."""
 
-    kind: str
+    spark_type: str
     meaning: str
-    of: str = ""
+    applies_to: str = ""
 
 
 GRID: Final = "grid"
 """Said of a run of a grid: the work of ``gapless compare``."""
-TOLD: Final = "told"
+TOLD_VIEWS: Final = "told"
 """Said of a run of the swarm in which groups are told their views: ``gapless sim``."""
 MEMBERSHIP: Final = "membership"
 """Said of a run of the swarm in which groups make their own views: ``gapless sim --membership``."""
-HUNTS: Final = (TOLD, MEMBERSHIP)
+HUNTS: Final = (TOLD_VIEWS, MEMBERSHIP)
 """What is drawn from its seed."""
 
-COLUMNS: Final[dict[str, Column]] = {
-    "key": Column("string", "The cell: a hash of every parameter but the seed."),
-    "seed": Column("bigint", "The seed."),
-    "version": Column("string", "The version of the package that ran it."),
-    "code": Column("string", "A hash of the code that was simulated and simulates."),
-    "python": Column("string", "The version of Python that ran it; it has no influence."),
-    "kind": Column(
+COLUMNS: Final[dict[str, ResultColumn]] = {
+    "key": ResultColumn("string", "The cell: a hash of every parameter but the seed."),
+    "seed": ResultColumn("bigint", "The seed."),
+    "version": ResultColumn("string", "The version of the package that ran it."),
+    "code": ResultColumn("string", "A hash of the code that was simulated and simulates."),
+    "python": ResultColumn("string", "The version of Python that ran it; it has no influence."),
+    "kind": ResultColumn(
         "string",
-        f"`{GRID}`, or where everything is drawn from the seed `{TOLD}` or `{MEMBERSHIP}`.",
+        f"`{GRID}`, or where everything is drawn from the seed `{TOLD_VIEWS}` or `{MEMBERSHIP}`.",
     ),
-    "profile": Column("string", "The profile, given or drawn."),
-    "members": Column("bigint", "Members in the group; null if they were drawn."),
-    "loss": Column("double", "Per cent of the frames lost on each link.", GRID),
-    "capacity": Column("bigint", "The capacity of a window, set or not; null if it was drawn."),
-    "knobs": Column("map<string,string>", "The knobs that were set, as a person writes them."),
-    "messages": Column("bigint", "Messages that each member sends, or in a hunt sends at most."),
-    "size_bytes": Column("bigint", "The size of each message.", GRID),
-    "pace_ns": Column("bigint", "Time between two messages of a member.", GRID),
-    "mutant": Column("string", "The bug that was planted; null if none was."),
-    "character": Column(
+    "profile": ResultColumn("string", "The profile, given or drawn."),
+    "members": ResultColumn("bigint", "Members in the group; null if they were drawn."),
+    "loss": ResultColumn("double", "Per cent of the frames lost on each link.", GRID),
+    "capacity": ResultColumn(
+        "bigint", "The capacity of a window, set or not; null if it was drawn."
+    ),
+    "knobs": ResultColumn(
+        "map<string,string>", "The knobs that were set, as a person writes them."
+    ),
+    "messages": ResultColumn(
+        "bigint", "Messages that each member sends, or in a hunt sends at most."
+    ),
+    "size_bytes": ResultColumn("bigint", "The size of each message.", GRID),
+    "pace_ns": ResultColumn("bigint", "Time between two messages of a member.", GRID),
+    "mutant": ResultColumn("string", "The bug that was planted; null if none was."),
+    "character": ResultColumn(
         "string", "What sort of run was drawn: calm, loss, swarm, stall, gentle.", "hunts"
     ),
-    "digest": Column(
+    "digest": ResultColumn(
         "string", "A hash of everything that happened: equal for equal runs; null if it broke off."
     ),
-    "sent": Column("bigint", "Messages sent."),
-    "expected": Column("bigint", "Deliveries that are due at others than the sender.", GRID),
-    "delivered": Column("bigint", "Deliveries at others than the sender.", GRID),
-    "span_ns": Column(
+    "sent": ResultColumn("bigint", "Messages sent."),
+    "expected": ResultColumn("bigint", "Deliveries that are due at others than the sender.", GRID),
+    "delivered": ResultColumn("bigint", "Deliveries at others than the sender.", GRID),
+    "span_ns": ResultColumn(
         "bigint", "Virtual time until the last delivery, or the last send if that was later.", GRID
     ),
-    "p50_ns": Column("bigint", "Half of the deliveries came within this time of their send.", GRID),
-    "p99_ns": Column("bigint", "99 of 100 deliveries did.", GRID),
-    "max_ns": Column("bigint", "All of them did.", GRID),
-    "latency": Column(
+    "p50_ns": ResultColumn(
+        "bigint", "Half of the deliveries came within this time of their send.", GRID
+    ),
+    "p99_ns": ResultColumn("bigint", "99 of 100 deliveries did.", GRID),
+    "max_ns": ResultColumn("bigint", "All of them did.", GRID),
+    "latency": ResultColumn(
         "map<bigint,bigint>",
         "How many deliveries took how many nanoseconds, rounded up to 7 binary digits: histograms of several runs add"
         " up.",
         GRID,
     ),
-    "frames": Column(BY_KIND, "Frames put on links, lost or not, by kind.", GRID),
-    "bytes": Column(BY_KIND, "Their sizes, headers included.", GRID),
-    "frames_lost": Column("bigint", "Datagrams that the network has lost.", GRID),
-    "peak_window": Column("bigint", "The most messages that one sender had outstanding.", GRID),
-    "stalls": Column("bigint", "Gaps that were given up.", GRID),
-    "repairs": Column(
+    "frames": ResultColumn(BY_KIND, "Frames put on links, lost or not, by kind.", GRID),
+    "bytes": ResultColumn(BY_KIND, "Their sizes, headers included.", GRID),
+    "frames_lost": ResultColumn("bigint", "Datagrams that the network has lost.", GRID),
+    "peak_window": ResultColumn(
+        "bigint", "The most messages that one sender had outstanding.", GRID
+    ),
+    "stalls": ResultColumn("bigint", "Gaps that were given up.", GRID),
+    "repairs": ResultColumn(
         "bigint", "Runs sent again; in a hunt by members that were alive at the end."
     ),
-    "events": Column("bigint", "Events of the simulated world."),
-    "steps": Column("bigint", "Steps of members, after each of which every check was made."),
-    "simulated_ns": Column("bigint", "Virtual time that passed."),
-    "faults": Column("map<string,bigint>", "How often each kind of fault struck."),
-    "seen": Column(
+    "events": ResultColumn("bigint", "Events of the simulated world."),
+    "steps": ResultColumn("bigint", "Steps of members, after each of which every check was made."),
+    "simulated_ns": ResultColumn("bigint", "Virtual time that passed."),
+    "faults": ResultColumn("map<string,bigint>", "How often each kind of fault struck."),
+    "seen": ResultColumn(
         "array<string>", "Situations that must happen in a hunt, and did in this run.", "hunts"
     ),
-    "violations": Column(
+    "violations": ResultColumn(
         "array<struct<check:string,t_ns:bigint,member:string,message:string>>",
         "What the checks have found.",
     ),
-    "error": Column("string", "Why the run broke off; null if it came to its end."),
-    "cpu_s": Column(
+    "error": ResultColumn("string", "Why the run broke off; null if it came to its end."),
+    "cpu_s": ResultColumn(
         "double", "CPU seconds that it took: the one column that is not a function of the others."
     ),
 }
@@ -108,7 +118,7 @@ def arrow_schema() -> pa.Schema:
     """Return the schema for pyarrow."""
     import pyarrow as pa
 
-    return pa.schema([(name, arrow_type(column.kind)) for name, column in COLUMNS.items()])
+    return pa.schema([(name, arrow_type(column.spark_type)) for name, column in COLUMNS.items()])
 
 
 def arrow_type(kind: str) -> pa.DataType:
@@ -134,7 +144,7 @@ def column_table() -> str:
     """Return the columns as a table for the docs."""
     lines = ["| column | type | of | meaning |", "|---|---|---|---|"]
     lines += [
-        f"| `{name}` | `{column.kind}` | {column.of} | {column.meaning} |"
+        f"| `{name}` | `{column.spark_type}` | {column.applies_to} | {column.meaning} |"
         for name, column in COLUMNS.items()
     ]
     return "\n".join(lines) + "\n"
@@ -144,4 +154,4 @@ class SweepRuns(Dataset):
     """A row for each simulated run of a sweep; ``(key, seed, version, code)`` is its key."""
 
     name = "runs"
-    columns: ClassVar = {name: column.kind for name, column in COLUMNS.items()}
+    columns: ClassVar = {name: column.spark_type for name, column in COLUMNS.items()}

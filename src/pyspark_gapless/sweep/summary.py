@@ -12,39 +12,39 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from gapless.sim.coverage.membership_coverage import MUST_GATHER
-from gapless.sim.coverage.stream_coverage import MUST_HAPPEN
+from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
+from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
 from gapless.sim.profile_cost import KINDS
 from gapless.sim.runner import FAULT_KINDS, thorough_seeds
 from gapless.units import NS_PER_S
-from pyspark_gapless.sweep.cell import Cell
-from pyspark_gapless.sweep.results import Results, Wanted
+from pyspark_gapless.sweep.cell import SweepCell
+from pyspark_gapless.sweep.results import RequestedRuns, SweepResults
 from pyspark_gapless.sweep.schema import GRID, HUNTS, MEMBERSHIP
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_FAILURES: Final = 1000
+MAX_FAILURES: Final = 1000
 """So many failures are kept with all that the checks said; the others are counted."""
 _SUMS: Final = (
     *("sent", "expected", "delivered", "span_ns", "frames_lost", "stalls"),
     *("repairs", "events", "steps", "simulated_ns", "cpu_s"),
 )
-_MOSTS: Final = ("max_ns", "peak_window")
+_MAXIMA: Final = ("max_ns", "peak_window")
 
 
 @dataclass(slots=True)
-class Failure:
+class RunFailure:
     """A run that violates something, or broke off."""
 
-    cell: Cell
+    cell: SweepCell
     seed: int
     profile: str | None
     violations: list[dict[str, Any]]
     error: str | None
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """What is wrong, in a line."""
         if self.error is not None:
             return f"broke off: {self.error}"
@@ -79,12 +79,12 @@ class Failure:
 class CellSummary:
     """All runs of one cell together. ``frames`` and ``sizes_bytes`` are by kind; latencies are over all deliveries."""
 
-    cell: Cell
+    cell: SweepCell
     runs: int = 0
     failed: int = 0
     violations: int = 0
     sums: Counter[str] = field(default_factory=Counter)
-    mosts: dict[str, int] = field(default_factory=dict)
+    maxima: dict[str, int] = field(default_factory=dict)
     frames: Counter[str] = field(default_factory=Counter)
     sizes_bytes: Counter[str] = field(default_factory=Counter)
     latency: Counter[int] = field(default_factory=Counter)
@@ -103,7 +103,7 @@ class CellSummary:
         for value_ns in sorted(self.latency):
             left -= self.latency[value_ns]
             if left <= 0:
-                return min(value_ns, self.mosts.get("max_ns", value_ns))
+                return min(value_ns, self.maxima.get("max_ns", value_ns))
         return None
 
     def per_message(self, kind: str) -> float:
@@ -134,7 +134,7 @@ class CellSummary:
             "violations": self.violations,
             **{name: self.sums[name] for name in _SUMS if name != "cpu_s"},
             "cpu_s": round(self.sums["cpu_s"], 3),
-            **{name: self.mosts.get(name) for name in _MOSTS},
+            **{name: self.maxima.get(name) for name in _MAXIMA},
             "p50_ns": self.percentile_ns(50),
             "p99_ns": self.percentile_ns(99),
             "deliveries_per_s": round(self.per_second(), 1),
@@ -169,7 +169,7 @@ class HuntSummary:
     @property
     def must_happen(self) -> tuple[str, ...]:
         """What must happen in such a hunt."""
-        return MUST_GATHER if self.kind == MEMBERSHIP else MUST_HAPPEN
+        return REQUIRED_MEMBERSHIP_COVERAGE if self.kind == MEMBERSHIP else REQUIRED_STREAM_COVERAGE
 
     @property
     def never_seen(self) -> list[str]:
@@ -177,12 +177,12 @@ class HuntSummary:
         return [what for what in self.must_happen if not self.seen[what]]
 
     @property
-    def thorough(self) -> bool:
+    def is_thorough(self) -> bool:
         """Whether there are enough runs to have seen everything."""
         return self.drawn and self.runs >= thorough_seeds(membership=self.kind == MEMBERSHIP)
 
     @property
-    def bound(self) -> float:
+    def failure_rate_bound(self) -> float:
         """In how large a share of such runs a bug could still show, at 95 % confidence, if none was found."""
         return min(1.0, 3 / max(1, self.runs))
 
@@ -209,19 +209,19 @@ class HuntSummary:
             "faults": dict(sorted(self.faults.items())),
             "must_happen": {what: self.seen[what] for what in self.must_happen},
             "must_happen_missing": self.never_seen,
-            "thorough": self.thorough,
-            "a_bug_shows_in_less_than": None if self.failed else self.bound,
+            "thorough": self.is_thorough,
+            "a_bug_shows_in_less_than": None if self.failed else self.failure_rate_bound,
             "digest": self.digest,
         }
 
 
 @dataclass(slots=True)
-class Summary:
+class SweepSummary:
     """What came of a sweep: ``missing`` runs are not done yet."""
 
     cells: list[CellSummary]
     hunts: list[HuntSummary]
-    failures: list[Failure]
+    failures: list[RunFailure]
     runs: int
     missing: int
 
@@ -242,7 +242,9 @@ class Summary:
     @property
     def ok(self) -> bool:
         """Whether nothing failed, and every thorough hunt has seen what must happen."""
-        return not self.failed and not any(hunt.thorough and hunt.never_seen for hunt in self.hunts)
+        return not self.failed and not any(
+            hunt.is_thorough and hunt.never_seen for hunt in self.hunts
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for a program."""
@@ -257,7 +259,7 @@ class Summary:
         }
 
 
-def summarise(results: Results, wanted: Wanted) -> Summary:
+def summarise(results: SweepResults, wanted: RequestedRuns) -> SweepSummary:
     """Return what came of the wanted runs, as far as they are there."""
     cells = {cell.key: CellSummary(cell) for cell in wanted.cells if cell.kind == GRID}
     kinds = dict.fromkeys(cell.kind for cell in wanted.cells if cell.kind != GRID)
@@ -265,18 +267,20 @@ def summarise(results: Results, wanted: Wanted) -> Summary:
         kind: HuntSummary(kind, all(_is_drawn(cell) for cell in wanted.cells if cell.kind == kind))
         for kind in kinds
     }
-    failures: list[Failure] = []
+    failures: list[RunFailure] = []
     runs = 0
     for batch in results.scan(wanted):
         runs += batch.num_rows
         _add_grid(batch, cells)
         _add_hunts(batch, hunts)
-        failures += _failures(batch, wanted, MOST_FAILURES - len(failures))
+        failures += _failures(batch, wanted, MAX_FAILURES - len(failures))
     failures.sort(key=lambda failure: (wanted.cells.index(failure.cell), failure.seed))
-    return Summary(list(cells.values()), list(hunts.values()), failures, runs, len(wanted) - runs)
+    return SweepSummary(
+        list(cells.values()), list(hunts.values()), failures, runs, len(wanted) - runs
+    )
 
 
-def _is_drawn(cell: Cell) -> bool:
+def _is_drawn(cell: SweepCell) -> bool:
     return cell.profile is None and cell.members is None and not cell.mutant
 
 
@@ -295,7 +299,7 @@ def _grouped(
     return found
 
 
-def _bad(batch: pa.RecordBatch) -> dict[str, Any]:
+def _failure_counts(batch: pa.RecordBatch) -> dict[str, Any]:
     """Return for each row: that it is one, whether it failed, and how many violations it has."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -312,10 +316,10 @@ def _add_grid(batch: pa.RecordBatch, cells: dict[str, CellSummary]) -> None:
     batch = batch.filter(pc.equal(batch["kind"], GRID))
     if not batch.num_rows:
         return
-    columns = {name: batch[name] for name in (*_SUMS, *_MOSTS)} | _bad(batch)
+    columns = {name: batch[name] for name in (*_SUMS, *_MAXIMA)} | _failure_counts(batch)
     for prefix in ("frames", "bytes"):
         columns |= {f"{prefix}.{kind}": pc.struct_field(batch[prefix], kind) for kind in KINDS}
-    for row in _grouped(batch, "key", columns, _MOSTS):
+    for row in _grouped(batch, "key", columns, _MAXIMA):
         cell = cells[row["key"]]
         cell.runs += row["runs"]
         cell.failed += row["failed"]
@@ -323,9 +327,9 @@ def _add_grid(batch: pa.RecordBatch, cells: dict[str, CellSummary]) -> None:
         cell.sums.update({name: row[name] or 0 for name in _SUMS})
         cell.frames.update({kind: row[f"frames.{kind}"] or 0 for kind in KINDS})
         cell.sizes_bytes.update({kind: row[f"bytes.{kind}"] or 0 for kind in KINDS})
-        for name in _MOSTS:
+        for name in _MAXIMA:
             if row[name] is not None:
-                cell.mosts[name] = max(row[name], cell.mosts.get(name, 0))
+                cell.maxima[name] = max(row[name], cell.maxima.get(name, 0))
     for key, value_ns, count in _entries(batch, "key", "latency"):
         cells[key].latency[value_ns] += count
 
@@ -338,7 +342,9 @@ def _add_hunts(batch: pa.RecordBatch, hunts: dict[str, HuntSummary]) -> None:
     if not batch.num_rows:
         return
     summed = ("sent", "events", "steps", "simulated_ns", "cpu_s")
-    for row in _grouped(batch, "kind", {name: batch[name] for name in summed} | _bad(batch)):
+    for row in _grouped(
+        batch, "kind", {name: batch[name] for name in summed} | _failure_counts(batch)
+    ):
         hunt = hunts[row["kind"]]
         hunt.runs += row["runs"]
         hunt.failed += row["failed"]
@@ -380,13 +386,13 @@ def _entries(batch: pa.RecordBatch, by: str, column: str) -> list[tuple[Any, Any
     return list(zip(*(sums[name].to_pylist() for name in ("by", "key", "item_sum")), strict=True))
 
 
-def _failures(batch: pa.RecordBatch, wanted: Wanted, most: int) -> list[Failure]:
+def _failures(batch: pa.RecordBatch, wanted: RequestedRuns, most: int) -> list[RunFailure]:
     import pyarrow.compute as pc
 
-    bad = batch.filter(pc.greater(_bad(batch)["failed"], 0)).slice(0, max(0, most))
+    bad = batch.filter(pc.greater(_failure_counts(batch)["failed"], 0)).slice(0, max(0, most))
     columns = ("key", "seed", "profile", "violations", "error")
     return [
-        Failure(wanted.cell_of(key), seed, profile, violations, error)
+        RunFailure(wanted.cell_of(key), seed, profile, violations, error)
         for key, seed, profile, violations, error in zip(
             *(bad[name].to_pylist() for name in columns), strict=True
         )

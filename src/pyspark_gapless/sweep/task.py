@@ -17,12 +17,12 @@ from time import process_time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gapless import __version__
-from gapless.sim.coverage.membership_coverage import MUST_GATHER
-from gapless.sim.coverage.stream_coverage import MUST_HAPPEN
+from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
+from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
 from gapless.sim.profile_cost import run_cell
-from gapless.sim.runner import Outcome, simulate
+from gapless.sim.runner import SeedResult, simulate
 from gapless.sim.scenario.scenario_file import plant
-from pyspark_gapless.sweep.cell import Cell
+from pyspark_gapless.sweep.cell import SweepCell
 from pyspark_gapless.sweep.schema import COLUMNS, arrow_schema
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ BATCH_ROWS: Final = 16
 _DIGITS: Final = 7
 
 
-class Run(NamedTuple):
+class SweepRun(NamedTuple):
     """One simulated run to do."""
 
-    cell: Cell
+    cell: SweepCell
     seed: int
 
 
-def part_of(
-    runs: Sequence[Run], parts: int, code: str
+def make_task(
+    runs: Sequence[SweepRun], parts: int, code: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what ``mapInArrow`` calls in a task: it is given the number of its part, and does every so many-th run."""
 
@@ -53,23 +53,23 @@ def part_of(
     return simulate_part
 
 
-def record_batches(runs: Iterable[Run], code: str) -> Iterator[pa.RecordBatch]:
+def record_batches(runs: Iterable[SweepRun], code: str) -> Iterator[pa.RecordBatch]:
     """Do some runs; yield their rows, a few at a time."""
     import pyarrow as pa
 
-    schema, rows = arrow_schema(), (row_of(run, code) for run in runs)
+    schema, rows = arrow_schema(), (run_row(run, code) for run in runs)
     while some := list(islice(rows, BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(some, schema=schema)
 
 
-def table_of(runs: Sequence[Run], code: str) -> pa.Table:
+def run_table(runs: Sequence[SweepRun], code: str) -> pa.Table:
     """Do some runs and return all their rows."""
     import pyarrow as pa
 
     return pa.Table.from_batches(record_batches(runs, code), schema=arrow_schema())
 
 
-def row_of(run: Run, code: str) -> dict[str, Any]:
+def run_row(run: SweepRun, code: str) -> dict[str, Any]:
     """Do one run and return its row."""
     cell, seed = run
     config = cell.config()
@@ -95,20 +95,20 @@ def row_of(run: Run, code: str) -> dict[str, Any]:
     }
     began_s = process_time()
     try:
-        row |= _hunted(cell, seed) if config is None else _compared(cell, seed)
+        row |= _run_hunt(cell, seed) if config is None else _run_grid_cell(cell, seed)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding of this seed
-        row["error"] = _where(error)
+        row["error"] = _format_error(error)
     row["cpu_s"] = round(process_time() - began_s, 4)
     return row
 
 
-def _where(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return an error in one line, with the place where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
 
 
-def _hunted(cell: Cell, seed: int) -> dict[str, Any]:
+def _run_hunt(cell: SweepCell, seed: int) -> dict[str, Any]:
     with plant(cell.mutant):
         outcome = simulate(
             seed,
@@ -117,23 +117,25 @@ def _hunted(cell: Cell, seed: int) -> dict[str, Any]:
             profile=cell.profile,
             membership=cell.membership,
         )
-    must_happen = MUST_GATHER if cell.membership else MUST_HAPPEN
+    must_happen = REQUIRED_MEMBERSHIP_COVERAGE if cell.membership else REQUIRED_STREAM_COVERAGE
     seen = sorted(outcome.seen.intersection(must_happen))
     return {
         "character": outcome.character,
         "profile": outcome.profile,
         "seen": seen,
-        **_of_any(outcome),
+        **_common_columns(outcome),
     }
 
 
-def _compared(cell: Cell, seed: int) -> dict[str, Any]:
+def _run_grid_cell(cell: SweepCell, seed: int) -> dict[str, Any]:
     assert cell.profile is not None
     assert cell.loss_percent is not None
-    found = run_cell(cell.profile, cell.loss_percent, cell.work(seed), cell.config(), cell.mutant)
+    found = run_cell(
+        cell.profile, cell.loss_percent, cell.workload(seed), cell.config(), cell.mutant
+    )
     assert found.outcome is not None
     return {
-        **_of_any(found.outcome),
+        **_common_columns(found.outcome),
         "sent": found.sent,
         "expected": found.expected,
         "delivered": found.delivered,
@@ -150,7 +152,7 @@ def _compared(cell: Cell, seed: int) -> dict[str, Any]:
     }
 
 
-def _of_any(outcome: Outcome) -> dict[str, Any]:
+def _common_columns(outcome: SeedResult) -> dict[str, Any]:
     return {
         "digest": outcome.digest,
         "sent": outcome.messages,

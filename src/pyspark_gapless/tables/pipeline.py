@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_gapless.tables import Bronze, Dataset, Gold, Silver
-from pyspark_gapless.tables.table import Table, check_path, uri
+from pyspark_gapless.tables.table import ParquetTable, check_path, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gapless.spark")
 
-Method = Callable[["DataFrame"], "DataFrame"]
+Transform = Callable[["DataFrame"], "DataFrame"]
 """A pure function from DataFrame to DataFrame."""
 
-LATE: Final = "10 minutes"
+WATERMARK_DELAY: Final = "10 minutes"
 """How much later than the latest one a reading may come and still count in gold."""
 WINDOW: Final = "1 minute"
 """What gold sums up."""
@@ -36,12 +36,12 @@ CELSIUS: Final = (-60.0, 60.0)
 HUMIDITY: Final = (0.0, 100.0)
 """What a sensor can measure; anything else is a fault of the sensor."""
 
-SLOW: Final = "Python worker failed to connect back"
+SLOW_WORKER_ERROR: Final = "Python worker failed to connect back"
 """What Spark says of a Python process that was not up within ten seconds: the machine is busy, and nothing is wrong."""
-MOST_SLOW: Final = 20
+MAX_SLOW_FAILURES: Final = 20
 """So often in a row that is waited out."""
 
-_RAISED: Final = re.compile(
+_PYTHON_ERROR: Final = re.compile(
     r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)"
 )
 _TEXTS: Final = "site string, sensor string, number string, at string, celsius string, humidity string, broken string"
@@ -50,7 +50,7 @@ _TEXTS: Final = "site string, sensor string, number string, at string, celsius s
 # Methods
 
 
-def decode(frame: DataFrame) -> DataFrame:
+def parse_payload(frame: DataFrame) -> DataFrame:
     """Take the payload for a JSON object and make its fields columns, as text: what has no type yet cannot be wrong."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -64,7 +64,7 @@ def decode(frame: DataFrame) -> DataFrame:
     )
 
 
-def give_types(frame: DataFrame) -> DataFrame:
+def cast_columns(frame: DataFrame) -> DataFrame:
     """Give the columns their types, and each row its ``problem``: null, or the first thing that is wrong with it."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -92,17 +92,17 @@ def _when(condition: Column, problem: str) -> Column:
     return F.when(condition, F.lit(problem))
 
 
-def keep_good(frame: DataFrame) -> DataFrame:
+def drop_invalid(frame: DataFrame) -> DataFrame:
     """Leave out the rows that have a problem."""
     return frame.where("problem is null")
 
 
-def sum_up(frame: DataFrame) -> DataFrame:
+def aggregate(frame: DataFrame) -> DataFrame:
     """Sum up the readings of each site and window, once the window is over: when LATE has passed since its end."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = (
-        frame.withWatermark("at", LATE)
+        frame.withWatermark("at", WATERMARK_DELAY)
         .groupBy(F.window("at", WINDOW).alias("over"), "site")
         .agg(
             F.count("*").alias("readings"),
@@ -121,7 +121,7 @@ def sum_up(frame: DataFrame) -> DataFrame:
 # Steps
 
 
-def forget_torn_beginning(checkpoint: Path) -> None:
+def discard_unplanned_batch(checkpoint: Path) -> None:
     """Forget a first batch that was never planned: Spark does not begin beside what a kill has left of its plan."""
     offsets = checkpoint / "offsets"
     if offsets.is_dir() and not any(file.name.isdigit() for file in offsets.iterdir()):
@@ -130,12 +130,12 @@ def forget_torn_beginning(checkpoint: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """Read, chain, write: a streaming query that fills one table and goes on from its checkpoint."""
 
     read: Callable[[SparkSession], DataFrame]
-    chain: tuple[Method, ...]
-    table: Table[Any]
+    transforms: tuple[Transform, ...]
+    table: ParquetTable[Any]
     checkpoint: Path
 
     @property
@@ -146,14 +146,14 @@ class Step:
     def start(self, spark: SparkSession, *, every_s: float | None = None) -> StreamingQuery:
         """Start the query: a batch every so many seconds, or with None only what is there now."""
         made: Dataset = self.table.kind(
-            reduce(lambda frame, method: method(frame), self.chain, self.read(spark))
+            reduce(lambda frame, method: method(frame), self.transforms, self.read(spark))
         )
         query = (
             made.frame.writeStream.queryName(self.name)
             .foreachBatch(self.table.publish)
             .outputMode("append")
         )
-        forget_torn_beginning(self.checkpoint)
+        discard_unplanned_batch(self.checkpoint)
         query = query.option("checkpointLocation", uri(self.checkpoint))
         if every_s is None:
             return query.trigger(availableNow=True).start()
@@ -163,48 +163,48 @@ class Step:
         """Take what is there now; if that fails, go on from the checkpoint, up to so many times."""
         from pyspark.errors import StreamingQueryException
 
-        patience = Patience(self, tries)
+        patience = RetryLimit(self, tries)
         while True:
             try:
                 self.start(spark).awaitTermination()
             except StreamingQueryException as error:
-                patience.take(error)
+                patience.on_failure(error)
             else:
                 return
 
 
-class Patience:
+class RetryLimit:
     """How often a step may fail in a row, with nothing added to its table in between, before that is raised."""
 
-    def __init__(self, step: Step, tries: int) -> None:
+    def __init__(self, step: PipelineStep, tries: int) -> None:
         self.step = step
         self._tries = tries
         self._failures = self._slow = 0
         self._batches = step.table.batches
 
-    def take(self, error: Exception) -> None:
+    def on_failure(self, error: Exception) -> None:
         """Take a failure, or raise it if it is one too many."""
         if self.step.table.batches > self._batches:
             self._failures = self._slow = 0
         self._batches = self.step.table.batches
         text = str(error)
-        if SLOW in text:
+        if SLOW_WORKER_ERROR in text:
             self._slow += 1
         else:
             self._failures += 1
-        if self._failures >= self._tries or self._slow > MOST_SLOW:
+        if self._failures >= self._tries or self._slow > MAX_SLOW_FAILURES:
             raise error
         log.warning(
-            "%s has failed and goes on from its checkpoint: %s", self.step.name, reason(text)
+            "%s has failed and goes on from its checkpoint: %s", self.step.name, root_cause(text)
         )
 
 
-def reason(text: str) -> str:
+def root_cause(text: str) -> str:
     """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    raised = [found for line in lines if (found := _RAISED.fullmatch(line))]
-    if SLOW in text:
-        return SLOW
+    raised = [found for line in lines if (found := _PYTHON_ERROR.fullmatch(line))]
+    if SLOW_WORKER_ERROR in text:
+        return SLOW_WORKER_ERROR
     if not raised:
         return lines[0] if lines else "Spark gave no reason"
     return raised[-1]["ours"] or raised[-1][0]
@@ -218,26 +218,28 @@ class Pipeline:
         check_path(self.spool)
         self._source = source
         self.bronze, self.silver, self.gold = (
-            Table(self.root, kind) for kind in (Bronze, Silver, Gold)
+            ParquetTable(self.root, kind) for kind in (Bronze, Silver, Gold)
         )
-        self.tables: tuple[Table[Any], ...] = (self.bronze, self.silver, self.gold)
+        self.tables: tuple[ParquetTable[Any], ...] = (self.bronze, self.silver, self.gold)
         self.steps = (
             self._step(self._messages, (), self.bronze),
             self._step(
-                lambda spark: self.bronze.stream(spark).frame, (decode, give_types), self.silver
+                lambda spark: self.bronze.stream(spark).frame,
+                (parse_payload, cast_columns),
+                self.silver,
             ),
             self._step(
-                lambda spark: self.silver.stream(spark).frame, (keep_good, sum_up), self.gold
+                lambda spark: self.silver.stream(spark).frame, (drop_invalid, aggregate), self.gold
             ),
         )
 
     def _step(
         self,
         read: Callable[[SparkSession], DataFrame],
-        chain: tuple[Method, ...],
-        table: Table[Any],
-    ) -> Step:
-        return Step(read, chain, table, self.root / "checkpoints" / table.kind.name)
+        chain: tuple[Transform, ...],
+        table: ParquetTable[Any],
+    ) -> PipelineStep:
+        return PipelineStep(read, chain, table, self.root / "checkpoints" / table.kind.name)
 
     def _messages(self, spark: SparkSession) -> DataFrame:
         return (
@@ -252,7 +254,7 @@ class Pipeline:
         for table in self.tables:
             table.prepare()
 
-    def follow(self, spark: SparkSession, every_s: float = 0.5) -> list[StreamingQuery]:
+    def start(self, spark: SparkSession, every_s: float = 0.5) -> list[StreamingQuery]:
         """Start all steps at once, each with a batch every so many seconds, until they are stopped."""
         return [step.start(spark, every_s=every_s) for step in self.steps]
 

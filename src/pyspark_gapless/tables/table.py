@@ -33,7 +33,7 @@ AGE: Final = "36500d"
 _SPECIAL = re.compile(r"[][{}*?\\,:\n]")
 
 
-class Table(Generic[D]):
+class ParquetTable(Generic[D]):
     """The folder ``tables/<name>`` under ``root``, with rows of one kind of dataset."""
 
     def __init__(self, root: Path, kind: type[D]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _TYPES = {"int64": "bigint", "int32": "int", "int8": "tinyint", "string": "string"}
 COLUMNS: Mapping[str, str] = {name: _TYPES[column.type] for name, column in schema.COLUMNS.items()}
 """Every column of a row with its type, as Spark writes it."""
-LIVES: Mapping[str, str] = {
+INCARNATION_COLUMNS: Mapping[str, str] = {
     "seed": "bigint",
     "life": "bigint",
     "name": "string",
@@ -28,9 +28,9 @@ LIVES: Mapping[str, str] = {
     "knobs": "map<string,string>",
 }
 """Every column of a line about a life. Only ``seed``, ``life`` and ``name`` are there for lives without rows."""
-STREAM = ("seed", "origin", "epoch", "to")
+STREAM_KEY = ("seed", "origin", "epoch", "to")
 """What names a stream."""
-AT = ("seed", "member", *STREAM[1:])
+STREAM_AT_MEMBER = ("seed", "member", *STREAM_KEY[1:])
 """What names a stream at one life."""
 
 

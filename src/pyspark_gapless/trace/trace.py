@@ -10,11 +10,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import GaplessError
-from gapless.trace.incarnations import LIVES as SIDE_FILE, read_lives
+from gapless.trace.incarnations import INCARNATIONS_FILE as SIDE_FILE, read_incarnations
 from gapless.trace.parquet import seal
-from gapless.trace.schema import CODES, NAMES, life_id
+from gapless.trace.schema import EVENT_CODES, EVENT_NAMES, incarnation_id
 from pyspark_gapless.tables.dataset import differences
-from pyspark_gapless.trace.schema import COLUMNS, LIVES, ddl
+from pyspark_gapless.trace.schema import COLUMNS, INCARNATION_COLUMNS, ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +23,24 @@ if TYPE_CHECKING:
 
 SAMPLED = "sampled"
 """The mode of a life of which only some rows were written."""
-RARE = ("BEGIN", "VIEW", "MEMBERS", "START", "LOST", "STATE_IN", "EXPELLED", "LEFT", "REST", "END")
+RARE_EVENTS = (
+    "BEGIN",
+    "VIEW",
+    "MEMBERS",
+    "START",
+    "LOST",
+    "STATE_IN",
+    "EXPELLED",
+    "LEFT",
+    "REST",
+    "END",
+)
 """What happens a few times in a life, however much it sends."""
-BULKY = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "delivered", "frame_id")
+BULKY_COLUMNS = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "delivered", "frame_id")
 """Columns that rare rows have no use for, and that are long to read."""
-SMALL = 200_000
+MAX_DRIVER_ROWS = 200_000
 """A frame with more rows is not held by the driver."""
-VIRTUAL = "virtual"
+VIRTUAL_CLOCK = "virtual"
 """The clock of a simulated life."""
 
 
@@ -41,19 +52,22 @@ class Trace:
     """What happened in one or many groups: ``rows``, and ``lives`` with what is known of each.
 
     ``rows`` has the columns of :data:`~pyspark_gapless.trace.schema.COLUMNS`, ``lives`` those of
-    :data:`~pyspark_gapless.trace.schema.LIVES`, one line for each life that is mentioned. Lives are
+    :data:`~pyspark_gapless.trace.schema.INCARNATION_COLUMNS`, one line for each life that is mentioned. Lives are
     numbers; those of different seeds may be equal, so ``seed`` belongs to every key.
     """
 
     def __init__(self, rows: DataFrame, lives: DataFrame) -> None:
-        wrong = [*differences(rows.schema, COLUMNS), *differences(lives.schema, LIVES)]
+        wrong = [
+            *differences(rows.schema, COLUMNS),
+            *differences(lives.schema, INCARNATION_COLUMNS),
+        ]
         if wrong:
             raise TraceError(
                 f"this is no trace: {'; '.join(wrong)}; docs/traces.md lists the columns"
             )
         self.rows = rows.select(*COLUMNS)
-        self.lives = lives.select(*LIVES)
-        self._once: dict[str, DataFrame] = {}
+        self.incarnations = lives.select(*INCARNATION_COLUMNS)
+        self._cached: dict[str, DataFrame] = {}
 
     @classmethod
     def read(cls, spark: SparkSession, path: str | Path) -> Self:
@@ -71,7 +85,7 @@ class Trace:
             found = spark.read.options(**below, pathGlobFilter="*.parquet").parquet(where)
             lives = (
                 spark.read.options(**below, pathGlobFilter="lives.jsonl")
-                .schema(ddl(LIVES))
+                .schema(ddl(INCARNATION_COLUMNS))
                 .json(where)
             )
         except AnalysisException as error:
@@ -80,12 +94,12 @@ class Trace:
         wrong = differences(found.schema, COLUMNS)
         if wrong:
             raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
-        lives = _each_once(lives)
+        lives = _deduplicate(lives)
         if live:
             lives = lives.withColumn(
-                "whole", F.col("whole") & ~F.col("life").isin(_own_lives(live))
+                "whole", F.col("whole") & ~F.col("life").isin(_own_incarnations(live))
             )
-        return cls(found, worked_out(lives))
+        return cls(found, materialize(lives))
 
     @staticmethod
     def seal(path: str | Path) -> list[Path]:
@@ -118,65 +132,69 @@ class Trace:
             )
         return live
 
-    def of(self, *events: str) -> DataFrame:
+    def where_event(self, *events: str) -> DataFrame:
         """Return the rows of some events."""
         return self.rows.where(is_one_of(*events))
 
-    def once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+    def cached(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return what ``make`` returns, worked out once for all who ask for it by this name.
 
-        For frames that are small beside the trace: up to :data:`SMALL` rows are held by the driver,
+        For frames that are small beside the trace: up to :data:`MAX_DRIVER_ROWS` rows are held by the driver,
         so that what is built on them is planned with their true size; others by Spark.
         """
-        if name not in self._once:
-            self._once[name] = worked_out(make())
-        return self._once[name]
+        if name not in self._cached:
+            self._cached[name] = materialize(make())
+        return self._cached[name]
 
-    def rare(self, *events: str) -> DataFrame:
-        """Return the rows of some of the events that are :data:`RARE`, without columns that mean nothing there."""
-        columns = [name for name in self.rows.columns if name not in BULKY]
-        return self.once("rare", lambda: self.of(*RARE).select(*columns)).where(is_one_of(*events))
+    def rare_rows(self, *events: str) -> DataFrame:
+        """Return the rows of some of the events that are :data:`RARE_EVENTS`, without columns that mean nothing there."""
+        columns = [name for name in self.rows.columns if name not in BULKY_COLUMNS]
+        return self.cached("rare", lambda: self.where_event(*RARE_EVENTS).select(*columns)).where(
+            is_one_of(*events)
+        )
 
     @cached_property
-    def kinds(self) -> set[tuple[str, str]]:
+    def clock_modes(self) -> set[tuple[str, str]]:
         """The clock and the mode of the lives that have rows: every pair that there is."""
-        found = self.lives.where("own").select("clock", "mode").distinct().collect()
+        found = self.incarnations.where("own").select("clock", "mode").distinct().collect()
         return {(row["clock"], row["mode"]) for row in found}
 
     @property
     def simulated(self) -> bool:
         """Whether all of it comes from the simulator, so that ``step`` is the one order of all rows of a seed."""
-        return {clock for clock, _ in self.kinds} == {VIRTUAL}
+        return {clock for clock, _ in self.clock_modes} == {VIRTUAL_CLOCK}
 
     @property
     def sampled(self) -> bool:
         """Whether of some lives only a sample of the rows was written."""
-        return SAMPLED in {mode for _, mode in self.kinds}
+        return SAMPLED in {mode for _, mode in self.clock_modes}
 
-    def recorded(self, column: str, where: str = "own and whole") -> DataFrame:
+    def complete_incarnations(self, column: str, where: str = "own and whole") -> DataFrame:
         """Return the seeds and ids, as ``column``, of the lives with all their rows, or that ``where`` holds for."""
-        return F.broadcast(self.lives.where(where).select("seed", F.col("life").alias(column)))
+        return F.broadcast(
+            self.incarnations.where(where).select("seed", F.col("life").alias(column))
+        )
 
     @cached_property
-    def whole(self) -> Trace:
+    def unsampled(self) -> Trace:
         """The same without the rows of lives that were sampled: for checks that need every row."""
         if not self.sampled:
             return self
-        return self.without(self.recorded("member", f"mode = '{SAMPLED}'"))
+        return self.without(self.complete_incarnations("member", f"mode = '{SAMPLED}'"))
 
     def without(self, lives: DataFrame) -> Trace:
         """Return the same without the rows of some lives (``seed``, ``member``): what they did is not known."""
         lives = F.broadcast(lives.select("seed", "member"))
         gone = lives.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
-        marked = self.lives.join(gone, ["seed", "life"], "left")
+        marked = self.incarnations.join(gone, ["seed", "life"], "left")
         marked = marked.withColumn("whole", F.col("whole") & F.col("gone").isNull())
         return Trace(
-            self.rows.join(lives, ["seed", "member"], "left_anti"), worked_out(marked.drop("gone"))
+            self.rows.join(lives, ["seed", "member"], "left_anti"), materialize(marked.drop("gone"))
         )
 
-    def named(self, frame: DataFrame) -> DataFrame:
+    def with_names(self, frame: DataFrame) -> DataFrame:
         """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
-        names = F.broadcast(self.lives.select("seed", "life", "name"))
+        names = F.broadcast(self.incarnations.select("seed", "life", "name"))
         for column in ("member", "origin", "peer"):
             if column in frame.columns:
                 mine = names.select(
@@ -186,41 +204,45 @@ class Trace:
         return frame
 
 
-def worked_out(frame: DataFrame) -> DataFrame:
+def materialize(frame: DataFrame) -> DataFrame:
     """Return a frame that costs nothing more to look at."""
-    found = frame.limit(SMALL + 1).toArrow()
-    return frame.sparkSession.createDataFrame(found) if found.num_rows <= SMALL else frame.persist()
+    found = frame.limit(MAX_DRIVER_ROWS + 1).toArrow()
+    return (
+        frame.sparkSession.createDataFrame(found)
+        if found.num_rows <= MAX_DRIVER_ROWS
+        else frame.persist()
+    )
 
 
 def is_one_of(*events: str) -> Column:
     """Return whether a row is of one of these events."""
-    return F.col("event").isin([code(event) for event in events])
+    return F.col("event").isin([event_code(event) for event in events])
 
 
-def code(event: str) -> int:
+def event_code(event: str) -> int:
     """Return the number of an event."""
-    if event not in CODES:
-        raise TraceError(f"no event is called {event!r}; the events are {', '.join(CODES)}")
-    return CODES[event]
+    if event not in EVENT_CODES:
+        raise TraceError(f"no event is called {event!r}; the events are {', '.join(EVENT_CODES)}")
+    return EVENT_CODES[event]
 
 
 def event_name(column: Column) -> Column:
     """Return the names of the events that ``column`` has the numbers of."""
-    pairs = [F.lit(value) for pair in NAMES.items() for value in pair]
+    pairs = [F.lit(value) for pair in EVENT_NAMES.items() for value in pair]
     return F.create_map(*pairs)[column.cast("int")]
 
 
-def _own_lives(folders: list[Path]) -> list[int]:
+def _own_incarnations(folders: list[Path]) -> list[int]:
     """Return the lives whose rows are in these file sets."""
     return [
-        life_id(life.name)
+        incarnation_id(life.name)
         for folder in folders
-        for life in read_lives(folder / SIDE_FILE)
+        for life in read_incarnations(folder / SIDE_FILE)
         if life.own
     ]
 
 
-def _each_once(lives: DataFrame) -> DataFrame:
+def _deduplicate(lives: DataFrame) -> DataFrame:
     """Return one line for each life: its own, if there is one. A line that was cut off is left out."""
     lives = lives.where("life is not null").fillna(
         {"seed": 0, "own": False, "name": "", "member": "", "every": 0}
@@ -235,6 +257,6 @@ def _each_once(lives: DataFrame) -> DataFrame:
             "whole": True,
         }
     )
-    everything = F.struct(*LIVES)
+    everything = F.struct(*INCARNATION_COLUMNS)
     chosen = lives.groupBy("seed", "life").agg(F.max_by(everything, "own").alias("chosen"))
     return chosen.select("chosen.*")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pyspark_gapless.verify.context_rows import around
-from pyspark_gapless.verify.registry import CHECKS, NOT_SHOWN, Check
+from pyspark_gapless.verify.context_rows import context_rows
+from pyspark_gapless.verify.registry import CHECKS, NOT_CHECKABLE, TraceCheck
 from pyspark_gapless.verify.runner import verify
-from pyspark_gapless.verify.verdict import Finding, Verdict
+from pyspark_gapless.verify.verdict import CheckResult, TraceVerdict
 
-__all__ = ["CHECKS", "NOT_SHOWN", "Check", "Finding", "Verdict", "around", "verify"]
+__all__ = [
+    "CHECKS",
+    "NOT_CHECKABLE",
+    "CheckResult",
+    "TraceCheck",
+    "TraceVerdict",
+    "context_rows",
+    "verify",
+]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.trace.schema import AT, STREAM
-from pyspark_gapless.trace.trace import code, is_one_of
-from pyspark_gapless.verify.views import counted_from
-from pyspark_gapless.verify.violations import says, together, violations
+from pyspark_gapless.trace.schema import STREAM_AT_MEMBER, STREAM_KEY
+from pyspark_gapless.trace.trace import event_code, is_one_of
+from pyspark_gapless.verify.views import owed_from
+from pyspark_gapless.verify.violations import format_message, union, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,9 +22,11 @@ def acks_were_sent(trace: Trace) -> DataFrame:
 
     In a simulated trace: has sent before.
     """
-    reader = F.when(F.col("event") == code("ACK_OUT"), F.col("member")).otherwise(F.col("peer"))
-    rows = trace.of("ACK_OUT", "ACK_IN").withColumn("reader", reader)
-    said = rows.groupBy(*STREAM, "reader", "seqno_last").agg(
+    reader = F.when(F.col("event") == event_code("ACK_OUT"), F.col("member")).otherwise(
+        F.col("peer")
+    )
+    rows = trace.where_event("ACK_OUT", "ACK_IN").withColumn("reader", reader)
+    said = rows.groupBy(*STREAM_KEY, "reader", "seqno_last").agg(
         F.min(F.when(is_one_of("ACK_OUT"), F.col("step"))).alias("sent_step"),
         F.min(F.when(is_one_of("ACK_IN"), F.col("step"))).alias("step"),
         F.min(F.when(is_one_of("ACK_IN"), F.col("idx"))).alias("idx"),
@@ -34,13 +36,15 @@ def acks_were_sent(trace: Trace) -> DataFrame:
     false = (
         said.where("step is not null")
         .where(early)
-        .join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+        .join(trace.complete_incarnations("reader"), ["seed", "reader"], "left_semi")
     )
     # Who gets an ack is who numbered the messages.
     false = false.withColumn("member", F.col("origin")).withColumnRenamed("reader", "peer")
-    false = trace.named(false.withColumn("seqno", F.col("seqno_last")))
+    false = trace.with_names(false.withColumn("seqno", F.col("seqno_last")))
     return violations(
-        "S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno")
+        "S8",
+        false,
+        format_message("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"),
     )
 
 
@@ -50,54 +54,62 @@ def purge_is_safe(trace: Trace) -> DataFrame:
     Where stability releases, has delivered in truth: before, in a simulated trace; at all, in one
     of real processes. Places that are kept for members that are away are not in the trace.
     """
-    purges = trace.of("PURGE").select(
-        *AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged")
+    purges = trace.where_event("PURGE").select(
+        *STREAM_AT_MEMBER, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged")
     )
     others = (
-        counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
+        owed_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
     )
     group = purges.where("to = 0").join(F.broadcast(others), ["seed", "member", "view"])
     ones = purges.where("to != 0 and to != member").withColumns(
         {"peer": F.col("to"), "base": F.lit(0).cast("bigint")}
     )
     wanted = group.unionByName(ones.select(group.columns))
-    releases = trace.lives.where("own").select("seed", F.col("life").alias("member"), "release")
+    releases = trace.incarnations.where("own").select(
+        "seed", F.col("life").alias("member"), "release"
+    )
     wanted = wanted.join(F.broadcast(releases), ["seed", "member"])
     by_acks = wanted.where("release = 'acks' or to != 0").drop("release")
     by_truth = wanted.where("release != 'acks' and to = 0").drop("release")
-    return together(_without_ack(trace, by_acks), _without_delivery(trace, by_truth))
+    return union(_without_ack(trace, by_acks), _without_delivery(trace, by_truth))
 
 
 def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
-    acks = trace.of("ACK_IN").select(*AT, "idx", "peer", F.col("seqno_last").alias("ack"))
+    acks = trace.where_event("ACK_IN").select(
+        *STREAM_AT_MEMBER, "idx", "peer", F.col("seqno_last").alias("ack")
+    )
     rows = purges.unionByName(acks, allowMissingColumns=True)
     before = (
-        Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
+        Window.partitionBy(*STREAM_AT_MEMBER, "peer")
+        .orderBy("idx")
+        .rowsBetween(Window.unboundedPreceding, -1)
     )
     rows = rows.withColumn("acked", F.greatest(F.max("ack").over(before), "base"))
-    early = trace.named(
+    early = trace.with_names(
         rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged"))
     )
     return violations(
         "S9",
         early,
-        says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"),
+        format_message(
+            "purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"
+        ),
     )
 
 
 def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:
-    states = trace.of("STATE").where("to = 0 and member != origin")
-    states = states.select(*STREAM, "step", F.col("member").alias("peer"), "delivered")
-    known = purges.join(trace.recorded("peer"), ["seed", "peer"], "left_semi")
+    states = trace.where_event("STATE").where("to = 0 and member != origin")
+    states = states.select(*STREAM_KEY, "step", F.col("member").alias("peer"), "delivered")
+    known = purges.join(trace.complete_incarnations("peer"), ["seed", "peer"], "left_semi")
     rows = known.unionByName(states, allowMissingColumns=True)
-    reader = Window.partitionBy(*STREAM, "peer")
+    reader = Window.partitionBy(*STREAM_KEY, "peer")
     if trace.simulated:
         reader = reader.orderBy("step").rangeBetween(Window.unboundedPreceding, 0)
     rows = rows.withColumn("has", F.greatest(F.max("delivered").over(reader), "base"))
     early = rows.where(F.col("purged") > F.coalesce("has", F.lit(0))).withColumn(
         "seqno", F.col("purged")
     )
-    message = says(
+    message = format_message(
         "purges up to %d, but %s has %d", "purged", "peer_name", F.coalesce("has", F.lit(0))
     )
-    return violations("S9", trace.named(early), message)
+    return violations("S9", trace.with_names(early), message)

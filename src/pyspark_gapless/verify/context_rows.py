@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from gapless.trace.schema import NAMES
-from pyspark_gapless.trace.schema import STREAM
+from gapless.trace.schema import EVENT_NAMES
+from pyspark_gapless.trace.schema import STREAM_KEY
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from pyspark_gapless.trace import Trace
 
-NEAR = 8
+ROWS_EACH_SIDE = 8
 """So many rows of the life before and after the one that shows a violation."""
-MOST_ROWS = 40
+MAX_CONTEXT_ROWS = 40
 """So many rows around one violation are shown."""
 BLOCK = 4096
 """Rows about a message are looked up by blocks of so many; no run is longer."""
-CHATTER = ("TX", "RX", "TIMER", "STATE")
+FREQUENT_EVENTS = ("TX", "RX", "TIMER", "STATE")
 """What others do all the time, and says nothing about certain messages."""
-FRAMES = {
+ARRIVAL_EVENTS = {
     "SEND": ("STORE",),
     "REPAIR": ("STORE",),
     "NAK_OUT": ("NAK_IN",),
@@ -35,7 +35,7 @@ FRAMES = {
 """How what one life sends shows at another."""
 
 
-def around(trace: Trace, violations: DataFrame, near: int = NEAR) -> DataFrame:
+def context_rows(trace: Trace, violations: DataFrame, near: int = ROWS_EACH_SIDE) -> DataFrame:
     """Return the rows of the trace around each violation, with its ``check`` and number ``nth``.
 
     ``violations`` has the columns of a violation and ``nth``. Around are the rows of its life,
@@ -58,16 +58,16 @@ def around(trace: Trace, violations: DataFrame, near: int = NEAR) -> DataFrame:
     same = violations.where("origin != 0").select(
         "nth",
         "check",
-        *STREAM,
+        *STREAM_KEY,
         F.col("member").alias("v_member"),
         F.col("idx").alias("v_idx"),
         F.col("seqno").alias("v_seqno"),
         F.explode(F.array(block, block + 1)).alias("block"),
     )
-    rows = trace.rows.where(~is_one_of(*CHATTER)).withColumn(
+    rows = trace.rows.where(~is_one_of(*FREQUENT_EVENTS)).withColumn(
         "block", F.floor(F.col("seqno_last") / BLOCK)
     )
-    same = rows.join(F.broadcast(same), [*STREAM, "block"]).where(
+    same = rows.join(F.broadcast(same), [*STREAM_KEY, "block"]).where(
         F.col("v_seqno").between(F.greatest("seqno", F.lit(1)), F.col("seqno_last"))
         & ~(
             (F.col("member") == F.col("v_member"))
@@ -84,28 +84,28 @@ def around(trace: Trace, violations: DataFrame, near: int = NEAR) -> DataFrame:
     found = beside.select(*columns).unionAll(same.select(*columns))
     nearest = Window.partitionBy("nth").orderBy("far", "t_ns", "member", "idx")
     found = found.withColumn("nearest", F.row_number().over(nearest)).where(
-        F.col("nearest") <= MOST_ROWS
+        F.col("nearest") <= MAX_CONTEXT_ROWS
     )
     return found.drop("far", "nearest")
 
 
-def shown(trace: Trace, violations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_context(trace: Trace, violations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return violations as values of JSON, with names in the place of numbers, the rows around, and their frames."""
     spark = trace.rows.sparkSession
     numbered = [{"nth": nth, **row} for nth, row in enumerate(violations)]
     # By way of Arrow no Python process is needed at the side of Spark.
     frame = spark.createDataFrame(pa.Table.from_pylist(numbered))
-    names = {row["nth"]: row for row in trace.named(frame).collect()}
-    near = trace.named(around(trace, frame)).orderBy(
+    names = {row["nth"]: row for row in trace.with_names(frame).collect()}
+    near = trace.with_names(context_rows(trace, frame)).orderBy(
         "nth", "step" if trace.simulated else "t_ns", "member", "idx"
     )
     rows: dict[int, list[Any]] = {}
     for row in near.toArrow().to_pylist():
         rows.setdefault(row["nth"], []).append(row)
-    return [_as_values(names[nth], rows.get(nth, [])) for nth in range(len(numbered))]
+    return [_as_json(names[nth], rows.get(nth, [])) for nth in range(len(numbered))]
 
 
-def _as_values(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _as_json(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "check": violation["check"],
         "seed": violation["seed"],
@@ -118,7 +118,7 @@ def _as_values(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]
             {
                 "t_ns": row["t_ns"],
                 "member": row["member_name"],
-                "event": NAMES.get(row["event"], str(row["event"])),
+                "event": EVENT_NAMES.get(row["event"], str(row["event"])),
                 "origin": row["origin_name"],
                 "seqno": row["seqno"],
                 "seqno_last": row["seqno_last"],
@@ -131,20 +131,20 @@ def _as_values(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]
             }
             for row in rows
         ],
-        "frames": frames(rows),
+        "frames": infer_frames(rows),
     }
 
 
-def frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def infer_frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what went from life to life, as far as rows show it; ``got_ns`` is None if none shows that it came."""
     drawn = []
     for row in rows:
-        event = NAMES.get(row["event"], "")
-        if event not in FRAMES:
+        event = EVENT_NAMES.get(row["event"], "")
+        if event not in ARRIVAL_EVENTS:
             continue
         last = row["seqno_last"]
         what = f"{event} {row['seqno']}..{last}" if 0 < row["seqno"] < last else f"{event} {last}"
-        arrivals = [one for one in rows if _is_arrival(row, one, FRAMES[event])]
+        arrivals = [one for one in rows if _is_arrival(row, one, ARRIVAL_EVENTS[event])]
         from_to = {"from": row["member_name"], "sent_ns": row["t_ns"], "what": what}
         drawn += [{**from_to, "to": one["member_name"], "got_ns": one["t_ns"]} for one in arrivals]
         if not arrivals:
@@ -155,7 +155,7 @@ def frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _is_arrival(out: dict[str, Any], row: dict[str, Any], events: tuple[str, ...]) -> bool:
     """Return whether a row is what another life did with what went out."""
     return (
-        NAMES.get(row["event"]) in events
+        EVENT_NAMES.get(row["event"]) in events
         and row["member"] != out["member"]
         and row["origin"] == out["origin"]
         and row["seqno"] <= out["seqno_last"]

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.trace.schema import STREAM
+from pyspark_gapless.trace.schema import STREAM_KEY
 from pyspark_gapless.trace.trace import is_one_of
-from pyspark_gapless.verify.delivery_order import parts
-from pyspark_gapless.verify.views import at_end, counted_from
-from pyspark_gapless.verify.violations import says, span, together, violations
-from pyspark_gapless.verify.window_marks import knob, states
+from pyspark_gapless.verify.delivery_order import stream_parts
+from pyspark_gapless.verify.views import owed_from, present_at_end
+from pyspark_gapless.verify.violations import format_message, seqno_range, union, violations
+from pyspark_gapless.verify.window_marks import last_marks, setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pyspark_gapless.trace import Trace
 
-DATA = ("SEND", "REPAIR", "NAK_OUT", "SEND_ASIDE", "REPAIR_ASIDE")
+DATA_EVENTS = ("SEND", "REPAIR", "NAK_OUT", "SEND_ASIDE", "REPAIR_ASIDE")
 """What a group at rest has no reason to send."""
-TALK = ("ACK_OUT", "TAIL_OUT", "GONE_OUT")
+CONTROL_EVENTS = ("ACK_OUT", "TAIL_OUT", "GONE_OUT")
 """What it may send only in answer to something that comes late."""
-ARRIVALS = (
+ARRIVAL_EVENTS = (
     "RX",
     "STORE",
     "DROPPED",
@@ -46,15 +46,19 @@ def delivery(trace: Trace) -> DataFrame:
     sender either: the rest of a message whose beginning is gone may be lost, and messages are not
     told apart in the trace. A sample shows it up to the last row it holds.
     """
-    columns = (*STREAM, "member", "seqno_last")
-    passed = trace.rare("LOST").select(*columns)
-    passed = passed.unionAll(trace.of("DROPPED").where("reason = 'headless'").select(*columns))
-    ends = parts(trace).select(*columns).unionAll(passed).withColumnRenamed("member", "reader")
-    got = ends.groupBy(*STREAM, "reader").agg(F.max("seqno_last").alias("got"))
-    found = together_owed(trace).join(got, [*STREAM, "reader"], "left").fillna(0, "got")
+    columns = (*STREAM_KEY, "member", "seqno_last")
+    passed = trace.rare_rows("LOST").select(*columns)
+    passed = passed.unionAll(
+        trace.where_event("DROPPED").where("reason = 'headless'").select(*columns)
+    )
+    ends = (
+        stream_parts(trace).select(*columns).unionAll(passed).withColumnRenamed("member", "reader")
+    )
+    got = ends.groupBy(*STREAM_KEY, "reader").agg(F.max("seqno_last").alias("got"))
+    found = expected_deliveries(trace).join(got, [*STREAM_KEY, "reader"], "left").fillna(0, "got")
     # Whoever was given a state and nothing since has everything in it.
     given = (
-        trace.rare("STATE_IN")
+        trace.rare_rows("STATE_IN")
         .select("seed", F.col("member").alias("reader"), F.lit(0).alias("got"))
         .distinct()
     )
@@ -64,21 +68,28 @@ def delivery(trace: Trace) -> DataFrame:
         .withColumn("member", F.col("origin"))
         .withColumnRenamed("reader", "peer")
     )
-    message = says("%s has not delivered what it sent: it has %d of %d", "peer_name", "got", "sent")
-    return violations("L1", trace.named(short), message)
+    message = format_message(
+        "%s has not delivered what it sent: it has %d of %d", "peer_name", "got", "sent"
+    )
+    return violations("L1", trace.with_names(short), message)
 
 
-def together_owed(trace: Trace) -> DataFrame:
+def expected_deliveries(trace: Trace) -> DataFrame:
     """Return what each life at the end owes each other one: ``base + 1 .. sent`` of its streams to ``reader``."""
-    rest = at_end(trace)
+    rest = present_at_end(trace)
     ends = rest.select(
         "seed", F.col("member").alias("origin"), "idx", "t_ns", F.col("view").alias("last_view")
     )
     readers = F.broadcast(rest.select("seed", F.col("member").alias("reader")))
-    every = trace.lives.where("own").select(
+    every = trace.incarnations.where("own").select(
         "seed", F.col("life").alias("origin"), F.greatest("every", F.lit(1)).alias("every")
     )
-    high = trace.of("SEND").where("to = 0").groupBy(*STREAM).agg(F.max("seqno_last").alias("sent"))
+    high = (
+        trace.where_event("SEND")
+        .where("to = 0")
+        .groupBy(*STREAM_KEY)
+        .agg(F.max("seqno_last").alias("sent"))
+    )
     high = high.join(F.broadcast(ends), ["seed", "origin"]).join(
         F.broadcast(every), ["seed", "origin"]
     )
@@ -89,7 +100,7 @@ def together_owed(trace: Trace) -> DataFrame:
             F.col("every") > 1, F.floor(F.col("sent") / F.col("every")) * F.col("every")
         ).otherwise(F.col("sent")),
     )
-    last = counted_from(trace).where("turn = last_turn and peer != member")
+    last = owed_from(trace).where("turn = last_turn and peer != member")
     last = last.select(
         "seed", F.col("member").alias("origin"), F.col("peer").alias("reader"), "base"
     )
@@ -103,15 +114,15 @@ def together_owed(trace: Trace) -> DataFrame:
 def stability(trace: Trace) -> DataFrame:
     """L2: everything that a life has sent is acknowledged and delivered by itself; nobody waits for room."""
     rest = F.broadcast(
-        at_end(trace).withColumnsRenamed(
+        present_at_end(trace).withColumnsRenamed(
             {"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}
         )
     )
-    mine = states(trace).where("member = origin").groupBy("seed", "member", "origin")
+    mine = last_marks(trace).where("member = origin").groupBy("seed", "member", "origin")
     own = mine.agg(F.max_by(F.struct("epoch", "last"), "last.idx").alias("of")).select(
         "seed", "member", "origin", "of.*"
     )
-    every = trace.lives.select(
+    every = trace.incarnations.select(
         "seed", F.col("life").alias("member"), F.greatest("every", F.lit(1)).alias("every")
     )
     own = (
@@ -127,7 +138,7 @@ def stability(trace: Trace) -> DataFrame:
         F.floor(F.col("delivered") / step) < F.floor(F.col("high") / step)
     ).withColumn("seqno", F.col("delivered") + 1)
     waits = (
-        trace.of("BLOCK", "UNBLOCK")
+        trace.where_event("BLOCK", "UNBLOCK")
         .groupBy("seed", "member", "seqno")
         .agg(
             F.sum(F.when(is_one_of("BLOCK"), 1).otherwise(-1)).alias("open"),
@@ -136,31 +147,39 @@ def stability(trace: Trace) -> DataFrame:
         )
     )
     waits = waits.where("open > 0").join(rest, ["seed", "member"])
-    return together(
+    return union(
         violations(
-            "L2", held, says("its messages %d..%d are not released", F.col("low") + 1, "high")
+            "L2",
+            held,
+            format_message("its messages %d..%d are not released", F.col("low") + 1, "high"),
         ),
         violations(
-            "L2", unseen, says("has not delivered its own %d..%d", F.col("delivered") + 1, "high")
+            "L2",
+            unseen,
+            format_message("has not delivered its own %d..%d", F.col("delivered") + 1, "high"),
         ),
-        violations("L2", waits, says("send %d still waits for room", "seqno")),
+        violations("L2", waits, format_message("send %d still waits for room", "seqno")),
     )
 
 
 def _at_rest(trace: Trace, *events: str) -> DataFrame:
     """Return rows that come after the REST row of their life."""
     rest = F.broadcast(
-        at_end(trace).select(
+        present_at_end(trace).select(
             "seed", "member", F.col("idx").alias("rest_idx"), F.col("t_ns").alias("rest_ns")
         )
     )
-    return trace.of(*events).join(rest, ["seed", "member"]).where(F.col("idx") > F.col("rest_idx"))
+    return (
+        trace.where_event(*events)
+        .join(rest, ["seed", "member"])
+        .where(F.col("idx") > F.col("rest_idx"))
+    )
 
 
-def quiet(trace: Trace) -> DataFrame:
+def no_data_at_rest(trace: Trace) -> DataFrame:
     """L3: a group at rest sends no data, nak or repair."""
-    found = trace.named(_at_rest(trace, *DATA))
-    return violations("L3", found, says("sends or asks for %s at rest", span()))
+    found = trace.with_names(_at_rest(trace, *DATA_EVENTS))
+    return violations("L3", found, format_message("sends or asks for %s at rest", seqno_range()))
 
 
 def silence(trace: Trace) -> DataFrame:
@@ -168,19 +187,23 @@ def silence(trace: Trace) -> DataFrame:
 
     An answer is what a life says within two ack delays of an arrival anywhere in its group.
     """
-    delays = trace.lives.where("own").select(
-        "seed", F.col("life").alias("member"), knob("ack_delay_ns").alias("ack_delay_ns")
+    delays = trace.incarnations.where("own").select(
+        "seed", F.col("life").alias("member"), setting("ack_delay_ns").alias("ack_delay_ns")
     )
-    rows = _at_rest(trace, *TALK, *ARRIVALS).join(F.broadcast(delays), ["seed", "member"])
-    heard = F.max(F.when(is_one_of(*ARRIVALS), F.col("t_ns"))).over(
+    rows = _at_rest(trace, *CONTROL_EVENTS, *ARRIVAL_EVENTS).join(
+        F.broadcast(delays), ["seed", "member"]
+    )
+    heard = F.max(F.when(is_one_of(*ARRIVAL_EVENTS), F.col("t_ns"))).over(
         Window.partitionBy("seed").orderBy("t_ns").rangeBetween(Window.unboundedPreceding, 0)
     )
     rows = rows.withColumn("heard_ns", F.greatest(heard, "rest_ns"))
     talk = rows.where(
-        is_one_of(*TALK) & (F.col("t_ns") > F.col("heard_ns") + 2 * F.col("ack_delay_ns"))
+        is_one_of(*CONTROL_EVENTS) & (F.col("t_ns") > F.col("heard_ns") + 2 * F.col("ack_delay_ns"))
     )
     return violations(
         "S16",
         talk,
-        says("speaks at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns")),
+        format_message(
+            "speaks at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns")
+        ),
     )

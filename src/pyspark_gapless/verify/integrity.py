@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from pyspark_gapless.trace.schema import STREAM
-from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.trace.schema import STREAM_KEY
+from pyspark_gapless.trace.trace import event_code, is_one_of
 from pyspark_gapless.verify.delivery_order import IN_ORDER, in_order
-from pyspark_gapless.verify.violations import says, span, violations
+from pyspark_gapless.verify.violations import format_message, seqno_range, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from pyspark_gapless.trace import Trace
 
-STRETCH = 1 << 16
+BLOCK_SEQNOS = 1 << 16
 """So many messages of a stream are compared as one."""
-SPAN = (*STREAM, "hash_first", "seqno_last")
+HASHED_RANGE = (*STREAM_KEY, "hash_first", "seqno_last")
 """Rows that are equal in these speak of the same messages."""
 
 
@@ -34,52 +34,62 @@ def integrity(trace: Trace) -> DataFrame:
     its sender never cut the hash is only compared with that of others who cut it there. Where in
     these bytes one message ends and the next begins is not in the hash.
     """
-    rows = trace.of("SEND", "DELIVER").where((F.col("hash_first") > 0) & _is_ordered())
-    stretch = F.floor(F.col("seqno_last") / STRETCH)
+    rows = trace.where_event("SEND", "DELIVER").where((F.col("hash_first") > 0) & _is_ordered())
+    stretch = F.floor(F.col("seqno_last") / BLOCK_SEQNOS)
     folded = F.bit_xor(F.xxhash64("hash_first", "seqno_last", "hash"))
-    sides = rows.groupBy(*STREAM, stretch.alias("stretch"), "member", "event").agg(
+    sides = rows.groupBy(*STREAM_KEY, stretch.alias("stretch"), "member", "event").agg(
         folded.alias("folded")
     )
-    differ = sides.groupBy(*STREAM, "stretch").agg(
+    differ = sides.groupBy(*STREAM_KEY, "stretch").agg(
         F.min("folded").alias("a"), F.max("folded").alias("b")
     )
     differ = differ.where("a != b").drop("a", "b")
-    doubtful = rows.withColumn("stretch", stretch).join(F.broadcast(differ), [*STREAM, "stretch"])
+    doubtful = rows.withColumn("stretch", stretch).join(
+        F.broadcast(differ), [*STREAM_KEY, "stretch"]
+    )
     return violations(
-        "S4", _odd(doubtful), says("delivers other bytes as %s than were sent", span())
+        "S4",
+        _mismatched_hashes(doubtful),
+        format_message("delivers other bytes as %s than were sent", seqno_range()),
     )
 
 
-def repairs_repeat(trace: Trace) -> DataFrame:
+def repairs_match_originals(trace: Trace) -> DataFrame:
     """S10, the bytes: a repair has the bytes of the original, wherever a row of the same messages is there.
 
     Most repairs are of messages that their origin sent as one run: the few sends settle these. Only
     for the rest, which were cut elsewhere or come from an origin that was not recorded, all
     deliveries are looked through.
     """
-    repairs = trace.of("REPAIR").where("hash_first > 0")
-    spans = repairs.select(*SPAN).distinct()
-    sends = trace.of("SEND").where("hash_first > 0").join(spans, [*SPAN], "left_semi")
-    rest = trace.once(
-        "repairs of no send",
-        lambda: spans.join(sends.select(*SPAN).distinct(), [*SPAN], "left_anti"),
+    repairs = trace.where_event("REPAIR").where("hash_first > 0")
+    spans = repairs.select(*HASHED_RANGE).distinct()
+    sends = (
+        trace.where_event("SEND").where("hash_first > 0").join(spans, [*HASHED_RANGE], "left_semi")
     )
-    others = in_order(trace).where("hash_first > 0").join(rest, [*SPAN], "left_semi")
-    wrong = _odd(repairs.unionByName(sends).unionByName(others)).where(is_one_of("REPAIR"))
-    return violations("S10", wrong, says("sends %s again with other bytes than before", span()))
+    rest = trace.cached(
+        "repairs of no send",
+        lambda: spans.join(sends.select(*HASHED_RANGE).distinct(), [*HASHED_RANGE], "left_anti"),
+    )
+    others = in_order(trace).where("hash_first > 0").join(rest, [*HASHED_RANGE], "left_semi")
+    wrong = _mismatched_hashes(repairs.unionByName(sends).unionByName(others)).where(
+        is_one_of("REPAIR")
+    )
+    return violations(
+        "S10", wrong, format_message("sends %s again with other bytes than before", seqno_range())
+    )
 
 
 def _is_ordered() -> Column:
     return is_one_of("SEND") | F.col("reason").isin(*IN_ORDER)
 
 
-def _odd(rows: DataFrame) -> DataFrame:
+def _mismatched_hashes(rows: DataFrame) -> DataFrame:
     """Return the rows with another hash than the send of the same messages, or than the first row about them."""
-    sent = F.max(F.when(F.col("event") == code("SEND"), F.col("hash")))
-    known = rows.groupBy(*SPAN).agg(
+    sent = F.max(F.when(F.col("event") == event_code("SEND"), F.col("hash")))
+    known = rows.groupBy(*HASHED_RANGE).agg(
         F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"),
         F.min("hash").alias("a"),
         F.max("hash").alias("b"),
     )
     known = known.where("a != b").drop("a", "b")
-    return rows.join(known, [*SPAN]).where("hash != true_hash")
+    return rows.join(known, [*HASHED_RANGE]).where("hash != true_hash")

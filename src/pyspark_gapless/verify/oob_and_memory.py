@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window, functions as F  # noqa: N812
 
 from gapless.wire.primitives import REASONS
-from pyspark_gapless.trace.trace import event_name, is_one_of, worked_out
-from pyspark_gapless.verify.views import at_end, rosters
-from pyspark_gapless.verify.violations import numbers, says, span, together, violations
-from pyspark_gapless.verify.window_marks import reaches, states
+from pyspark_gapless.trace.trace import event_name, is_one_of, materialize
+from pyspark_gapless.verify.views import present_at_end, rosters
+from pyspark_gapless.verify.violations import format_message, seqno_range, seqnos, union, violations
+from pyspark_gapless.verify.window_marks import last_marks, reaches
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from pyspark_gapless.trace import Trace
 
-ASIDE = ("seed", "origin", "seqno")
+OOB_KEY = ("seed", "origin", "seqno")
 """What names an out-of-band message; its numbers go on for a life."""
-REFUSED = ("group", "stranger", "incarnation", "own", "addressee")
+REFUSAL_REASONS = ("group", "stranger", "incarnation", "own", "addressee")
 """Why a datagram that decodes is refused as a whole."""
 MAY_FOLLOW = ("BEGIN", "RX", "DROPPED")
 """All that a datagram that is refused may leave in the trace."""
@@ -30,13 +30,13 @@ def out_of_band(trace: Trace) -> DataFrame:
 
     Unreliable messages have no numbers: nothing of them is shown.
     """
-    got = trace.of("DELIVER").where("reason = 'out of band'")
-    got = got.withColumn("number", F.explode(numbers()))
-    sends = trace.of("SEND_ASIDE").select(
+    got = trace.where_event("DELIVER").where("reason = 'out of band'")
+    got = got.withColumn("number", F.explode(seqnos()))
+    sends = trace.where_event("SEND_ASIDE").select(
         "seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash")
     )
     sends = sends.dropDuplicates(["seed", "origin", "number"]).withColumn("was_sent", F.lit(True))
-    pairs = got.join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
+    pairs = got.join(trace.complete_incarnations("origin"), ["seed", "origin"], "left_semi")
     pairs = pairs.join(sends, ["seed", "origin", "number"], "left")
     created = pairs.where("was_sent is null")
     changed = pairs.where(
@@ -44,19 +44,25 @@ def out_of_band(trace: Trace) -> DataFrame:
     )
     order = Window.partitionBy("seed", "member", "origin", "number").orderBy("idx")
     again = got.withColumn("nth", F.row_number().over(order)).where("nth > 1")
-    return together(
-        violations("S5", created, says("delivers %s out of band, which was never sent so", span())),
+    return union(
         violations(
-            "S5", changed, says("delivers other bytes as %s out of band than were sent", span())
+            "S5",
+            created,
+            format_message("delivers %s out of band, which was never sent so", seqno_range()),
         ),
-        violations("S5", again, says("delivers %d out of band again", "number")),
-        _never_came(trace),
+        violations(
+            "S5",
+            changed,
+            format_message("delivers other bytes as %s out of band than were sent", seqno_range()),
+        ),
+        violations("S5", again, format_message("delivers %d out of band again", "number")),
+        _missing_out_of_band(trace),
     )
 
 
-def _never_came(trace: Trace) -> DataFrame:
+def _missing_out_of_band(trace: Trace) -> DataFrame:
     """Return the out-of-band messages that somebody who stayed to the end has not got."""
-    rest = at_end(trace).select("seed", "member")
+    rest = present_at_end(trace).select("seed", "member")
     stayed = (
         rosters(trace)
         .where("turn = last_turn and peer != member")
@@ -65,29 +71,31 @@ def _never_came(trace: Trace) -> DataFrame:
     stayed = stayed.join(rest, ["seed", "member"]).join(
         rest.withColumnRenamed("member", "peer"), ["seed", "peer"]
     )
-    given = trace.rare("STATE_IN").select("seed", F.col("member").alias("peer")).distinct()
+    given = trace.rare_rows("STATE_IN").select("seed", F.col("member").alias("peer")).distinct()
     stayed = stayed.join(F.broadcast(given), ["seed", "peer"], "left_anti").withColumnRenamed(
         "peer", "reader"
     )
-    sends = trace.of("SEND_ASIDE").select(
+    sends = trace.where_event("SEND_ASIDE").select(
         "seed", "member", "origin", "view", "idx", "t_ns", "seqno", "peer"
     )
     owed = sends.join(F.broadcast(stayed), ["seed", "member"]).where(
         "since <= view and (peer = 0 or peer = reader)"
     )
     got = (
-        trace.of("DELIVER")
+        trace.where_event("DELIVER")
         .where("reason = 'out of band'")
         .select(
             "seed",
             F.col("member").alias("reader"),
             "origin",
-            F.explode(numbers()).alias("seqno"),
+            F.explode(seqnos()).alias("seqno"),
         )
     )
     missing = owed.drop("peer").join(got, ["seed", "reader", "origin", "seqno"], "left_anti")
-    missing = trace.named(missing.withColumnRenamed("reader", "peer"))
-    return violations("S5", missing, says("%d out of band never came to %s", "seqno", "peer_name"))
+    missing = trace.with_names(missing.withColumnRenamed("reader", "peer"))
+    return violations(
+        "S5", missing, format_message("%d out of band never came to %s", "seqno", "peer_name")
+    )
 
 
 def hostile_bytes(trace: Trace) -> DataFrame:
@@ -97,27 +105,31 @@ def hostile_bytes(trace: Trace) -> DataFrame:
     """
     # A frame inside a datagram may be dropped for a reason of the same name; that names who sent
     # it.
-    dropped = trace.of("DROPPED").where(F.col("reason").isin(*REASONS) & (F.col("peer") == 0))
-    return violations("S13", *_after(dropped, trace.rows.where(~is_one_of(*MAY_FOLLOW))))
+    dropped = trace.where_event("DROPPED").where(
+        F.col("reason").isin(*REASONS) & (F.col("peer") == 0)
+    )
+    return violations(
+        "S13", *_rows_in_drop_steps(dropped, trace.rows.where(~is_one_of(*MAY_FOLLOW)))
+    )
 
 
 def strangers(trace: Trace) -> DataFrame:
     """S15, strangers: a datagram that is not from a member, or not for this life, is dropped and moves no mark."""
     # With a view comes what was kept for it, and some of that may be of strangers.
-    installs = F.broadcast(trace.rare("VIEW").select("seed", "member", "step"))
-    dropped = trace.of("DROPPED").where(F.col("reason").isin(*REFUSED))
+    installs = F.broadcast(trace.rare_rows("VIEW").select("seed", "member", "step"))
+    dropped = trace.where_event("DROPPED").where(F.col("reason").isin(*REFUSAL_REASONS))
     dropped = dropped.join(installs, ["seed", "member", "step"], "left_anti")
-    moved = trace.of("STATE", "DELIVER").where(~is_one_of("STATE") | (F.col("high") > 0))
-    return violations("S15", *_after(dropped, moved))
+    moved = trace.where_event("STATE", "DELIVER").where(~is_one_of("STATE") | (F.col("high") > 0))
+    return violations("S15", *_rows_in_drop_steps(dropped, moved))
 
 
-def _after(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame, Column]:
+def _rows_in_drop_steps(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame, Column]:
     """Return those of ``rows`` that share a step with a datagram that was dropped, and what to say of them."""
-    steps = worked_out(
+    steps = materialize(
         dropped.groupBy("seed", "member", "step").agg(F.min("reason").alias("refused"))
     )
     rows = rows.join(F.broadcast(steps), ["seed", "member", "step"])
-    return rows, says(
+    return rows, format_message(
         "a datagram that was refused as %s led to %s", "refused", event_name(F.col("event"))
     )
 
@@ -128,7 +140,7 @@ def memory(trace: Trace) -> DataFrame:
     By what the marks say; what is kept for views to come, timers and tables are not in the trace.
     """
     sums = (
-        states(trace)
+        last_marks(trace)
         .groupBy("seed", "member", "view")
         .agg(
             F.sum("most").alias("stored"),
@@ -136,7 +148,7 @@ def memory(trace: Trace) -> DataFrame:
             F.max("last.t_ns").alias("t_ns"),
         )
     )
-    sizes = trace.rare("MEMBERS").select(
+    sizes = trace.rare_rows("MEMBERS").select(
         "seed", "member", "view", F.size(F.split("reason", " ")).alias("members")
     )
     sizes = sizes.dropDuplicates(["seed", "member", "view"])
@@ -147,7 +159,7 @@ def memory(trace: Trace) -> DataFrame:
     return violations(
         "S14",
         over,
-        says(
+        format_message(
             "stores %d messages in view %d, %d members times %d may be",
             "stored",
             "view",

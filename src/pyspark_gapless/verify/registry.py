@@ -1,7 +1,7 @@
 """The list of checks: for each invariant that a trace can show one pure function from a trace to its violations.
 
 The list is that of the simulator (``gapless.sim.checkers.stream_safety.CHECKS``), but for
-:data:`NOT_SHOWN`.
+:data:`NOT_CHECKABLE`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark_gapless.verify import (
     views as groups,
     window_marks,
 )
-from pyspark_gapless.verify.violations import together
+from pyspark_gapless.verify.violations import union
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 
-class Check(NamedTuple):
+class TraceCheck(NamedTuple):
     """One invariant: its name in docs/invariants.md, the function, and the events that it looks at.
 
     ``whole``: it needs every row of a life, and leaves out lives that were sampled. ``simulated``:
@@ -36,34 +36,34 @@ class Check(NamedTuple):
 
     id: str
     name: str
-    look: Callable[[Trace], DataFrame]
+    find_violations: Callable[[Trace], DataFrame]
     events: tuple[str, ...]
-    whole: bool = True
-    simulated: str = ""
+    needs_all_rows: bool = True
+    simulated_only_reason: str = ""
 
     def __call__(self, trace: Trace) -> DataFrame:
         """Return the violations of this invariant."""
-        return self.look(trace.whole if self.whole else trace)
+        return self.find_violations(trace.unsampled if self.needs_all_rows else trace)
 
 
 def acks_are_true(trace: Trace) -> DataFrame:
     """S8: a life acknowledges only what it has delivered, and each ack that comes in is one that was sent."""
-    return together(window_marks.history(trace, "S8"), acks.acks_were_sent(trace))
+    return union(window_marks.mark_violations(trace, "S8"), acks.acks_were_sent(trace))
 
 
 def repairs_are_exact(trace: Trace) -> DataFrame:
     """S10: a repair was asked for, is of what is stored, and has the bytes of the original."""
-    return together(
-        retransmission.repairs_are_asked_for(trace),
-        window_marks.history(trace, "S10"),
-        integrity.repairs_repeat(trace),
+    return union(
+        retransmission.repairs_were_requested(trace),
+        window_marks.mark_violations(trace, "S10"),
+        integrity.repairs_match_originals(trace),
     )
 
 
 def naks_are_legal(trace: Trace) -> DataFrame:
     """S11: a nak names what exists and is not there, goes to who may be asked, and does not come too soon."""
-    return together(
-        window_marks.history(trace, "S11"),
+    return union(
+        window_marks.mark_violations(trace, "S11"),
         window_marks.naks_exist(trace),
         retransmission.naks_are_paced(trace),
     )
@@ -72,57 +72,61 @@ def naks_are_legal(trace: Trace) -> DataFrame:
 def views(trace: Trace) -> DataFrame:
     """S15: views are the same for all and rise; whoever is not in them changes nothing (in simulated traces)."""
     return (
-        together(groups.views(trace), oob_and_memory.strangers(trace))
+        union(groups.views(trace), oob_and_memory.strangers(trace))
         if trace.simulated
         else groups.views(trace)
     )
 
 
 _ALL = (
-    Check("S1", "no creation", delivery_order.no_creation, ("SEND", "DELIVER"), whole=False),
-    Check("S2", "no duplicate", delivery_order.no_duplicate, ("DELIVER",), whole=False),
-    Check(
+    TraceCheck(
+        "S1", "no creation", delivery_order.no_creation, ("SEND", "DELIVER"), needs_all_rows=False
+    ),
+    TraceCheck(
+        "S2", "no duplicate", delivery_order.no_duplicate, ("DELIVER",), needs_all_rows=False
+    ),
+    TraceCheck(
         "S3",
         "gapless prefix",
         delivery_order.gapless_prefix,
         ("DELIVER", "START", "LOST"),
-        whole=False,
+        needs_all_rows=False,
     ),
-    Check("S4", "integrity", integrity.integrity, ("SEND", "DELIVER"), whole=False),
-    Check("S5", "out of band", oob_and_memory.out_of_band, ("SEND_ASIDE", "STORE_ASIDE")),
-    Check("S6", "window", window_marks.window, ("STATE",)),
-    Check("S7", "marks", window_marks.marks, ("STATE",)),
-    Check("S8", "acks are true", acks_are_true, ("ACK_OUT", "ACK_IN")),
-    Check("S9", "purge is safe", acks.purge_is_safe, ("PURGE",)),
-    Check("S10", "repairs are exact", repairs_are_exact, ("REPAIR",)),
-    Check("S11", "naks are legal", naks_are_legal, ("NAK_OUT",)),
-    Check("S12", "acceptance", window_marks.acceptance, ("STORE", "DROPPED")),
-    Check(
+    TraceCheck("S4", "integrity", integrity.integrity, ("SEND", "DELIVER"), needs_all_rows=False),
+    TraceCheck("S5", "out of band", oob_and_memory.out_of_band, ("SEND_ASIDE", "STORE_ASIDE")),
+    TraceCheck("S6", "window", window_marks.window, ("STATE",)),
+    TraceCheck("S7", "marks", window_marks.marks, ("STATE",)),
+    TraceCheck("S8", "acks are true", acks_are_true, ("ACK_OUT", "ACK_IN")),
+    TraceCheck("S9", "purge is safe", acks.purge_is_safe, ("PURGE",)),
+    TraceCheck("S10", "repairs are exact", repairs_are_exact, ("REPAIR",)),
+    TraceCheck("S11", "naks are legal", naks_are_legal, ("NAK_OUT",)),
+    TraceCheck("S12", "acceptance", window_marks.acceptance, ("STORE", "DROPPED")),
+    TraceCheck(
         "S13",
         "hostile bytes",
         oob_and_memory.hostile_bytes,
         ("DROPPED",),
-        simulated="a real process takes several datagrams in a step",
+        simulated_only_reason="a real process takes several datagrams in a step",
     ),
-    Check("S14", "memory", oob_and_memory.memory, ("STATE",)),
-    Check("S15", "views", views, ("VIEW", "MEMBERS"), whole=False),
-    Check("S16", "silence", final_state.silence, ("REST",)),
-    Check("L1", "delivery", final_state.delivery, ("REST",), whole=False),
-    Check("L2", "stability", final_state.stability, ("REST",), whole=False),
-    Check("L3", "quiet", final_state.quiet, ("REST",)),
-    Check(
+    TraceCheck("S14", "memory", oob_and_memory.memory, ("STATE",)),
+    TraceCheck("S15", "views", views, ("VIEW", "MEMBERS"), needs_all_rows=False),
+    TraceCheck("S16", "silence", final_state.silence, ("REST",)),
+    TraceCheck("L1", "delivery", final_state.delivery, ("REST",), needs_all_rows=False),
+    TraceCheck("L2", "stability", final_state.stability, ("REST",), needs_all_rows=False),
+    TraceCheck("L3", "quiet", final_state.no_data_at_rest, ("REST",)),
+    TraceCheck(
         "L4",
         "cost",
-        retransmission.cost,
+        retransmission.repair_cost,
         ("TX",),
-        simulated="only the simulator knows what its network lost",
+        simulated_only_reason="only the simulator knows what its network lost",
     ),
-    Check("L6", "one group", groups.one_group, ("REST",), whole=False),
+    TraceCheck("L6", "one group", groups.single_view, ("REST",), needs_all_rows=False),
 )
 CHECKS = {check.id: check for check in _ALL}
 """Every check of a trace, by the id of its invariant."""
 
-NOT_SHOWN = {
+NOT_CHECKABLE = {
     "S17": "determinism compares two runs of one seed; one trace is one run",
     "S18": "the books of a link are kept by the simulated network, which is no life",
     "S20": "the frame by which a member asks to leave is not in the trace",

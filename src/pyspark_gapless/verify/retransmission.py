@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.trace.schema import AT
-from pyspark_gapless.trace.trace import code, is_one_of
-from pyspark_gapless.verify.violations import count, numbers, says, span, together, violations
-from pyspark_gapless.verify.window_marks import knob
+from pyspark_gapless.trace.schema import STREAM_AT_MEMBER
+from pyspark_gapless.trace.trace import event_code, is_one_of
+from pyspark_gapless.verify.violations import (
+    format_message,
+    seqno_count,
+    seqno_range,
+    seqnos,
+    union,
+    violations,
+)
+from pyspark_gapless.verify.window_marks import setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,23 +31,31 @@ ONE_BLOCK = 256
 
 def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
     """Return a row for each message of the ranges, as ``number``."""
-    return rows.select(*AT, *columns, F.explode(numbers()).alias("number"))
+    return rows.select(*STREAM_AT_MEMBER, *columns, F.explode(seqnos()).alias("number"))
 
 
-def repairs_are_asked_for(trace: Trace) -> DataFrame:
+def repairs_were_requested(trace: Trace) -> DataFrame:
     """S10, the question: a repair is of what was asked for before at the same life, unless it is marked as unasked.
 
     That all that was asked for and is stored is answered is left to the simulator.
     """
-    asked = each_seqno(trace.of("NAK_IN"), "idx").withColumnRenamed("idx", "asked")
-    asked = asked.groupBy(*AT, "number").agg(F.min("asked").alias("asked"))
+    asked = each_seqno(trace.where_event("NAK_IN"), "idx").withColumnRenamed("idx", "asked")
+    asked = asked.groupBy(*STREAM_AT_MEMBER, "number").agg(F.min("asked").alias("asked"))
     made = each_seqno(
-        trace.of("REPAIR").where("reason != 'unasked'"), "idx", "t_ns", "seqno", "seqno_last"
+        trace.where_event("REPAIR").where("reason != 'unasked'"),
+        "idx",
+        "t_ns",
+        "seqno",
+        "seqno_last",
     )
-    unasked = made.join(asked, [*AT, "number"], "left").where("asked is null or asked > idx")
+    unasked = made.join(asked, [*STREAM_AT_MEMBER, "number"], "left").where(
+        "asked is null or asked > idx"
+    )
     unasked = unasked.dropDuplicates(["seed", "member", "idx"])
     return violations(
-        "S10", unasked, says("sends %s again, but nobody has asked for %d", span(), "number")
+        "S10",
+        unasked,
+        format_message("sends %s again, but nobody has asked for %d", seqno_range(), "number"),
     )
 
 
@@ -51,18 +66,18 @@ def naks_are_paced(trace: Trace) -> DataFrame:
     decided. Compared within one view, for when a member comes back its stream begins anew. How long
     a gap must have been there before it is asked for is left to the simulator.
     """
-    retry = F.when(F.col("knobs")["adaptive_grace"] == "false", knob("xmit_interval_ns")).otherwise(
-        knob("min_retry_ns")
-    )
-    pace = trace.lives.where("own").select(
+    retry = F.when(
+        F.col("knobs")["adaptive_grace"] == "false", setting("xmit_interval_ns")
+    ).otherwise(setting("min_retry_ns"))
+    pace = trace.incarnations.where("own").select(
         "seed", F.col("life").alias("member"), retry.alias("retry_ns")
     )
     told_ns = F.when(F.col("sent_ns") > 0, F.col("sent_ns")).otherwise(
         F.col("t_ns")
     )  # older traces do not say it
-    naks = trace.of("NAK_OUT").where("to = 0").withColumn("asked_ns", told_ns)
+    naks = trace.where_event("NAK_OUT").where("to = 0").withColumn("asked_ns", told_ns)
     named = each_seqno(naks, "idx", "t_ns", "asked_ns", "view", "seqno", "seqno_last")
-    order = Window.partitionBy(*AT, "number").orderBy("idx")
+    order = Window.partitionBy(*STREAM_AT_MEMBER, "number").orderBy("idx")
     before = F.lag(F.struct("asked_ns", "view")).over(order)
     named = named.withColumn("before", before).withColumn(
         "pause_ns", F.col("asked_ns") - F.col("before.asked_ns")
@@ -70,72 +85,81 @@ def naks_are_paced(trace: Trace) -> DataFrame:
     hasty = named.where("view = before.view").join(F.broadcast(pace), ["seed", "member"])
     hasty = hasty.where(F.col("pause_ns") * 100 < F.col("retry_ns") * SLOWEST_PERCENT)
     hasty = hasty.dropDuplicates(["seed", "member", "idx"])
-    again = says(
+    again = format_message(
         "asks for %d again after %d ns, %d is the shortest pause", "number", "pause_ns", "retry_ns"
     )
-    return together(violations("S11", hasty, again), _held(trace))
+    return union(violations("S11", hasty, again), _naks_for_stored(trace))
 
 
-def _held(trace: Trace) -> DataFrame:
+def _naks_for_stored(trace: Trace) -> DataFrame:
     """Return the naks for what was stored, whole, before."""
     block = F.floor(F.col("number") / ONE_BLOCK)
     asked = each_seqno(
-        trace.of("NAK_OUT"), "idx", "t_ns", "view", "seqno", "seqno_last"
+        trace.where_event("NAK_OUT"), "idx", "t_ns", "view", "seqno", "seqno_last"
     ).withColumn("block", block)
-    blocks = asked.select(*AT, "block").distinct()
+    blocks = asked.select(*STREAM_AT_MEMBER, "block").distinct()
     stored = (
-        trace.of("STORE")
-        .where(F.col("k") == count())
+        trace.where_event("STORE")
+        .where(F.col("k") == seqno_count())
         .select(
-            *AT,
+            *STREAM_AT_MEMBER,
             "view",
             F.col("idx").alias("stored_idx"),
             F.col("seqno").alias("first"),
             F.col("seqno_last").alias("last"),
-            F.explode(numbers(ONE_BLOCK)).alias("block"),
+            F.explode(seqnos(ONE_BLOCK)).alias("block"),
         )
     )
-    stored = stored.join(F.broadcast(blocks), [*AT, "block"], "left_semi")
-    held = asked.join(stored, [*AT, "view", "block"]).where(
+    stored = stored.join(F.broadcast(blocks), [*STREAM_AT_MEMBER, "block"], "left_semi")
+    held = asked.join(stored, [*STREAM_AT_MEMBER, "view", "block"]).where(
         "number between first and last and stored_idx < idx"
     )
     held = held.dropDuplicates(["seed", "member", "idx"])
-    return violations("S11", held, says("asks for %s, but has stored %d", span(), "number"))
+    return violations(
+        "S11", held, format_message("asks for %s, but has stored %d", seqno_range(), "number")
+    )
 
 
-def cost(trace: Trace) -> DataFrame:
+def repair_cost(trace: Trace) -> DataFrame:
     """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without any loss no naks and no repairs.
 
     Looked at in simulated runs in which loss is the only fault, and views are told: the network of
     real processes tells nobody what it loses.
     """
     alone = (
-        trace.lives.where("own and knobs['character'] in ('calm', 'loss')")
+        trace.incarnations.where("own and knobs['character'] in ('calm', 'loss')")
         .select("seed")
         .distinct()
     )
     kind = F.split("frame_id", " ")[0]
     by_themselves = (
-        trace.of("TX").where(kind.isin("ALIVE", "BEACON", "JOIN")).select("seed").distinct()
+        trace.where_event("TX")
+        .where(kind.isin("ALIVE", "BEACON", "JOIN"))
+        .select("seed")
+        .distinct()
     )
     alone = alone.join(by_themselves, "seed", "left_anti")
-    sums = _costs(trace).join(F.broadcast(alone), "seed")
+    sums = _repair_costs(trace).join(F.broadcast(alone), "seed")
     dear = sums.where("repairs > 1.5 * lost + bursts")
     idle = sums.where("lost = 0 and naks > 0")
-    much = says("%d repairs for %d lost data frames in %d bursts", "repairs", "lost", "bursts")
-    return together(
+    much = format_message(
+        "%d repairs for %d lost data frames in %d bursts", "repairs", "lost", "bursts"
+    )
+    return union(
         violations("L4", dear, much),
-        violations("L4", idle, says("%d naks, but nothing was lost", "naks")),
+        violations("L4", idle, format_message("%d naks, but nothing was lost", "naks")),
     )
 
 
-def _costs(trace: Trace) -> DataFrame:
+def _repair_costs(trace: Trace) -> DataFrame:
     """Return for each seed the repairs, the naks, the data frames that were lost, and in how many bursts."""
-    frames = trace.of("TX", "NET_DROP").where(F.split("frame_id", " ")[0].isin("DATA", "REPAIR"))
+    frames = trace.where_event("TX", "NET_DROP").where(
+        F.split("frame_id", " ")[0].isin("DATA", "REPAIR")
+    )
     link = Window.partitionBy("seed", "member", "peer").orderBy("idx")
     follows = F.lead(F.struct("event", "frame_id")).over(link)
     frames = frames.withColumn("follows", follows).where(is_one_of("TX"))
-    lost = (F.col("follows.event") == code("NET_DROP")) & (
+    lost = (F.col("follows.event") == event_code("NET_DROP")) & (
         F.col("follows.frame_id") == F.col("frame_id")
     )
     frames = frames.withColumn("lost", F.coalesce(lost, F.lit(False)))
@@ -144,7 +168,7 @@ def _costs(trace: Trace) -> DataFrame:
     losses = frames.groupBy("seed").agg(
         F.count_if("lost").alias("lost"), F.count_if("begins").alias("bursts")
     )
-    asked = trace.of("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
+    asked = trace.where_event("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
     spent = asked.agg(
         F.count_if(is_one_of("REPAIR")).alias("repairs"),
         F.count_if(is_one_of("NAK_OUT")).alias("naks"),

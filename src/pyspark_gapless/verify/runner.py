@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import ConfigError
-from gapless.trace.schema import NAMES
-from pyspark_gapless.trace.trace import SAMPLED, worked_out
-from pyspark_gapless.verify.context_rows import shown
+from gapless.trace.schema import EVENT_NAMES
+from pyspark_gapless.trace.trace import SAMPLED, materialize
+from pyspark_gapless.verify.context_rows import with_context
 from pyspark_gapless.verify.registry import CHECKS
-from pyspark_gapless.verify.verdict import HELD, NOT_CHECKED, VIOLATED, Finding, Verdict
+from pyspark_gapless.verify.verdict import HELD, NOT_CHECKED, VIOLATED, CheckResult, TraceVerdict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pyspark_gapless.trace import Trace
-    from pyspark_gapless.verify.registry import Check
+    from pyspark_gapless.verify.registry import TraceCheck
 
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 """So many violations are shown with the rows around them."""
-MOST_OF_ONE = 10
+MAX_PER_CHECK = 10
 """And so many of one check."""
-MOST_INCOMPLETE = 100
+MAX_INCOMPLETE = 100
 """So many lives that have lost rows are named."""
-CUT = "its last rows are missing: recording had to stop, or still goes on"
+TRUNCATED = "its last rows are missing: recording had to stop, or still goes on"
 """Why a life without a hole is not complete."""
 
 
@@ -36,7 +36,7 @@ def verify(
     *,
     only: Iterable[str] = (),
     progress: Callable[[str, int], None] = lambda _check, _rows: None,
-) -> Verdict:
+) -> TraceVerdict:
     """Return what the checks find in a trace.
 
     Args:
@@ -45,11 +45,11 @@ def verify(
         progress: Is told each check before it runs, and how many rows it looks at.
     """
     begin_s = time.perf_counter()
-    chosen = [CHECKS[check] for check in known(only)] if only else list(CHECKS.values())
+    chosen = [CHECKS[check] for check in resolve_check_ids(only)] if only else list(CHECKS.values())
     progress("count", 0)
-    counts = trace.once("counts", lambda: _counts(trace))
-    verdict = _about(trace, counts)
-    holes = worked_out(_holes(counts))
+    counts = trace.cached("counts", lambda: _counts(trace))
+    verdict = _empty_verdict(trace, counts)
+    holes = materialize(_missing_rows(counts))
     if not holes.isEmpty():
         trace = trace.without(holes)
         counts = counts.join(
@@ -59,25 +59,25 @@ def verify(
     first: list[dict[str, Any]] = []
     for check in chosen:
         rows = sum(by_event.get(event, 0) for event in check.events)
-        why = _why_not(check, trace, rows)
-        if why and not _goes_on(check, trace, rows):
-            verdict.checks.append(Finding(check.id, check.name, NOT_CHECKED, rows, 0, why))
+        why = _skip_reason(check, trace, rows)
+        if why and not _can_check_partly(check, trace, rows):
+            verdict.checks.append(CheckResult(check.id, check.name, NOT_CHECKED, rows, 0, why))
             continue
         progress(check.id, rows)
-        found, total = _first_of(check(trace))
-        first += found[:MOST_OF_ONE]
+        found, total = _first_violations(check(trace))
+        first += found[:MAX_PER_CHECK]
         for seed in sorted({row["seed"] for row in found}):
-            verdict.failing.setdefault(seed, []).append(check.id)
+            verdict.failing_seeds.setdefault(seed, []).append(check.id)
         state = VIOLATED if total else HELD
-        verdict.checks.append(Finding(check.id, check.name, state, rows, total, why))
+        verdict.checks.append(CheckResult(check.id, check.name, state, rows, total, why))
     if first:
         progress("around", len(first))
-        verdict.violations = shown(trace, _fairly(first))
+        verdict.violations = with_context(trace, _round_robin(first))
     verdict.seconds = time.perf_counter() - begin_s
     return verdict
 
 
-def known(only: Iterable[str]) -> list[str]:
+def resolve_check_ids(only: Iterable[str]) -> list[str]:
     """Return ids of checks in the order of the list, or say which one there is not."""
     wanted = [check.strip().upper() for check in only]
     for check in wanted:
@@ -101,10 +101,10 @@ def _counts(trace: Trace) -> DataFrame:
 def _by_event(counts: DataFrame) -> dict[str, int]:
     """Return how many rows there are of each event."""
     found = counts.groupBy("event").agg(F.sum("rows").alias("n")).collect()
-    return {NAMES.get(row["event"], ""): row["n"] for row in found}
+    return {EVENT_NAMES.get(row["event"], ""): row["n"] for row in found}
 
 
-def _holes(counts: DataFrame) -> DataFrame:
+def _missing_rows(counts: DataFrame) -> DataFrame:
     """Return the lives that have lost rows, and how many."""
     lives = counts.groupBy("seed", "member").agg(
         F.sum("rows").alias("rows"), F.max("last").alias("last")
@@ -117,21 +117,24 @@ def _holes(counts: DataFrame) -> DataFrame:
 def _incomplete(trace: Trace, counts: DataFrame) -> list[dict[str, Any]]:
     """Return the lives of which something is not in the trace, the first of them, with what that is."""
     holes = (
-        trace.named(_holes(counts)).orderBy("seed", "member_name").limit(MOST_INCOMPLETE).collect()
+        trace.with_names(_missing_rows(counts))
+        .orderBy("seed", "member_name")
+        .limit(MAX_INCOMPLETE)
+        .collect()
     )
     found = [{"life": row["member_name"], "missing_rows": row["lost"], "why": ""} for row in holes]
     cut = (
-        trace.lives.where("own and not whole")
+        trace.incarnations.where("own and not whole")
         .orderBy("seed", "name")
-        .limit(MOST_INCOMPLETE)
+        .limit(MAX_INCOMPLETE)
         .collect()
     )
-    return [*found, *({"life": row["name"], "missing_rows": 0, "why": CUT} for row in cut)][
-        :MOST_INCOMPLETE
+    return [*found, *({"life": row["name"], "missing_rows": 0, "why": TRUNCATED} for row in cut)][
+        :MAX_INCOMPLETE
     ]
 
 
-def _about(trace: Trace, counts: DataFrame) -> Verdict:
+def _empty_verdict(trace: Trace, counts: DataFrame) -> TraceVerdict:
     """Return the verdict without checks."""
     lives = counts.groupBy("seed", "member").agg(
         F.sum("rows").alias("rows"),
@@ -149,9 +152,9 @@ def _about(trace: Trace, counts: DataFrame) -> Verdict:
         F.sum("rows").alias("rows"),
         F.max("span_ns").alias("span_ns"),
     ).collect()[0]
-    return Verdict(
+    return TraceVerdict(
         events=about["rows"] or 0,
-        lives=about["lives"] or 0,
+        incarnations=about["lives"] or 0,
         seeds=about["seeds"],
         span_ns=about["span_ns"] or 0,
         mode=SAMPLED if trace.sampled else "full",
@@ -160,42 +163,42 @@ def _about(trace: Trace, counts: DataFrame) -> Verdict:
     )
 
 
-def _why_not(check: Check, trace: Trace, rows: int) -> str:
+def _skip_reason(check: TraceCheck, trace: Trace, rows: int) -> str:
     """Return why a check says less than it could, or nothing."""
-    if check.simulated and not trace.simulated:
-        return check.simulated
+    if check.simulated_only_reason and not trace.simulated:
+        return check.simulated_only_reason
     if not rows:
         return f"no {' or '.join(check.events)} rows"
-    if check.whole and trace.sampled:
+    if check.needs_all_rows and trace.sampled:
         return "sampled"
     return ""
 
 
-def _goes_on(check: Check, trace: Trace, rows: int) -> bool:
+def _can_check_partly(check: TraceCheck, trace: Trace, rows: int) -> bool:
     """Return whether some lives can be looked at although others were sampled."""
-    return bool(rows) and check.whole and len({mode for _, mode in trace.kinds}) > 1
+    return bool(rows) and check.needs_all_rows and len({mode for _, mode in trace.clock_modes}) > 1
 
 
-def _first_of(found: DataFrame) -> tuple[list[dict[str, Any]], int]:
+def _first_violations(found: DataFrame) -> tuple[list[dict[str, Any]], int]:
     """Return the first violations of a check, and how many there are."""
-    table = found.limit(MOST_LOOKED_AT).toArrow()
+    table = found.limit(MAX_EXAMINED).toArrow()
     total = table.num_rows
-    if total == MOST_LOOKED_AT:
+    if total == MAX_EXAMINED:
         total = found.count()
     rows = table.to_pylist()
     rows.sort(key=lambda row: (row["seed"], row["t_ns"], row["idx"]))
     return rows, total
 
 
-MOST_LOOKED_AT = 10_000
+MAX_EXAMINED = 10_000
 """Among so many violations of a check the first are looked for."""
 
 
-def _fairly(first: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _round_robin(first: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return some of the violations: the first of each check, then the second of each, and so on."""
     turns: dict[str, int] = {}
     ranked = []
     for at, row in enumerate(first):
         turns[row["check"]] = turns.get(row["check"], 0) + 1
         ranked.append((turns[row["check"]], at, row))
-    return [row for _, _, row in sorted(ranked, key=lambda one: one[:2])[:MOST_SHOWN]]
+    return [row for _, _, row in sorted(ranked, key=lambda one: one[:2])[:MAX_SHOWN]]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 HELD, VIOLATED, NOT_CHECKED = "held", "violated", "not checked"
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """What came of one check: how many rows it looked at, how often its promise is broken, why it was not checked."""
 
     id: str
@@ -20,34 +20,34 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Verdict:
+class TraceVerdict:
     """What came of all checks. ``violations`` are the first few, each with the rows around it."""
 
     events: int
-    lives: int
+    incarnations: int
     seeds: int
     span_ns: int
     mode: str
     simulated: bool
     seconds: float = 0.0
-    checks: list[Finding] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
     incomplete: list[dict[str, Any]] = field(default_factory=list)
     violations: list[dict[str, Any]] = field(default_factory=list)
-    failing: dict[int, list[str]] = field(default_factory=dict)
+    failing_seeds: dict[int, list[str]] = field(default_factory=dict)
     """The seeds that break promises, each with the ids of these, as far as violations were looked at."""
 
     @property
     def ok(self) -> bool:
         """Whether no promise is broken. A life that has lost rows breaks none, but less can be said of it."""
-        return not self.count
+        return not self.violation_count
 
     @property
-    def is_judged(self) -> bool:
+    def has_checks(self) -> bool:
         """Whether any check was made: without one, that nothing is broken means nothing."""
         return any(finding.state != NOT_CHECKED for finding in self.checks)
 
     @property
-    def count(self) -> int:
+    def violation_count(self) -> int:
         """How many violations there are."""
         return sum(finding.violations for finding in self.checks)
 
@@ -55,9 +55,9 @@ class Verdict:
         """Return the verdict and the violations as values of JSON."""
         verdict = {
             "ok": self.ok,
-            "violations": self.count,
+            "violations": self.violation_count,
             "events": self.events,
-            "lives": self.lives,
+            "lives": self.incarnations,
             "seeds": self.seeds,
             "span_ns": self.span_ns,
             "seconds": round(self.seconds, 3),

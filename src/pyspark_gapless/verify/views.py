@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.verify.delivery_order import sends
-from pyspark_gapless.verify.violations import says, together, violations
+from pyspark_gapless.verify.delivery_order import send_ranges
+from pyspark_gapless.verify.violations import format_message, union, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,17 +20,17 @@ def rosters(trace: Trace) -> DataFrame:
 
     ``turn`` numbers the views of a life, ``last_turn`` is that of its last one.
     """
-    return trace.once("rosters", lambda: _rosters(trace))
+    return trace.cached("rosters", lambda: _rosters(trace))
 
 
 def _rosters(trace: Trace) -> DataFrame:
     mine = Window.partitionBy("seed", "member")
-    told = trace.rare("MEMBERS").select("seed", "member", "view", "idx", "reason")
+    told = trace.rare_rows("MEMBERS").select("seed", "member", "view", "idx", "reason")
     told = told.withColumn("turn", F.row_number().over(mine.orderBy("idx")))
     told = told.withColumn("last_turn", F.max("turn").over(mine))
     each = told.withColumn("name", F.explode(F.split("reason", " "))).drop("reason")
     each = each.join(
-        trace.lives.select("seed", "name", F.col("life").alias("peer")), ["seed", "name"]
+        trace.incarnations.select("seed", "name", F.col("life").alias("peer")), ["seed", "name"]
     )
     both = Window.partitionBy("seed", "member", "peer")
     island = F.col("turn") - F.row_number().over(both.orderBy("turn"))
@@ -42,32 +42,34 @@ def _rosters(trace: Trace) -> DataFrame:
 def high_by_view(trace: Trace) -> DataFrame:
     """Return for each life and each of its views how much it had sent to the group before that view."""
     within = (
-        sends(trace)
+        send_ranges(trace)
         .where("to = 0 and epoch = 0")
         .groupBy("seed", "member", "view")
         .agg(F.max("sent").alias("high"))
     )
-    views = trace.rare("MEMBERS").select("seed", "member", F.col("view").alias("since")).distinct()
+    views = (
+        trace.rare_rows("MEMBERS").select("seed", "member", F.col("view").alias("since")).distinct()
+    )
     before = views.join(within, ["seed", "member"]).where("view < since")
     return before.groupBy("seed", "member", "since").agg(F.max("high").alias("high"))
 
 
-def counted_from(trace: Trace) -> DataFrame:
+def owed_from(trace: Trace) -> DataFrame:
     """Return :func:`rosters` with ``base``: up to there ``member`` owes ``peer`` nothing, for it came later."""
     base = high_by_view(trace).withColumnRenamed("high", "base")
     found = rosters(trace).join(base, ["seed", "member", "since"], "left").fillna(0, "base")
-    return trace.once("counted from", lambda: found)
+    return trace.cached("counted from", lambda: found)
 
 
-def at_end(trace: Trace) -> DataFrame:
+def present_at_end(trace: Trace) -> DataFrame:
     """Return the lives that are there at the end: those with a REST row."""
-    rest = trace.rare("REST").groupBy("seed", "member")
+    rest = trace.rare_rows("REST").groupBy("seed", "member")
     last = (
         F.max("idx").alias("idx"),
         F.max("t_ns").alias("t_ns"),
         F.max_by("view", "idx").alias("view"),
     )
-    return trace.once("at end", lambda: rest.agg(*last))
+    return trace.cached("at end", lambda: rest.agg(*last))
 
 
 def views(trace: Trace) -> DataFrame:
@@ -77,60 +79,68 @@ def views(trace: Trace) -> DataFrame:
     may be members that nobody has recorded.
     """
     order = Window.partitionBy("seed", "member").orderBy("idx")
-    installed = trace.rare("VIEW").withColumn("before", F.lag("seqno_last").over(order))
+    installed = trace.rare_rows("VIEW").withColumn("before", F.lag("seqno_last").over(order))
     falls = installed.where(F.col("seqno_last") <= F.col("before"))
-    told = trace.rare("MEMBERS").withColumn("names", F.split("reason", " "))
+    told = trace.rare_rows("MEMBERS").withColumn("names", F.split("reason", " "))
     ids = told.groupBy("seed", "view", "origin").agg(
         F.min("reason").alias("one"), F.max("reason").alias("other")
     )
     ids = ids.where("one != other").drop("one", "other")
     two = told.join(F.broadcast(ids), ["seed", "view", "origin"])
-    named = trace.named(told)
+    named = trace.with_names(told)
     outside = named.where(~F.array_contains("names", F.col("member_name")))
     made = named.where(F.get("names", F.lit(0)) != F.col("origin_name"))
     found = [
-        violations("S15", falls, says("view %d follows view %d", "seqno_last", "before")),
+        violations("S15", falls, format_message("view %d follows view %d", "seqno_last", "before")),
         violations(
-            "S15", two, says("view %d has two lists of members, one is: %s", "view", "reason")
+            "S15",
+            two,
+            format_message("view %d has two lists of members, one is: %s", "view", "reason"),
         ),
-        violations("S15", outside, says("view %d is told to a life that is not in it", "view")),
+        violations(
+            "S15", outside, format_message("view %d is told to a life that is not in it", "view")
+        ),
         violations(
             "S15",
             made,
-            says("view %d was made by one that is not its first member: %s", "view", "reason"),
+            format_message(
+                "view %d was made by one that is not its first member: %s", "view", "reason"
+            ),
         ),
     ]
     if trace.simulated:
         each = told.withColumn("name", F.explode("names"))
-        lived = trace.lives.where("own").select("seed", "name")
+        lived = trace.incarnations.where("own").select("seed", "name")
         # Where views are told from outside they may name one that dies before it does anything.
-        own_views = trace.of("TX").where(
+        own_views = trace.where_event("TX").where(
             F.split("frame_id", " ")[0].isin("ALIVE", "BEACON", "JOIN")
         )
         each = each.join(own_views.select("seed").distinct(), "seed", "left_semi")
         ghosts = each.join(F.broadcast(lived), ["seed", "name"], "left_anti")
         found.append(
-            violations("S15", ghosts, says("view %d names %s, which never lived", "view", "name"))
+            violations(
+                "S15", ghosts, format_message("view %d names %s, which never lived", "view", "name")
+            )
         )
-    return together(*found)
+    return union(*found)
 
 
-def one_group(trace: Trace) -> DataFrame:
+def single_view(trace: Trace) -> DataFrame:
     """L6: at the end all are in one view, of exactly those that are there; what comes after it is left out.
 
     Of lives that were not recorded, or not to their end, nobody knows whether they are there: any
     view may have them.
     """
-    rest = at_end(trace)
+    rest = present_at_end(trace)
     ends = rest.select("seed", "member", F.col("idx").alias("end"))
     told = (
-        trace.rare("MEMBERS")
+        trace.rare_rows("MEMBERS")
         .join(ends, ["seed", "member"])
         .where("idx < end")
         .groupBy("seed", "member")
     )
     last = told.agg(F.max_by(F.struct("view", "origin", "reason"), "idx").alias("last"))
-    names = trace.lives.select("seed", F.col("life").alias("member"), "name")
+    names = trace.incarnations.select("seed", F.col("life").alias("member"), "name")
     there = rest.join(names, ["seed", "member"], "left").join(last, ["seed", "member"], "left")
     groups = there.groupBy("seed").agg(
         F.array_sort(F.collect_set("name")).alias("living"),
@@ -138,7 +148,7 @@ def one_group(trace: Trace) -> DataFrame:
     )
     # Nobody knows of a life that was not recorded, or not to its end, whether it is there.
     unknown = (
-        trace.lives.where("not (own and whole)")
+        trace.incarnations.where("not (own and whole)")
         .groupBy("seed")
         .agg(F.collect_set("name").alias("unknown"))
     )
@@ -150,7 +160,7 @@ def one_group(trace: Trace) -> DataFrame:
     )
     each = there.join(groups, "seed").withColumn("seen", seen)
     wrong = each.where((F.col("ids") > 1) | (F.col("seen") != F.col("living")))
-    message = says(
+    message = format_message(
         "its last view has %d members, %d are there, in %d views",
         F.size("seen"),
         F.size("living"),

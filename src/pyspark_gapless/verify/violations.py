@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, functions as F  # noqa: N812
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-VIOLATION = {
+VIOLATION_COLUMNS = {
     "check": "string",
     "seed": "bigint",
     "member": "bigint",
@@ -31,26 +31,32 @@ def violations(check: str, rows: DataFrame, message: Column) -> DataFrame:
     there = set(rows.columns)
     absent = {
         name: F.lit(-1 if name == "idx" else 0)
-        for name in VIOLATION
+        for name in VIOLATION_COLUMNS
         if name not in there and name not in told
     }
-    values = {**{name: F.col(name) for name in VIOLATION if name in there}, **absent, **told}
-    return rows.select(*(values[name].cast(kind).alias(name) for name, kind in VIOLATION.items()))
+    values = {
+        **{name: F.col(name) for name in VIOLATION_COLUMNS if name in there},
+        **absent,
+        **told,
+    }
+    return rows.select(
+        *(values[name].cast(kind).alias(name) for name, kind in VIOLATION_COLUMNS.items())
+    )
 
 
-def together(*found: DataFrame) -> DataFrame:
+def union(*found: DataFrame) -> DataFrame:
     """Return violations of several kinds as one."""
     return reduce(DataFrame.unionAll, found)
 
 
-def says(text: str, *columns: str | Column) -> Column:
+def format_message(text: str, *columns: str | Column) -> Column:
     """Return a message with values in it, as ``%d`` for numbers and ``%s`` for texts."""
     return F.format_string(
         text, *(F.col(column) if isinstance(column, str) else column for column in columns)
     )
 
 
-def span() -> Column:
+def seqno_range() -> Column:
     """Return the range of messages that a row is about, for a message."""
     return F.when(
         F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")
@@ -59,13 +65,13 @@ def span() -> Column:
     )
 
 
-LONGEST = 1 << 16
+MAX_RANGE = 1 << 16
 """Of a range that is longer only the beginning is looked at message by message: a trace may hold any nonsense."""
 
 
-def numbers(step: int = 1) -> Column:
+def seqnos(step: int = 1) -> Column:
     """Return the messages that a row is about as an array; with ``step`` the blocks of so many that they lie in."""
-    last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + LONGEST))
+    last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + MAX_RANGE))
     return (
         F.sequence("seqno", last)
         if step == 1
@@ -73,6 +79,6 @@ def numbers(step: int = 1) -> Column:
     )
 
 
-def count() -> Column:
+def seqno_count() -> Column:
     """Return how many messages a row is about."""
     return F.col("seqno_last") - F.col("seqno") + 1

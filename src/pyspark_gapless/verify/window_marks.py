@@ -1,7 +1,7 @@
 """S6, S7 and parts of S8, S10, S11 and S12: what a life does fits to the marks that it tells.
 
 All of them compare a row with the marks that the life told before it, so they share one sort by
-life and stream, and are worked out together (:func:`history`).
+life and stream, and are worked out together (:func:`mark_violations`).
 """
 
 from __future__ import annotations
@@ -12,62 +12,72 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.trace.schema import AT, STREAM
+from pyspark_gapless.trace.schema import STREAM_AT_MEMBER, STREAM_KEY
 from pyspark_gapless.trace.trace import is_one_of
-from pyspark_gapless.verify.delivery_order import sent, without_returns
-from pyspark_gapless.verify.violations import VIOLATION, count, says, span, together, violations
+from pyspark_gapless.verify.delivery_order import exclude_returned_origins, sent_up_to
+from pyspark_gapless.verify.violations import (
+    VIOLATION_COLUMNS,
+    format_message,
+    seqno_count,
+    seqno_range,
+    union,
+    violations,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, WindowSpec
 
     from pyspark_gapless.trace import Trace
 
-DATA_REASONS = ("duplicate", "old", "far", "full")
+DATA_DROP_REASONS = ("duplicate", "old", "far", "full")
 """Why messages of a run that arrived are not taken."""
-LOOKED_AT = ("STATE", "ACK_OUT", "REPAIR", "NAK_OUT", "STORE", "DROPPED")
+CHECKED_EVENTS = ("STATE", "ACK_OUT", "REPAIR", "NAK_OUT", "STORE", "DROPPED")
 """The events that are compared with marks."""
 
 
 def reaches(trace: Trace) -> DataFrame:
     """Return how far the windows of each life may reach."""
     return (
-        trace.rare("BEGIN")
+        trace.rare_rows("BEGIN")
         .where("high > 0")
         .groupBy("seed", "member")
         .agg(F.max("high").alias("reach"))
     )
 
 
-def knob(name: str) -> Column:
+def setting(name: str) -> Column:
     """Return a knob of the lives as a number."""
     return F.col("knobs")[name].cast("bigint")
 
 
-def states(trace: Trace) -> DataFrame:
+def last_marks(trace: Trace) -> DataFrame:
     """Return for each stream at each life and view its last marks, and the most that was stored."""
     begin = F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered"))
     last = F.max_by(F.struct("idx", "t_ns", "low", "delivered", "high"), "idx").alias("last")
     most = F.max(F.col("high") - begin).alias("most")
-    return trace.once("states", lambda: trace.of("STATE").groupBy(*AT, "view").agg(last, most))
-
-
-def history(trace: Trace, check: str) -> DataFrame:
-    """Return the violations of one check among those that compare rows with marks."""
-    return (
-        trace.once("history", lambda: _history(trace))
-        .where(F.col("check") == check)
-        .select(*VIOLATION)
+    return trace.cached(
+        "states",
+        lambda: trace.where_event("STATE").groupBy(*STREAM_AT_MEMBER, "view").agg(last, most),
     )
 
 
-def _history(trace: Trace) -> DataFrame:
+def mark_violations(trace: Trace, check: str) -> DataFrame:
+    """Return the violations of one check among those that compare rows with marks."""
+    return (
+        trace.cached("history", lambda: _rows_with_marks(trace))
+        .where(F.col("check") == check)
+        .select(*VIOLATION_COLUMNS)
+    )
+
+
+def _rows_with_marks(trace: Trace) -> DataFrame:
     """Go through the rows of each stream at each life, with the marks before each of them.
 
     ``then_low`` and the like are the marks of the last STATE row before, ``soon_high`` and the like
     those at the end of the same step; ``reach`` is null for a life that has not told it.
     """
     columns = (
-        *AT,
+        *STREAM_AT_MEMBER,
         "idx",
         "step",
         "t_ns",
@@ -80,16 +90,18 @@ def _history(trace: Trace) -> DataFrame:
         "high",
         "reason",
     )
-    rows = trace.of(*LOOKED_AT).where("to = 0").select(*columns)
-    rows = rows.where(~is_one_of("DROPPED") | F.col("reason").isin(*DATA_REASONS))
-    order = Window.partitionBy(*AT).orderBy("step", "idx")
-    step = Window.partitionBy(*AT).orderBy("step")
+    rows = trace.where_event(*CHECKED_EVENTS).where("to = 0").select(*columns)
+    rows = rows.where(~is_one_of("DROPPED") | F.col("reason").isin(*DATA_DROP_REASONS))
+    order = Window.partitionBy(*STREAM_AT_MEMBER).orderBy("step", "idx")
+    step = Window.partitionBy(*STREAM_AT_MEMBER).orderBy("step")
     then = order.rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumns(
-        {f"then_{mark}": _told(mark, then) for mark in ("low", "delivered", "high", "view")}
+        {f"then_{mark}": _last_mark(mark, then) for mark in ("low", "delivered", "high", "view")}
     )
     soon = step.rangeBetween(Window.unboundedPreceding, 0)
-    rows = rows.withColumns({f"soon_{mark}": _told(mark, soon) for mark in ("delivered", "high")})
+    rows = rows.withColumns(
+        {f"soon_{mark}": _last_mark(mark, soon) for mark in ("delivered", "high")}
+    )
     rows = rows.join(F.broadcast(reaches(trace)), ["seed", "member"], "left")
     rules = _rules()
     # Few rows are wrong: what is said of them is made up for these alone.
@@ -101,12 +113,19 @@ def _history(trace: Trace) -> DataFrame:
     rows = rows.withColumn("found", F.explode(F.array_compact(F.array(*each))))
     rows = rows.withColumn("seqno", F.greatest("seqno", "seqno_last", "high"))
     told = rows.select(
-        "found.check", *AT, "idx", "t_ns", "seqno", "found.message", "view", "then_view"
+        "found.check",
+        *STREAM_AT_MEMBER,
+        "idx",
+        "t_ns",
+        "seqno",
+        "found.message",
+        "view",
+        "then_view",
     )
-    return without_returns(trace, told)
+    return exclude_returned_origins(trace, told)
 
 
-def _told(mark: str, where: WindowSpec) -> Column:
+def _last_mark(mark: str, where: WindowSpec) -> Column:
     return F.last(F.when(is_one_of("STATE"), F.col(mark)), ignorenulls=True).over(where)
 
 
@@ -127,53 +146,62 @@ def _rules() -> list[tuple[str, Column, Column]]:
         (
             "S6",
             state & (high - begin > reach),
-            says("its window reaches from %d to %d, %d are allowed", begin, high, reach),
+            format_message("its window reaches from %d to %d, %d are allowed", begin, high, reach),
         ),
         (
             "S7",
             state & ((low > delivered) | (delivered > high)),
-            says("its marks are out of order: %d, %d, %d", low, delivered, high),
+            format_message("its marks are out of order: %d, %d, %d", low, delivered, high),
         ),
         (
             "S7",
             state & back,
-            says(
+            format_message(
                 "its marks went back from %d, %d, %d to %d, %d, %d",
                 *(then["low"], then["delivered"], then["high"]),
                 *(low, delivered, high),
             ),
         ),
-        ("S8", is_one_of("ACK_OUT") & (last > has), says("acknowledges %d, it has %d", last, has)),
+        (
+            "S8",
+            is_one_of("ACK_OUT") & (last > has),
+            format_message("acknowledges %d, it has %d", last, has),
+        ),
         (
             "S10",
             is_one_of("REPAIR") & (first <= then["low"]),
-            says("sends %s again, but has let go up to %d", span(), then["low"]),
+            format_message("sends %s again, but has let go up to %d", seqno_range(), then["low"]),
         ),
         (
             "S11",
             is_one_of("NAK_OUT") & (first <= then["delivered"]),
-            says("asks for %s, but has delivered %d", span(), then["delivered"]),
+            format_message("asks for %s, but has delivered %d", seqno_range(), then["delivered"]),
         ),
         (
             "S12",
             stored & (last <= then["delivered"]),
-            says("takes %s, but has delivered %d", span(), then["delivered"]),
+            format_message("takes %s, but has delivered %d", seqno_range(), then["delivered"]),
         ),
         (
             "S12",
             stored & (first > limit),
-            says("takes %s, but %d is the last in reach", span(), limit),
+            format_message("takes %s, but %d is the last in reach", seqno_range(), limit),
         ),
         (
             "S12",
             dropped & (F.col("reason") == "far") & (last <= then["delivered"] + reach),
-            says("drops %s as too far, but has delivered %d", span(), then["delivered"]),
+            format_message(
+                "drops %s as too far, but has delivered %d", seqno_range(), then["delivered"]
+            ),
         ),
         (
             "S12",
             dropped & F.col("reason").isin("old", "duplicate") & (first > soon["high"]),
-            says(
-                "drops %s as %s, but %d is the last it has", span(), F.col("reason"), soon["high"]
+            format_message(
+                "drops %s as %s, but %d is the last it has",
+                seqno_range(),
+                F.col("reason"),
+                soon["high"],
             ),
         ),
     ]
@@ -184,29 +212,33 @@ def window(trace: Trace) -> DataFrame:
 
     The marks are those that the machine tells; of connections it tells none.
     """
-    return history(trace, "S6")
+    return mark_violations(trace, "S6")
 
 
 def marks(trace: Trace) -> DataFrame:
     """S7: low <= delivered <= high, and none of them goes down while the origin stays a member."""
-    return history(trace, "S7")
+    return mark_violations(trace, "S7")
 
 
 def naks_exist(trace: Trace) -> DataFrame:
     """S11, the other end: a nak names what was sent, and goes to the origin, or to a holder where that is allowed."""
-    naks = trace.of("NAK_OUT")
+    naks = trace.where_event("NAK_OUT")
     far = (
-        naks.join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
-        .join(F.broadcast(sent(trace)), [*STREAM], "left")
+        naks.join(trace.complete_incarnations("origin"), ["seed", "origin"], "left_semi")
+        .join(F.broadcast(sent_up_to(trace)), [*STREAM_KEY], "left")
         .where(F.col("seqno_last") > F.coalesce("sent", F.lit(0)))
     )
-    message = says("asks for %s, but only %d were sent", span(), F.coalesce("sent", F.lit(0)))
-    anybody = trace.recorded("member", "knobs['xmit_from_random_member'] = 'true'")
-    astray = trace.named(
+    message = format_message(
+        "asks for %s, but only %d were sent", seqno_range(), F.coalesce("sent", F.lit(0))
+    )
+    anybody = trace.complete_incarnations("member", "knobs['xmit_from_random_member'] = 'true'")
+    astray = trace.with_names(
         naks.where("peer != origin").join(anybody, ["seed", "member"], "left_anti")
     )
-    elsewhere = says("asks %s for %s, which is not its origin", "peer_name", span())
-    return together(violations("S11", far, message), violations("S11", astray, elsewhere))
+    elsewhere = format_message(
+        "asks %s for %s, which is not its origin", "peer_name", seqno_range()
+    )
+    return union(violations("S11", far, message), violations("S11", astray, elsewhere))
 
 
 def acceptance(trace: Trace) -> DataFrame:
@@ -214,12 +246,14 @@ def acceptance(trace: Trace) -> DataFrame:
 
     A run that arrived and of which nothing is told cannot be seen.
     """
-    told = (is_one_of("STORE") & (F.col("k") != count())) | (
-        is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS)
+    told = (is_one_of("STORE") & (F.col("k") != seqno_count())) | (
+        is_one_of("DROPPED") & F.col("reason").isin(*DATA_DROP_REASONS)
     )
-    rows = trace.of("STORE", "DROPPED").where("to = 0").where(told)
-    runs = rows.groupBy(*AT, "step", "seqno", "seqno_last")
+    rows = trace.where_event("STORE", "DROPPED").where("to = 0").where(told)
+    runs = rows.groupBy(*STREAM_AT_MEMBER, "step", "seqno", "seqno_last")
     sums = runs.agg(F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns"))
-    odd = sums.where(F.col("k") % count() != 0)
-    uneven = violations("S12", odd, says("of %s that arrived %d are taken or dropped", span(), "k"))
-    return together(history(trace, "S12"), uneven)
+    odd = sums.where(F.col("k") % seqno_count() != 0)
+    uneven = violations(
+        "S12", odd, format_message("of %s that arrived %d are taken or dropped", seqno_range(), "k")
+    )
+    return union(mark_violations(trace, "S12"), uneven)

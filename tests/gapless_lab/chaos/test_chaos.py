@@ -7,38 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from gapless_lab.chaos.back_pressure import MORE, PressureStage
-from gapless_lab.chaos.plan import GROUP_SIDE, SPARK_SIDE, Plan
-from gapless_lab.chaos.runner import prepare, run_one
-from gapless_lab.chaos.spark_side import Spark
-from gapless_lab.chaos.testbed import Stage
+from gapless_lab.chaos.back_pressure import MORE, BackPressureTestbed
+from gapless_lab.chaos.plan import GROUP_SIDE, SPARK_SIDE, ChaosPlan
+from gapless_lab.chaos.runner import prepare_class_archive, run_one
+from gapless_lab.chaos.spark_side import SparkSide
+from gapless_lab.chaos.testbed import ChaosTestbed
 
 pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
-    prepare()
-    with Spark(tmp_path_factory.mktemp("chaos")) as running:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSide]:
+    prepare_class_archive()
+    with SparkSide(tmp_path_factory.mktemp("chaos")) as running:
         yield running
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whatever_is_killed_what_was_acknowledged_is_in_the_table_once(
-    spark: Spark, tmp_path: Path, seed: int
+    spark: SparkSide, tmp_path: Path, seed: int
 ) -> None:
-    plan = Plan(seed, group_kills=2, spark_kills=2)
-    result = run_one(Stage(plan, tmp_path / "seed", spark))
+    plan = ChaosPlan(seed, group_kills=2, spark_kills=2)
+    result = run_one(ChaosTestbed(plan, tmp_path / "seed", spark))
     verdict = result.verdict
     assert verdict.findings == [], result.folder
     assert verdict.missing == verdict.repeated == verdict.out_of_order == 0
     assert verdict.rows >= verdict.acknowledged > 0
     assert {victim for victim, count in result.kills.items() if count} == {*GROUP_SIDE, *SPARK_SIDE}
-    assert result.lives == plan.producers + result.kills["producer"]
+    assert result.incarnations == plan.producers + result.kills["producer"]
 
 
-def test_a_full_spool_lets_senders_wait_until_spark_is_back(spark: Spark, tmp_path: Path) -> None:
-    stage = PressureStage(Plan(1), tmp_path / "seed", spark)
+def test_a_full_spool_lets_senders_wait_until_spark_is_back(
+    spark: SparkSide, tmp_path: Path
+) -> None:
+    stage = BackPressureTestbed(ChaosPlan(1), tmp_path / "seed", spark)
     result = run_one(stage)
     verdict, seen = result.verdict, stage.pressure
     assert verdict.findings == [], result.folder

@@ -9,9 +9,9 @@ import pytest
 
 from gapless.cli import app, chaos as command
 from gapless_lab.chaos import runner as running
-from gapless_lab.chaos.judge import Verdict
-from gapless_lab.chaos.plan import VICTIMS, Plan
-from gapless_lab.chaos.runner import Result, totals
+from gapless_lab.chaos.judge import ChaosVerdict
+from gapless_lab.chaos.plan import VICTIMS, ChaosPlan
+from gapless_lab.chaos.runner import ChaosResult, totals
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_a_folder_that_is_a_file_is_refused(
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def found(seed: int, **figures: int) -> Result:
+def found(seed: int, **figures: int) -> ChaosResult:
     findings = (
         ["missing: 2 messages, 5..6 of producer 1 (a.1 5..6)"] if figures.get("missing") else []
     )
-    verdict = Verdict(sent=12, acknowledged=10, rows=11, findings=findings, **figures)
+    verdict = ChaosVerdict(sent=12, acknowledged=10, rows=11, findings=findings, **figures)
     kills = dict.fromkeys(VICTIMS, 0) | {"producer": 1, "driver": 2}
-    return Result(
-        Plan(seed, rate=seed * 50),
+    return ChaosResult(
+        ChaosPlan(seed, rate=seed * 50),
         verdict,
         kills,
         3,
@@ -78,8 +78,8 @@ def test_a_table_shows_each_seed_and_what_is_wrong_with_it(
 
 
 def test_how_to_run_a_seed_once_more() -> None:
-    assert Plan(7).again == "gapless chaos --seed 7"
-    changed = Plan(7, rate=50, loss=0.1, group_kills=5).again
+    assert ChaosPlan(7).replay_command == "gapless chaos --seed 7"
+    changed = ChaosPlan(7, rate=50, loss=0.1, group_kills=5).replay_command
     assert changed == "gapless chaos --seed 7 --rate 50 --loss 0.1 --group-kills 5"
 
 

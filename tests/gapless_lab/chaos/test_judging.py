@@ -12,9 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from gapless_lab.chaos import letters, table
-from gapless_lab.chaos.judge import FAULTS, Verdict, judge
-from gapless_lab.chaos.letters import ACKED, FAILED, SENT, TRY, Log, Step, read_log
-from gapless_lab.chaos.table import Rows
+from gapless_lab.chaos.judge import FAULTS, ChaosVerdict, check_exactness
+from gapless_lab.chaos.letters import (
+    ACKED,
+    FAILED,
+    SENT,
+    TRY,
+    ProducerLog,
+    ProducerLogEntry,
+    read_log,
+)
+from gapless_lab.chaos.table import FileRows
 
 A, B = "a.1", "b.1"
 
@@ -23,13 +31,16 @@ A, B = "a.1", "b.1"
 class World:
     """Two producers of which each has sent ten messages in two batches; the second of the first was killed early."""
 
-    logs: dict[int, list[Step]] = field(default_factory=dict)
+    logs: dict[int, list[ProducerLogEntry]] = field(default_factory=dict)
     rows: list[list[tuple[str, int, bytes]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for number, stream in ((1, A), (2, B)):
-            tried = [Step(TRY, 1, 5), Step(TRY, 6, 10)]
-            sent = [Step(SENT, 1, 5, stream, 1, 5), Step(SENT, 6, 10, stream, 6, 10)]
+            tried = [ProducerLogEntry(TRY, 1, 5), ProducerLogEntry(TRY, 6, 10)]
+            sent = [
+                ProducerLogEntry(SENT, 1, 5, stream, 1, 5),
+                ProducerLogEntry(SENT, 6, 10, stream, 6, 10),
+            ]
             acked = [step._replace(what=ACKED) for step in sent]
             self.logs[number] = [*tried, *sent, *(acked if number == 2 else acked[:1])]
         # Each inner list is the file of a micro-batch; what was not acknowledged is there by half.
@@ -40,9 +51,9 @@ class World:
             + [row(2, B, seqno) for seqno in range(8, 11)],
         ]
 
-    def judge(self) -> Verdict:
+    def judge(self) -> ChaosVerdict:
         files = [
-            Rows(
+            FileRows(
                 at,
                 Path(f"part-{at}"),
                 [row[0] for row in file],
@@ -51,11 +62,15 @@ class World:
             )
             for at, file in enumerate(self.rows)
         ]
-        return judge(self.logs, files)
+        return check_exactness(self.logs, files)
 
 
 def row(number: int, stream: str, seqno: int, count: int | None = None) -> tuple[str, int, bytes]:
-    return stream, seqno, letters.make(number, seqno if count is None else count, b"filling")
+    return (
+        stream,
+        seqno,
+        letters.encode_message(number, seqno if count is None else count, b"filling"),
+    )
 
 
 def test_a_table_that_is_right_is_sound() -> None:
@@ -99,14 +114,14 @@ def swap_contents(world: World) -> None:
 
 
 def lose_in_the_middle_of_what_is_not_acknowledged(world: World) -> None:
-    world.logs[1].remove(Step(ACKED, 1, 5, A, 1, 5))
+    world.logs[1].remove(ProducerLogEntry(ACKED, 1, 5, A, 1, 5))
     del world.rows[0][1]
 
 
 def move_to_another_stream(world: World) -> None:
     world.rows = [[(A, *one[1:]) if one[0] == B else one for one in file] for file in world.rows]
     world.rows = [
-        [one for one in file if letters.read(one[2]).producer == 2] for file in world.rows
+        [one for one in file if letters.decode_message(one[2]).producer == 2] for file in world.rows
     ]
     del world.logs[1]
 
@@ -158,8 +173,8 @@ def test_every_fault_is_found(plant: Callable[[World], None], fault: str) -> Non
 
 def test_findings_stay_few_and_their_count_is_right() -> None:
     world = World()
-    world.logs[2].append(Step(TRY, 11, 1010))
-    world.logs[2].append(Step(ACKED, 11, 1010, B, 11, 1010))
+    world.logs[2].append(ProducerLogEntry(TRY, 11, 1010))
+    world.logs[2].append(ProducerLogEntry(ACKED, 11, 1010, B, 11, 1010))
     verdict = world.judge()
     assert verdict.missing == 1000
     assert len(verdict.findings) <= 20
@@ -175,15 +190,15 @@ def test_what_failed_counts_as_undecided() -> None:
 
 def test_a_log_is_read_as_it_was_written_and_the_count_goes_on(tmp_path: Path) -> None:
     steps = [
-        Step(TRY, 1, 7),
-        Step(SENT, 1, 7, A, 1, 9),
-        Step(TRY, 8, 12),
-        Step(ACKED, 1, 7, A, 1, 9),
+        ProducerLogEntry(TRY, 1, 7),
+        ProducerLogEntry(SENT, 1, 7, A, 1, 9),
+        ProducerLogEntry(TRY, 8, 12),
+        ProducerLogEntry(ACKED, 1, 7, A, 1, 9),
     ]
     path = tmp_path / "log"
     assert letters.last_count(read_log(path)) == 0
     for step in steps:
-        log = Log(path)
+        log = ProducerLog(path)
         log.write(step)
         log.close()
     assert read_log(path) == steps
@@ -203,5 +218,5 @@ def test_only_committed_files_are_read_by_their_batches(tmp_path: Path) -> None:
     for batch in (7, 8, 10):
         (folder / table.LOG / str(batch)).write_text(f"v1\n{entries[batch]}")
     (folder / table.LOG / "9.compact").write_text("\n".join(["v1", *entries[:10]]))
-    found = [(rows.batch, rows.seqnos) for rows in table.read(folder)]
+    found = [(rows.batch, rows.seqnos) for rows in table.read_rows(folder)]
     assert found == [(7, [7]), (8, [8]), *((9, [at]) for at in (*range(7), 9)), (10, [10])]

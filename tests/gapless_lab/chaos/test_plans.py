@@ -7,40 +7,45 @@ from collections import Counter
 import pytest
 
 from gapless.errors import ConfigError
-from gapless_lab.chaos.plan import DRIVER, GROUP_SIDE, SPARK_SIDE, VICTIMS, Plan
+from gapless_lab.chaos.plan import DRIVER, GROUP_SIDE, SPARK_SIDE, VICTIMS, ChaosPlan
 
 SEEDS = range(1, 21)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_seed_kills_each_of_the_four(seed: int) -> None:
-    plan = Plan(seed)
-    victims = Counter(blow.victim for blow in (*plan.group_blows, *plan.spark_blows))
+    plan = ChaosPlan(seed)
+    victims = Counter(blow.victim for blow in (*plan.group_ops, *plan.spark_ops))
     assert victims.keys() >= {*GROUP_SIDE, *SPARK_SIDE}
     assert victims.total() == plan.group_kills + plan.spark_kills
     assert victims[DRIVER] == 1
 
 
 def test_a_seed_is_the_same_again_and_others_differ() -> None:
-    plans = [(Plan(seed).group_blows, Plan(seed).spark_blows) for seed in SEEDS]
-    assert plans == [(Plan(seed).group_blows, Plan(seed).spark_blows) for seed in SEEDS]
+    plans = [(ChaosPlan(seed).group_ops, ChaosPlan(seed).spark_ops) for seed in SEEDS]
+    assert plans == [(ChaosPlan(seed).group_ops, ChaosPlan(seed).spark_ops) for seed in SEEDS]
     assert len({str(plan) for plan in plans}) == len(plans)
 
 
 def test_twenty_seeds_kill_everybody_in_every_order() -> None:
     orders = set()
     for seed in SEEDS:
-        spark = [blow.victim for blow in Plan(seed).spark_blows]
+        spark = [blow.victim for blow in ChaosPlan(seed).spark_ops]
         orders.add(tuple(victim for victim in spark if victim in SPARK_SIDE)[:2])
-        orders.add(tuple(blow.victim for blow in Plan(seed).group_blows)[:2])
+        orders.add(tuple(blow.victim for blow in ChaosPlan(seed).group_ops)[:2])
     assert orders >= {("driver", "executor"), ("executor", "driver")}
     assert orders >= {("producer", "collector"), ("collector", "producer")}
     drawn = {
-        blow.victim for seed in SEEDS for blow in Plan(seed).spark_blows + Plan(seed).group_blows
+        blow.victim
+        for seed in SEEDS
+        for blow in ChaosPlan(seed).spark_ops + ChaosPlan(seed).group_ops
     }
     assert drawn == set(VICTIMS)
     assert {
-        blow.whole for seed in SEEDS for blow in Plan(seed).spark_blows if blow.victim == DRIVER
+        blow.with_children
+        for seed in SEEDS
+        for blow in ChaosPlan(seed).spark_ops
+        if blow.victim == DRIVER
     } == {True, False}
 
 
@@ -56,4 +61,4 @@ def test_twenty_seeds_kill_everybody_in_every_order() -> None:
 )
 def test_a_plan_says_what_it_expects(wrong: dict[str, float], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        Plan(1, **wrong)  # type: ignore[arg-type]
+        ChaosPlan(1, **wrong)  # type: ignore[arg-type]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gapless_lab.chaos.processes import (
-    ChaosError,
-    Process,
+    LabError,
+    LabProcess,
     descendants,
     is_running,
-    wait_gone,
+    wait_exited,
     wait_until,
 )
 
@@ -29,13 +29,13 @@ sys.stdin.read()
 STUBBORN = "import signal; print('here', flush=True); signal.pause()"
 
 
-def start(folder: Path, program: str) -> Process:
-    return Process("one", [sys.executable, "-c", program], folder, dict(os.environ))
+def start(folder: Path, program: str) -> LabProcess:
+    return LabProcess("one", [sys.executable, "-c", program], folder, dict(os.environ))
 
 
-def family(folder: Path) -> tuple[Process, int]:
+def family(folder: Path) -> tuple[LabProcess, int]:
     process = start(folder, FAMILY)
-    process.until(lambda: process.heard >= 2, "both have spoken", 60)
+    process.wait_until(lambda: process.lines_read >= 2, "both have spoken", 60)
     (line,) = [line for line in process.lines if line.startswith("parent")]
     return process, int(line.split()[1])
 
@@ -56,7 +56,7 @@ def test_orphans_are_waited_for(tmp_path: Path) -> None:
 
 def test_a_process_that_has_ended_is_not_killed(tmp_path: Path) -> None:
     process = start(tmp_path, "pass")
-    assert process.end(60) == 0
+    assert process.wait_exit(60) == 0
     process.kill()
     assert process.exit_code == 0
 
@@ -78,7 +78,7 @@ sys.stdin.read()
     child = int(parent.stdout.readline())
     assert is_running(child)
     parent.kill()
-    wait_gone([child], 60)
+    wait_exited([child], 60)
     parent.communicate()
     assert not is_running(child)
 
@@ -88,10 +88,10 @@ def test_waiting_ends_with_the_process_or_the_time(tmp_path: Path) -> None:
         tmp_path, "import sys; print('first'); print('oh no', file=sys.stderr); sys.exit(3)"
     )
     with pytest.raises(
-        ChaosError,
+        LabError,
         match=r"a second line: it has ended with code 3; it said: first; complaints: oh no",
     ):
-        process.until(lambda: process.heard > 1, "a second line", 60)
-    with pytest.raises(ChaosError, match="nothing comes within 0 s"):
+        process.wait_until(lambda: process.lines_read > 1, "a second line", 60)
+    with pytest.raises(LabError, match="nothing comes within 0 s"):
         wait_until(lambda: False, "nothing comes", 0.1)
     process.kill()

@@ -30,15 +30,15 @@ from gapless.identity import U32_MAX, Roster, ViewId
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gapless.identity import Address, Place
+    from gapless.identity import Address, RosterEntry
     from gapless.protocol.membership.membership import Membership
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
 
-MOST_NUMBER = U32_MAX // 2
+MAX_VIEW_NUMBER = U32_MAX // 2
 """A view with a higher number than this is nonsense: no group gets there."""
-_MOST_JOINERS = 4096
-_MOST_RESENDS = 3
-_CONFIRMED_FOR = 10
+_MAX_JOINERS = 4096
+_MAX_RESENDS = 3
+_CONFIRMATION_LIFETIME = 10
 """A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
 
 
@@ -46,81 +46,81 @@ class Coordinator:
     """What a member knows and does as the one that makes views; nothing, while it is not."""
 
     def __init__(self, membership: Membership) -> None:
-        self._m = membership
+        self._membership = membership
         self.config = membership.config
-        self.joiners: dict[Address, Place] = {}
-        self.unwanted: set[Address] = set()
+        self.joiners: dict[Address, RosterEntry] = {}
+        self.to_expel: set[Address] = set()
         self.proposal: Roster | None = None
         self.unconfirmed: set[Address] = set()
-        self._met: dict[Address, int] = {}
-        self._awaited: dict[Address, int] = {}
-        self._ready: set[Address] = set()
+        self._last_confirmed_ns: dict[Address, int] = {}
+        self._awaiting_confirmation: dict[Address, int] = {}
+        self._proposal_confirmed: set[Address] = set()
         self._newcomers: set[Address] = set()
         self._highest = 0
         self._forced = False
         self._decide_ns: int | None = None
         self._resend_ns: int | None = None
         self._resends = 0
-        self._away_since: dict[str, int] = {}
+        self._absent_since: dict[str, int] = {}
 
     @property
     def due_ns(self) -> int | None:
         """When something is to be decided or sent again."""
-        all_ns = (self._decide_ns, self._resend_ns, self._away_due_ns)
+        all_ns = (self._decide_ns, self._resend_ns, self._absent_due_ns)
         return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
 
     @property
-    def _away_due_ns(self) -> int | None:
-        if not self._away_since or self._decide_ns is not None or not self._m.acts:
+    def _absent_due_ns(self) -> int | None:
+        if not self._absent_since or self._decide_ns is not None or not self._membership.is_acting:
             return None
-        return min(self._away_since.values()) + self.config.hold_timeout_ns
+        return min(self._absent_since.values()) + self.config.hold_timeout_ns
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Make no more views."""
         self._decide_ns = self._resend_ns = None
-        self._away_since = {}
+        self._absent_since = {}
 
     # On reception
 
-    def on_join(self, place: Place, context: Context) -> None:
+    def on_join(self, place: RosterEntry, out: ReadyBuilder) -> None:
         """Take note of one that wants in; one that is in already is told again."""
-        m, address = self._m, place.address
+        m, address = self._membership, place.address
         assert m.roster is not None
         if address in m.members:
-            m.rosters.send(address, m.roster, context)
-            m.show(address, context)
+            m.view_transfer.send(address, m.roster, out)
+            m.send_alive(address, out)
             return
         if place.name:
             holders = [
                 p.address
-                for p in m.roster.places
+                for p in m.roster.entries
                 if p.name == place.name and p.address.node != address.node
             ]
             if holders:
-                m.liveness.ask(holders, context)
-                context.drop("name", address, peer=address)
-                m.show(
-                    address, context, rarely=True
+                m.failure_detector.probe(holders, out)
+                out.drop("name", address, peer=address)
+                m.send_alive(
+                    address, out, rate_limited=True
                 )  # or it would found a group of its own, and not know why
                 return
-        if refused := self._note(place):
-            context.drop(refused, address, peer=address)
+        if refused := self._queue_joiner(place):
+            out.drop(refused, address, peer=address)
             return
-        self.plan(context)
-        told_ns = self._awaited.get(address)
+        self.schedule_decision(out)
+        told_ns = self._awaiting_confirmation.get(address)
         if self.proposal is None or told_ns is None:
-            m.show(address, context, rarely=True)
-        elif context.now_ns - told_ns >= self.config.join_interval_ns:
-            self._awaited[address] = context.now_ns
-            m.rosters.send(address, self.proposal, context)
+            m.send_alive(address, out, rate_limited=True)
+        elif out.now_ns - told_ns >= self.config.join_interval_ns:
+            self._awaiting_confirmation[address] = out.now_ns
+            m.view_transfer.send(address, self.proposal, out)
 
-    def _note(self, place: Place) -> str:
+    def _queue_joiner(self, place: RosterEntry) -> str:
         """Note one that is to be in the next view, in place of its former lives; return what is against it, if any."""
-        m, address = self._m, place.address
+        m, address = self._membership, place.address
         assert m.roster is not None
         others = [
             other
-            for other in (*m.roster.places, *self.joiners.values())
+            for other in (*m.roster.entries, *self.joiners.values())
             if other.address != address
         ]
         lives = [other.address for other in others if other.address.node == address.node]
@@ -132,186 +132,204 @@ class Coordinator:
             return "name"
         for life in lives:
             self.joiners.pop(life, None)
-        if len(self.joiners) < _MOST_JOINERS:
+        if len(self.joiners) < _MAX_JOINERS:
             self.joiners[address] = place
         return ""
 
-    def on_joiner(self, sender: Address, view: ViewId, context: Context) -> bool:
+    def on_joiner_alive(self, sender: Address, view: ViewId, out: ReadyBuilder) -> bool:
         """Take a confirmation of a joiner in; return whether ``sender`` is one.
 
         One that is in a view of somebody else has confirmed nothing; a view that it is to accept
         needs a higher number.
         """
-        mine = view.coordinator == self._m.me
-        if mine and (sender in self._met or len(self._met) < _MOST_JOINERS):
-            self._met[sender] = context.now_ns
+        mine = view.coordinator == self._membership.me
+        if mine and (
+            sender in self._last_confirmed_ns or len(self._last_confirmed_ns) < _MAX_JOINERS
+        ):
+            self._last_confirmed_ns[sender] = out.now_ns
         if sender not in self.joiners:
             return False
-        if view.number <= MOST_NUMBER:
+        if view.number <= MAX_VIEW_NUMBER:
             self._highest = max(self._highest, view.number)
         if not mine:
             return True
         if self.proposal is not None and view == self.proposal.id:
-            self._ready.add(sender)
-        if sender in self._awaited:
-            del self._awaited[sender]
-            if not self._awaited:
-                self._decide_ns = context.now_ns
+            self._proposal_confirmed.add(sender)
+        if sender in self._awaiting_confirmation:
+            del self._awaiting_confirmation[sender]
+            if not self._awaiting_confirmation:
+                self._decide_ns = out.now_ns
         return True
 
-    def confirmed(self, member: Address, context: Context) -> None:
+    def on_confirmed(self, member: Address, out: ReadyBuilder) -> None:
         """Take note that ``member`` has installed the present view; a new one is told that it is in."""
         self.unconfirmed.discard(member)
         if member in self._newcomers:
             self._newcomers.discard(member)
-            self._m.show(member, context)
+            self._membership.send_alive(member, out)
 
-    def behind(self, member: Address, context: Context, *, apart: bool = False) -> None:
-        """Take note that ``member`` has an older view; one ``apart`` is in a view without this one.
+    def on_member_behind(
+        self, member: Address, out: ReadyBuilder, *, excluded: bool = False
+    ) -> None:
+        """Take note that ``member`` has an older view; one ``excluded`` is in a view without this one.
 
         One that stays apart although it was sent the roster again and again has its own mind: it
         has moved.
         """
-        if apart and member in self.unconfirmed and self._resends >= _MOST_RESENDS:
-            self._m.moved.add(member)
-            self.plan(context)
+        if excluded and member in self.unconfirmed and self._resends >= _MAX_RESENDS:
+            self._membership.moved_away.add(member)
+            self.schedule_decision(out)
             return
-        if self._m.roster is not None and self._m.roster.id.coordinator == self._m.me:
+        if (
+            self._membership.roster is not None
+            and self._membership.roster.id.coordinator == self._membership.me
+        ):
             self.unconfirmed.add(member)
             if self._resend_ns is None:
                 self._resends = 0
-                self._resend_ns = context.now_ns + self.config.join_interval_ns
+                self._resend_ns = out.now_ns + self.config.join_interval_ns
         else:
             self._forced = True
-            self.plan(context)
+            self.schedule_decision(out)
 
-    def absorb(self, roster: Roster, sender: Address, context: Context) -> None:
+    def absorb(self, roster: Roster, sender: Address, out: ReadyBuilder) -> None:
         """Take the members of another roster into the next views; all but its sender have yet to show themselves."""
-        m = self._m
+        m = self._membership
         self._highest = max(self._highest, roster.id.number)
-        gone = m.liveness.dead | m.leaving | m.moved
-        for place in roster.places:
+        gone = m.failure_detector.dead | m.leaving | m.moved_away
+        for place in roster.entries:
             address = place.address
             if address not in m.members and address not in gone and address.node != m.me.node:
-                refused = self._note(place)
+                refused = self._queue_joiner(place)
                 if address == sender and not refused:
-                    self._met[address] = context.now_ns
+                    self._last_confirmed_ns[address] = out.now_ns
         self._forced = True
-        self.plan(context)
+        self.schedule_decision(out)
 
-    def expel(self, members: Iterable[Address], context: Context) -> None:
+    def expel(self, members: Iterable[Address], out: ReadyBuilder) -> None:
         """Leave ``members`` out of the next view, though they live: a minority at most, and never this one."""
-        m = self._m
-        unwanted = (self.unwanted | set(members)) & m.members - {m.me}
-        if not m.acts or 2 * len(unwanted) >= len(m.members):
-            context.drop("expel", m.me)
+        m = self._membership
+        unwanted = (self.to_expel | set(members)) & m.members - {m.me}
+        if not m.is_acting or 2 * len(unwanted) >= len(m.members):
+            out.drop("expel", m.me)
             return
-        self.unwanted = unwanted
-        self.plan(context)
+        self.to_expel = unwanted
+        self.schedule_decision(out)
 
     # Deciding
 
-    def plan(self, context: Context) -> None:
+    def schedule_decision(self, out: ReadyBuilder) -> None:
         """Decide soon; what comes until then goes into the same view. Removals do not wait for joiners to confirm."""
-        if not self._m.acts:
+        if not self._membership.is_acting:
             return
-        soon_ns = context.now_ns + self.config.view_gap_ns
-        if self._decide_ns is None or (self.proposal is not None and (self._gone or self.unwanted)):
+        soon_ns = out.now_ns + self.config.view_gap_ns
+        if self._decide_ns is None or (
+            self.proposal is not None and (self._departing or self.to_expel)
+        ):
             self._decide_ns = soon_ns if self._decide_ns is None else min(self._decide_ns, soon_ns)
 
-    def fire(self, context: Context) -> None:
+    def on_timer(self, out: ReadyBuilder) -> None:
         """Decide, or tell again, what is due."""
-        now_ns = context.now_ns
-        if not self._m.acts:
+        now_ns = out.now_ns
+        if not self._membership.is_acting:
             self._decide_ns = self._resend_ns = self.proposal = None
             return
-        if (away_ns := self._away_due_ns) is not None and away_ns <= now_ns:
+        if (away_ns := self._absent_due_ns) is not None and away_ns <= now_ns:
             self._decide_ns = now_ns
         if self._decide_ns is not None and self._decide_ns <= now_ns:
             self._decide_ns = None
-            self._decide(context)
+            self._decide(out)
         if self._resend_ns is not None and self._resend_ns <= now_ns:
-            self._resend(context)
+            self._resend(out)
 
-    def _decide(self, context: Context) -> None:
+    def _decide(self, out: ReadyBuilder) -> None:
         """Make a view of everything that has changed, or offer it to the joiners first."""
-        m, now_ns = self._m, context.now_ns
-        if m.pending is not None or m.merging.holds(now_ns):
-            self._decide_ns = now_ns + self._rest_ns
+        m, now_ns = self._membership, out.now_ns
+        if m.pending is not None or m.merging.blocks_views(now_ns):
+            self._decide_ns = now_ns + self._recheck_delay_ns
             return
         roster, proposal = m.roster, self.proposal
         assert roster is not None
         if proposal is not None:
             self._end_proposal(now_ns)
         new = list(self.joiners.values())
-        stay = self._staying(new)
-        alive = self._alive(now_ns)
+        stay = self._remaining_entries(new)
+        alive = self._confirmed_lately(now_ns)
         waits = any(place.address not in alive for place in new)
-        if waits and (proposal is not None or self._forced or self._gone or self.unwanted):
+        if waits and (proposal is not None or self._forced or self._departing or self.to_expel):
             # Nobody waits for joiners that have not answered; they are asked again with the next
             # view.
             new = [place for place in new if place.address in alive]
-            stay = self._staying(new)
+            stay = self._remaining_entries(new)
             waits = False
         self.proposal = None
-        away = self._away(roster, self._shown(proposal), stay, new, now_ns)
+        away = self._absent_entries(roster, self._proposed_joiners(proposal), stay, new, now_ns)
         places = (*stay, *new)
-        if places == roster.places and away == roster.away and not self._forced:
-            self._decide_ns = now_ns + self._rest_ns if self.joiners else None
+        if places == roster.entries and away == roster.absent and not self._forced:
+            self._decide_ns = now_ns + self._recheck_delay_ns if self.joiners else None
             return
-        if proposal is not None and proposal.places == places and proposal.away == away:
+        if proposal is not None and proposal.entries == places and proposal.absent == away:
             made = proposal
         else:
             made = Roster(ViewId(self.next_number(), m.me), places, away)
-            self._ready = set()
+            self._proposal_confirmed = set()
         if waits:
-            self._propose(made, new, context)
+            self._propose(made, new, out)
         else:
-            self._commit(made, new, context)
+            self._commit(made, new, out)
 
     @property
-    def _rest_ns(self) -> int:
+    def _recheck_delay_ns(self) -> int:
         """How long to wait before a decision that cannot be made now is looked at again."""
         return max(self.config.view_gap_ns, self.config.join_interval_ns // 4, 1)
 
-    def _staying(self, new: list[Place]) -> list[Place]:
+    def _remaining_entries(self, new: list[RosterEntry]) -> list[RosterEntry]:
         """Return the members that stay; a new life takes the place of the old one at its node."""
-        m = self._m
+        m = self._membership
         assert m.roster is not None
         nodes = {place.address.node for place in new}
-        gone = self._gone | self.unwanted
-        return [p for p in m.roster.places if p.address not in gone and p.address.node not in nodes]
+        gone = self._departing | self.to_expel
+        return [
+            p for p in m.roster.entries if p.address not in gone and p.address.node not in nodes
+        ]
 
-    def _alive(self, now_ns: int) -> dict[Address, int]:
+    def _confirmed_lately(self, now_ns: int) -> dict[Address, int]:
         """Return the joiners that have confirmed something lately."""
-        limit_ns = now_ns - _CONFIRMED_FOR * self.config.join_timeout_ns
-        self._met = {joiner: at_ns for joiner, at_ns in self._met.items() if at_ns > limit_ns}
-        return self._met
+        limit_ns = now_ns - _CONFIRMATION_LIFETIME * self.config.join_timeout_ns
+        self._last_confirmed_ns = {
+            joiner: at_ns for joiner, at_ns in self._last_confirmed_ns.items() if at_ns > limit_ns
+        }
+        return self._last_confirmed_ns
 
     def _end_proposal(self, now_ns: int) -> None:
         """Give up the joiners that have not confirmed in time; they ask again if they live."""
-        for joiner in self._awaited:
-            if joiner not in self._alive(now_ns):
+        for joiner in self._awaiting_confirmation:
+            if joiner not in self._confirmed_lately(now_ns):
                 self.joiners.pop(joiner, None)
-        self._awaited = {}
+        self._awaiting_confirmation = {}
 
-    def _shown(self, proposal: Roster | None) -> list[Place]:
+    def _proposed_joiners(self, proposal: Roster | None) -> list[RosterEntry]:
         """Return the joiners that others may have seen: those of a proposal that went to several."""
-        places = () if proposal is None else proposal.places
-        new = [place for place in places if place.address not in self._m.members]
+        places = () if proposal is None else proposal.entries
+        new = [place for place in places if place.address not in self._membership.members]
         return new if len(new) > 1 else []
 
-    def _away(
-        self, roster: Roster, shown: list[Place], stay: list[Place], new: list[Place], now_ns: int
-    ) -> tuple[Place, ...]:
+    def _absent_entries(
+        self,
+        roster: Roster,
+        shown: list[RosterEntry],
+        stay: list[RosterEntry],
+        new: list[RosterEntry],
+        now_ns: int,
+    ) -> tuple[RosterEntry, ...]:
         """Return the places that are kept: of those that are away, and of those that go now."""
-        if self.config.row.release != "acks":
+        if self.config.group_profile.release != "acks":
             return ()
         here = {place.name for place in (*stay, *new)}
         present = {place.address for place in (*stay, *new)}
-        gone = [place for place in roster.places if place.name]
+        gone = [place for place in roster.entries if place.name]
         limit_ns = now_ns - self.config.hold_timeout_ns
-        kept = [p for p in roster.away if self._away_since.get(p.name, now_ns) > limit_ns]
+        kept = [p for p in roster.absent if self._absent_since.get(p.name, now_ns) > limit_ns]
         away = [
             place
             for place in (*kept, *gone)
@@ -324,64 +342,66 @@ class Coordinator:
         ]
         return tuple(away)
 
-    def _propose(self, made: Roster, new: list[Place], context: Context) -> None:
-        m = self._m
+    def _propose(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
+        m = self._membership
         self.proposal = made
-        self._ready = set()
-        alive = self._alive(context.now_ns)
-        self._awaited = {
-            place.address: context.now_ns for place in new if place.address not in alive
+        self._proposal_confirmed = set()
+        alive = self._confirmed_lately(out.now_ns)
+        self._awaiting_confirmation = {
+            place.address: out.now_ns for place in new if place.address not in alive
         }
-        self._decide_ns = context.now_ns + self.config.join_timeout_ns
-        m.rosters.learn(made, context)
+        self._decide_ns = out.now_ns + self.config.join_timeout_ns
+        m.view_transfer.remember(made, out)
         for place in new:
-            m.rosters.send(place.address, made, context)
+            m.view_transfer.send(place.address, made, out)
 
-    def _commit(self, made: Roster, new: list[Place], context: Context) -> None:
+    def _commit(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
         """Tell a roster to all that are in it, and to those that are not any more; install it here."""
-        m = self._m
+        m = self._membership
         assert m.roster is not None
         self._forced = False
-        m.welcome = True
-        if len(m.roster.places) > 1:
-            m.rosters.tell(made, m.roster, context)
-        m.accept(made, context)
+        m.admitted = True
+        if len(m.roster.entries) > 1:
+            m.view_transfer.broadcast(made, m.roster, out)
+        m.accept(made, out)
         for place in new:
-            if place.address not in self._ready:
-                m.rosters.send(place.address, made, context)
+            if place.address not in self._proposal_confirmed:
+                m.view_transfer.send(place.address, made, out)
 
-    def lead(self, made: Roster, context: Context) -> None:
+    def commit_merge(self, made: Roster, out: ReadyBuilder) -> None:
         """Tell the roster of a merge to everybody in it; install it here."""
-        m = self._m
-        self._ready = set()
-        m.accept(made, context)
-        for place in made.places:
+        m = self._membership
+        self._proposal_confirmed = set()
+        m.accept(made, out)
+        for place in made.entries:
             if place.address != m.me:
-                m.rosters.send(place.address, made, context)
+                m.view_transfer.send(place.address, made, out)
 
     # On a view
 
-    def install(self, before: frozenset[Address], context: Context) -> None:
+    def install(self, before: frozenset[Address], out: ReadyBuilder) -> None:
         """Begin to wait for confirmations, if this member made the view; otherwise forget what it was about to do.
 
         ``before`` are the members of the view before.
         """
-        m, now_ns = self._m, context.now_ns
+        m, now_ns = self._membership, out.now_ns
         assert m.roster is not None
         roster = m.roster
         self._highest = max(self._highest, roster.id.number)
-        self.unwanted &= m.members
-        self._awaited = {}
-        self._met = {
-            joiner: at_ns for joiner, at_ns in self._met.items() if joiner not in m.members
+        self.to_expel &= m.members
+        self._awaiting_confirmation = {}
+        self._last_confirmed_ns = {
+            joiner: at_ns
+            for joiner, at_ns in self._last_confirmed_ns.items()
+            if joiner not in m.members
         }
         self.proposal = None
-        self._away_since = {
-            place.name: self._away_since.get(place.name, now_ns) for place in roster.away
+        self._absent_since = {
+            place.name: self._absent_since.get(place.name, now_ns) for place in roster.absent
         }
         if roster.id.coordinator != m.me:
             self.joiners.clear()
-            self.unwanted.clear()
+            self.to_expel.clear()
             self.unconfirmed.clear()
             self._newcomers.clear()
             self._forced = False
@@ -391,34 +411,34 @@ class Coordinator:
         self.joiners = {
             joiner: place for joiner, place in self.joiners.items() if joiner not in m.members
         }
-        self.unconfirmed = set(m.members) - {m.me} - self._ready
-        for joiner in sorted(self._ready & m.members):
-            self.confirmed(joiner, context)
-        self._ready = set()
+        self.unconfirmed = set(m.members) - {m.me} - self._proposal_confirmed
+        for joiner in sorted(self._proposal_confirmed & m.members):
+            self.on_confirmed(joiner, out)
+        self._proposal_confirmed = set()
         self._resends = 0
         self._resend_ns = now_ns + self.config.join_interval_ns if self.unconfirmed else None
-        more = self.joiners or self._gone or self.unwanted
+        more = self.joiners or self._departing or self.to_expel
         self._decide_ns = now_ns + self.config.view_gap_ns if more else None
 
     def next_number(self, *others: int) -> int:
         """Return a number for a view, higher than any that was seen, and ``others``."""
-        self._highest = max(self._highest, self._m.number, *others) + 1
+        self._highest = max(self._highest, self._membership.view_number, *others) + 1
         return self._highest
 
     @property
-    def _gone(self) -> set[Address]:
-        m = self._m
-        return (m.liveness.dead | m.leaving | m.moved) & m.members
+    def _departing(self) -> set[Address]:
+        m = self._membership
+        return (m.failure_detector.dead | m.leaving | m.moved_away) & m.members
 
-    def _resend(self, context: Context) -> None:
-        m = self._m
+    def _resend(self, out: ReadyBuilder) -> None:
+        m = self._membership
         assert m.roster is not None
         self._resend_ns = None
         if m.roster.id.coordinator != m.me or not self.unconfirmed:
             return
         if m.pending is None:
             for member in sorted(self.unconfirmed):
-                m.rosters.send(member, m.roster, context)
+                m.view_transfer.send(member, m.roster, out)
         self._resends += 1
         pause_ns = self.config.join_interval_ns << min(self._resends, 3)
-        self._resend_ns = context.now_ns + pause_ns
+        self._resend_ns = out.now_ns + pause_ns

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, ViewId
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
 
 
-class Liveness:
+class FailureDetector:
     """Signs of life, given and expected."""
 
     def __init__(self, me: Address, config: Config) -> None:
@@ -41,8 +41,8 @@ class Liveness:
         self._members: tuple[Address, ...] = ()
         self._view: ViewId | None = None
         self._watchers: tuple[Address, ...] = ()
-        self._heard: dict[Address, int] = {}
-        self._asked: dict[Address, int] = {}
+        self._last_heard_ns: dict[Address, int] = {}
+        self._probed_ns: dict[Address, int] = {}
         self._due_ns: int | None = None
 
     @property
@@ -59,9 +59,11 @@ class Liveness:
         reach = min(self.config.monitors, count - 1)
         self._watchers = tuple(members[(at + step) % count] for step in range(1, reach + 1))
         watched = [members[(at - step) % count] for step in range(1, reach + 1)]
-        self._heard = {member: self._heard.get(member, now_ns) for member in watched}
-        self._asked = {
-            member: at_ns for member, at_ns in self._asked.items() if member in self._members
+        self._last_heard_ns = {
+            member: self._last_heard_ns.get(member, now_ns) for member in watched
+        }
+        self._probed_ns = {
+            member: at_ns for member, at_ns in self._probed_ns.items() if member in self._members
         }
         self.dead.intersection_update(self._members)
         self._due_ns = now_ns
@@ -72,20 +74,26 @@ class Liveness:
 
     # On reception
 
-    def heard(self, member: Address, now_ns: int) -> None:
+    def on_traffic(self, member: Address, now_ns: int) -> None:
         """Take a sign of life in."""
-        if member in self._heard:
-            self._heard[member] = now_ns
-        if self._asked or self.dead:
-            self._asked.pop(member, None)
+        if member in self._last_heard_ns:
+            self._last_heard_ns[member] = now_ns
+        if self._probed_ns or self.dead:
+            self._probed_ns.pop(member, None)
             self.dead.discard(member)
 
-    def paused(self, by_ns: int, now_ns: int) -> None:
+    def on_pause(self, by_ns: int, now_ns: int) -> None:
         """Do not count the time in which this member itself stood still."""
-        self._heard = {member: min(now_ns, at_ns + by_ns) for member, at_ns in self._heard.items()}
-        self._asked = {member: min(now_ns, at_ns + by_ns) for member, at_ns in self._asked.items()}
+        self._last_heard_ns = {
+            member: min(now_ns, at_ns + by_ns) for member, at_ns in self._last_heard_ns.items()
+        }
+        self._probed_ns = {
+            member: min(now_ns, at_ns + by_ns) for member, at_ns in self._probed_ns.items()
+        }
 
-    def ask(self, members: Iterable[Address], context: Context, *, suspected: bool = True) -> None:
+    def probe(
+        self, members: Iterable[Address], out: ReadyBuilder, *, suspected: bool = True
+    ) -> None:
         """Ask those of ``members`` that are not being asked already, and give them their time to answer.
 
         One that is only to show that it is there is not ``suspected`` of anything.
@@ -94,60 +102,60 @@ class Liveness:
             if (
                 member != self.me
                 and member in self._members
-                and member not in self._asked
+                and member not in self._probed_ns
                 and member not in self.dead
             ):
-                self._asked[member] = context.now_ns
+                self._probed_ns[member] = out.now_ns
                 if suspected:
-                    context.event(Suspected(member))
-                    context.step("SUSPECT", member, peer=member)
-                self._show(member, context, answer=True)
-                due_ns = context.now_ns + self.config.verify_timeout_ns
+                    out.emit(Suspected(member))
+                    out.trace("SUSPECT", member, peer=member)
+                self._send_alive(member, out, answer=True)
+                due_ns = out.now_ns + self.config.verify_timeout_ns
                 self._due_ns = due_ns if self._due_ns is None else min(self._due_ns, due_ns)
 
     # Every interval
 
-    def beat(self, spoke: dict[Address | None, int], context: Context) -> bool:
+    def on_interval(self, spoke: dict[Address | None, int], out: ReadyBuilder) -> bool:
         """Show life to those that wait for it, look for those that are silent; return whether somebody new is dead."""
-        config, now_ns = self.config, context.now_ns
+        config, now_ns = self.config, out.now_ns
         due_ns: list[int] = []
         to_all_ns = spoke.get(None, -config.heartbeat_interval_ns)
         for watcher in self._watchers:
             next_ns = max(to_all_ns, spoke.get(watcher, to_all_ns)) + config.heartbeat_interval_ns
             if next_ns <= now_ns:
-                self._show(watcher, context)
+                self._send_alive(watcher, out)
                 next_ns = now_ns + config.heartbeat_interval_ns
             due_ns.append(next_ns)
-        self.ask(
+        self.probe(
             [
                 member
-                for member, at_ns in self._heard.items()
+                for member, at_ns in self._last_heard_ns.items()
                 if at_ns + config.suspect_after_ns <= now_ns
             ],
-            context,
+            out,
         )
         overdue = [
             member
-            for member, at_ns in self._asked.items()
+            for member, at_ns in self._probed_ns.items()
             if at_ns + config.verify_timeout_ns <= now_ns
         ]
         for member in overdue:
-            del self._asked[member]
+            del self._probed_ns[member]
             self.dead.add(member)
         if self.dead:
             due_ns.append(now_ns + config.heartbeat_interval_ns)
         for member in sorted(self.dead.difference(overdue)):
-            self._show(
-                member, context, answer=True
+            self._send_alive(
+                member, out, answer=True
             )  # the view goes on with it: others may have heard it
-        due_ns += (at_ns + config.verify_timeout_ns for at_ns in self._asked.values())
+        due_ns += (at_ns + config.verify_timeout_ns for at_ns in self._probed_ns.values())
         due_ns += (
             at_ns + config.suspect_after_ns
-            for member, at_ns in self._heard.items()
-            if member not in self._asked and member not in self.dead
+            for member, at_ns in self._last_heard_ns.items()
+            if member not in self._probed_ns and member not in self.dead
         )
         self._due_ns = min(due_ns, default=None)
         return bool(overdue)
 
-    def _show(self, to: Address, context: Context, *, answer: bool = False) -> None:
-        context.transmit(to, Alive(self.me, self._view, True, answer))
+    def _send_alive(self, to: Address, out: ReadyBuilder, *, answer: bool = False) -> None:
+        out.transmit(to, Alive(self.me, self._view, True, answer))

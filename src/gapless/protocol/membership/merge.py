@@ -19,174 +19,187 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.identity import Roster, ViewId
-from gapless.protocol.ready import WORLD
+from gapless.protocol.ready import ANYONE
 from gapless.wire.frames import Beacon, MergeAsk, MergeReply
 
 if TYPE_CHECKING:
-    from gapless.identity import Address, Place
+    from gapless.identity import Address, RosterEntry
     from gapless.protocol.membership.membership import Membership
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
 
-_MOST_FOREIGN = 256
-_MOST_HEARD = 8
+_MAX_FOREIGN = 256
+_MAX_HEARD = 8
 """So many other coordinators a beacon names: it must fit the smallest frame."""
-_FRESH = 5
+_BEACON_LIFETIME = 5
 """A beacon counts for so many half intervals."""
 
 
-class _Foreign(NamedTuple):
+class _ForeignCoordinator(NamedTuple):
     """The coordinator of another view, as it showed itself last."""
 
     at_ns: int
     hears_me: bool
 
 
-class Merging:
+class MergeProtocol:
     """What a coordinator knows of other views, and the merge that it leads or has agreed to."""
 
     def __init__(self, membership: Membership) -> None:
-        self._m = membership
+        self._membership = membership
         self.config = membership.config
-        self._foreign: dict[Address, _Foreign] = {}
+        self._foreign: dict[Address, _ForeignCoordinator] = {}
         self._beacon_ns: int | None = None
         self._merge = 0
-        self._asked: set[Address] = set()
+        self._invited: set[Address] = set()
         self._replies: dict[Address, ViewId] = {}
-        self._answer_ns: int | None = None
+        self._reply_deadline_ns: int | None = None
         self.agreed_to: Address | None = None
-        self._held_until_ns = 0
-        self._rest_until_ns = 0
+        self._views_blocked_until_ns = 0
+        self._refuse_until_ns = 0
 
     @property
     def due_ns(self) -> int | None:
         """When a beacon is due, or the time for answers over."""
-        if self._answer_ns is None or self._beacon_ns is None:
-            return self._beacon_ns if self._answer_ns is None else self._answer_ns
-        return min(self._beacon_ns, self._answer_ns)
+        if self._reply_deadline_ns is None or self._beacon_ns is None:
+            return self._beacon_ns if self._reply_deadline_ns is None else self._reply_deadline_ns
+        return min(self._beacon_ns, self._reply_deadline_ns)
 
-    def holds(self, now_ns: int) -> bool:
+    def blocks_views(self, now_ns: int) -> bool:
         """Return whether views are not made now, because of a merge."""
-        return now_ns < self._held_until_ns or self._answer_ns is not None
+        return now_ns < self._views_blocked_until_ns or self._reply_deadline_ns is not None
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Look for nobody any more."""
-        self._beacon_ns = self._answer_ns = None
+        self._beacon_ns = self._reply_deadline_ns = None
 
-    def install(self, context: Context) -> None:
+    def install(self, out: ReadyBuilder) -> None:
         """Forget the merge that was under way; show this view, if this member made it."""
-        m = self._m
+        m = self._membership
         assert m.roster is not None
-        self._answer_ns = None
+        self._reply_deadline_ns = None
         self.agreed_to = None
-        self._held_until_ns = self._rest_until_ns = 0
+        self._views_blocked_until_ns = self._refuse_until_ns = 0
         self._foreign = {other: at for other, at in self._foreign.items() if other not in m.members}
         if m.roster.id.coordinator == m.me:
             self._beacon_ns = (
-                min(self._beacon_ns or context.now_ns, context.now_ns) + self._pause_ns()
+                min(self._beacon_ns or out.now_ns, out.now_ns) + self._beacon_delay_ns()
             )
         else:
             self._beacon_ns = None
 
-    def _pause_ns(self) -> int:
+    def _beacon_delay_ns(self) -> int:
         """Return when to show this view again: not in step with others."""
         interval_ns = self.config.merge_interval_ns
-        return interval_ns - int(self._m.rng.random() * interval_ns / 4)
+        return interval_ns - int(self._membership.rng.random() * interval_ns / 4)
 
     # Every interval
 
-    def fire(self, context: Context) -> None:
+    def on_timer(self, out: ReadyBuilder) -> None:
         """Show this view, lead a merge, or make do with the answers that came."""
-        m, now_ns = self._m, context.now_ns
-        if self._answer_ns is not None and self._answer_ns <= now_ns:
-            self._conclude(context)
+        m, now_ns = self._membership, out.now_ns
+        if self._reply_deadline_ns is not None and self._reply_deadline_ns <= now_ns:
+            self._conclude(out)
         if self._beacon_ns is None or self._beacon_ns > now_ns:
             return
-        if not m.acts or m.roster is None:
+        if not m.is_acting or m.roster is None:
             self._beacon_ns = None
             return
-        self._beacon_ns = now_ns + self._pause_ns()
-        fresh_ns = now_ns - self.config.merge_interval_ns * _FRESH // 2
+        self._beacon_ns = now_ns + self._beacon_delay_ns()
+        fresh_ns = now_ns - self.config.merge_interval_ns * _BEACON_LIFETIME // 2
         self._foreign = {
             other: seen for other, seen in self._foreign.items() if seen.at_ns >= fresh_ns
         }
-        context.transmit(
-            WORLD, Beacon(m.me, m.roster.id, tuple(sorted(self._foreign)[:_MOST_HEARD]))
-        )
-        self._lead(context)
+        out.transmit(ANYONE, Beacon(m.me, m.roster.id, tuple(sorted(self._foreign)[:_MAX_HEARD])))
+        self._start_merge(out)
 
-    def _lead(self, context: Context) -> None:
+    def _start_merge(self, out: ReadyBuilder) -> None:
         """Ask the others for their rosters, if this one is to lead."""
-        m = self._m
+        m = self._membership
         mutual = sorted(other for other, seen in self._foreign.items() if seen.hears_me)
-        if not mutual or mutual[0] < m.me or self.holds(context.now_ns) or m.pending is not None:
+        if not mutual or mutual[0] < m.me or self.blocks_views(out.now_ns) or m.pending is not None:
             return
         self._merge = m.rng.getrandbits(63)
-        self._asked, self._replies = set(mutual), {}
-        self._answer_ns = context.now_ns + self.config.join_timeout_ns
+        self._invited, self._replies = set(mutual), {}
+        self._reply_deadline_ns = out.now_ns + self.config.join_timeout_ns
         for other in mutual:
-            context.transmit(other, MergeAsk(m.me, self._merge))
+            out.transmit(other, MergeAsk(m.me, self._merge))
 
     # On reception
 
-    def on_beacon(self, frame: Beacon, context: Context) -> None:
+    def on_beacon(self, frame: Beacon, out: ReadyBuilder) -> None:
         """Take note of another view."""
-        if len(self._foreign) < _MOST_FOREIGN or frame.origin in self._foreign:
-            self._foreign[frame.origin] = _Foreign(context.now_ns, self._m.me in frame.heard)
+        if len(self._foreign) < _MAX_FOREIGN or frame.origin in self._foreign:
+            self._foreign[frame.origin] = _ForeignCoordinator(
+                out.now_ns, self._membership.me in frame.heard
+            )
 
-    def on_ask(self, frame: MergeAsk, context: Context) -> None:
+    def on_merge_ask(self, frame: MergeAsk, out: ReadyBuilder) -> None:
         """Agree to a merge, or say that it is not the time."""
-        m, now_ns = self._m, context.now_ns
-        if not m.acts or m.roster is None or frame.origin in m.members:
-            context.drop("merge", peer=frame.origin)
+        m, now_ns = self._membership, out.now_ns
+        if not m.is_acting or m.roster is None or frame.origin in m.members:
+            out.drop("merge", peer=frame.origin)
             return
-        if self._answer_ns is not None and frame.origin < m.me:
-            self._answer_ns = None  # two lead: the lower address goes on
-        willing = not self.holds(now_ns) and now_ns >= self._rest_until_ns and m.pending is None
+        if self._reply_deadline_ns is not None and frame.origin < m.me:
+            self._reply_deadline_ns = None  # two lead: the lower address goes on
+        willing = (
+            not self.blocks_views(now_ns) and now_ns >= self._refuse_until_ns and m.pending is None
+        )
         willing = willing and m.coordinator.proposal is None and m.roster.id.coordinator == m.me
-        context.transmit(frame.origin, MergeReply(m.me, frame.merge, m.roster.id, willing))
+        out.transmit(frame.origin, MergeReply(m.me, frame.merge, m.roster.id, willing))
         if willing:
             hold_ns = 2 * self.config.join_timeout_ns
             self.agreed_to = frame.origin
-            self._held_until_ns, self._rest_until_ns = now_ns + hold_ns, now_ns + 2 * hold_ns
-            m.rosters.send(frame.origin, m.roster, context)
+            self._views_blocked_until_ns, self._refuse_until_ns = (
+                now_ns + hold_ns,
+                now_ns + 2 * hold_ns,
+            )
+            m.view_transfer.send(frame.origin, m.roster, out)
 
-    def on_reply(self, frame: MergeReply, context: Context) -> None:
+    def on_merge_reply(self, frame: MergeReply, out: ReadyBuilder) -> None:
         """Take an answer in; when all are there the merge is made."""
-        if frame.merge != self._merge or frame.origin not in self._asked or self._answer_ns is None:
-            context.drop("merge", peer=frame.origin)
+        if (
+            frame.merge != self._merge
+            or frame.origin not in self._invited
+            or self._reply_deadline_ns is None
+        ):
+            out.drop("merge", peer=frame.origin)
             return
         if frame.willing:
             self._replies[frame.origin] = frame.view
         else:
-            self._asked.discard(frame.origin)
-        if self._asked <= self._replies.keys():
+            self._invited.discard(frame.origin)
+        if self._invited <= self._replies.keys():
             # The rosters themselves may still be on their way, just behind the answers.
-            self._answer_ns = min(self._answer_ns, context.now_ns + self.config.view_gap_ns)
+            self._reply_deadline_ns = min(
+                self._reply_deadline_ns, out.now_ns + self.config.view_gap_ns
+            )
 
-    def _conclude(self, context: Context) -> None:
+    def _conclude(self, out: ReadyBuilder) -> None:
         """Make one roster of all that agreed."""
-        m = self._m
-        self._answer_ns = None
-        if not m.acts or m.roster is None or m.pending is not None:
+        m = self._membership
+        self._reply_deadline_ns = None
+        if not m.is_acting or m.roster is None or m.pending is not None:
             return
-        found = [m.rosters.get(view) for view in self._replies.values()]
+        found = [m.view_transfer.get(view) for view in self._replies.values()]
         rosters = [roster for roster in found if roster is not None]
         if not rosters:
             return
-        places = self._together([m.roster, *rosters])
-        if tuple(places.values()) == m.roster.places:
+        places = self._merged_entries([m.roster, *rosters])
+        if tuple(places.values()) == m.roster.entries:
             return  # nobody there is to be in: their durable names are taken here
         number = m.coordinator.next_number(*(roster.id.number for roster in rosters))
-        made = Roster(ViewId(number, m.me), tuple(places.values()), self._away(places, rosters))
-        m.coordinator.lead(made, context)
+        made = Roster(
+            ViewId(number, m.me), tuple(places.values()), self._absent_entries(places, rosters)
+        )
+        m.coordinator.commit_merge(made, out)
 
-    def _together(self, rosters: list[Roster]) -> dict[int, Place]:
+    def _merged_entries(self, rosters: list[Roster]) -> dict[int, RosterEntry]:
         """Return the places of all: the newest life of each node, and of two with one durable name the first."""
-        places: dict[int, Place] = {}
-        for place in (place for roster in rosters for place in roster.places):
+        places: dict[int, RosterEntry] = {}
+        for place in (place for roster in rosters for place in roster.entries):
             known = places.get(place.address.node)
             if known is not None and (
-                known.address >= place.address or known.address == self._m.me
+                known.address >= place.address or known.address == self._membership.me
             ):
                 continue
             if place.name and any(
@@ -196,12 +209,16 @@ class Merging:
             places[place.address.node] = place
         return places
 
-    def _away(self, places: dict[int, Place], rosters: list[Roster]) -> tuple[Place, ...]:
+    def _absent_entries(
+        self, places: dict[int, RosterEntry], rosters: list[Roster]
+    ) -> tuple[RosterEntry, ...]:
         """Return the places that all together keep, of durable members that are in none of the views."""
-        assert self._m.roster is not None
+        assert self._membership.roster is not None
         here = {place.name for place in places.values()}
-        away: dict[str, Place] = {}
-        for place in (place for roster in (self._m.roster, *rosters) for place in roster.away):
+        away: dict[str, RosterEntry] = {}
+        for place in (
+            place for roster in (self._membership.roster, *rosters) for place in roster.absent
+        ):
             if place.name not in here:
                 away.setdefault(place.name, place)
         return tuple(away.values())

@@ -27,23 +27,29 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.wire.frames import Range
-    from gapless.wire.state_offer import Offer
+    from gapless.wire.state_offer import OfferContent
 
 BLOCK_BYTES = 65_536
 """The size of a block; the last one may be shorter."""
-MOST_BLOCKS = 65_536
+MAX_BLOCKS = 65_536
 """How many blocks a state may have: 4 GiB in all, and a megabyte of hashes."""
-MOST_STATE_BYTES = BLOCK_BYTES * MOST_BLOCKS
+MAX_STATE_BYTES = BLOCK_BYTES * MAX_BLOCKS
 """The largest state that is given or taken."""
 
 _PULLS_PER_WINDOW = 8
 """Into how many ranges a window is cut, so that a new one is asked for before the last has come."""
-_LEAST_PULL_BYTES = 1024
-_MOST_ASKED_AGAIN = 8
+_MIN_PULL_BYTES = 1024
+_MAX_ASKED_AGAIN = 8
 """How many gaps of one range are named at once; what lies behind the last of them is asked for as a whole."""
-_MOST_DOUBLINGS = 6
+_MAX_DOUBLINGS = 6
 
-FRESH, COMPLETE, DUPLICATE, UNASKED, WRONG = "fresh", "complete", "duplicate", "unasked", "wrong"
+FRESH, COMPLETE, DUPLICATE, UNREQUESTED, WRONG = (
+    "fresh",
+    "complete",
+    "duplicate",
+    "unasked",
+    "wrong",
+)
 """What comes of a chunk: it is new, completes a block, was there before, was not asked for, or spoils its block."""
 
 
@@ -61,39 +67,39 @@ def block_hashes(state: bytes) -> tuple[bytes, ...]:
     )
 
 
-class _Pull:
+class _RangeRequest:
     """One range that was asked for: bytes ``first .. last`` of the state."""
 
-    __slots__ = ("again_ns", "answered", "asked_ns", "first", "last", "missing", "tries")
+    __slots__ = ("answered", "first", "last", "missing", "retry_ns", "sent_ns", "tries")
 
     def __init__(self, first: int, last: int, now_ns: int, again_ns: int) -> None:
         self.first = first
         self.last = last
         self.missing: list[Range] = [(first, last)]
-        self.asked_ns = now_ns
-        self.again_ns = again_ns
+        self.sent_ns = now_ns
+        self.retry_ns = again_ns
         self.answered = False
         self.tries = 1
 
 
-class Fetch:
+class BlockFetcher:
     """The blocks of one offer; ``known`` are blocks that are here already, by their hash."""
 
-    def __init__(self, offer: Offer, known: dict[bytes, bytes], config: Config) -> None:
+    def __init__(self, offer: OfferContent, known: dict[bytes, bytes], config: Config) -> None:
         self._config = config
         self._size_bytes = offer.size_bytes
         self._hashes = offer.hashes
         self._window_bytes = min(config.state_window_bytes, config.receive_buffer_bytes // 2)
         self._pull_bytes = max(
-            _LEAST_PULL_BYTES, min(BLOCK_BYTES, self._window_bytes // _PULLS_PER_WINDOW)
+            _MIN_PULL_BYTES, min(BLOCK_BYTES, self._window_bytes // _PULLS_PER_WINDOW)
         )
         self.blocks: dict[bytes, bytes] = {}
         self.outstanding_bytes = 0
         self._wanted: deque[Range] = deque()
-        self._pulls: dict[int, _Pull] = {}
-        self._open: dict[int, bytearray] = {}
+        self._pulls: dict[int, _RangeRequest] = {}
+        self._partial_blocks: dict[int, bytearray] = {}
         self._missing_bytes: dict[int, int] = {}
-        self._trip_ns: int | None = None
+        self._rtt_ns: int | None = None
         seen: set[bytes] = set()
         for index, name in enumerate(self._hashes):
             if name in seen:
@@ -132,52 +138,54 @@ class Fetch:
             if self._pulls and self.outstanding_bytes + size_bytes > self._window_bytes:
                 break
             self._wanted.popleft()
-            self._pulls[first] = _Pull(first, last, now_ns, now_ns + self._rest_ns(1))
+            self._pulls[first] = _RangeRequest(
+                first, last, now_ns, now_ns + self._retry_delay_ns(1)
+            )
             self.outstanding_bytes += size_bytes
             index = first // BLOCK_BYTES
-            if index not in self._open:
+            if index not in self._partial_blocks:
                 block_bytes = min(BLOCK_BYTES, self._size_bytes - index * BLOCK_BYTES)
-                self._open[index] = bytearray(block_bytes)
+                self._partial_blocks[index] = bytearray(block_bytes)
                 self._missing_bytes[index] = block_bytes
             asked.append((first, last))
         return asked
 
-    def _rest_ns(self, tries: int) -> int:
+    def _retry_delay_ns(self, tries: int) -> int:
         """Return how long an answer may take."""
         config = self._config
         rest_ns = config.join_interval_ns
-        if self._trip_ns is not None:
-            rest_ns = min(rest_ns, 2 * self._trip_ns + config.min_retry_ns)
-        return min(rest_ns << min(tries - 1, _MOST_DOUBLINGS), max(config.state_timeout_ns // 4, 1))
+        if self._rtt_ns is not None:
+            rest_ns = min(rest_ns, 2 * self._rtt_ns + config.min_retry_ns)
+        return min(rest_ns << min(tries - 1, _MAX_DOUBLINGS), max(config.state_timeout_ns // 4, 1))
 
     # On reception
 
-    def take(self, offset: int, body: bytes, now_ns: int) -> str:
+    def on_chunk(self, offset: int, body: bytes, now_ns: int) -> str:
         """Take a chunk in; return what it was good for."""
         index, within = divmod(offset, BLOCK_BYTES)
         pull = self._pulls.get(index * BLOCK_BYTES + within - within % self._pull_bytes)
         last = offset + len(body) - 1
         if pull is None or last > pull.last or not body:
-            return UNASKED
-        left = ranges.minus(pull.missing, [(offset, last)])
+            return UNREQUESTED
+        left = ranges.subtract(pull.missing, [(offset, last)])
         fresh_bytes = ranges.count(pull.missing) - ranges.count(left)
         if not fresh_bytes:
             return DUPLICATE
         if pull.tries == 1 and not pull.answered:
-            trip_ns = now_ns - pull.asked_ns
-            self._trip_ns = trip_ns if self._trip_ns is None else (7 * self._trip_ns + trip_ns) // 8
+            trip_ns = now_ns - pull.sent_ns
+            self._rtt_ns = trip_ns if self._rtt_ns is None else (7 * self._rtt_ns + trip_ns) // 8
         pull.answered = True
         pull.missing = left
-        pull.again_ns = now_ns + self._rest_ns(1)
-        self._open[index][within : within + len(body)] = body
+        pull.retry_ns = now_ns + self._retry_delay_ns(1)
+        self._partial_blocks[index][within : within + len(body)] = body
         self.outstanding_bytes -= fresh_bytes
         self._missing_bytes[index] -= fresh_bytes
         if not left:
             del self._pulls[pull.first]
-        return FRESH if self._missing_bytes[index] else self._close(index)
+        return FRESH if self._missing_bytes[index] else self._complete_block(index)
 
-    def _close(self, index: int) -> str:
-        block, name = bytes(self._open.pop(index)), self._hashes[index]
+    def _complete_block(self, index: int) -> str:
+        block, name = bytes(self._partial_blocks.pop(index)), self._hashes[index]
         del self._missing_bytes[index]
         if block_hash(block) != name:
             self._wanted.extendleft(reversed(self._ranges(index)))
@@ -190,21 +198,21 @@ class Fetch:
     @property
     def due_ns(self) -> int | None:
         """When something is to be asked for again."""
-        return min((pull.again_ns for pull in self._pulls.values()), default=None)
+        return min((pull.retry_ns for pull in self._pulls.values()), default=None)
 
     def pull_again(self, now_ns: int) -> Iterable[Range]:
         """Return what was asked for and has not come in time."""
         for pull in self._pulls.values():
-            if pull.again_ns > now_ns:
+            if pull.retry_ns > now_ns:
                 continue
             pull.tries += 1
-            pull.again_ns = now_ns + self._rest_ns(pull.tries)
-            yield from pull.missing[: _MOST_ASKED_AGAIN - 1]
-            if len(pull.missing) >= _MOST_ASKED_AGAIN:
-                yield pull.missing[_MOST_ASKED_AGAIN - 1][0], pull.last
+            pull.retry_ns = now_ns + self._retry_delay_ns(pull.tries)
+            yield from pull.missing[: _MAX_ASKED_AGAIN - 1]
+            if len(pull.missing) >= _MAX_ASKED_AGAIN:
+                yield pull.missing[_MAX_ASKED_AGAIN - 1][0], pull.last
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         pulls = tuple((pull.first, *pull.missing) for pull in self._pulls.values())
-        blocks = tuple(bytes(block) for block in self._open.values())
+        blocks = tuple(bytes(block) for block in self._partial_blocks.values())
         return (tuple(sorted(self.blocks)), tuple(self._wanted), pulls, blocks)

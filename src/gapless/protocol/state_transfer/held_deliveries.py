@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE, Lost
 from gapless.protocol.stream import ranges
-from gapless.run import ALONE, Run
+from gapless.run import PRIVATE, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gapless.identity import Address
     from gapless.protocol.ready import Delivery
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.frames import Range
 
 _OVERHEAD_BYTES = 64
 """What a held delivery counts beside its messages, so that empty ones are not held without end."""
 
 
-class Covered(NamedTuple):
+class StateCoverage(NamedTuple):
     """What a state covers: each stream of ``epoch`` up to a mark, and out-of-band messages by their numbers.
 
     A mark is where a message ends, never between two pieces of one.
@@ -42,14 +42,14 @@ class Covered(NamedTuple):
 
     epoch: int
     marks: Mapping[Address, int]
-    aside: Mapping[Address, Sequence[Range]]
+    out_of_band: Mapping[Address, Sequence[Range]]
 
 
-NOTHING = Covered(0, {}, {})
+NO_COVERAGE = StateCoverage(0, {}, {})
 """What is covered where there is no state."""
 
 
-class Backlog:
+class HeldDeliveries:
     """The deliveries of one member that has asked for the state."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -60,8 +60,8 @@ class Backlog:
         self._members: frozenset[Address] = frozenset()
         self._epoch = 0
         self._marks: dict[Address, int] = {}
-        self._later: dict[Address, int] = {}
-        self._aside: Mapping[Address, Sequence[Range]] = {}
+        self._future_marks: dict[Address, int] = {}
+        self._covered_out_of_band: Mapping[Address, Sequence[Range]] = {}
 
     @property
     def active(self) -> bool:
@@ -76,14 +76,14 @@ class Backlog:
     def on_view(self, members: Iterable[Address]) -> None:
         """Take note of who is here; the marks of those that have come count from now on."""
         self._members = frozenset(members)
-        for origin in [origin for origin in self._later if origin in self._members]:
-            self._marks[origin] = self._later.pop(origin)
+        for origin in [origin for origin in self._future_marks if origin in self._members]:
+            self._marks[origin] = self._future_marks.pop(origin)
 
-    def hold(self, deliveries: Iterable[Delivery], context: Context) -> None:
+    def hold(self, deliveries: Iterable[Delivery], out: ReadyBuilder) -> None:
         """Take deliveries, in order."""
         for delivery in deliveries:
             if delivery.kind == UNRELIABLE and self.full:
-                self._drop("backlog", delivery, delivery.message_count, context)
+                self._drop("backlog", delivery, delivery.message_count, out)
                 continue
             content = delivery.content
             self.held_bytes += _OVERHEAD_BYTES + (
@@ -91,12 +91,12 @@ class Backlog:
             )
             self._held.append(delivery)
 
-    def open(
-        self, covered: Covered, starts: Mapping[Address, int | None], context: Context
+    def release(
+        self, covered: StateCoverage, starts: Mapping[Address, int | None], out: ReadyBuilder
     ) -> None:
         """Go on from a state that covers so much; ``starts`` says where the streams begin here, as far as is known."""
         self.waiting = False
-        self._epoch, self._aside = covered.epoch, covered.aside
+        self._epoch, self._covered_out_of_band = covered.epoch, covered.out_of_band
         firsts: dict[Address, int] = {}
         for delivery in self._held:
             if delivery.kind == GROUP and delivery.epoch == covered.epoch:
@@ -106,28 +106,28 @@ class Backlog:
                 if mark > (starts.get(origin) or 0) or firsts.get(origin, mark + 1) <= mark:
                     self._marks[origin] = mark
             else:
-                self._later[origin] = mark
+                self._future_marks[origin] = mark
         for origin, first in firsts.items():
             # Of one who has left, the provider may never have got what lies between: nobody will
             # deliver it.
             mark = covered.marks.get(origin, first)
             if origin not in self._members and first > mark + 1:
-                context.event(Lost(origin, mark + 1, first - 1))
+                out.emit(Lost(origin, mark + 1, first - 1))
 
-    def take(self, context: Context) -> list[Delivery]:
+    def take(self, out: ReadyBuilder) -> list[Delivery]:
         """Return what is to be handed out now; nothing while the state is on its way."""
         if self.waiting:
             return []
         held, self._held, self.held_bytes = self._held, [], 0
-        result = [left for delivery in held for left in self._sift(delivery, context)]
-        self._aside = {}
+        result = [left for delivery in held for left in self._filter(delivery, out)]
+        self._covered_out_of_band = {}
         for origin in [origin for origin in self._marks if origin not in self._members]:
-            self._later[origin] = self._marks.pop(origin)
+            self._future_marks[origin] = self._marks.pop(origin)
         return result
 
-    def raised(self, covered: Covered) -> Covered:
+    def extend_coverage(self, covered: StateCoverage) -> StateCoverage:
         """Return what is covered here, if so much was delivered: the own state may cover messages still to come."""
-        own = {**self._later, **self._marks}
+        own = {**self._future_marks, **self._marks}
         if covered.epoch != self._epoch or not own:
             return covered
         marks = {
@@ -137,21 +137,21 @@ class Backlog:
         return covered._replace(marks=marks)
 
     @staticmethod
-    def _drop(reason: str, delivery: Delivery, message_count: int, context: Context) -> None:
+    def _drop(reason: str, delivery: Delivery, message_count: int, out: ReadyBuilder) -> None:
         origin, first, last = delivery.origin, delivery.first, delivery.last
-        context.drop(reason, origin, first, last, message_count=message_count, epoch=delivery.epoch)
+        out.drop(reason, origin, first, last, message_count=message_count, epoch=delivery.epoch)
 
-    def _sift(self, delivery: Delivery, context: Context) -> Sequence[Delivery]:
+    def _filter(self, delivery: Delivery, out: ReadyBuilder) -> Sequence[Delivery]:
         """Return what the state does not cover of a delivery."""
         left: Sequence[Delivery] = (delivery,)
         if delivery.kind == GROUP and delivery.epoch < self._epoch:
             left = ()  # the provider had left that view behind: its state has all that it got of it
         elif delivery.kind == GROUP and delivery.origin in self._marks:
             left = self._behind_mark(delivery, self._marks[delivery.origin])
-        elif delivery.kind == OUT_OF_BAND and delivery.origin in self._aside:
-            left = self._not_aside(delivery, self._aside[delivery.origin])
+        elif delivery.kind == OUT_OF_BAND and delivery.origin in self._covered_out_of_band:
+            left = self._uncovered_out_of_band(delivery, self._covered_out_of_band[delivery.origin])
         if dropped := delivery.message_count - sum(part.message_count for part in left):
-            self._drop("covered", delivery, dropped, context)
+            self._drop("covered", delivery, dropped, out)
         return left
 
     def _behind_mark(self, delivery: Delivery, mark: int) -> Sequence[Delivery]:
@@ -168,12 +168,12 @@ class Backlog:
         return (delivery._replace(first=mark + 1, content=content.part(mark + 1, last)),)
 
     @staticmethod
-    def _not_aside(delivery: Delivery, seen: Sequence[Range]) -> Sequence[Delivery]:
+    def _uncovered_out_of_band(delivery: Delivery, seen: Sequence[Range]) -> Sequence[Delivery]:
         content = delivery.content
         assert isinstance(content, Run), "out-of-band messages are never in pieces"
-        if content.flags & ALONE:
+        if content.flags & PRIVATE:
             return (delivery,)
-        left = ranges.minus([(delivery.first, delivery.last)], seen)
+        left = ranges.subtract([(delivery.first, delivery.last)], seen)
         return [
             delivery._replace(first=part.first, last=part.last, content=part)
             for part in content.parts(left)
@@ -181,6 +181,6 @@ class Backlog:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
-        aside = tuple((origin, *seen) for origin, seen in sorted(self._aside.items()))
-        marks = tuple(sorted(self._marks.items())), tuple(sorted(self._later.items()))
+        aside = tuple((origin, *seen) for origin, seen in sorted(self._covered_out_of_band.items()))
+        marks = tuple(sorted(self._marks.items())), tuple(sorted(self._future_marks.items()))
         return (self.waiting, tuple(self._held), self._epoch, marks, aside)

@@ -27,36 +27,36 @@ from typing import TYPE_CHECKING
 
 from gapless.errors import LocalProtocolError
 from gapless.protocol.ready import StateWanted
-from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MOST_STATE_BYTES, block_hashes
-from gapless.protocol.state_transfer.requester import MOST_OFFER_BYTES, NO_STATE, NOT_YET, PATIENCE
+from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MAX_STATE_BYTES, block_hashes
+from gapless.protocol.state_transfer.requester import MAX_OFFER_BYTES, NO_STATE, NOT_YET, PATIENCE
 from gapless.wire.codec import state_chunk_room_bytes, state_offer_room_bytes
-from gapless.wire.frames import Progress, StateAsk, StateChunk, StateOffer, StatePull
-from gapless.wire.state_offer import Offer, encode_offer
+from gapless.wire.frames import StateAsk, StateChunk, StateOffer, StatePull, StreamProgress
+from gapless.wire.state_offer import OfferContent, encode_offer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.ready_builder import Context
-    from gapless.protocol.state_transfer.held_deliveries import Backlog, Covered
-    from gapless.protocol.state_transfer.requester import Ground
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.state_transfer.held_deliveries import HeldDeliveries, StateCoverage
+    from gapless.protocol.state_transfer.requester import StreamPositions
 
-_MOST_STATES = 4
+_MAX_STATES = 4
 """How many states are kept at once."""
-_MOST_SERVED = 16
+_MAX_SERVED = 16
 """How many members are served at once."""
-_MOST_STARTS = 65_536
+_MAX_STARTS = 65_536
 """How many streams one question may name."""
 
 
-class _Given:
+class _ProvidedState:
     """A state that the application was asked for, and then gave."""
 
     __slots__ = ("asked_ns", "covered", "members", "number", "parts", "refused", "state")
 
     def __init__(
-        self, number: int, covered: Covered, members: frozenset[Address], now_ns: int
+        self, number: int, covered: StateCoverage, members: frozenset[Address], now_ns: int
     ) -> None:
         self.number = number
         self.covered = covered
@@ -73,16 +73,16 @@ class _Given:
         return covers and peer in self.members and not self.refused
 
 
-class _Question:
+class _StateRequest:
     """What one member has asked."""
 
     __slots__ = (
+        "collect_ns",
         "gathered",
-        "given",
-        "heard_ns",
-        "look_ns",
+        "last_heard_ns",
         "offered_ns",
         "part",
+        "provided",
         "starts",
         "transfer",
     )
@@ -90,22 +90,22 @@ class _Question:
     def __init__(self, transfer: int, now_ns: int, look_ns: int) -> None:
         self.transfer = transfer
         self.starts: dict[Address, int] = {}
-        self.heard_ns = now_ns
-        self.look_ns = look_ns
+        self.last_heard_ns = now_ns
+        self.collect_ns = look_ns
         self.gathered = False
-        self.given: _Given | None = None
+        self.provided: _ProvidedState | None = None
         self.offered_ns: int | None = None
         self.part = 0
 
 
-class Giver:
+class StateProvider:
     """The states that this member gives to others."""
 
     def __init__(self, me: Address, config: Config) -> None:
         self.me = me
         self.config = config
         self._members: frozenset[Address] = frozenset()
-        self._questions: dict[Address, _Question] = {}
+        self._requests: dict[Address, _StateRequest] = {}
         self._number = 0
 
     # On a view
@@ -113,83 +113,90 @@ class Giver:
     def on_view(self, members: Sequence[Address]) -> None:
         """Forget those that are gone."""
         self._members = frozenset(members)
-        for peer in [peer for peer in self._questions if peer not in self._members]:
-            del self._questions[peer]
+        for peer in [peer for peer in self._requests if peer not in self._members]:
+            del self._requests[peer]
 
     @property
     def busy(self) -> bool:
         """Whether somebody has asked."""
-        return bool(self._questions)
+        return bool(self._requests)
 
-    def _given(self) -> list[_Given]:
+    def _provided_states(self) -> list[_ProvidedState]:
         """Return the states that somebody still wants."""
         found = {
-            question.given.number: question.given
-            for question in self._questions.values()
-            if question.given
+            question.provided.number: question.provided
+            for question in self._requests.values()
+            if question.provided
         }
         return list(found.values())
 
     # On reception of a question
 
-    def on_ask(self, peer: Address, frame: StateAsk, context: Context, *, empty: bool) -> None:
+    def on_ask(self, peer: Address, frame: StateAsk, out: ReadyBuilder, *, empty: bool) -> None:
         """Take a question in; ``empty`` says that this member waits for the state itself."""
         if empty:
-            self._say(peer, frame.transfer, NO_STATE, context)
+            self._send_status(peer, frame.transfer, NO_STATE, out)
             return
-        question = self._questions.get(peer)
+        question = self._requests.get(peer)
         if question is not None and frame.transfer < question.transfer:
-            context.drop("state ask", peer=peer)
+            out.drop("state ask", peer=peer)
             return
         if question is None or frame.transfer > question.transfer:
-            look_ns = context.now_ns + self.config.view_gap_ns
-            question = self._questions[peer] = _Question(frame.transfer, context.now_ns, look_ns)
-        question.heard_ns = context.now_ns
-        given = question.given
+            look_ns = out.now_ns + self.config.view_gap_ns
+            question = self._requests[peer] = _StateRequest(frame.transfer, out.now_ns, look_ns)
+        question.last_heard_ns = out.now_ns
+        given = question.provided
         if given is None or (given.state is None and not given.refused):
             for origin, start, _ in frame.starts if given is None else ():
-                if len(question.starts) < _MOST_STARTS:
+                if len(question.starts) < _MAX_STARTS:
                     question.starts[origin] = max(start, question.starts.get(origin, 0))
-            self._say(peer, question.transfer, NOT_YET, context)
+            self._send_status(peer, question.transfer, NOT_YET, out)
         else:
-            self._offer(peer, question, context)
+            self._offer(peer, question, out)
 
-    def _say(self, peer: Address, transfer: int, word: bytes, context: Context) -> None:
-        context.transmit(peer, StateOffer(self.me, transfer, 0, 1, word))
+    def _send_status(self, peer: Address, transfer: int, word: bytes, out: ReadyBuilder) -> None:
+        out.transmit(peer, StateOffer(self.me, transfer, 0, 1, word))
 
-    def look(self, ground: Ground, backlog: Backlog, context: Context) -> None:
-        """Ask the application for its state for those that it is ready for; called at the end of every input."""
-        for peer, question in self._questions.items():
-            if question.given is None and question.look_ns <= context.now_ns:
-                question.gathered = True
-                self._look(peer, question, ground, backlog, context)
-
-    def _look(
-        self, peer: Address, question: _Question, ground: Ground, backlog: Backlog, context: Context
+    def collect_states(
+        self, ground: StreamPositions, backlog: HeldDeliveries, out: ReadyBuilder
     ) -> None:
-        if sum(other.given is not None for other in self._questions.values()) >= _MOST_SERVED:
+        """Ask the application for its state for those that it is ready for; called at the end of every input."""
+        for peer, question in self._requests.items():
+            if question.provided is None and question.collect_ns <= out.now_ns:
+                question.gathered = True
+                self._collect_for(peer, question, ground, backlog, out)
+
+    def _collect_for(
+        self,
+        peer: Address,
+        question: _StateRequest,
+        ground: StreamPositions,
+        backlog: HeldDeliveries,
+        out: ReadyBuilder,
+    ) -> None:
+        if sum(other.provided is not None for other in self._requests.values()) >= _MAX_SERVED:
             return
         for origin, start in list(question.starts.items()):
-            reached = ground.reached(origin) if origin in self._members else start
+            reached = ground.delivered_upto(origin) if origin in self._members else start
             if reached is None or reached < start:
                 return
-        states = self._given()
-        question.given = next(
+        states = self._provided_states()
+        question.provided = next(
             (given for given in states if given.serves(peer, question.starts)), None
         )
-        if question.given is not None:
-            if question.given.state is not None:
-                self._offer(peer, question, context)
-        elif len(states) < _MOST_STATES:
+        if question.provided is not None:
+            if question.provided.state is not None:
+                self._offer(peer, question, out)
+        elif len(states) < _MAX_STATES:
             self._number += 1
-            covered = backlog.raised(ground.covered())
-            question.given = _Given(self._number, covered, self._members, context.now_ns)
-            context.event(StateWanted(self._number, peer))
-            context.count("state.wanted")
+            covered = backlog.extend_coverage(ground.coverage())
+            question.provided = _ProvidedState(self._number, covered, self._members, out.now_ns)
+            out.emit(StateWanted(self._number, peer))
+            out.count("state.wanted")
 
     # On the application's answer
 
-    def provide(self, transfer: int, state: bytes | None, context: Context) -> None:
+    def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
         """Offer ``state`` to those that wait for it; None means that there is none to give."""
         if state is not None and type(state) is not bytes:
             raise LocalProtocolError(
@@ -199,58 +206,58 @@ class Giver:
             raise LocalProtocolError(
                 f"no state was wanted under the number {transfer}: name that of StateWanted"
             )
-        if state is not None and len(state) > MOST_STATE_BYTES:
+        if state is not None and len(state) > MAX_STATE_BYTES:
             raise LocalProtocolError(
-                f"a state of {len(state)} bytes is over {MOST_STATE_BYTES}: provide a smaller one"
+                f"a state of {len(state)} bytes is over {MAX_STATE_BYTES}: provide a smaller one"
             )
-        given = next((given for given in self._given() if given.number == transfer), None)
+        given = next((given for given in self._provided_states() if given.number == transfer), None)
         if given is None:
-            context.count("state.late")
+            out.count("state.late")
             return
         if given.state is not None or given.refused:
             raise LocalProtocolError(f"the state {transfer} was provided before")
         if state is not None:
             given.parts = self._parts(state, given.covered)
         given.state, given.refused = state, not given.parts
-        self._answer(given, context)
+        self._offer_to_all(given, out)
 
-    def _answer(self, given: _Given, context: Context) -> None:
-        for peer, question in self._questions.items():
-            if question.given is given:
-                self._offer(peer, question, context)
+    def _offer_to_all(self, given: _ProvidedState, out: ReadyBuilder) -> None:
+        for peer, question in self._requests.items():
+            if question.provided is given:
+                self._offer(peer, question, out)
 
-    def _parts(self, state: bytes, covered: Covered) -> list[bytes]:
+    def _parts(self, state: bytes, covered: StateCoverage) -> list[bytes]:
         """Return the offer in parts; none if it is longer than anybody takes."""
         digest = tuple(
-            Progress(origin, mark, mark) for origin, mark in sorted(covered.marks.items())
+            StreamProgress(origin, mark, mark) for origin, mark in sorted(covered.marks.items())
         )
         aside = tuple(
-            (origin, tuple(seen)) for origin, seen in sorted(covered.aside.items()) if seen
+            (origin, tuple(seen)) for origin, seen in sorted(covered.out_of_band.items()) if seen
         )
         body = encode_offer(
-            Offer(len(state), BLOCK_BYTES, digest, aside, block_hashes(state), covered.epoch)
+            OfferContent(len(state), BLOCK_BYTES, digest, aside, block_hashes(state), covered.epoch)
         )
         room_bytes = state_offer_room_bytes(self.config.max_frame_bytes)
         parts = [body[at : at + room_bytes] for at in range(0, len(body), room_bytes)]
-        return parts if len(body) <= MOST_OFFER_BYTES and len(parts) < 2**16 else []
+        return parts if len(body) <= MAX_OFFER_BYTES and len(parts) < 2**16 else []
 
-    def _offer(self, peer: Address, question: _Question, context: Context) -> None:
+    def _offer(self, peer: Address, question: _StateRequest, out: ReadyBuilder) -> None:
         """Send the offer, from where it stopped the last time, as much as goes at once."""
-        given, now_ns = question.given, context.now_ns
+        given, now_ns = question.provided, out.now_ns
         assert given is not None
         if (
             question.offered_ns is not None
             and now_ns < question.offered_ns + self.config.join_interval_ns // 2
         ):
-            context.count("state.too soon")
+            out.count("state.too soon")
             return
         question.offered_ns = now_ns
         if given.refused:
-            self._say(peer, question.transfer, NO_STATE, context)
+            self._send_status(peer, question.transfer, NO_STATE, out)
             return
         parts, sent_bytes = given.parts, 0
         for _ in range(len(parts)):
-            context.transmit(
+            out.transmit(
                 peer,
                 StateOffer(
                     self.me, question.transfer, question.part, len(parts), parts[question.part]
@@ -263,64 +270,68 @@ class Giver:
 
     # On reception of a pull
 
-    def on_pull(self, peer: Address, frame: StatePull, context: Context) -> None:
+    def on_pull(self, peer: Address, frame: StatePull, out: ReadyBuilder) -> None:
         """Send what is asked for, or forget the transfer."""
-        question = self._questions.get(peer)
+        question = self._requests.get(peer)
         if question is None or question.transfer != frame.transfer:
-            context.drop("state pull", peer=peer)
+            out.drop("state pull", peer=peer)
             return
         if not frame.length:
-            del self._questions[peer]
+            del self._requests[peer]
             return
-        given, end = question.given, frame.offset + frame.length
+        given, end = question.provided, frame.offset + frame.length
         if (
             given is None
             or given.state is None
             or frame.length > BLOCK_BYTES
             or end > len(given.state)
         ):
-            context.drop("state pull", peer=peer)
+            out.drop("state pull", peer=peer)
             return
-        question.heard_ns = context.now_ns
+        question.last_heard_ns = out.now_ns
         room_bytes = state_chunk_room_bytes(self.config.max_frame_bytes)
         for at in range(frame.offset, end, room_bytes):
             body = given.state[at : min(at + room_bytes, end)]
-            context.transmit(peer, StateChunk(self.me, frame.transfer, at, body))
+            out.transmit(peer, StateChunk(self.me, frame.transfer, at, body))
 
     # Every interval
 
     @property
     def due_ns(self) -> int | None:
         """When ``fire`` is to be called."""
-        if not self._questions:
+        if not self._requests:
             return None
         patience_ns = PATIENCE * self.config.state_timeout_ns
-        silent_ns = min(question.heard_ns for question in self._questions.values()) + patience_ns
-        looks = [question.look_ns for question in self._questions.values() if not question.gathered]
+        silent_ns = (
+            min(question.last_heard_ns for question in self._requests.values()) + patience_ns
+        )
+        looks = [
+            question.collect_ns for question in self._requests.values() if not question.gathered
+        ]
         answers = [
             given.asked_ns + patience_ns
-            for given in self._given()
+            for given in self._provided_states()
             if given.state is None and not given.refused
         ]
         return min([silent_ns, *looks, *answers])
 
-    def fire(self, context: Context) -> None:
+    def on_timer(self, out: ReadyBuilder) -> None:
         """Forget those that are silent; refuse where the application has not answered."""
-        now_ns, patience_ns = context.now_ns, PATIENCE * self.config.state_timeout_ns
-        for peer, question in list(self._questions.items()):
-            if now_ns >= question.heard_ns + patience_ns:
-                del self._questions[peer]
-                context.count("state.forgotten")
-        for given in self._given():
+        now_ns, patience_ns = out.now_ns, PATIENCE * self.config.state_timeout_ns
+        for peer, question in list(self._requests.items()):
+            if now_ns >= question.last_heard_ns + patience_ns:
+                del self._requests[peer]
+                out.count("state.forgotten")
+        for given in self._provided_states():
             if given.state is None and not given.refused and now_ns >= given.asked_ns + patience_ns:
                 given.refused = True
-                context.count("state.unanswered")
-                self._answer(given, context)
+                out.count("state.unanswered")
+                self._offer_to_all(given, out)
 
-    def paused(self, now_ns: int) -> None:
+    def on_pause(self, now_ns: int) -> None:
         """Begin all patience anew: this member itself stood still."""
-        for question in self._questions.values():
-            question.heard_ns = now_ns
+        for question in self._requests.values():
+            question.last_heard_ns = now_ns
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
@@ -329,9 +340,11 @@ class Giver:
                 peer,
                 question.transfer,
                 tuple(sorted(question.starts.items())),
-                question.given and question.given.number,
+                question.provided and question.provided.number,
             )
-            for peer, question in sorted(self._questions.items())
+            for peer, question in sorted(self._requests.items())
         )
-        states = tuple((given.number, given.state, given.refused) for given in self._given())
+        states = tuple(
+            (given.number, given.state, given.refused) for given in self._provided_states()
+        )
         return (self._number, questions, states)

@@ -30,10 +30,14 @@ from typing import TYPE_CHECKING, Protocol
 from gapless.errors import RemoteProtocolError
 from gapless.protocol.ready import StateReceived
 from gapless.protocol.state_transfer import block_fetch
-from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MOST_BLOCKS, Fetch
-from gapless.protocol.state_transfer.held_deliveries import NOTHING, Backlog, Covered
+from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MAX_BLOCKS, BlockFetcher
+from gapless.protocol.state_transfer.held_deliveries import (
+    NO_COVERAGE,
+    HeldDeliveries,
+    StateCoverage,
+)
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, PROGRESS_BYTES, size_bytes
-from gapless.wire.frames import Progress, StateAsk, StateChunk, StateOffer, StatePull
+from gapless.wire.frames import StateAsk, StateChunk, StateOffer, StatePull, StreamProgress
 from gapless.wire.state_offer import decode_offer
 
 if TYPE_CHECKING:
@@ -42,47 +46,47 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.ready_builder import Context
-    from gapless.wire.state_offer import Offer
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.wire.state_offer import OfferContent
 
 NO_STATE = b"\0"
 """Instead of an offer: this member has no state to give."""
 NOT_YET = b"\1"
 """Instead of an offer: it will come, but not yet."""
 
-MOST_OFFER_BYTES = 4 * 1024 * 1024
+MAX_OFFER_BYTES = 4 * 1024 * 1024
 """How long an offer may be, with its digest and its hashes."""
 PATIENCE = 4
 """How many times ``state_timeout`` one that lives is waited for."""
-_MOST_FAILURES = 2
-_MOST_WRONG = 3
+_MAX_FAILURES = 2
+_MAX_WRONG = 3
 
 IDLE, ASKING, PULLING, DONE = "idle", "asking", "pulling", "done"
 
 
-class Ground(Protocol):
+class StreamPositions(Protocol):
     """What a state transfer stands on: the streams of its member."""
 
-    def starts(self) -> Mapping[Address, int | None]:
+    def stream_starts(self) -> Mapping[Address, int | None]:
         """Return where the stream of every other member starts here; None if that is not known yet."""
 
-    def reached(self, origin: Address) -> int | None:
+    def delivered_upto(self, origin: Address) -> int | None:
         """Return up to where whole messages of ``origin`` were delivered; None if its stream is not known."""
 
-    def covered(self) -> Covered:
+    def coverage(self) -> StateCoverage:
         """Return everything that was delivered."""
 
-    def cover(self, covered: Covered) -> None:
+    def mark_covered(self, covered: StateCoverage) -> None:
         """Count out-of-band messages as delivered that a state covers."""
 
 
-class Taker:
+class StateRequester:
     """The state that this member wants."""
 
-    def __init__(self, me: Address, config: Config, rng: Random, backlog: Backlog) -> None:
+    def __init__(self, me: Address, config: Config, rng: Random, backlog: HeldDeliveries) -> None:
         self.me = me
         self.config = config
-        self.backlog = backlog
+        self.held_deliveries = backlog
         self._rng = rng
         self.stage = IDLE
         self.provider: Address | None = None
@@ -90,14 +94,14 @@ class Taker:
         self._failures: dict[Address, int] = {}
         self._transfer = 0
         self._blocks: dict[bytes, bytes] = {}
-        self._view_ns = self._heard_ns = self._since_ns = self._ask_ns = 0
+        self._view_ns = self._last_heard_ns = self._since_ns = self._ask_ns = 0
         self._interval_ns = config.join_interval_ns
-        self._asked = self._blocked = False
+        self._asked = self._awaiting_starts = False
         self._urgent: frozenset[Address] = frozenset()
         self._parts: dict[int, bytes] = {}
         self._parts_count = self._parts_bytes = 0
-        self._covered = NOTHING
-        self._fetch: Fetch | None = None
+        self._covered = NO_COVERAGE
+        self._fetch: BlockFetcher | None = None
         self._unchecked = False
         self._wrong = 0
 
@@ -106,28 +110,28 @@ class Taker:
         """Whether the state is wanted and not there."""
         return self.stage in {ASKING, PULLING}
 
-    def want(self) -> None:
+    def request_state(self) -> None:
         """Ask for the state as soon as there is a view; deliveries wait for it."""
         self.stage = ASKING
-        self.backlog.waiting = True
+        self.held_deliveries.waiting = True
 
     # On a view
 
-    def on_view(self, members: Sequence[Address], context: Context) -> None:
+    def on_view(self, members: Sequence[Address], out: ReadyBuilder) -> None:
         """Turn to somebody else if the provider is gone."""
         self._others = tuple(member for member in members if member != self.me)
         if not self.is_waiting:
             return
-        self._view_ns = context.now_ns
+        self._view_ns = out.now_ns
         self._failures = {}
         if self.provider not in self._others:
-            self._turn(context)
+            self._try_next_provider(out)
 
-    def _fail(self, context: Context) -> None:
+    def _fail(self, out: ReadyBuilder) -> None:
         assert self.provider is not None
         self._failures[self.provider] = self._failures.get(self.provider, 0) + 1
-        context.count("state.failed")
-        self._turn(context)
+        out.count("state.failed")
+        self._try_next_provider(out)
 
     def _candidates(self) -> list[Address]:
         """Return those that may still be asked, the next in line first."""
@@ -136,28 +140,28 @@ class Taker:
         return [
             member
             for member in others[at:] + others[:at]
-            if self._failures.get(member, 0) < _MOST_FAILURES
+            if self._failures.get(member, 0) < _MAX_FAILURES
         ]
 
-    def _turn(self, context: Context) -> None:
+    def _try_next_provider(self, out: ReadyBuilder) -> None:
         """Ask the next member."""
         if self.provider in self._others and self._asked:
-            self._let_go(context)
+            self._end_transfer(out)
         candidates = self._candidates()
         if not candidates:
-            self._finish(None, b"", {}, context)
+            self._finish(None, b"", {}, out)
             return
         self.provider = candidates[0]
         self._interval_ns = self.config.join_interval_ns
         self._asked = False
         self._wrong = 0
         self._urgent = frozenset()
-        self._ask_from(context.now_ns, context)
+        self._start_transfer(out.now_ns, out)
 
-    def _let_go(self, context: Context) -> None:
-        context.transmit(self.provider, StatePull(self.me, self._transfer, 0, 0))
+    def _end_transfer(self, out: ReadyBuilder) -> None:
+        out.transmit(self.provider, StatePull(self.me, self._transfer, 0, 0))
 
-    def _ask_from(self, at_ns: int, context: Context) -> None:
+    def _start_transfer(self, at_ns: int, out: ReadyBuilder) -> None:
         """Begin a transfer; blocks that are here stay."""
         if self._fetch is not None:
             self._blocks = self._fetch.blocks
@@ -166,39 +170,41 @@ class Taker:
         self._transfer += 1
         self.stage = ASKING
         self._ask_ns = at_ns
-        self._heard_ns = self._since_ns = context.now_ns
+        self._last_heard_ns = self._since_ns = out.now_ns
 
     # On asking
 
-    def look(self, ground: Ground, context: Context) -> None:
+    def advance(self, ground: StreamPositions, out: ReadyBuilder) -> None:
         """Do what can be done now; called at the end of every input."""
         if self.stage == ASKING and self.provider is not None:
-            if self._blocked or self._ask_ns <= context.now_ns:
-                self._ask(ground.starts(), context)
+            if self._awaiting_starts or self._ask_ns <= out.now_ns:
+                self._ask(ground.stream_starts(), out)
         elif self.stage == PULLING:
             assert self._fetch is not None
-            if (self._unchecked or self._fetch.is_complete) and not self._check(ground, context):
+            if (self._unchecked or self._fetch.is_complete) and not self._check_coverage(
+                ground, out
+            ):
                 return
-            self._pull(self._fetch.pull(context.now_ns), context)
+            self._pull(self._fetch.pull(out.now_ns), out)
 
-    def _knows(self, starts: Mapping[Address, int | None], now_ns: int) -> bool:
+    def _starts_known(self, starts: Mapping[Address, int | None], now_ns: int) -> bool:
         """Return whether every start is known, or is not waited for any more."""
-        self._blocked = (
+        self._awaiting_starts = (
             None in starts.values() and now_ns < self._view_ns + self.config.state_timeout_ns
         )
-        return not self._blocked
+        return not self._awaiting_starts
 
-    def _ask(self, starts: Mapping[Address, int | None], context: Context) -> None:
-        now_ns = context.now_ns
+    def _ask(self, starts: Mapping[Address, int | None], out: ReadyBuilder) -> None:
+        now_ns = out.now_ns
         if not self._asked:
-            if not self._knows(starts, now_ns):
+            if not self._starts_known(starts, now_ns):
                 return
             self._asked = True
-            self._heard_ns = self._since_ns = now_ns
-            context.count("state.asked")
+            self._last_heard_ns = self._since_ns = now_ns
+            out.count("state.asked")
         assert self.provider is not None
         for part in self._ask_parts({origin: start for origin, start in starts.items() if start}):
-            context.transmit(self.provider, StateAsk(self.me, self._transfer, part))
+            out.transmit(self.provider, StateAsk(self.me, self._transfer, part))
         self._ask_ns = now_ns + self._pause_ns()
 
     def _pause_ns(self) -> int:
@@ -208,7 +214,7 @@ class Taker:
         self._interval_ns = min(2 * interval_ns, most_ns)
         return interval_ns - int(interval_ns * self._rng.random() * config.jitter_percent / 100)
 
-    def _ask_parts(self, starts: Mapping[Address, int]) -> Iterable[tuple[Progress, ...]]:
+    def _ask_parts(self, starts: Mapping[Address, int]) -> Iterable[tuple[StreamProgress, ...]]:
         """Cut the starts into frames: first those that the last offer did not cover. What starts at 0 goes unsaid."""
         room_bytes = (
             self.config.max_frame_bytes
@@ -219,84 +225,84 @@ class Taker:
         named = sorted(starts, key=lambda origin: (origin not in self._urgent, origin))
         for at in range(0, max(len(named), 1), most):
             yield tuple(
-                Progress(origin, starts[origin], starts[origin])
+                StreamProgress(origin, starts[origin], starts[origin])
                 for origin in sorted(named[at : at + most])
             )
 
     # On reception of an offer
 
-    def _is_asked(self, sender: Address, transfer: int) -> bool:
+    def _is_current_transfer(self, sender: Address, transfer: int) -> bool:
         return self._asked and sender == self.provider and transfer == self._transfer
 
-    def on_offer(self, sender: Address, frame: StateOffer, context: Context) -> None:
+    def on_offer(self, sender: Address, frame: StateOffer, out: ReadyBuilder) -> None:
         """Take a part of an offer in."""
-        if self.stage != ASKING or not self._is_asked(sender, frame.transfer):
-            context.drop("state offer", peer=sender)
+        if self.stage != ASKING or not self._is_current_transfer(sender, frame.transfer):
+            out.drop("state offer", peer=sender)
         elif frame.body == NO_STATE:
-            self._fail(context)
+            self._fail(out)
         elif frame.body == NOT_YET:
-            self._heard_ns = context.now_ns
+            self._last_heard_ns = out.now_ns
         elif self._parts_count not in {0, frame.parts} or not 0 <= frame.part < frame.parts:
-            context.drop("state parts", peer=sender)
+            out.drop("state parts", peer=sender)
         elif frame.part in self._parts:
-            context.drop("state duplicate", peer=sender)
+            out.drop("state duplicate", peer=sender)
         else:
-            self._heard_ns = context.now_ns
+            self._last_heard_ns = out.now_ns
             self._parts_count = frame.parts
             self._parts[frame.part] = frame.body
             self._parts_bytes += len(frame.body)
-            if self._parts_bytes > MOST_OFFER_BYTES:
-                context.drop("state size", peer=sender)
-                self._fail(context)
+            if self._parts_bytes > MAX_OFFER_BYTES:
+                out.drop("state size", peer=sender)
+                self._fail(out)
             elif len(self._parts) == self._parts_count:
                 self._on_whole_offer(
-                    b"".join([self._parts[part] for part in range(self._parts_count)]), context
+                    b"".join([self._parts[part] for part in range(self._parts_count)]), out
                 )
 
-    def _on_whole_offer(self, body: bytes, context: Context) -> None:
+    def _on_whole_offer(self, body: bytes, out: ReadyBuilder) -> None:
         try:
             offer = decode_offer(body)
         except RemoteProtocolError as error:
-            context.drop(error.reason, peer=self.provider)
-            self._fail(context)
+            out.drop(error.reason, peer=self.provider)
+            self._fail(out)
             return
-        if offer.block_bytes != BLOCK_BYTES or len(offer.hashes) > MOST_BLOCKS:
-            context.drop("state size", peer=self.provider)
-            self._fail(context)
+        if offer.block_bytes != BLOCK_BYTES or len(offer.hashes) > MAX_BLOCKS:
+            out.drop("state size", peer=self.provider)
+            self._fail(out)
             return
-        self._begin_pulling(offer, context)
+        self._begin_pulling(offer, out)
 
-    def _begin_pulling(self, offer: Offer, context: Context) -> None:
+    def _begin_pulling(self, offer: OfferContent, out: ReadyBuilder) -> None:
         self._parts = {}
         self.stage = PULLING
         self._unchecked = True
         marks = {origin: mark for origin, mark, _ in offer.digest}
-        self._covered = Covered(offer.epoch, marks, dict(offer.aside))
-        self._fetch = Fetch(offer, self._blocks, self.config)
+        self._covered = StateCoverage(offer.epoch, marks, dict(offer.out_of_band))
+        self._fetch = BlockFetcher(offer, self._blocks, self.config)
         self._blocks = {}
         if kept := len(self._fetch.blocks):
-            context.count("state.blocks kept", kept)
+            out.count("state.blocks kept", kept)
 
-    def _check(self, ground: Ground, context: Context) -> bool:
+    def _check_coverage(self, ground: StreamPositions, out: ReadyBuilder) -> bool:
         """Return whether the state covers what has to come before the first message of each stream; finish with it."""
         assert self._fetch is not None
         self._unchecked = False
-        starts = ground.starts()
+        starts = ground.stream_starts()
         marks = self._covered.marks
         short = [
             origin for origin, start in starts.items() if start and marks.get(origin, 0) < start
         ]
         if short:
-            context.count("state.again")
+            out.count("state.again")
             self._urgent = frozenset(short)
-            self._ask_from(context.now_ns + self._pause_ns(), context)
+            self._start_transfer(out.now_ns + self._pause_ns(), out)
             return False
         if not self._fetch.is_complete:
             return True
-        if self._knows(starts, context.now_ns):
-            ground.cover(self._covered)
-            self._let_go(context)
-            self._finish(self.provider, self._fetch.state(), starts, context)
+        if self._starts_known(starts, out.now_ns):
+            ground.mark_covered(self._covered)
+            self._end_transfer(out)
+            self._finish(self.provider, self._fetch.state(), starts, out)
         return False
 
     def _finish(
@@ -304,11 +310,13 @@ class Taker:
         provider: Address | None,
         state: bytes,
         starts: Mapping[Address, int | None],
-        context: Context,
+        out: ReadyBuilder,
     ) -> None:
-        self.backlog.open(NOTHING if provider is None else self._covered, starts, context)
-        context.event(StateReceived(provider, state))
-        context.count("state.received" if provider is not None else "state.none")
+        self.held_deliveries.release(
+            NO_COVERAGE if provider is None else self._covered, starts, out
+        )
+        out.emit(StateReceived(provider, state))
+        out.count("state.received" if provider is not None else "state.none")
         self.stage = DONE
         self.provider = self._fetch = None
         self._blocks = {}
@@ -316,30 +324,32 @@ class Taker:
 
     # On reception of a chunk
 
-    def on_chunk(self, sender: Address, frame: StateChunk, context: Context) -> None:
+    def on_chunk(self, sender: Address, frame: StateChunk, out: ReadyBuilder) -> None:
         """Take bytes of the state in."""
         fetch = self._fetch
-        if self.stage != PULLING or fetch is None or not self._is_asked(sender, frame.transfer):
-            context.drop("state chunk", peer=sender)
+        if (
+            self.stage != PULLING
+            or fetch is None
+            or not self._is_current_transfer(sender, frame.transfer)
+        ):
+            out.drop("state chunk", peer=sender)
             return
-        found = fetch.take(frame.offset, frame.body, context.now_ns)
-        if found == block_fetch.UNASKED:
-            context.drop("state chunk", peer=sender)
+        found = fetch.on_chunk(frame.offset, frame.body, out.now_ns)
+        if found == block_fetch.UNREQUESTED:
+            out.drop("state chunk", peer=sender)
         elif found == block_fetch.DUPLICATE:
-            context.drop("state duplicate", peer=sender)
+            out.drop("state duplicate", peer=sender)
         else:
-            self._heard_ns = context.now_ns
+            self._last_heard_ns = out.now_ns
         if found == block_fetch.WRONG:
-            context.drop("state hash", peer=sender)
+            out.drop("state hash", peer=sender)
             self._wrong += 1
-            if self._wrong >= _MOST_WRONG:
-                self._fail(context)
+            if self._wrong >= _MAX_WRONG:
+                self._fail(out)
 
-    def _pull(self, wanted: Iterable[tuple[int, int]], context: Context) -> None:
+    def _pull(self, wanted: Iterable[tuple[int, int]], out: ReadyBuilder) -> None:
         for first, last in wanted:
-            context.transmit(
-                self.provider, StatePull(self.me, self._transfer, first, last - first + 1)
-            )
+            out.transmit(self.provider, StatePull(self.me, self._transfer, first, last - first + 1))
 
     # Every interval
 
@@ -352,45 +362,47 @@ class Taker:
         known_ns = self._view_ns + timeout_ns
         if self.stage == ASKING:
             if not self._asked:
-                return known_ns if self._blocked else self._ask_ns
+                return known_ns if self._awaiting_starts else self._ask_ns
             return min(
-                self._ask_ns, self._heard_ns + timeout_ns, self._since_ns + PATIENCE * timeout_ns
+                self._ask_ns,
+                self._last_heard_ns + timeout_ns,
+                self._since_ns + PATIENCE * timeout_ns,
             )
         assert self._fetch is not None
         if self._fetch.is_complete:
             return known_ns
         again_ns = self._fetch.due_ns
-        silent_ns = self._heard_ns + timeout_ns
+        silent_ns = self._last_heard_ns + timeout_ns
         return silent_ns if again_ns is None else min(again_ns, silent_ns)
 
-    def fire(self, context: Context) -> None:
+    def on_timer(self, out: ReadyBuilder) -> None:
         """Ask again for what is due, or somebody else."""
-        now_ns, timeout_ns = context.now_ns, self.config.state_timeout_ns
+        now_ns, timeout_ns = out.now_ns, self.config.state_timeout_ns
         if not self.is_waiting or not self._asked:
             return
         if self.stage == PULLING:
             assert self._fetch is not None
             if self._fetch.is_complete:
                 return
-            if now_ns < self._heard_ns + timeout_ns:
-                self._pull(self._fetch.pull_again(now_ns), context)
+            if now_ns < self._last_heard_ns + timeout_ns:
+                self._pull(self._fetch.pull_again(now_ns), out)
                 return
-        if now_ns >= self._heard_ns + timeout_ns:
+        if now_ns >= self._last_heard_ns + timeout_ns:
             if (
                 now_ns
                 >= self._view_ns + self.config.suspect_after_ns + self.config.verify_timeout_ns
             ):
-                self._fail(context)
+                self._fail(out)
             else:
-                self._turn(context)
+                self._try_next_provider(out)
         elif now_ns >= self._since_ns + PATIENCE * timeout_ns:
             self._since_ns = now_ns
             if self._candidates()[:1] != [self.provider]:
-                self._turn(context)
+                self._try_next_provider(out)
 
-    def paused(self, now_ns: int) -> None:
+    def on_pause(self, now_ns: int) -> None:
         """Begin all patience anew: this member itself stood still."""
-        self._heard_ns = self._since_ns = now_ns
+        self._last_heard_ns = self._since_ns = now_ns
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
@@ -399,7 +411,7 @@ class Taker:
         known = (
             tuple(sorted(self._blocks)),
             self._asked,
-            self._blocked,
+            self._awaiting_starts,
             self._wrong,
             self._unchecked,
         )

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready_builder import RECEIVED
-from gapless.protocol.state_transfer.held_deliveries import Backlog, Covered
-from gapless.protocol.state_transfer.provider import Giver
-from gapless.protocol.state_transfer.requester import Ground, Taker
-from gapless.wire.frames import State, StateAsk, StateChunk, StateOffer, StatePull
+from gapless.protocol.ready_builder import RECEIVED_COUNTERS
+from gapless.protocol.state_transfer.held_deliveries import HeldDeliveries, StateCoverage
+from gapless.protocol.state_transfer.provider import StateProvider
+from gapless.protocol.state_transfer.requester import StateRequester, StreamPositions
+from gapless.wire.frames import StateAsk, StateChunk, StateFrame, StateOffer, StatePull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
     from gapless.protocol.ready import Delivery
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
 
-__all__ = ["Covered", "Ground", "StateTransfer"]
+__all__ = ["StateCoverage", "StateTransfer", "StreamPositions"]
 
 
 class StateTransfer:
@@ -41,107 +41,118 @@ class StateTransfer:
 
     def __init__(self, me: Address, config: Config, rng: Random) -> None:
         self.me = me
-        self.backlog = Backlog(config.state_backlog_bytes)
-        self.taker = Taker(me, config, rng, self.backlog)
-        self.giver = Giver(me, config)
+        self.held_deliveries = HeldDeliveries(config.state_backlog_bytes)
+        self.requester = StateRequester(me, config, rng, self.held_deliveries)
+        self.provider = StateProvider(me, config)
         self._members: frozenset[Address] = frozenset()
 
     # What a new member does
 
-    def want(self) -> None:
+    def request_state(self) -> None:
         """Let this member wait for the state, from its first view on."""
-        self.taker.want()
+        self.requester.request_state()
 
     @property
-    def holding(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether deliveries are held back."""
-        return self.backlog.waiting
+        return self.held_deliveries.waiting
 
     @property
-    def sifting(self) -> bool:
+    def is_filtering(self) -> bool:
         """Whether deliveries have to go through :meth:`sift`.
 
         This lasts longer than the wait for the state: it may cover messages that have not come yet.
         """
-        return self.backlog.active
+        return self.held_deliveries.active
 
     @property
     def full(self) -> bool:
         """Whether so much is held that nothing more should be taken off the windows."""
-        return self.backlog.full
+        return self.held_deliveries.full
 
-    def sift(self, deliveries: Iterable[Delivery], context: Context) -> list[Delivery]:
+    def filter_deliveries(
+        self, deliveries: Iterable[Delivery], out: ReadyBuilder
+    ) -> list[Delivery]:
         """Take deliveries, in order; return what is to be handed out now, and nothing before the state is there."""
-        self.backlog.hold(deliveries, context)
-        return self.backlog.take(context)
+        self.held_deliveries.hold(deliveries, out)
+        return self.held_deliveries.take(out)
 
     # What a provider does
 
-    def provide(self, transfer: int, state: bytes | None, context: Context) -> None:
+    def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
         """Give the state that ``StateWanted(transfer, ...)`` asked for; None means that there is none to give."""
-        self.giver.provide(transfer, state, context)
+        self.provider.provide(transfer, state, out)
 
     # What both do
 
-    def on_view(self, members: Sequence[Address], context: Context) -> None:
+    def on_view(self, members: Sequence[Address], out: ReadyBuilder) -> None:
         """Take note of a view that was installed, oldest member first."""
         self._members = frozenset(members)
-        self.backlog.on_view(members)
-        self.giver.on_view(members)
-        self.taker.on_view(members, context)
+        self.held_deliveries.on_view(members)
+        self.provider.on_view(members)
+        self.requester.on_view(members, out)
 
-    def on_frame(self, sender: Address, frame: State, context: Context) -> None:
+    def on_frame(self, sender: Address, frame: StateFrame, out: ReadyBuilder) -> None:
         """Take a frame about a state in; it counts only if it is from another member, about itself."""
         if sender == self.me or sender not in self._members:
-            context.drop("stranger", peer=sender)
+            out.drop("stranger", peer=sender)
         elif frame.origin != sender:
-            context.drop("origin", frame.origin, peer=sender)
+            out.drop("origin", frame.origin, peer=sender)
         else:
-            context.count(RECEIVED[type(frame)])
-            self._on_frame(sender, frame, context)
+            out.count(RECEIVED_COUNTERS[type(frame)])
+            self._on_frame(sender, frame, out)
 
-    def _on_frame(self, sender: Address, frame: State, context: Context) -> None:
+    def _on_frame(self, sender: Address, frame: StateFrame, out: ReadyBuilder) -> None:
         if isinstance(frame, StateAsk):
-            self.giver.on_ask(sender, frame, context, empty=self.taker.is_waiting)
+            self.provider.on_ask(sender, frame, out, empty=self.requester.is_waiting)
         elif isinstance(frame, StatePull):
-            self.giver.on_pull(sender, frame, context)
+            self.provider.on_pull(sender, frame, out)
         elif isinstance(frame, StateOffer):
-            self.taker.on_offer(sender, frame, context)
+            self.requester.on_offer(sender, frame, out)
         else:
             assert isinstance(frame, StateChunk)
-            self.taker.on_chunk(sender, frame, context)
+            self.requester.on_chunk(sender, frame, out)
 
-    def look(self, ground: Ground, context: Context) -> None:
+    def advance_request(self, ground: StreamPositions, out: ReadyBuilder) -> None:
         """Ask, or go on from the state, if the streams allow it; called at the end of every input."""
-        if self.taker.is_waiting:
-            self.taker.look(ground, context)
+        if self.requester.is_waiting:
+            self.requester.advance(ground, out)
 
-    def serve(self, ground: Ground, context: Context) -> None:
+    def collect_state(self, ground: StreamPositions, out: ReadyBuilder) -> None:
         """Ask the application for its state, if somebody waits for it; called after the last delivery of an input."""
-        self.giver.look(ground, self.backlog, context)
+        self.provider.collect_states(ground, self.held_deliveries, out)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to look at."""
-        return not self.taker.is_waiting and not self.giver.busy and not self.backlog.active
+        return (
+            not self.requester.is_waiting
+            and not self.provider.busy
+            and not self.held_deliveries.active
+        )
 
     @property
     def due_ns(self) -> int | None:
         """When ``fire`` is to be called."""
         return min(
-            (at for at in (self.taker.due_ns, self.giver.due_ns) if at is not None), default=None
+            (at for at in (self.requester.due_ns, self.provider.due_ns) if at is not None),
+            default=None,
         )
 
-    def fire(self, context: Context) -> None:
+    def on_timer(self, out: ReadyBuilder) -> None:
         """Do what is due; ``look`` follows."""
-        self.taker.fire(context)
-        self.giver.fire(context)
+        self.requester.on_timer(out)
+        self.provider.on_timer(out)
 
-    def paused(self, now_ns: int) -> None:
+    def on_pause(self, now_ns: int) -> None:
         """Begin all patience anew: this member itself stood still."""
-        self.taker.paused(now_ns)
-        self.giver.paused(now_ns)
+        self.requester.on_pause(now_ns)
+        self.provider.on_pause(now_ns)
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
-        return (self.backlog.snapshot(), self.taker.snapshot(), self.giver.snapshot())
+        return (
+            self.held_deliveries.snapshot(),
+            self.requester.snapshot(),
+            self.provider.snapshot(),
+        )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.profiles import Acks
+    from gapless.profiles import AckPolicy
 
 
 class AckTable:
@@ -47,7 +47,7 @@ class AckTable:
         """Return every member with its highest ack."""
         return self._acks.items()
 
-    def ack(self, member: Address, seqno: int) -> bool:
+    def on_ack(self, member: Address, seqno: int) -> bool:
         """Note that ``member`` has delivered up to ``seqno``; return whether the minimum rose."""
         before = self._acks.get(member)
         if before is None or seqno <= before:
@@ -55,12 +55,12 @@ class AckTable:
         self._acks[member] = seqno
         return before <= self.minimum and self._raise_minimum()
 
-    def adjust(self, members: Iterable[Address], start: int) -> bool:
+    def set_members(self, members: Iterable[Address], start: int) -> bool:
         """Keep exactly ``members``, new ones at ``start``; return whether the minimum rose."""
         self._acks = {member: self._acks.get(member, start) for member in members}
         return self._raise_minimum()
 
-    def enter(self, member: Address, seqno: int) -> None:
+    def restore_member(self, member: Address, seqno: int) -> None:
         """Let ``member`` go on behind ``seqno``, where its place was kept; the minimum may fall to that."""
         self._acks[member] = seqno
         self.minimum = min(self.minimum, seqno)
@@ -72,7 +72,7 @@ class AckTable:
         self.minimum = minimum
         return True
 
-    def behind(self, seqno: int) -> list[Address]:
+    def lagging(self, seqno: int) -> list[Address]:
         """Return the members that have not acknowledged ``seqno``."""
         return [member for member, ack in self._acks.items() if ack < seqno]
 
@@ -86,7 +86,7 @@ class AckTable:
         self._acks = dict(entries)  # type: ignore[arg-type]
 
 
-class OwedAck:
+class AckScheduler:
     """What a receiver owes to one origin, and when it is due; the profile's row says which rule holds."""
 
     __slots__ = (
@@ -95,42 +95,42 @@ class OwedAck:
         "_policy",
         "_size_bytes",
         "due_ns",
-        "owed",
-        "sent_ns",
+        "last_sent_ns",
+        "pending",
         "threshold",
     )
 
-    def __init__(self, config: Config, policy: Acks) -> None:
+    def __init__(self, config: Config, policy: AckPolicy) -> None:
         self.threshold = config.effective_ack_threshold
-        self.owed = False
-        self.sent_ns: int | None = None
+        self.pending = False
+        self.last_sent_ns: int | None = None
         self.due_ns = 0
         self._config = config
         self._policy = policy
         self._messages = 0
         self._size_bytes = 0
 
-    def deliver(
+    def on_delivery(
         self, messages: int, size_bytes: int, threshold_bytes: int, now_ns: int, asked: bool
     ) -> bool:
         """Note a delivery; return whether the ack is due at once."""
         if self._policy == "asked":
-            self.owed = self.owed or asked
+            self.pending = self.pending or asked
             return asked
         self._messages += messages
         self._size_bytes += size_bytes
-        self.owed = True
+        self.pending = True
         if asked or self._messages >= self.threshold or self._size_bytes >= threshold_bytes:
             return True
         return self._policy == "each" or (
             self._policy == "paced" and self._next_ns(now_ns) <= now_ns
         )
 
-    def again(self, asked: bool) -> None:
+    def on_duplicate(self, asked: bool) -> None:
         """Note that something came that was delivered before: the last ack may have been lost."""
-        self.owed = self.owed or asked or self._policy != "asked"
+        self.pending = self.pending or asked or self._policy != "asked"
 
-    def plan_ns(self, now_ns: int, rng: Random) -> int:
+    def schedule_ns(self, now_ns: int, rng: Random) -> int:
         """Return when an ack that is owed and not due at once goes out by itself."""
         config = self._config
         if self._policy in {"paced", "each"}:
@@ -145,7 +145,7 @@ class OwedAck:
         )
         return self.due_ns
 
-    def rest_ns(self, now_ns: int) -> int | None:
+    def held_until_ns(self, now_ns: int) -> int | None:
         """Return until when the ack waits although others go out now: where acks have a time between them, it holds."""
         return (
             self.due_ns if self._policy in {"paced", "periodic"} and self.due_ns > now_ns else None
@@ -154,21 +154,23 @@ class OwedAck:
     def _next_ns(self, now_ns: int) -> int:
         """Return when the next ack may go out: never sooner than ``ack_gap`` after the last."""
         return (
-            now_ns if self.sent_ns is None else max(now_ns, self.sent_ns + self._config.ack_gap_ns)
+            now_ns
+            if self.last_sent_ns is None
+            else max(now_ns, self.last_sent_ns + self._config.ack_gap_ns)
         )
 
-    def settle(self, now_ns: int) -> None:
+    def on_ack_sent(self, now_ns: int) -> None:
         """Note that an ack goes out: nothing is owed any more."""
-        self.sent_ns = now_ns
-        self.owed = False
+        self.last_sent_ns = now_ns
+        self.pending = False
         self._messages = self._size_bytes = 0
 
     def snapshot(self) -> tuple[bool, int, int]:
         """Return what the next ack depends on; when the last one was sent is left out, as all times are."""
-        return (self.owed, self._messages, self._size_bytes)
+        return (self.pending, self._messages, self._size_bytes)
 
     def restore(self, snapshot: tuple[bool, int, int]) -> None:
         """Become what ``snapshot`` says."""
-        self.owed, self._messages, self._size_bytes = snapshot
-        self.sent_ns = None
+        self.pending, self._messages, self._size_bytes = snapshot
+        self.last_sent_ns = None
         self.due_ns = 0

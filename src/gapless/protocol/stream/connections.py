@@ -40,11 +40,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.protocol.ready import ONE, Connected, Discarded, Undelivered
+from gapless.protocol.ready import UNICAST, Connected, Discarded, Undelivered
 from gapless.protocol.stream.inbound import Inbound
 from gapless.protocol.stream.outbound import Outbound
-from gapless.protocol.stream.reassembly import Pieces
-from gapless.wire.frames import CONNECTION, Ack, Close, Data, Nak, Tail
+from gapless.protocol.stream.reassembly import Reassembler
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Nak, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,21 +52,21 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.ready_builder import Context
-    from gapless.protocol.stream.flow_control import Credit
-    from gapless.protocol.stream.send_queue import Tickets
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.flow_control import DeliveryCredit
+    from gapless.protocol.stream.send_queue import TicketCounter
     from gapless.wire.frames import Frame, Gone
 
-_MOST_HELD = 16
+_MAX_PARTIAL_TOMBSTONES = 16
 """Ended connections of which the pieces of an incomplete message are kept."""
-_MOST_TOMBSTONES = 4096
+_MAX_TOMBSTONES = 4096
 """Ended connections that are remembered."""
-MOST_QUESTIONS = 8
+MAX_FIRST_REQUESTS = 8
 """How often the first message of a connection is asked for before what is kept of it is dropped."""
-_DRAWN_BITS = 20
+_RANDOM_BITS = 20
 
 
-class State(StrEnum):
+class ConnectionState(StrEnum):
     """Where a connection is in its life."""
 
     OPEN = "open"
@@ -74,48 +74,48 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-class _Entry:
+class _ConnectionEnd:
     """One end of a connection: its stream, its state, and since when it is in that state without activity."""
 
     __slots__ = ("since_ns", "state", "stream")
 
     def __init__(self, now_ns: int) -> None:
-        self.state = State.OPEN
+        self.state = ConnectionState.OPEN
         self.since_ns = now_ns
 
     def touch(self, now_ns: int) -> bool:
         """Note activity; return whether the entry was closing and is open again."""
         self.since_ns = now_ns
-        revived = self.state is State.CLOSING
-        self.state = State.OPEN
+        revived = self.state is ConnectionState.CLOSING
+        self.state = ConnectionState.OPEN
         return revived
 
     def due_ns(self, config: Config) -> int | None:
         """Return when the entry comes into its next state, if it ever does."""
         wait_ns = (
             config.conn_expiry_timeout_ns
-            if self.state is State.OPEN
+            if self.state is ConnectionState.OPEN
             else config.conn_close_timeout_ns
         )
         return self.since_ns + wait_ns if wait_ns else None
 
 
-class Outgoing(_Entry):
+class OutgoingConnection(_ConnectionEnd):
     """The sending end; ``pieces`` puts together what a member sends to itself."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("reassembler",)
     stream: Outbound
-    pieces: Pieces
+    reassembler: Reassembler
 
 
-class Incoming(_Entry):
+class IncomingConnection(_ConnectionEnd):
     """The receiving end."""
 
     __slots__ = ()
     stream: Inbound
 
 
-class _Unknown:
+class _UnconfirmedEpoch:
     """Messages of an epoch that its sender has not confirmed; how often it was asked to, and when it is next."""
 
     __slots__ = ("due_ns", "epoch", "frames", "tries")
@@ -127,15 +127,15 @@ class _Unknown:
         self.tries = 0
 
     @property
-    def opening(self) -> Data | None:
+    def first_message(self) -> Data | None:
         """The first message of the connection, if it is here."""
         return next((frame for frame in self.frames.values() if frame.first), None)
 
-    def hold(self, frame: Data) -> None:
+    def buffer(self, frame: Data) -> None:
         """Keep a message; what is the same takes no room twice."""
         self.frames[frame.run.first, frame.run.last, frame.first] = frame
 
-    def holds(self, frame: Data) -> bool:
+    def has(self, frame: Data) -> bool:
         """Return whether the same is here already."""
         return (frame.run.first, frame.run.last, frame.first) in self.frames
 
@@ -147,34 +147,39 @@ class _Tombstone(NamedTuple):
     that again.
     """
 
-    resume: int
+    resume_seqno: int
     closed: bool
-    pieces: tuple[object, ...] | None = None
-    begin: int = 0
+    fragments: tuple[object, ...] | None = None
+    message_start: int = 0
 
-    def without_pieces(self) -> _Tombstone:
+    def without_fragments(self) -> _Tombstone:
         """Return the same without the pieces: what goes on there begins before them, and reports them as lost."""
-        return _Tombstone(self.begin, self.closed)
+        return _Tombstone(self.message_start, self.closed)
 
 
 class Connections:
     """All connections of one member, in both directions."""
 
     def __init__(
-        self, me: Address, config: Config, rng: Random, tickets: Tickets, credit: Credit
+        self,
+        me: Address,
+        config: Config,
+        rng: Random,
+        tickets: TicketCounter,
+        credit: DeliveryCredit,
     ) -> None:
         self.me = me
         self.config = config
-        self.outgoing: dict[Address, Outgoing] = {}
-        self.incoming: dict[Address, Incoming] = {}
+        self.outgoing: dict[Address, OutgoingConnection] = {}
+        self.incoming: dict[Address, IncomingConnection] = {}
         self._rng = rng
         self._tickets = tickets
         self._credit = credit
-        self.buried: list[tuple[Address, int]] = []
-        self._unknown: dict[Address, _Unknown] = {}
-        self._asked_ns: dict[Address, int] = {}
-        self._ended: dict[tuple[Address, int], _Tombstone] = {}
-        self._last_epoch = CONNECTION
+        self.removed: list[tuple[Address, int]] = []
+        self._unconfirmed: dict[Address, _UnconfirmedEpoch] = {}
+        self._first_requested_ns: dict[Address, int] = {}
+        self._tombstones: dict[tuple[Address, int], _Tombstone] = {}
+        self._last_epoch = FIRST_CONNECTION_EPOCH
         self._reap_ns: int | None = None
         self.view = 0
 
@@ -188,253 +193,261 @@ class Connections:
 
     # On sending
 
-    def open(self, to: Address, context: Context) -> Outbound:
+    def open(self, to: Address, out: ReadyBuilder) -> Outbound:
         """Return the stream to ``to``, a new one if there is none."""
         entry = self.outgoing.get(to)
         if entry is None:
-            entry = self._new_outgoing(to, self._new_epoch(context.now_ns), context.now_ns)
-            context.event(Connected(to, entry.state, True))
+            entry = self._new_outgoing(to, self._new_epoch(out.now_ns), out.now_ns)
+            out.emit(Connected(to, entry.state, True))
         return entry.stream
 
-    def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> Outgoing:
+    def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> OutgoingConnection:
         config = self.config
-        entry = self.outgoing[to] = Outgoing(now_ns)
-        entry.stream = Outbound(self.me, config, config.unicast_row, self._tickets, epoch, to)
+        entry = self.outgoing[to] = OutgoingConnection(now_ns)
+        entry.stream = Outbound(self.me, config, config.unicast_profile, self._tickets, epoch, to)
         entry.stream.view = self.view
         entry.stream.connect()
-        entry.pieces = Pieces(config.max_message_bytes, ONE, epoch)
-        self._expect(entry)
+        entry.reassembler = Reassembler(config.max_message_bytes, UNICAST, epoch)
+        self._schedule_reap(entry)
         return entry
 
-    def touch(self, to: Address, context: Context) -> None:
+    def touch(self, to: Address, out: ReadyBuilder) -> None:
         """Note that a message to ``to`` has got its number: a connection that was closing is open again."""
         entry = self.outgoing[to]
-        if entry.touch(context.now_ns):
-            self._expect(entry)
-            context.event(Connected(to, State.OPEN, True))
+        if entry.touch(out.now_ns):
+            self._schedule_reap(entry)
+            out.emit(Connected(to, ConnectionState.OPEN, True))
 
     def _new_epoch(self, now_ns: int) -> int:
         """Return an epoch that is newer than all before: the time in milliseconds or so, and some drawn bits."""
-        drawn = self._rng.getrandbits(_DRAWN_BITS)
-        made = CONNECTION | ((now_ns >> _DRAWN_BITS << _DRAWN_BITS | drawn) & (CONNECTION - 1))
+        drawn = self._rng.getrandbits(_RANDOM_BITS)
+        made = FIRST_CONNECTION_EPOCH | (
+            (now_ns >> _RANDOM_BITS << _RANDOM_BITS | drawn) & (FIRST_CONNECTION_EPOCH - 1)
+        )
         self._last_epoch = max(made, self._last_epoch + 1)
         return self._last_epoch
 
     # On reception
 
     @staticmethod
-    def in_order(frames: Sequence[Frame]) -> list[Frame]:
+    def opening_first(frames: Sequence[Frame]) -> list[Frame]:
         """Return the frames of one datagram with those first that open a connection (U3-24)."""
         return sorted(frames, key=lambda frame: not (isinstance(frame, Data) and frame.first))
 
     def on_frame(
-        self, sender: Address, frame: Data | Tail | Gone | Close, context: Context
+        self, sender: Address, frame: Data | Tail | Gone | Close, out: ReadyBuilder
     ) -> Inbound | None:
         """Take in what ``sender`` says of its connection to this member; return its stream if it may have moved."""
         if isinstance(frame, Close):
-            return self._on_close(sender, frame.epoch, context)
+            return self._on_close(sender, frame.epoch, out)
         entry = self.incoming.get(sender)
         if entry is None or entry.stream.epoch != frame.epoch:
-            entry = self._meet(sender, frame, context)
+            entry = self._on_other_epoch(sender, frame, out)
             if entry is None:
                 return None
         if isinstance(frame, Data):
-            if entry.touch(context.now_ns):
-                self._expect(entry)
-                context.event(Connected(sender, entry.state, False))
-            entry.stream.on_data(frame.run, frame.repair, context)
+            if entry.touch(out.now_ns):
+                self._schedule_reap(entry)
+                out.emit(Connected(sender, entry.state, False))
+            entry.stream.on_data(frame.run, frame.repair, out)
         elif isinstance(frame, Tail):
-            entry.stream.on_tail(frame, self.me, context)
+            entry.stream.on_tail(frame, self.me, out)
         else:
             entry.stream.on_gone(frame.low)
         return entry.stream
 
-    def _meet(
-        self, sender: Address, frame: Data | Tail | Gone, context: Context
-    ) -> Incoming | None:
+    def _on_other_epoch(
+        self, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder
+    ) -> IncomingConnection | None:
         """Decide about a frame of an epoch that is not the present one; return the entry if it is from now on."""
-        ended = self._ended.get((sender, frame.epoch))
+        ended = self._tombstones.get((sender, frame.epoch))
         if ended is not None and ended.closed:
-            self._drop("closed", sender, frame, context)
+            self._drop("closed", sender, frame, out)
             return None
         opening = isinstance(frame, Data) and frame.first
         if sender in self.incoming:
-            confirmed = opening and self._answers(sender, frame)
+            confirmed = opening and self._confirms(sender, frame)
         else:
             confirmed = opening or ended is not None
         if not confirmed:
-            self._hold(sender, frame, context)
+            self._buffer_unconfirmed(sender, frame, out)
             return None
-        return self._open(sender, frame.epoch, frame, context)
+        return self._open(sender, frame.epoch, frame, out)
 
-    def _answers(self, sender: Address, frame: Data | Tail | Gone) -> bool:
+    def _confirms(self, sender: Address, frame: Data | Tail | Gone) -> bool:
         """Return whether ``frame`` is the answer to the question for the first message of its epoch."""
-        unknown = self._unknown.get(sender)
+        unknown = self._unconfirmed.get(sender)
         asked = unknown is not None and unknown.epoch == frame.epoch and unknown.tries > 0
         return asked and isinstance(frame, Data) and frame.repair
 
     def _open(
-        self, sender: Address, epoch: int, frame: Data | Tail | Gone, context: Context
-    ) -> Incoming:
+        self, sender: Address, epoch: int, frame: Data | Tail | Gone, out: ReadyBuilder
+    ) -> IncomingConnection:
         """Let ``epoch`` be the present one; it starts with ``frame``, or behind what was delivered of it before."""
-        self._bury(sender, context)
-        ended = self._ended.pop((sender, epoch), None)
-        start = 0 if ended is None else ended.resume
+        self._remove_incoming(sender, out)
+        ended = self._tombstones.pop((sender, epoch), None)
+        start = 0 if ended is None else ended.resume_seqno
         if isinstance(frame, Data) and frame.first:
             start = max(start, frame.run.first - 1)
-        entry = self.incoming[sender] = Incoming(context.now_ns)
-        self._expect(entry)
+        entry = self.incoming[sender] = IncomingConnection(out.now_ns)
+        self._schedule_reap(entry)
         entry.stream = Inbound(
-            sender, self.config, self.config.unicast_row, self._rng, start, 0, epoch
+            sender, self.config, self.config.unicast_profile, self._rng, start, 0, epoch
         )
-        if ended is not None and ended.pieces is not None and start == ended.resume:
-            entry.stream.pieces.restore(ended.pieces)
-        context.event(Connected(sender, entry.state, False))
-        unknown = self._unknown.get(sender)
+        if ended is not None and ended.fragments is not None and start == ended.resume_seqno:
+            entry.stream.reassembler.restore(ended.fragments)
+        out.emit(Connected(sender, entry.state, False))
+        unknown = self._unconfirmed.get(sender)
         if unknown is not None and unknown.epoch == epoch:
-            del self._unknown[sender]
+            del self._unconfirmed[sender]
             for early in unknown.frames.values():
-                entry.stream.on_data(early.run, early.repair, context)
+                entry.stream.on_data(early.run, early.repair, out)
         return entry
 
-    def _hold(self, sender: Address, frame: Data | Tail | Gone, context: Context) -> None:
+    def _buffer_unconfirmed(
+        self, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder
+    ) -> None:
         """Keep a message of an epoch that is not confirmed, and plan to ask for its first; the newest epoch is kept."""
-        unknown = self._unknown.get(sender)
+        unknown = self._unconfirmed.get(sender)
         if unknown is not None and unknown.epoch > frame.epoch:
-            self._drop("early", sender, frame, context)
+            self._drop("early", sender, frame, out)
             return
         if unknown is None or unknown.epoch < frame.epoch:
-            self._forget_unknown(sender, context)
-            due_ns = context.now_ns + self.config.min_grace_ns
-            if sender in self._asked_ns:
-                due_ns = max(due_ns, self._asked_ns[sender] + self.config.sync_min_interval_ns)
-            unknown = self._unknown[sender] = _Unknown(frame.epoch, due_ns)
+            self._drop_unconfirmed(sender, out)
+            due_ns = out.now_ns + self.config.min_grace_ns
+            if sender in self._first_requested_ns:
+                due_ns = max(
+                    due_ns, self._first_requested_ns[sender] + self.config.sync_min_interval_ns
+                )
+            unknown = self._unconfirmed[sender] = _UnconfirmedEpoch(frame.epoch, due_ns)
         if not isinstance(frame, Data):
             return
         config = self.config
         most = config.become_server_queue_size if config.retransmits else config.capacity
-        if unknown.holds(frame):
-            self._drop("duplicate", sender, frame, context)
+        if unknown.has(frame):
+            self._drop("duplicate", sender, frame, out)
         elif len(unknown.frames) < most:
-            unknown.hold(frame)
+            unknown.buffer(frame)
         else:
-            self._drop("early", sender, frame, context)
+            self._drop("early", sender, frame, out)
 
-    def _forget_unknown(self, sender: Address, context: Context) -> None:
+    def _drop_unconfirmed(self, sender: Address, out: ReadyBuilder) -> None:
         """Drop what is kept of an epoch that is not confirmed, if there is one."""
-        unknown = self._unknown.pop(sender, None)
+        unknown = self._unconfirmed.pop(sender, None)
         for frame in () if unknown is None else unknown.frames.values():
-            self._drop("early", sender, frame, context)
+            self._drop("early", sender, frame, out)
 
     @staticmethod
-    def _drop(reason: str, sender: Address, frame: Data | Tail | Gone, context: Context) -> None:
+    def _drop(reason: str, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder) -> None:
         if isinstance(frame, Data):
             run = frame.run
-            context.drop(
+            out.drop(
                 reason,
                 sender,
                 run.first,
                 run.last,
                 peer=sender,
                 message_count=run.count,
-                epoch=CONNECTION,
+                epoch=FIRST_CONNECTION_EPOCH,
             )
         else:
-            context.drop(reason, sender, peer=sender, epoch=CONNECTION)
+            out.drop(reason, sender, peer=sender, epoch=FIRST_CONNECTION_EPOCH)
 
-    def _on_close(self, sender: Address, epoch: int, context: Context) -> Inbound | None:
+    def _on_close(self, sender: Address, epoch: int, out: ReadyBuilder) -> Inbound | None:
         """End a connection as its sender says; return the stream of the next one if its first message is here."""
-        entry, unknown = self.incoming.get(sender), self._unknown.get(sender)
+        entry, unknown = self.incoming.get(sender), self._unconfirmed.get(sender)
         if unknown is not None and unknown.epoch == epoch:
-            self._forget_unknown(sender, context)
-            self._remember(sender, epoch, self._resume(sender, epoch), closed=True)
+            self._drop_unconfirmed(sender, out)
+            self._add_tombstone(sender, epoch, self._resume_seqno(sender, epoch), closed=True)
         elif entry is not None and entry.stream.epoch == epoch:
-            self._bury(sender, context, closed=True)
-            if unknown is not None and unknown.opening is not None:
-                return self._open(sender, unknown.epoch, unknown.opening, context).stream
-        elif (sender, epoch) in self._ended:
-            self._remember(sender, epoch, self._resume(sender, epoch), closed=True)
+            self._remove_incoming(sender, out, closed=True)
+            if unknown is not None and unknown.first_message is not None:
+                return self._open(sender, unknown.epoch, unknown.first_message, out).stream
+        elif (sender, epoch) in self._tombstones:
+            self._add_tombstone(sender, epoch, self._resume_seqno(sender, epoch), closed=True)
         else:
-            context.drop("connection", sender, peer=sender, epoch=CONNECTION)
+            out.drop("connection", sender, peer=sender, epoch=FIRST_CONNECTION_EPOCH)
         return None
 
-    def _resume(self, sender: Address, epoch: int) -> int:
-        ended = self._ended.get((sender, epoch))
-        return 0 if ended is None else ended.resume
+    def _resume_seqno(self, sender: Address, epoch: int) -> int:
+        ended = self._tombstones.get((sender, epoch))
+        return 0 if ended is None else ended.resume_seqno
 
-    def on_own(self, sender: Address, frame: Ack | Nak, context: Context) -> None:
+    def on_feedback(self, sender: Address, frame: Ack | Nak, out: ReadyBuilder) -> None:
         """Take in what ``sender`` says of the connection from this member to it."""
         entry = self.outgoing.get(sender)
         if entry is None or entry.stream.epoch != frame.epoch:
-            context.drop("connection", self.me, peer=sender, epoch=CONNECTION)
+            out.drop("connection", self.me, peer=sender, epoch=FIRST_CONNECTION_EPOCH)
             if isinstance(frame, Nak):
-                context.transmit(sender, Close(self.me, frame.epoch))
+                out.transmit(sender, Close(self.me, frame.epoch))
             return
         stream = entry.stream
-        entry.since_ns = context.now_ns
+        entry.since_ns = out.now_ns
         if isinstance(frame, Nak):
-            stream.on_nak(sender, frame.ranges, context)
+            stream.on_nak(sender, frame.ranges, out)
             return
         high = stream.window.high
-        stream.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
+        stream.on_ack(sender, frame.seqno, frame.buffer_bytes, out)
         if stream.window.high > high:
-            self.touch(sender, context)
+            self.touch(sender, out)
 
     # Closing
 
-    def close(self, peer: Address, context: Context) -> None:
+    def close(self, peer: Address, out: ReadyBuilder) -> None:
         """Let the connection to ``peer`` come to its end: what is not acknowledged is still sent again."""
         entry = self.outgoing.get(peer)
-        if entry is not None and entry.state is State.OPEN:
-            self._begin_to_close(peer, entry, context)
+        if entry is not None and entry.state is ConnectionState.OPEN:
+            self._start_closing(peer, entry, out)
 
-    def end(self, context: Context) -> None:
+    def end(self, out: ReadyBuilder) -> None:
         """End all connections without a word, and report what was not acknowledged: this life is over."""
         for peer in list(self.outgoing):
-            self._end_outgoing(peer, "over", context, say=False)
+            self._end_outgoing(peer, "over", out, notify=False)
 
-    def _begin_to_close(self, peer: Address, entry: Outgoing | Incoming, context: Context) -> None:
-        entry.state = State.CLOSING
-        entry.since_ns = context.now_ns
-        self._expect(entry)
-        context.event(Connected(peer, entry.state, isinstance(entry, Outgoing)))
+    def _start_closing(
+        self, peer: Address, entry: OutgoingConnection | IncomingConnection, out: ReadyBuilder
+    ) -> None:
+        entry.state = ConnectionState.CLOSING
+        entry.since_ns = out.now_ns
+        self._schedule_reap(entry)
+        out.emit(Connected(peer, entry.state, isinstance(entry, OutgoingConnection)))
 
-    def _end_outgoing(self, peer: Address, reason: str, context: Context, *, say: bool) -> None:
+    def _end_outgoing(self, peer: Address, reason: str, out: ReadyBuilder, *, notify: bool) -> None:
         """Remove the connection to ``peer``; report what was not acknowledged and what was not even sent."""
         entry = self.outgoing.pop(peer)
-        entry.state = State.CLOSED
+        entry.state = ConnectionState.CLOSED
         stream = entry.stream
         for ticket in stream.queue.tickets:
-            stream.give_up(ticket, reason, context)
-        first, last = stream.end(context)
+            stream.give_up(ticket, reason, out)
+        first, last = stream.end(out)
         if first <= last:
-            context.event(Undelivered(peer, first, last))
-        if say:
-            context.transmit(peer, Close(self.me, stream.epoch))
-        context.event(Connected(peer, entry.state, True))
+            out.emit(Undelivered(peer, first, last))
+        if notify:
+            out.transmit(peer, Close(self.me, stream.epoch))
+        out.emit(Connected(peer, entry.state, True))
 
-    def _bury(
-        self, peer: Address, context: Context, *, closed: bool = False, say: bool = False
+    def _remove_incoming(
+        self, peer: Address, out: ReadyBuilder, *, closed: bool = False, notify: bool = False
     ) -> None:
         """Remove the connection from ``peer``; deliver what is consecutive, and remember where it ended."""
         entry = self.incoming.pop(peer, None)
         if entry is None:
             return
-        entry.state = State.CLOSED
+        entry.state = ConnectionState.CLOSED
         stream = entry.stream
-        if discarded := stream.abandon(self._credit, context):
-            context.event(Discarded(peer, discarded))
-        if say and stream.owed.owed:
-            stream.acknowledge(context)
+        if discarded := stream.drain(self._credit, out):
+            out.emit(Discarded(peer, discarded))
+        if notify and stream.ack_scheduler.pending:
+            stream.acknowledge(out)
         stream.ended = True
-        self.buried.append(stream.key)
-        if closed or stream.window is None or stream.pieces.first is None:
-            self._remember(peer, stream.epoch, stream.resume, closed=closed)
+        self.removed.append(stream.key)
+        if closed or stream.window is None or stream.reassembler.first_seqno is None:
+            self._add_tombstone(peer, stream.epoch, stream.resume_seqno, closed=closed)
         else:
-            self._remember(peer, stream.epoch, stream.window.delivered, stream=stream)
-        context.event(Connected(peer, entry.state, False))
+            self._add_tombstone(peer, stream.epoch, stream.window.delivered, stream=stream)
+        out.emit(Connected(peer, entry.state, False))
 
-    def _remember(
+    def _add_tombstone(
         self,
         peer: Address,
         epoch: int,
@@ -443,29 +456,31 @@ class Connections:
         closed: bool = False,
         stream: Inbound | None = None,
     ) -> None:
-        self._ended.pop((peer, epoch), None)
-        pieces = None if stream is None else stream.pieces.snapshot()
-        self._ended[peer, epoch] = _Tombstone(
-            resume, closed, pieces, 0 if stream is None else stream.resume
+        self._tombstones.pop((peer, epoch), None)
+        pieces = None if stream is None else stream.reassembler.snapshot()
+        self._tombstones[peer, epoch] = _Tombstone(
+            resume, closed, pieces, 0 if stream is None else stream.resume_seqno
         )
-        if len(self._ended) > _MOST_TOMBSTONES:
-            del self._ended[next(iter(self._ended))]
+        if len(self._tombstones) > _MAX_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
         if pieces is not None:
-            held = [key for key, ended in self._ended.items() if ended.pieces is not None]
-            for key in held[:-_MOST_HELD]:
-                self._ended[key] = self._ended[key].without_pieces()
+            held = [key for key, ended in self._tombstones.items() if ended.fragments is not None]
+            for key in held[:-_MAX_PARTIAL_TOMBSTONES]:
+                self._tombstones[key] = self._tombstones[key].without_fragments()
 
-    def install(self, number: int, members: Iterable[Address], context: Context) -> None:
+    def install(self, number: int, members: Iterable[Address], out: ReadyBuilder) -> None:
         """End the connections with those that have left; nothing is sent to them any more (P-15)."""
         self.view = number
         present = set(members)
         for peer in [peer for peer in self.outgoing if peer not in present]:
-            self._end_outgoing(peer, "departed", context, say=False)
+            self._end_outgoing(peer, "departed", out, notify=False)
         for peer in [peer for peer in self.incoming if peer not in present]:
-            self._bury(peer, context)
-        for peer in [peer for peer in self._unknown if peer not in present]:
-            self._forget_unknown(peer, context)
-        self._asked_ns = {peer: at_ns for peer, at_ns in self._asked_ns.items() if peer in present}
+            self._remove_incoming(peer, out)
+        for peer in [peer for peer in self._unconfirmed if peer not in present]:
+            self._drop_unconfirmed(peer, out)
+        self._first_requested_ns = {
+            peer: at_ns for peer, at_ns in self._first_requested_ns.items() if peer in present
+        }
         for entry in self.outgoing.values():
             entry.stream.view = number
 
@@ -476,76 +491,81 @@ class Connections:
         """When to look for a connection that comes into its next state: never too late, at worst when none does yet."""
         return self._reap_ns if self.outgoing or self.incoming else None
 
-    def _expect(self, entry: _Entry) -> None:
+    def _schedule_reap(self, entry: _ConnectionEnd) -> None:
         """Plan to look when ``entry`` comes into its next state; activity only puts that off, and costs nothing."""
         due_ns = entry.due_ns(self.config)
         if due_ns is not None and (self._reap_ns is None or due_ns < self._reap_ns):
             self._reap_ns = due_ns
 
-    def reap(self, context: Context) -> None:
+    def reap(self, out: ReadyBuilder) -> None:
         """Let idle connections close, and remove those that have been closing for long enough."""
-        for peer, out in list(self.outgoing.items()):
-            if self._is_due(out, context.now_ns):
-                if out.state is State.OPEN:
-                    self._begin_to_close(peer, out, context)
-                elif peer == self.me and not out.stream.is_quiet:
-                    out.since_ns = context.now_ns  # only the own application has to make room
+        for peer, entry in list(self.outgoing.items()):
+            if self._is_due(entry, out.now_ns):
+                if entry.state is ConnectionState.OPEN:
+                    self._start_closing(peer, entry, out)
+                elif peer == self.me and not entry.stream.is_quiet:
+                    entry.since_ns = out.now_ns  # only the own application has to make room
                 else:
-                    self._end_outgoing(peer, "closed", context, say=peer != self.me)
-        for peer, entry in list(self.incoming.items()):
-            if self._is_due(entry, context.now_ns):
-                if entry.state is State.OPEN:
-                    self._begin_to_close(peer, entry, context)
-                elif entry.stream.can_deliver or entry.stream.pieces.first is not None:
-                    entry.since_ns = (
-                        context.now_ns
-                    )  # to remove it would be to flood the application, or to lose pieces
+                    self._end_outgoing(peer, "closed", out, notify=peer != self.me)
+        for peer, incoming in list(self.incoming.items()):
+            if self._is_due(incoming, out.now_ns):
+                if incoming.state is ConnectionState.OPEN:
+                    self._start_closing(peer, incoming, out)
+                elif incoming.stream.can_deliver or incoming.stream.reassembler.first_seqno is not None:
+                    # Removal would flood the application or lose fragments.
+                    incoming.since_ns = out.now_ns
                 else:
-                    self._bury(peer, context, say=True)
-        self._expect_all()
+                    self._remove_incoming(peer, out, notify=True)
+        self._reschedule_reap()
 
-    def _expect_all(self) -> None:
+    def _reschedule_reap(self) -> None:
         self._reap_ns = None
         for entry in (*self.outgoing.values(), *self.incoming.values()):
-            self._expect(entry)
+            self._schedule_reap(entry)
 
-    def _is_due(self, entry: _Entry, now_ns: int) -> bool:
+    def _is_due(self, entry: _ConnectionEnd, now_ns: int) -> bool:
         due_ns = entry.due_ns(self.config)
         return due_ns is not None and due_ns <= now_ns
 
     @property
-    def ask_due_ns(self) -> int | None:
+    def first_request_due_ns(self) -> int | None:
         """When a sender is to be asked for the first message of its connection."""
-        if not self._unknown:
+        if not self._unconfirmed:
             return None
-        return min((unknown.due_ns for unknown in self._unknown.values()), default=None)
+        return min((unknown.due_ns for unknown in self._unconfirmed.values()), default=None)
 
-    def ask(self, context: Context) -> None:
+    def request_first_messages(self, out: ReadyBuilder) -> None:
         """Ask for first messages, not more often than ``sync_min_interval`` (P-19); give up after a while (P-09)."""
-        for peer, unknown in list(self._unknown.items()):
-            if unknown.due_ns > context.now_ns:
+        for peer, unknown in list(self._unconfirmed.items()):
+            if unknown.due_ns > out.now_ns:
                 continue
-            if unknown.tries >= MOST_QUESTIONS:
-                self._forget_unknown(peer, context)
+            if unknown.tries >= MAX_FIRST_REQUESTS:
+                self._drop_unconfirmed(peer, out)
                 continue
             unknown.tries += 1
-            self._asked_ns[peer] = context.now_ns
-            unknown.due_ns = context.now_ns + self.config.sync_min_interval_ns
-            context.count("first.asked")
-            context.transmit(peer, Nak(peer, (), unknown.epoch))
+            self._first_requested_ns[peer] = out.now_ns
+            unknown.due_ns = out.now_ns + self.config.sync_min_interval_ns
+            out.count("first.asked")
+            out.transmit(peer, Nak(peer, (), unknown.epoch))
 
-    def retune(self, config: Config, now_ns: int) -> None:
+    def apply_config(self, config: Config, now_ns: int) -> None:
         """Go on with retransmission switched on or off."""
         self.config = config
         for outbound in self.outbounds():
-            outbound.retune(config, now_ns)
+            outbound.apply_config(config, now_ns)
         for inbound in self.inbounds():
-            inbound.retune(config, now_ns)
+            inbound.apply_config(config, now_ns)
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         out = tuple(
-            (to, entry.state, entry.stream.epoch, entry.stream.snapshot(), entry.pieces.snapshot())
+            (
+                to,
+                entry.state,
+                entry.stream.epoch,
+                entry.stream.snapshot(),
+                entry.reassembler.snapshot(),
+            )
             for to, entry in self.outgoing.items()
         )
         into = tuple(
@@ -554,31 +574,31 @@ class Connections:
         )
         held = tuple(
             (peer, unknown.epoch, unknown.tries, *unknown.frames.values())
-            for peer, unknown in self._unknown.items()
+            for peer, unknown in self._unconfirmed.items()
         )
-        return (out, into, held, tuple(self._ended.items()), self._last_epoch)
+        return (out, into, held, tuple(self._tombstones.items()), self._last_epoch)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
         out, into, held, ended, self._last_epoch = snapshot  # type: ignore[assignment]
-        self.outgoing, self.incoming, self._unknown, self._asked_ns = {}, {}, {}, {}
-        row = self.config.unicast_row
+        self.outgoing, self.incoming, self._unconfirmed, self._first_requested_ns = {}, {}, {}, {}
+        row = self.config.unicast_profile
         for to, state, epoch, stream, pieces in out:  # type: ignore[attr-defined]
             sending = self._new_outgoing(to, epoch, 0)
             sending.state = state
             sending.stream.restore(stream)
-            sending.pieces.restore(pieces)
+            sending.reassembler.restore(pieces)
         for origin, state, epoch, stream in into:  # type: ignore[attr-defined]
-            receiving = self.incoming[origin] = Incoming(0)
+            receiving = self.incoming[origin] = IncomingConnection(0)
             receiving.state, receiving.stream = (
                 state,
                 Inbound(origin, self.config, row, self._rng, 0, 0, epoch),
             )
             receiving.stream.restore(stream)
         for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]
-            unknown = self._unknown[peer] = _Unknown(epoch, 0)
+            unknown = self._unconfirmed[peer] = _UnconfirmedEpoch(epoch, 0)
             unknown.tries = tries
             for frame in frames:
-                unknown.hold(frame)
-        self._ended = dict(ended)  # type: ignore[call-overload]
-        self._expect_all()
+                unknown.buffer(frame)
+        self._tombstones = dict(ended)  # type: ignore[call-overload]
+        self._reschedule_reap()

@@ -27,201 +27,216 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.errors import LocalProtocolError
 from gapless.protocol.ready import Held, HoldFull, Released
-from gapless.run import ACKED, BEGIN, END, PIECE
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from gapless.identity import Address, View
     from gapless.profiles import Profile
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.acks import AckTable
     from gapless.protocol.stream.send_queue import SendQueue
     from gapless.protocol.stream.window import Window
 
 
-class Hold(NamedTuple):
+class RetainedPosition(NamedTuple):
     """A kept place: the member's last life, and what that had acknowledged."""
 
-    last: Address
+    last_address: Address
     acked: int
 
 
-def check_places(
-    view: View, kept: Mapping[str, Address], back: Mapping[Address, Address], row: Profile
+def check_retention(
+    view: View,
+    absent: Mapping[str, Address],
+    returning: Mapping[Address, Address],
+    profile: Profile,
 ) -> None:
     """Raise LocalProtocolError unless these places fit the view and the profile."""
-    if kept and row.release != "acks":
+    if absent and profile.release != "acks":
         raise LocalProtocolError(
-            f"profile {row.name} cannot keep places for {sorted(kept)}: it does not release by acks; "
+            f"profile {profile.name} cannot keep places for {sorted(absent)}: it does not release by acks; "
             "use profile nakack4, or members without durable names"
         )
-    for name, last in kept.items():
+    for name, last in absent.items():
         if last in view.members:
             raise LocalProtocolError(
                 f"{last} ({name!r}) is in view {view.id.number}: only who is away has a kept place"
             )
-    for new, last in back.items():
+    for new, last in returning.items():
         if new not in view.members:
             raise LocalProtocolError(
                 f"{new} is not in view {view.id.number}: it cannot be back from {last}"
             )
 
 
-class Holds:
+class DurableRetention:
     """The kept places of one sender, by name."""
 
-    __slots__ = ("_full", "_given_up", "_let_go", "_places", "minimum")
+    __slots__ = ("_expired", "_released", "_reported_full", "_retained", "minimum")
 
     def __init__(self) -> None:
-        self._places: dict[str, Hold] = {}
-        self._let_go: dict[str, Address] = {}
-        self._full: set[str] = set()
-        self._given_up: list[Hold] = []
+        self._retained: dict[str, RetainedPosition] = {}
+        self._released: dict[str, Address] = {}
+        self._reported_full: set[str] = set()
+        self._expired: list[RetainedPosition] = []
         self.minimum: int | None = None
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._retained)
 
     @property
-    def places(self) -> Mapping[str, Hold]:
+    def retained(self) -> Mapping[str, RetainedPosition]:
         """Every kept place by its name."""
-        return self._places
+        return self._retained
 
     def install(
         self,
         members: Container[Address],
-        kept: Mapping[str, Address],
-        back: Mapping[Address, Address],
+        absent: Mapping[str, Address],
+        returning: Mapping[Address, Address],
         acks: AckTable,
         window: Window,
-        context: Context,
+        out: ReadyBuilder,
     ) -> dict[Address, int]:
-        """Keep exactly the places ``kept``; return behind what those that are back go on.
+        """Keep exactly the places ``absent``; return behind what those that are back go on.
 
         ``acks`` is the table as it was before the view.
         """
-        before, held = dict(acks.items()), self._places
+        before, held = dict(acks.items()), self._retained
         returned: dict[Address, int] = {}
-        for new, last in back.items():
-            acked = None if new in before else self._known(last, before, members)
+        for new, last in returning.items():
+            acked = None if new in before else self._known_ack(last, before, members)
             if acked is not None:
-                returned[new] = _whole(acked, window)
+                returned[new] = _message_boundary(acked, window)
         # The same life, after a partition, goes on as well.
         returned.update((last, acked) for last, acked in held.values() if last in members)
-        places: dict[str, Hold] = {}
+        places: dict[str, RetainedPosition] = {}
         let_go: dict[str, Address] = {}
-        for name, last in kept.items():
-            if name in self._let_go and last not in before:
+        for name, last in absent.items():
+            if name in self._released and last not in before:
                 let_go[name] = last
             elif name in held and last not in before:
-                places[name] = Hold(last, held[name].acked)
+                places[name] = RetainedPosition(last, held[name].acked)
             else:
-                acked = self._known(last, before, members)
-                places[name] = Hold(last, window.high if acked is None else _whole(acked, window))
-        self._tell(places, back, members, context)
-        self._places, self._let_go = places, let_go
-        self._full.intersection_update(places)
-        self._count()
+                acked = self._known_ack(last, before, members)
+                places[name] = RetainedPosition(
+                    last, window.high if acked is None else _message_boundary(acked, window)
+                )
+        self._emit_changes(places, returning, members, out)
+        self._retained, self._released = places, let_go
+        self._reported_full.intersection_update(places)
+        self._update_minimum()
         return returned
 
-    def _known(
+    def _known_ack(
         self, last: Address, before: Mapping[Address, int], members: Container[Address]
     ) -> int | None:
         """Return what the life ``last`` had acknowledged; if it was never seen here, a former life of the same node."""
-        known = {**dict(self._places.values()), **before}
+        known = {**dict(self._retained.values()), **before}
         if last in known:
             return known[last]
         former = [life for life in known if life.node == last.node and life not in members]
         return known[max(former)] if former else None
 
-    def _tell(
+    def _emit_changes(
         self,
-        places: Mapping[str, Hold],
+        places: Mapping[str, RetainedPosition],
         back: Mapping[Address, Address],
         members: Container[Address],
-        context: Context,
+        out: ReadyBuilder,
     ) -> None:
         returned = {life.node for pair in back.items() for life in pair}
-        for name, (last, acked) in self._places.items():
+        for name, (last, acked) in self._retained.items():
             if name not in places:
                 is_back = last in members or last.node in returned
                 if not is_back:
-                    self._given_up.append(Hold(last, acked))
-                context.event(Released(name, last, "back" if is_back else "timeout"))
+                    self._expired.append(RetainedPosition(last, acked))
+                out.emit(Released(name, last, "back" if is_back else "timeout"))
         for name, (last, _) in places.items():
-            if name not in self._places:
-                context.event(Held(name, last))
+            if name not in self._retained:
+                out.emit(Held(name, last))
 
-    def relieve(self, minimum: int, context: Context, *, release: bool) -> bool:
+    def release_or_report(self, minimum: int, out: ReadyBuilder, *, release: bool) -> bool:
         """Do something about a full window, all members being at ``minimum``; return whether places were released."""
         if self.minimum is None or self.minimum >= minimum:
             return False  # a member is as far behind
         furthest = [
-            (name, hold.last) for name, hold in self._places.items() if hold.acked == self.minimum
+            (name, hold.last_address)
+            for name, hold in self._retained.items()
+            if hold.acked == self.minimum
         ]
         for name, last in furthest:
             if release:
-                self._given_up.append(self._places.pop(name))
-                self._let_go[name] = last
-                context.event(Released(name, last, "capacity"))
-            elif name not in self._full:
-                self._full.add(name)
-                context.event(HoldFull(name, last))
-        self._count()
+                self._expired.append(self._retained.pop(name))
+                self._released[name] = last
+                out.emit(Released(name, last, "capacity"))
+            elif name not in self._reported_full:
+                self._reported_full.add(name)
+                out.emit(HoldFull(name, last))
+        self._update_minimum()
         return release
 
-    def given_up(self) -> list[Hold]:
+    def take_expired(self) -> list[RetainedPosition]:
         """Return the places that were released, though their members are not back, since the last time."""
-        given_up, self._given_up = self._given_up, []
+        given_up, self._expired = self._expired, []
         return given_up
 
-    def behind(self, seqno: int) -> list[Address]:
+    def lagging(self, seqno: int) -> list[Address]:
         """Return the last lives of those that are away and have not acknowledged ``seqno``."""
-        return [last for last, acked in self._places.values() if acked < seqno]
+        return [last for last, acked in self._retained.values() if acked < seqno]
 
-    def _count(self) -> None:
-        self.minimum = min((hold.acked for hold in self._places.values()), default=None)
+    def _update_minimum(self) -> None:
+        self.minimum = min((hold.acked for hold in self._retained.values()), default=None)
 
     def check_invariants(self, low: int, high: int, here: AckTable) -> None:
         """Raise AssertionError if a place is kept beyond the window, or for somebody who is ``here``."""
-        for name, (last, ack) in self.places.items():
+        for name, (last, ack) in self.retained.items():
             assert low <= ack <= high, f"what {name!r} needs is kept"
             assert last not in here, f"{name!r} is here, and its place is kept"
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
-        return (tuple(self._places.items()), tuple(self._let_go.items()), tuple(sorted(self._full)))
+        return (
+            tuple(self._retained.items()),
+            tuple(self._released.items()),
+            tuple(sorted(self._reported_full)),
+        )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says."""
         places, let_go, full = snapshot
-        self._places = dict(cast("tuple[tuple[str, Hold], ...]", places))
-        self._let_go = dict(cast("tuple[tuple[str, Address], ...]", let_go))
-        self._full = set(cast("tuple[str, ...]", full))
-        self._count()
+        self._retained = dict(cast("tuple[tuple[str, RetainedPosition], ...]", places))
+        self._released = dict(cast("tuple[tuple[str, Address], ...]", let_go))
+        self._reported_full = set(cast("tuple[str, ...]", full))
+        self._update_minimum()
 
 
-def _whole(acked: int, window: Window) -> int:
+def _message_boundary(acked: int, window: Window) -> int:
     """Return ``acked``, or the beginning of the message in pieces that it lies in, as far as that is stored."""
     while acked > window.low:
         run = window.get(acked, acked)[
             0
         ]  # not the one behind it, which may have to wait for room first
-        if not run.flags & PIECE or run.flags & END:
+        if not run.flags & FRAGMENT or run.flags & LAST_FRAGMENT:
             break
         acked -= 1
     return max(acked, window.low)
 
 
-def torn_send(acked: int, window: Window, queue: SendQueue, tracked: dict[int, int]) -> int | None:
+def unrecoverable_send(
+    acked: int, window: Window, queue: SendQueue, tracked: dict[int, int]
+) -> int | None:
     """Return the ticket of the acknowledged send that a new life, which goes on behind ``acked``, never gets whole.
 
     Its former life had acknowledged the first pieces of a large message, and they are gone. The
     send is not tracked any longer. ``tracked`` has the last seqno of each ticket.
     """
     rest = window.get(acked + 1, acked + 1)
-    if rest and (not rest[0].flags & PIECE or rest[0].flags & BEGIN or not rest[0].flags & ACKED):
+    if rest and (
+        not rest[0].flags & FRAGMENT or rest[0].flags & FIRST_FRAGMENT or not rest[0].flags & ACKED
+    ):
         return None
     ticket = min(
         (ticket for ticket, last in tracked.items() if last > acked),
@@ -231,7 +246,7 @@ def torn_send(acked: int, window: Window, queue: SendQueue, tracked: dict[int, i
     if ticket is not None:
         del tracked[ticket]
         return ticket
-    head = queue.under_way
+    head = queue.partially_sent
     if head is None or head.given_up or not head.flags & ACKED:
         return None
     head.flags &= ~ACKED

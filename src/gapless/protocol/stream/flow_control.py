@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from gapless.protocol.stream.acks import AckTable
     from gapless.run import Run
 
-_MOST_OLD = 256
+_MAX_PURGED_RUNS = 256
 """So many runs that everybody has are remembered before they are let go, all at once."""
 
 
-class Shares:
+class FlowControl:
     """The advertised buffers, and the bytes that were sent."""
 
-    __slots__ = ("_buffers", "_lasts", "_totals", "uneven")
+    __slots__ = ("_buffers", "_lasts", "_totals", "buffers_differ")
 
     def __init__(self) -> None:
         self._buffers: dict[Address, int] = {}
         self._lasts = [0]
         self._totals = [0]
-        self.uneven = False
+        self.buffers_differ = False
 
     def __len__(self) -> int:
         return len(self._buffers)
@@ -43,30 +43,30 @@ class Shares:
     def __contains__(self, member: Address) -> bool:
         return member in self._buffers
 
-    def sent(self, run: Run, room_bytes: int) -> None:
+    def on_sent(self, run: Run, room_bytes: int) -> None:
         """Add a run that goes out, ``room_bytes`` in a frame: as finely as receivers may acknowledge it."""
         if run.size_bytes <= room_bytes:
             self._lasts.append(run.last)
             self._totals.append(self._totals[-1] + run.size_bytes)
             return
         before, first = self._totals[-1], run.first
-        cuts = run.cuts(room_bytes)
+        cuts = run.split_points(room_bytes)
         self._lasts += [first + tail - 1 for _, tail, _, _ in cuts]
         self._totals += [before + end + LENGTH_BYTES * tail for _, tail, _, end in cuts]
 
-    def begin(self, runs: Iterable[Run], low: int) -> None:
+    def reset(self, runs: Iterable[Run], low: int) -> None:
         """Begin anew with the runs of a window that begins behind ``low``."""
         self._lasts, self._totals = [low], [0]
         for run in runs:
-            self.sent(run, run.size_bytes)
+            self.on_sent(run, run.size_bytes)
 
-    def forget(self, low: int) -> None:
+    def purge(self, low: int) -> None:
         """Let go of what everybody has."""
-        if (old := bisect_right(self._lasts, low) - 1) > _MOST_OLD:
+        if (old := bisect_right(self._lasts, low) - 1) > _MAX_PURGED_RUNS:
             del self._lasts[:old]
             del self._totals[:old]
 
-    def upto(self, seqno: int) -> int:
+    def bytes_upto(self, seqno: int) -> int:
         """Return the bytes of all runs that end at or before ``seqno``."""
         return self._totals[max(0, bisect_right(self._lasts, seqno) - 1)]
 
@@ -75,55 +75,55 @@ class Shares:
         if self._buffers.get(member) == buffer_bytes:
             return False
         self._buffers[member] = buffer_bytes
-        self._compare()
+        self._update_buffers_differ()
         return True
 
-    def keep(self, members: Container[Address]) -> None:
+    def retain_members(self, members: Container[Address]) -> None:
         """Forget the buffers of those that have left."""
         self._buffers = {
             member: size for member, size in self._buffers.items() if member in members
         }
-        self._compare()
+        self._update_buffers_differ()
 
-    def _compare(self) -> None:
-        self.uneven = len(set(self._buffers.values())) > 1
+    def _update_buffers_differ(self) -> None:
+        self.buffers_differ = len(set(self._buffers.values())) > 1
 
     def limit_bytes(
         self, acks: AckTable, low: int, senders: int, least_bytes: int, default_bytes: int
     ) -> int:
         """Return how many bytes behind ``low`` fit the buffers, of which ``senders`` have a share."""
-        base_bytes = self.upto(low)
-        if not self.uneven:
+        base_bytes = self.bytes_upto(low)
+        if not self.buffers_differ:
             buffer_bytes = next(iter(self._buffers.values()), default_bytes)
             return (
                 max(buffer_bytes // senders, least_bytes)
-                + self.upto(max(acks.minimum, low))
+                + self.bytes_upto(max(acks.minimum, low))
                 - base_bytes
             )
         return min(
             max(buffer_bytes // senders, least_bytes)
-            + self.upto(max(acks[member], low))
+            + self.bytes_upto(max(acks[member], low))
             - base_bytes
             for member, buffer_bytes in self._buffers.items()
             if member in acks
         )
 
 
-class Credit:
+class DeliveryCredit:
     """Messages that the application has room for."""
 
-    __slots__ = ("_max_batch", "_max_unconsumed", "closed", "held", "outstanding")
+    __slots__ = ("_max_batch", "_max_unconsumed", "blocked", "held", "outstanding")
 
     def __init__(self, max_unconsumed: int, max_batch: int) -> None:
         self._max_unconsumed = max_unconsumed
         self._max_batch = max_batch
         self.outstanding = 0
         self.held = False
-        self.closed = False
+        self.blocked = False
 
     def limit(self) -> int | None:
         """Return how many messages the next delivery may hold; None means any number, 0 that it must wait."""
-        if self.closed:
+        if self.blocked:
             return 0
         if not self._max_unconsumed or self.held:
             return self._max_batch or None

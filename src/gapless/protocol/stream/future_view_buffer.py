@@ -21,84 +21,88 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, View
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.frames import Datagram
 
-_MOST_VIEWS = 2
+_MAX_VIEWS = 2
 """How many views a datagram of a stranger outlasts, where nothing may be dropped."""
 
 
-def _name(frame: Data) -> tuple[Address, int, int]:
+def _frame_key(frame: Data) -> tuple[Address, int, int]:
     return frame.run.origin, frame.epoch, frame.run.first
 
 
-class Early:
+class FutureViewBuffer:
     """The datagrams and messages that wait for a view."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._kept: list[tuple[Datagram, int]] = []
+        self._datagrams: list[tuple[Datagram, int]] = []
         self._runs = 0
-        self._later: dict[tuple[Address, int, int], Data] = {}
-        self._member = False
+        self._frames: dict[tuple[Address, int, int], Data] = {}
+        self._has_view = False
 
     def __len__(self) -> int:
-        return self._runs + len(self._later)
+        return self._runs + len(self._frames)
 
-    def keep(self, said: Datagram, *, departed: bool) -> bool:
+    def buffer_datagram(self, said: Datagram, *, departed: bool) -> bool:
         """Keep a datagram of one who is not a member, if it may become one; return whether it was kept.
 
         One who was a member may come back as the same life: where nothing may be dropped, that is
         kept too.
         """
         bounded = self.config.retransmits
-        if bounded and (self._member or departed):
+        if bounded and (self._has_view or departed):
             return False
         runs = sum(isinstance(frame, Data) for frame in said.frames)
         if bounded and self._runs + max(runs, 1) > self.config.become_server_queue_size:
             return False
         self._runs += max(runs, 1)
-        self._kept.append((said, 0))
+        self._datagrams.append((said, 0))
         return True
 
-    def keep_later(self, frame: Data) -> bool:
+    def buffer_frame(self, frame: Data) -> bool:
         """Keep a message of a later view; return whether there was room for it, or it is here already."""
-        name = _name(frame)
-        if name in self._later:
+        name = _frame_key(frame)
+        if name in self._frames:
             return True
-        if len(self._later) >= self.config.become_server_queue_size and self.config.retransmits:
+        if len(self._frames) >= self.config.become_server_queue_size and self.config.retransmits:
             return False
-        self._later[name] = frame
+        self._frames[name] = frame
         return True
 
-    def take(self, view: View, context: Context, *, whatever_view: bool = False) -> list[Datagram]:
+    def take_datagrams(
+        self, view: View, out: ReadyBuilder, *, any_view: bool = False
+    ) -> list[Datagram]:
         """Return what was kept of those that are members now; the rest is dropped, or waits on.
 
         What was sent before the view that brings this member in is not for it (P-17), unless it is
-        a durable one: that goes on where each sender says (``whatever_view``).
+        a durable one: that goes on where each sender says (``any_view``).
         """
-        first_view = not self._member and not whatever_view
-        self._member = True
-        kept, self._kept, self._runs = self._kept, [], 0
+        first_view = not self._has_view and not any_view
+        self._has_view = True
+        kept, self._datagrams, self._runs = self._datagrams, [], 0
         found: list[Datagram] = []
         for said, age in kept:
             if said.sender in view.members:
-                said = self._for_me(said, view.id.number, context) if first_view else said  # noqa: PLW2901
+                said = (  # noqa: PLW2901
+                    self._without_earlier_views(said, view.id.number, out) if first_view else said
+                )
                 found += [said] if said.frames else []
-            elif self.config.retransmits or age >= _MOST_VIEWS:
-                context.drop("stranger", peer=said.sender)
+            elif self.config.retransmits or age >= _MAX_VIEWS:
+                out.drop("stranger", peer=said.sender)
             else:
-                self._kept.append((said, age + 1))
+                self._datagrams.append((said, age + 1))
                 self._runs += max(1, sum(isinstance(frame, Data) for frame in said.frames))
         return found
 
     @staticmethod
-    def _for_me(said: Datagram, view: int, context: Context) -> Datagram:
+    def _without_earlier_views(said: Datagram, view: int, out: ReadyBuilder) -> Datagram:
         old = [
             frame.run for frame in said.frames if isinstance(frame, Data) and frame.run.view < view
         ]
         for run in old:
-            context.drop(
+            out.drop(
                 "view", run.origin, run.first, run.last, peer=said.sender, message_count=run.count
             )
         fresh = (
@@ -106,17 +110,17 @@ class Early:
         )
         return said._replace(frames=tuple(fresh)) if old else said
 
-    def take_later(self, view: int, members: Container[Address], context: Context) -> list[Data]:
+    def take_frames(self, view: int, members: Container[Address], out: ReadyBuilder) -> list[Data]:
         """Return what was kept for ``view``; what is for later ones stays, and what is for earlier ones is dropped."""
-        kept = list(self._later.values())
-        self._later = {name: frame for name, frame in self._later.items() if frame.epoch > view}
+        kept = list(self._frames.values())
+        self._frames = {name: frame for name, frame in self._frames.items() if frame.epoch > view}
         found: list[Data] = []
         for frame in kept:
             run = frame.run
             if frame.epoch == view and run.origin in members:
                 found.append(frame)
             elif frame.epoch <= view:
-                context.drop(
+                out.drop(
                     "view",
                     run.origin,
                     run.first,
@@ -128,12 +132,12 @@ class Early:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
-        return (tuple(self._kept), tuple(self._later.values()), self._member)
+        return (tuple(self._datagrams), tuple(self._frames.values()), self._has_view)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says."""
-        kept, later, self._member = snapshot  # type: ignore[assignment]
-        self._kept, self._later = list(kept), {_name(frame): frame for frame in later}  # type: ignore[call-overload, attr-defined]
+        kept, later, self._has_view = snapshot  # type: ignore[assignment]
+        self._datagrams, self._frames = list(kept), {_frame_key(frame): frame for frame in later}  # type: ignore[call-overload, attr-defined]
         self._runs = sum(
-            max(1, sum(isinstance(f, Data) for f in said.frames)) for said, _ in self._kept
+            max(1, sum(isinstance(f, Data) for f in said.frames)) for said, _ in self._datagrams
         )

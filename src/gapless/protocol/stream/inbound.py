@@ -39,16 +39,16 @@ from typing import TYPE_CHECKING
 
 from gapless.identity import U32_MAX
 from gapless.protocol import buggify
-from gapless.protocol.ready import GROUP, ONE, Delivery, Lost, Stalled, Started
+from gapless.protocol.ready import GROUP, UNICAST, Delivery, Lost, Stalled, Started
 from gapless.protocol.stream import ranges
-from gapless.protocol.stream.acks import OwedAck
-from gapless.protocol.stream.loss_detector import Gaps
-from gapless.protocol.stream.reassembly import Pieces
-from gapless.protocol.stream.retransmit import Repairs, send_repairs
-from gapless.protocol.stream.window import Growing, Window, window_policy
-from gapless.run import ACKED, BEGIN, PIECE
+from gapless.protocol.stream.acks import AckScheduler
+from gapless.protocol.stream.loss_detector import LossDetector
+from gapless.protocol.stream.reassembly import Reassembler
+from gapless.protocol.stream.retransmit import RetransmitHandler, send_repairs
+from gapless.protocol.stream.window import GrowingWindow, Window, window_policy
+from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
-from gapless.wire.frames import CONNECTION, Ack, Nak
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Nak
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
     from gapless.profiles import Profile
-    from gapless.protocol.ready_builder import Context
-    from gapless.protocol.stream.flow_control import Credit
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.flow_control import DeliveryCredit
     from gapless.run import Run
     from gapless.wire.frames import Range, Tail
 
 
-REPAIRED = (
+REPAIRED_COUNTERS = (
     "repaired.unasked",
     "repaired.1",
     "repaired.2",
@@ -73,7 +73,7 @@ REPAIRED = (
 )
 """The counter of runs that a repair has brought, by how often they had been asked for."""
 
-UNKNOWN = -1
+STORED_UNKNOWN = -1
 """Nothing was stored of a stream: it is where it starts."""
 
 
@@ -84,93 +84,100 @@ class Inbound:
         self,
         origin: Address,
         config: Config,
-        row: Profile,
+        profile: Profile,
         rng: Random,
         start: int | None,
-        former: int | None = None,
+        delivered_before: int | None = None,
         epoch: int = 0,
         *,
         durable: bool = False,
         stored: int | None = None,
     ) -> None:
-        """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before.
+        """Open the stream at ``start``, or wait to be told; never below ``delivered_before``, which was delivered before.
 
-        A durable member is to get everything behind ``former``: what it does not get is lost, and
+        A durable member is to get everything behind ``delivered_before``: what it does not get is lost, and
         it is told so. ``stored``: up to where the application has stored it, or UNKNOWN; None if an
         ack says what was delivered.
         """
         self.origin = origin
         self.epoch = epoch
         self.config = config
-        self.row = row
+        self.profile = profile
         self.window: Window | None = None
         self.start = 0
-        self.announced = 0
-        self.gone = 0
-        self.gaps = Gaps(config, rng)
-        self.owed = OwedAck(config, row.acks)
-        self.kind = ONE if epoch >= CONNECTION else GROUP
-        self.pieces = Pieces(config.max_message_bytes, self.kind, epoch)
-        self.keeps = row.release == "stability" and not config.discard_delivered
-        self.repairs = Repairs(config, epoch) if self.keeps else None
+        self.announced_high = 0
+        self.gone_upto = 0
+        self.loss_detector = LossDetector(config, rng)
+        self.ack_scheduler = AckScheduler(config, profile.acks)
+        self.kind = UNICAST if epoch >= FIRST_CONNECTION_EPOCH else GROUP
+        self.reassembler = Reassembler(config.max_message_bytes, self.kind, epoch)
+        self.retains_delivered = profile.release == "stability" and not config.discard_delivered
+        self.retransmit_handler = (
+            RetransmitHandler(config, epoch) if self.retains_delivered else None
+        )
         self.ack_now = False
         self.ended = False
         self.stable = 0
-        self.taken = 0
-        self.taken_bytes = 0
+        self.unvoted = 0
+        self.unvoted_bytes = 0
         self._rng = rng
-        self._looked = self._grown = 0
+        self._scanned_upto = self._last_high = 0
         self._start_tries = 0
-        self._turns = 0
-        self._early: list[tuple[Run, bool]] = []
-        self.former = former
+        self._nak_rounds = 0
+        self._before_start: list[tuple[Run, bool]] = []
+        self.delivered_before = delivered_before
         self._durable = durable
-        self._due = durable and former is not None
+        self._must_not_skip = durable and delivered_before is not None
         self.stored = stored
         self._unstored: deque[tuple[int, int]] = deque()
         self._unstored_bytes = 0
         self._granted_bytes = 0
         if start is not None:
-            self._open(start)
+            self._create_window(start)
 
     @property
     def key(self) -> tuple[Address, int]:
         """What names the stream."""
         return self.origin, self.epoch
 
-    def _open(self, start: int) -> None:
+    def _create_window(self, start: int) -> None:
         config = self.config
-        start = max(start, self.former or 0)
+        start = max(start, self.delivered_before or 0)
         # What is kept behind the delivered mark, for others, takes no room from what is ahead of
         # it.
         policy = (
-            Growing(config.reach)
-            if self.keeps
+            GrowingWindow(config.reach)
+            if self.retains_delivered
             else window_policy(config.window, config.capacity, config.far_limit)
         )
-        self.window = Window(policy, offset=start, keep=self.keeps, max_bytes=config.window_bytes)
+        self.window = Window(
+            policy,
+            offset=start,
+            keep_delivered=self.retains_delivered,
+            max_bytes=config.window_bytes,
+        )
         self.start = start
-        if self.stored == UNKNOWN:
+        if self.stored == STORED_UNKNOWN:
             self.stored = start
 
     # On reception of data
 
-    def on_data(self, run: Run, repair: bool, context: Context) -> None:
+    def on_data(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
         """Store a run, or keep it for later if the start of the stream is not known yet."""
         window = self.window
         if window is None:
-            self._keep_early(run, repair, context)
+            self._buffer_before_start(run, repair, out)
             return
-        if self.keeps:
-            window.shed(
-                self.config.window_bytes if context.rarely(buggify.SHED) else run.size_bytes
+        if self.retains_delivered:
+            window.evict_delivered(
+                self.config.window_bytes if out.rarely(buggify.SHED) else run.size_bytes
             )
         added = window.add(run)
         if added.accepted:
-            tries = self.gaps.arrived(run, repair, context.now_ns)
+            tries = self.loss_detector.on_data(run, repair, out.now_ns)
             if repair:
-                context.count(REPAIRED[min(tries, len(REPAIRED) - 1)])
-            context.step(
+                out.count(REPAIRED_COUNTERS[min(tries, len(REPAIRED_COUNTERS) - 1)])
+            out.trace(
                 "STORE",
                 self.origin,
                 run.first,
@@ -182,7 +189,7 @@ class Inbound:
         if added.accepted < run.count:
             for reason in ("duplicate", "old", "far", "full"):
                 if count := getattr(added, reason):
-                    context.drop(
+                    out.drop(
                         reason,
                         self.origin,
                         run.first,
@@ -192,9 +199,9 @@ class Inbound:
                         epoch=self.epoch,
                     )
             if added.duplicate or added.old:
-                self.owed.again(run.flags & ACKED != 0)
+                self.ack_scheduler.on_duplicate(run.flags & ACKED != 0)
 
-    def _keep_early(self, run: Run, repair: bool, context: Context) -> None:
+    def _buffer_before_start(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
         """Keep what comes before the start: a few runs, or whatever may be needed if nobody sends it again (NR-10).
 
         From the start on the sender waits for this member: what is a whole window behind the newest
@@ -202,21 +209,23 @@ class Inbound:
         """
         dropped: list[Run] = []
         if self.config.retransmits:
-            if len(self._early) < self.config.become_server_queue_size:
-                self._early.append((run, repair))
+            if len(self._before_start) < self.config.become_server_queue_size:
+                self._before_start.append((run, repair))
             else:
                 dropped.append(run)
-        elif any(kept.first <= run.first and run.last <= kept.last for kept, _ in self._early):
+        elif any(
+            kept.first <= run.first and run.last <= kept.last for kept, _ in self._before_start
+        ):
             dropped.append(run)
         else:
-            self._early.append((run, repair))
-            past = max(kept.last for kept, _ in self._early) - self.config.reach
-            dropped = [kept for kept, _ in self._early if kept.last <= past]
+            self._before_start.append((run, repair))
+            past = max(kept.last for kept, _ in self._before_start) - self.config.reach
+            dropped = [kept for kept, _ in self._before_start if kept.last <= past]
             if dropped:
-                self._early = [kept for kept in self._early if kept[0].last > past]
+                self._before_start = [kept for kept in self._before_start if kept[0].last > past]
         for one in dropped:
             first, last, count = one.first, one.last, one.count
-            context.drop(
+            out.drop(
                 "early",
                 self.origin,
                 first,
@@ -228,97 +237,99 @@ class Inbound:
 
     # On reception of a tail, of "gone"
 
-    def on_tail(self, tail: Tail, me: Address, context: Context) -> None:
+    def on_tail(self, tail: Tail, me: Address, out: ReadyBuilder) -> None:
         """Take an announcement in; an ack goes out at once. A start counts only if it is meant for this life."""
-        context.step(
+        out.trace(
             "TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high, epoch=self.epoch
         )
         if self.window is None:
-            if tail.start is None or tail.reader != me.incarnation:
+            if tail.start is None or tail.receiver_incarnation != me.incarnation:
                 return
-            self.begin(tail.start, context)
-        elif tail.start is not None and tail.reader == me.incarnation:
-            self._start_later(self.window, tail.start, context)
-        self.announced = max(self.announced, tail.high)
+            self.open_at(tail.start, out)
+        elif tail.start is not None and tail.receiver_incarnation == me.incarnation:
+            self._raise_start(self.window, tail.start, out)
+        self.announced_high = max(self.announced_high, tail.high)
         self.on_gone(tail.low)
-        self.ack_now = tail.start is not None or self.row.acks != "asked"
+        self.ack_now = tail.start is not None or self.profile.acks != "asked"
 
-    def _start_later(self, window: Window, start: int, context: Context) -> None:
+    def _raise_start(self, window: Window, start: int, out: ReadyBuilder) -> None:
         """Believe the sender rather than a digest: what it sent before it knew of this member is not for it (I-22)."""
         if window.delivered == self.start < start:
-            if self._due:
-                context.event(Lost(self.origin, self.start + 1, start))
+            if self._must_not_skip:
+                out.emit(Lost(self.origin, self.start + 1, start))
             window.skip_to(start)
             self.start = start
-            if not self._due:
-                self.store(start)
-            context.event(Started(self.origin, start))
+            if not self._must_not_skip:
+                self.on_stored(start)
+            out.emit(Started(self.origin, start))
 
-    def begin(self, start: int, context: Context) -> None:
+    def open_at(self, start: int, out: ReadyBuilder) -> None:
         """Open the stream at ``start`` and take in what came too early."""
-        if self._durable and self.former is not None and start > self.former:
-            context.event(Lost(self.origin, self.former + 1, start))
-        self._open(start)
-        self.gaps.close()
-        context.event(Started(self.origin, self.start))
-        early, self._early = self._early, []
+        if self._durable and self.delivered_before is not None and start > self.delivered_before:
+            out.emit(Lost(self.origin, self.delivered_before + 1, start))
+        self._create_window(start)
+        self.loss_detector.clear()
+        out.emit(Started(self.origin, self.start))
+        early, self._before_start = self._before_start, []
         for run, repair in early:
-            self.on_data(run, repair, context)
+            self.on_data(run, repair, out)
 
     def on_gone(self, low: int) -> None:
         """Note up to where nothing exists any more at the origin; delivery steps over what is missing of it."""
         if self.window is not None:
-            self.gone = max(self.gone, low)
+            self.gone_upto = max(self.gone_upto, low)
 
     def on_stable(self, seqno: int, high: int) -> None:
         """Forget what everybody has delivered; what exists up to ``high`` and is not here is a gap (R-09)."""
         if self.window is not None:
             self.stable = max(self.stable, min(seqno, self.window.delivered))
-            if self.keeps:
+            if self.retains_delivered:
                 self.window.purge(seqno)
-            self.hint(high)
+            self.learn_high(high)
 
-    def hint(self, high: int) -> None:
+    def learn_high(self, high: int) -> None:
         """Take in that somebody knows the stream to go up to ``high``; with retransmission off it is of no use."""
         if self.config.retransmits:
-            self.announced = max(self.announced, high)
+            self.announced_high = max(self.announced_high, high)
 
-    def answer(self, peer: Address, asked: Sequence[Range], context: Context) -> None:
+    def on_nak(self, peer: Address, asked: Sequence[Range], out: ReadyBuilder) -> None:
         """Send what ``peer`` asks for, as far as it is kept here, in the place of the origin."""
-        window, repairs = self.window, self.repairs
+        window, repairs = self.window, self.retransmit_handler
         for first, last in asked:
-            context.step("NAK_IN", self.origin, first, last, peer=peer, epoch=self.epoch)
+            out.trace("NAK_IN", self.origin, first, last, peer=peer, epoch=self.epoch)
         if window is not None and repairs is not None:
-            here = ranges.minus(ranges.within(asked, window.low + 1, window.high), window.missing())
-            send_repairs(repairs, window, peer, here, self.epoch, self.origin, context)
+            here = ranges.subtract(
+                ranges.clip(asked, window.low + 1, window.high), window.missing()
+            )
+            send_repairs(repairs, window, peer, here, self.epoch, self.origin, out)
 
-    def _step_over_gone(self, window: Window, context: Context) -> None:
+    def _skip_gone(self, window: Window, out: ReadyBuilder) -> None:
         first = window.delivered + 1
-        if first > self.gone or window.next_is_there:
+        if first > self.gone_upto or window.has_next:
             return
         # A connection starts where its sender says, and that is never below what this member has
         # acknowledged.
-        pristine = window.delivered == self.start and self.kind == GROUP and not self._due
-        last = self.gone if pristine else window._free(first, self.gone, 1)[0][1]
-        context.step("GONE_IN", self.origin, first, last, peer=self.origin, epoch=self.epoch)
+        pristine = window.delivered == self.start and self.kind == GROUP and not self._must_not_skip
+        last = self.gone_upto if pristine else window._missing_in(first, self.gone_upto, 1)[0][1]
+        out.trace("GONE_IN", self.origin, first, last, peer=self.origin, epoch=self.epoch)
         if dropped := window.skip_to(last):
-            context.count("dropped.gone", dropped)
-        self.pieces.clear()
+            out.count("dropped.gone", dropped)
+        self.reassembler.clear()
         if pristine:
             self.start = last
-            self.store(last)
-            context.event(Started(self.origin, last))
+            self.on_stored(last)
+            out.emit(Started(self.origin, last))
         else:
-            context.event(Lost(self.origin, first, last))
+            out.emit(Lost(self.origin, first, last))
 
     # Delivery
 
     @property
     def can_deliver(self) -> bool:
         """Whether the next message is there and only the application's room is lacking."""
-        return self.window is not None and self.window.next_is_there
+        return self.window is not None and self.window.has_next
 
-    def deliver(self, credit: Credit, ack_bytes: int, context: Context) -> bool:
+    def deliver(self, credit: DeliveryCredit, ack_bytes: int, out: ReadyBuilder) -> bool:
         """Hand out what is consecutive, as far as the application has room; return whether an ack is due at once.
 
         It is due after ``ack_bytes`` at the latest, so that a sender that fills its share of the
@@ -327,119 +338,125 @@ class Inbound:
         window = self.window
         due = asked = False
         while window is not None:
-            self._step_over_gone(window, context)
+            self._skip_gone(window, out)
             limit = credit.limit()
             runs = window.take(limit)
             if not runs:
                 break
             size_bytes = 0
             for run in runs:
-                self._hand_out(run, credit, context)
+                self._deliver_run(run, credit, out)
                 size_bytes += run.size_bytes
                 asked = asked or run.flags & ACKED != 0
             messages = runs[-1].last - runs[0].first + 1
-            self.taken += messages
-            self.taken_bytes += size_bytes
+            self.unvoted += messages
+            self.unvoted_bytes += size_bytes
             if self.stored is not None:
                 self._unstored.append((runs[-1].last, size_bytes))
                 self._unstored_bytes += size_bytes
-            due = self.owed.deliver(messages, size_bytes, ack_bytes, context.now_ns, asked) or due
-            if limit is None and self.gone <= window.delivered:
+            due = (
+                self.ack_scheduler.on_delivery(messages, size_bytes, ack_bytes, out.now_ns, asked)
+                or due
+            )
+            if limit is None and self.gone_upto <= window.delivered:
                 break
-        self.look_for_gaps(context.now_ns)
+        self.detect_gaps(out.now_ns)
         return due or self._behind_gap_bytes - self._granted_bytes >= max(1, ack_bytes)
 
     @property
     def _behind_gap_bytes(self) -> int:
         """How much is here that cannot be handed out before something else comes; it is off the network's buffer."""
         window = self.window
-        if (
-            window is None
-            or not window.stored
-            or self.row.release != "acks"
-            or window.next_is_there
-        ):
+        if window is None or not window.stored or self.profile.release != "acks" or window.has_next:
             return 0
         return window.stored_bytes
 
-    def _hand_out(self, run: Run, credit: Credit, context: Context) -> None:
-        if run.flags & PIECE:
-            if self._durable and self.pieces.first is None and not run.flags & BEGIN:
-                context.event(Lost(self.origin, run.first, run.last))
-            delivery = self.pieces.add(run, context)
+    def _deliver_run(self, run: Run, credit: DeliveryCredit, out: ReadyBuilder) -> None:
+        if run.flags & FRAGMENT:
+            if (
+                self._durable
+                and self.reassembler.first_seqno is None
+                and not run.flags & FIRST_FRAGMENT
+            ):
+                out.emit(Lost(self.origin, run.first, run.last))
+            delivery = self.reassembler.add(run, out)
         else:
             delivery = Delivery(run.origin, run.first, run.last, run, self.kind, self.epoch)
         if delivery is not None:
             credit.spend(delivery.message_count)
-            context.deliver(delivery)
+            out.deliver(delivery)
 
     # Every pass over the gaps
 
-    def look_for_gaps(self, now_ns: int) -> None:
+    def detect_gaps(self, now_ns: int) -> None:
         """Start the grace of a gap, or note that there is none.
 
         While one gap is watched, only what became known since the last look can hold a fresh one. A
         gap that is only announced has its grace anew whenever the stream has come closer to it.
         """
         window = self.window
-        if window is None or not self.row.naks:
+        if window is None or not self.profile.naks:
             return
-        known = max(window.high, min(self.announced, window.ceiling))
-        looked, self._looked = self._looked, known
-        grown, self._grown = window.high > self._grown, window.high
-        ahead = self._ahead(window)
+        known = max(window.high, min(self.announced_high, window.ceiling))
+        looked, self._scanned_upto = self._scanned_upto, known
+        grown, self._last_high = window.high > self._last_high, window.high
+        ahead = self._undelivered_count(window)
         if known - window.delivered <= ahead:
-            if self.gaps.due_ns is not None:
-                self.gaps.close()
+            if self.loss_detector.due_ns is not None:
+                self.loss_detector.clear()
             return
         if grown and window.high - window.delivered <= ahead:
-            self.gaps.renew()
-        if self.gaps.due_ns is None:
-            self.gaps.notice(window.missing(known)[-1][1], now_ns)
-        elif fresh := window._free(max(looked, window.delivered) + 1, known):
-            self.gaps.notice(fresh[-1][1], now_ns)
+            self.loss_detector.restart_grace()
+        if self.loss_detector.due_ns is None:
+            self.loss_detector.on_gap(window.missing(known)[-1][1], now_ns)
+        elif fresh := window._missing_in(max(looked, window.delivered) + 1, known):
+            self.loss_detector.on_gap(fresh[-1][1], now_ns)
 
     @staticmethod
-    def _ahead(window: Window) -> int:
+    def _undelivered_count(window: Window) -> int:
         """Return how much is stored and not delivered."""
-        return window.stored - (window.delivered - window.low) if window.keep else window.stored
+        return (
+            window.stored - (window.delivered - window.low)
+            if window.keep_delivered
+            else window.stored
+        )
 
-    def ask(self, context: Context, holders: Sequence[Address] = ()) -> None:
+    def send_naks(self, out: ReadyBuilder, holders: Sequence[Address] = ()) -> None:
         """Ask for what is missing and due: the origin, or one of ``holders``, drawn by chance."""
-        if self.gaps.due_ns is None or self.gaps.due_ns > context.now_ns:
+        if self.loss_detector.due_ns is None or self.loss_detector.due_ns > out.now_ns:
             return
         if not self.config.retransmits:
-            self._watch_stall(context)
+            self._report_stall(out)
             return
         if self.window is None:
-            self._ask_start(context)
+            self._request_start(out)
             return
-        known = max(self.window.high, self.announced)
-        wanted = self.gaps.ask(self.window.missing(known), context.now_ns)
+        known = max(self.window.high, self.announced_high)
+        wanted = self.loss_detector.due_naks(self.window.missing(known), out.now_ns)
         if not wanted:
             return
         # Every other time the origin is asked: it has everything, while another may have let it go.
-        self._turns += 1
-        to = self._rng.choice(holders) if holders and self._turns % 2 else self.origin
+        self._nak_rounds += 1
+        to = self._rng.choice(holders) if holders and self._nak_rounds % 2 else self.origin
         per_frame = (
             self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - NAK_OVERHEAD_BYTES - 8
         ) // RANGE_BYTES
         for at in range(0, len(wanted), per_frame):
             part = tuple(wanted[at : at + per_frame])
-            context.transmit(to, Nak(self.origin, part, self.epoch))
+            out.transmit(to, Nak(self.origin, part, self.epoch))
         for first, last in wanted:
-            context.step(
+            out.trace(
                 "NAK_OUT",
                 self.origin,
                 first,
                 last,
                 peer=to,
                 epoch=self.epoch,
-                sent_ns=context.sent_ns,
+                sent_ns=out.sent_ns,
             )
-        context.count("naks.seqnos", ranges.count(wanted))
+        out.count("naks.seqnos", ranges.count(wanted))
 
-    def _watch_stall(self, context: Context) -> None:
+    def _report_stall(self, out: ReadyBuilder) -> None:
         """Say that delivery stands still at a gap that nobody will repair; it is said again while it lasts.
 
         A sender that was here before may not know that it was gone in between, if it never saw that
@@ -447,42 +464,42 @@ class Inbound:
         the one that was watched, which has closed, has its own time to close.
         """
         seqno = 0 if self.window is None else self.window.delivered + 1
-        if seqno > self.gaps.remembered:
-            self.gaps.close()
-            self.look_for_gaps(context.now_ns)
+        if seqno > self.loss_detector.watched_upto:
+            self.loss_detector.clear()
+            self.detect_gaps(out.now_ns)
             return
-        if self.window is None and self.former is not None:
-            context.transmit(self.origin, Nak(self.origin, (), self.epoch))
-        context.event(Stalled(self.origin, seqno, self.gaps.noticed_ns))
-        context.count("stalls")
-        self.gaps.watch_on(context.now_ns)
+        if self.window is None and self.delivered_before is not None:
+            out.transmit(self.origin, Nak(self.origin, (), self.epoch))
+        out.emit(Stalled(self.origin, seqno, self.loss_detector.noticed_ns))
+        out.count("stalls")
+        self.loss_detector.rearm_stall(out.now_ns)
 
-    def retune(self, config: Config, now_ns: int) -> None:
+    def apply_config(self, config: Config, now_ns: int) -> None:
         """Go on with retransmission switched on or off: a gap that is here is asked for, or watched (NR-12, NR-14)."""
         self.config = config
-        self.gaps.retune(config)
-        if self.repairs is not None:
-            self.repairs.retune(config)
+        self.loss_detector.apply_config(config)
+        if self.retransmit_handler is not None:
+            self.retransmit_handler.apply_config(config)
         if self.window is None:
-            self.gaps.notice(0, now_ns)
+            self.loss_detector.on_gap(0, now_ns)
         else:
-            self.look_for_gaps(now_ns)
+            self.detect_gaps(now_ns)
 
-    def _ask_start(self, context: Context) -> None:
-        context.transmit(self.origin, Nak(self.origin, (), self.epoch))
-        self.gaps.postpone(self._start_tries, context.now_ns)
+    def _request_start(self, out: ReadyBuilder) -> None:
+        out.transmit(self.origin, Nak(self.origin, (), self.epoch))
+        self.loss_detector.schedule_start_retry(self._start_tries, out.now_ns)
         self._start_tries += 1
 
     # Acks
 
-    def acknowledge(self, context: Context, senders: int = 1) -> None:
+    def acknowledge(self, out: ReadyBuilder, senders: int = 1) -> None:
         """Send the ack that is owed; the room it grants is shared by ``senders``."""
         window = self.window
         if window is None:
             return
         self.ack_now = False
-        self.owed.settle(context.now_ns)
-        seqno = self._whole(window) if self._durable else window.delivered
+        self.ack_scheduler.on_ack_sent(out.now_ns)
+        seqno = self._durable_ack_seqno(window) if self._durable else window.delivered
         self._granted_bytes = self._behind_gap_bytes
         config = self.config
         # No more than the window can take, beside a share of the buffer.
@@ -491,16 +508,16 @@ class Inbound:
             max(0, config.window_bytes - config.receive_buffer_bytes // senders),
         )
         if self.stored is not None:
-            first = self.pieces.first
+            first = self.reassembler.first_seqno
             if first is None or self.stored < first - 1:
                 # Otherwise only an incomplete message is not stored yet, and its fragments may be acked.
                 seqno = min(seqno, self.stored)
             taken_bytes += self._unstored_bytes
         room_bytes = min(config.receive_buffer_bytes + senders * taken_bytes, U32_MAX)
-        context.step("ACK_OUT", self.origin, last=seqno, peer=self.origin, epoch=self.epoch)
-        context.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
+        out.trace("ACK_OUT", self.origin, last=seqno, peer=self.origin, epoch=self.epoch)
+        out.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
 
-    def store(self, seqno: int) -> bool:
+    def on_stored(self, seqno: int) -> bool:
         """Take in that the application has stored everything up to ``seqno``; return whether that is news."""
         if self.stored is None or seqno <= self.stored:
             return False
@@ -509,51 +526,55 @@ class Inbound:
             self._unstored_bytes -= self._unstored.popleft()[1]
         return True
 
-    def _whole(self, window: Window) -> int:
+    def _durable_ack_seqno(self, window: Window) -> int:
         """Return up to where a durable member acknowledges: whole messages, so that it gets the others again whole.
 
         A sender that cannot send the rest of a message without that ack gets it; a large message
         cannot wait for it.
         """
-        first, delivered = self.pieces.first, window.delivered
+        first, delivered = self.reassembler.first_seqno, window.delivered
         if (
             first is None
-            or delivered == self.announced
+            or delivered == self.announced_high
             or delivered - first >= self.config.capacity // 4
         ):
             return delivered
         return (
             delivered
-            if self.pieces.held_bytes * 4 >= self.config.receive_buffer_bytes
+            if self.reassembler.held_bytes * 4 >= self.config.receive_buffer_bytes
             else first - 1
         )
 
-    def abandon(self, credit: Credit, context: Context) -> int:
+    def drain(self, credit: DeliveryCredit, out: ReadyBuilder) -> int:
         """Deliver what is consecutive whatever the application's room, and return how much lies behind a gap."""
         if self.window is None:
-            return sum(run.count for run, _ in self._early)
+            return sum(run.count for run, _ in self._before_start)
         for run in self.window.take():
-            self._hand_out(run, credit, context)
-        return self._ahead(self.window)
+            self._deliver_run(run, credit, out)
+        return self._undelivered_count(self.window)
 
     @property
-    def resume(self) -> int:
+    def resume_seqno(self) -> int:
         """Where the stream goes on if the same life comes back: nothing delivered is delivered again (P-05)."""
         if self.window is None:
-            return self.former or 0
-        return self.window.delivered if self.pieces.first is None else self.pieces.first - 1
+            return self.delivered_before or 0
+        return (
+            self.window.delivered
+            if self.reassembler.first_seqno is None
+            else self.reassembler.first_seqno - 1
+        )
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the receiving half contradicts its own law."""
-        self.gaps.check_invariants()
+        self.loss_detector.check_invariants()
         if self.window is None:
-            assert self.gaps.due_ns is not None, "a stream without a start asks for it"
+            assert self.loss_detector.due_ns is not None, "a stream without a start asks for it"
             return
         self.window.check_invariants()
-        assert not self._early, "an open stream keeps nothing aside"
-        known = max(self.window.high, min(self.announced, self.window.ceiling))
-        missing = known - self.window.delivered > self._ahead(self.window)
-        assert not missing or not self.row.naks or self.gaps.due_ns is not None, (
+        assert not self._before_start, "an open stream keeps nothing aside"
+        known = max(self.window.high, min(self.announced_high, self.window.ceiling))
+        missing = known - self.window.delivered > self._undelivered_count(self.window)
+        assert not missing or not self.profile.naks or self.loss_detector.due_ns is not None, (
             "a gap is being watched"
         )
 
@@ -563,37 +584,47 @@ class Inbound:
         return (
             window,
             self.start,
-            self.announced,
-            self.gone,
-            self.gaps.snapshot(),
-            self.owed.snapshot(),
-            self.pieces.snapshot(),
-            tuple(self._early),
+            self.announced_high,
+            self.gone_upto,
+            self.loss_detector.snapshot(),
+            self.ack_scheduler.snapshot(),
+            self.reassembler.snapshot(),
+            tuple(self._before_start),
             self.stored,
             tuple(self._unstored),
             self.stable,
             self._granted_bytes,
-            self._turns % 2 if self.config.xmit_from_random_member else 0,
+            self._nak_rounds % 2 if self.config.xmit_from_random_member else 0,
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
-        window, self.start, self.announced, self.gone, gaps, owed, pieces, early, *rest = snapshot  # type: ignore[assignment]
-        self.stored, unstored, self.stable, self._granted_bytes, self._turns = rest  # type: ignore[assignment]
+        (
+            window,
+            self.start,
+            self.announced_high,
+            self.gone_upto,
+            gaps,
+            owed,
+            pieces,
+            early,
+            *rest,
+        ) = snapshot  # type: ignore[assignment]
+        self.stored, unstored, self.stable, self._granted_bytes, self._nak_rounds = rest  # type: ignore[assignment]
         self._unstored = deque(unstored)  # type: ignore[call-overload]
         self._unstored_bytes = sum(size_bytes for _, size_bytes in self._unstored)
-        self.gaps.restore(gaps)  # type: ignore[arg-type]
-        self.owed.restore(owed)  # type: ignore[arg-type]
-        self.pieces.restore(pieces)  # type: ignore[arg-type]
-        self._early = list(early)  # type: ignore[call-overload]
-        self._looked = 0
-        if self.repairs is not None:
-            self.repairs.forget()
+        self.loss_detector.restore(gaps)  # type: ignore[arg-type]
+        self.ack_scheduler.restore(owed)  # type: ignore[arg-type]
+        self.reassembler.restore(pieces)  # type: ignore[arg-type]
+        self._before_start = list(early)  # type: ignore[call-overload]
+        self._scanned_upto = 0
+        if self.retransmit_handler is not None:
+            self.retransmit_handler.reset()
         if window is None:
             self.window = None
             return
         if self.window is None:
-            self._open(self.start)
+            self._create_window(self.start)
         assert self.window is not None
         self.window.restore(window)  # type: ignore[arg-type]
-        self._grown = self.window.high
+        self._last_high = self.window.high

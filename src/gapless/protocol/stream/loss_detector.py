@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 _MAX_DOUBLINGS = 16
 
 
-class RoundTrip:
+class RttEstimator:
     """A smoothed round trip and its mean deviation, in the manner of TCP."""
 
-    __slots__ = ("deviation_ns", "late_ns", "measured", "rest_ns", "smoothed_ns")
+    __slots__ = ("backoff_ns", "deviation_ns", "max_lateness_ns", "measured", "smoothed_ns")
 
     def __init__(self, initial_ns: int) -> None:
         self.smoothed_ns = initial_ns
         self.deviation_ns = initial_ns // 2
         self.measured = False
-        self.late_ns = 0
-        self.rest_ns = 0
+        self.max_lateness_ns = 0
+        self.backoff_ns = 0
 
     def sample(self, round_trip_ns: int) -> None:
         """Take one measurement in; the first takes the place of the initial guess."""
@@ -60,61 +60,61 @@ class RoundTrip:
         error_ns = round_trip_ns - self.smoothed_ns
         self.smoothed_ns += error_ns // 8
         self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
-        self.late_ns -= self.late_ns // 8
-        self.rest_ns = 0
+        self.max_lateness_ns -= self.max_lateness_ns // 8
+        self.backoff_ns = 0
 
-    def ambiguous(self, rest_ns: int) -> None:
+    def on_ambiguous(self, rest_ns: int) -> None:
         """Note that a repair came after several questions; the last rested for ``rest_ns``, perhaps not long enough."""
-        self.rest_ns = max(self.rest_ns, 2 * rest_ns)
+        self.backoff_ns = max(self.backoff_ns, 2 * rest_ns)
 
-    def late(self, late_ns: int) -> None:
+    def on_late_arrival(self, late_ns: int) -> None:
         """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
-        self.late_ns = max(self.late_ns, late_ns + late_ns // 4)
+        self.max_lateness_ns = max(self.max_lateness_ns, late_ns + late_ns // 4)
 
 
-class _Asked(NamedTuple):
+class _OpenNak(NamedTuple):
     first: int
     last: int
-    asked_ns: int
-    again_ns: int
+    sent_ns: int
+    retry_ns: int
     tries: int
     noticed_ns: int
-    lost: int = 0
+    lost_tries: int = 0
     """So many of the tries are known to have been lost: nothing will come of them, and they say nothing of the rest."""
 
     @property
     def unanswered(self) -> int:
         """How many of the tries may still be answered."""
-        return self.tries - self.lost
+        return self.tries - self.lost_tries
 
 
-class Gaps:
+class LossDetector:
     """What one receiver misses of one stream, and when it asks for it."""
 
     __slots__ = (
-        "_asked",
+        "_answered_nak",
         "_config",
+        "_grace_end_ns",
+        "_grace_over_upto",
         "_noticed_ns",
-        "_proof",
-        "_remembered",
-        "_ripe",
-        "_ripe_ns",
+        "_open_naks",
         "_rng",
+        "_watched_upto",
         "due_ns",
-        "round_trip",
+        "rtt",
     )
 
     def __init__(self, config: Config, rng: Random) -> None:
         self._config = config
         self._rng = rng
-        self.round_trip = RoundTrip(config.initial_round_trip_ns)
+        self.rtt = RttEstimator(config.initial_round_trip_ns)
         self.due_ns: int | None = None
-        self._remembered = 0
+        self._watched_upto = 0
         self._noticed_ns = 0
-        self._proof = (0, 0)
-        self._ripe = 0
-        self._ripe_ns = 0
-        self._asked: list[_Asked] = []
+        self._answered_nak = (0, 0)
+        self._grace_over_upto = 0
+        self._grace_end_ns = 0
+        self._open_naks: list[_OpenNak] = []
 
     @property
     def grace_ns(self) -> int:
@@ -124,8 +124,10 @@ class Gaps:
             return config.stall_after_ns
         if not config.adaptive_grace:
             return config.xmit_interval_ns
-        trip = self.round_trip
-        grace_ns = max(config.min_grace_ns, trip.smoothed_ns // 4 + trip.deviation_ns, trip.late_ns)
+        trip = self.rtt
+        grace_ns = max(
+            config.min_grace_ns, trip.smoothed_ns // 4 + trip.deviation_ns, trip.max_lateness_ns
+        )
         return min(grace_ns, config.xmit_interval_ns)
 
     def _draw(self) -> float:
@@ -139,138 +141,142 @@ class Gaps:
         config = self._config
         if not config.adaptive_grace:
             return config.xmit_interval_ns
-        trip = self.round_trip
+        trip = self.rtt
         retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
-        retry_ns = max(retry_ns << min(tries, _MAX_DOUBLINGS), trip.rest_ns)
+        retry_ns = max(retry_ns << min(tries, _MAX_DOUBLINGS), trip.backoff_ns)
         retry_ns += int(retry_ns * draw * config.jitter_percent / 100)
         return min(retry_ns, config.xmit_interval_ns)
 
-    def notice(self, highest: int, now_ns: int) -> None:
+    def on_gap(self, highest: int, now_ns: int) -> None:
         """Note that something up to ``highest`` is missing; its grace starts, unless a pass comes before it ends."""
         if self.due_ns is None or self.due_ns > now_ns + self.grace_ns:
             self.due_ns = now_ns + self.grace_ns
-            self._ripe_ns = self.due_ns
-            self._remembered = highest
+            self._grace_end_ns = self.due_ns
+            self._watched_upto = highest
             self._noticed_ns = now_ns
 
     @property
-    def remembered(self) -> int:
+    def watched_upto(self) -> int:
         """The highest seqno that was missing when the gap that is watched was noticed."""
-        return self._remembered
+        return self._watched_upto
 
     @property
     def noticed_ns(self) -> int:
         """When the gap that is watched was noticed."""
         return self._noticed_ns
 
-    def watch_on(self, now_ns: int) -> None:
+    def rearm_stall(self, now_ns: int) -> None:
         """Report the same gap again, if it is still there then."""
         self.due_ns = now_ns + self._config.stall_after_ns
 
-    def retune(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Go on under another configuration; what is watched is watched anew."""
         self._config = config
-        self.close()
+        self.clear()
 
-    def postpone(self, tries: int, now_ns: int) -> None:
+    def schedule_start_retry(self, tries: int, now_ns: int) -> None:
         """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""
         self.due_ns = now_ns + self._retry_ns(tries, self._draw())
 
-    def renew(self) -> None:
+    def restart_grace(self) -> None:
         """Let the grace of what is missing begin anew when it is noticed next; questions rest as they do."""
         self.due_ns = None
 
-    def close(self) -> None:
+    def clear(self) -> None:
         """Note that nothing is missing."""
         self.due_ns = None
-        self._asked = []
-        self._proof = (0, 0)
+        self._open_naks = []
+        self._answered_nak = (0, 0)
 
     @property
     def oldest_ns(self) -> int | None:
         """When the oldest gap that is open was noticed; None if nothing is missing."""
         if self.due_ns is None:
             return None
-        return min([self._noticed_ns, *(asked.noticed_ns for asked in self._asked)])
+        return min([self._noticed_ns, *(asked.noticed_ns for asked in self._open_naks)])
 
-    def arrived(self, run: Run, repair: bool, now_ns: int) -> int:
+    def on_data(self, run: Run, repair: bool, now_ns: int) -> int:
         """Learn from data that was missing and may answer a question; return how often that was put."""
-        at = bisect_left(self._asked, (run.first,))
-        if at == len(self._asked) or self._asked[at].first > run.last:
+        at = bisect_left(self._open_naks, (run.first,))
+        if at == len(self._open_naks) or self._open_naks[at].first > run.last:
             return 0
-        asked = self._asked[at]
+        asked = self._open_naks[at]
         if not repair:
-            self.round_trip.late(now_ns - asked.noticed_ns)
+            self.rtt.on_late_arrival(now_ns - asked.noticed_ns)
         elif asked.unanswered == 1:
-            self.round_trip.sample(now_ns - asked.asked_ns)
+            self.rtt.sample(now_ns - asked.sent_ns)
             if self._config.adaptive_grace and not self._config.xmit_from_random_member:
-                self._prove(asked)
+                self._on_nak_answered(asked)
         else:
-            self.round_trip.ambiguous(asked.again_ns - asked.asked_ns)
+            self.rtt.on_ambiguous(asked.retry_ns - asked.sent_ns)
         return asked.tries
 
-    def _prove(self, answered: _Asked) -> None:
+    def _on_nak_answered(self, answered: _OpenNak) -> None:
         """Note that a question was answered: what was asked for before it and has not come will not come.
 
         The next pass leaves it the time of a retry all the same: of two repairs, one to all and one
         to this member, the later may be the first to be read.
         """
-        self._proof = max(self._proof, (answered.asked_ns, answered.first))
+        self._answered_nak = max(self._answered_nak, (answered.sent_ns, answered.first))
         if self.due_ns is not None:
-            self.due_ns = min(self.due_ns, answered.asked_ns + self._config.min_retry_ns)
+            self.due_ns = min(self.due_ns, answered.sent_ns + self._config.min_retry_ns)
 
-    def _hasten(self) -> None:
+    def _expire_lost_naks(self) -> None:
         """Let questions whose answer was lost rest no longer than they must."""
-        proof, least_ns = self._proof, self._config.min_retry_ns
-        self._asked = [
-            asked._replace(again_ns=asked.asked_ns + least_ns, lost=asked.tries)
-            if (asked.asked_ns, asked.first) < proof
+        proof, least_ns = self._answered_nak, self._config.min_retry_ns
+        self._open_naks = [
+            asked._replace(retry_ns=asked.sent_ns + least_ns, lost_tries=asked.tries)
+            if (asked.sent_ns, asked.first) < proof
             else asked
-            for asked in self._asked
+            for asked in self._open_naks
         ]
-        self._proof = (0, 0)
+        self._answered_nak = (0, 0)
 
-    def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
+    def due_naks(self, missing: list[Range], now_ns: int) -> list[Range]:
         """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
         if not missing:
-            self.close()
+            self.clear()
             return []
-        if now_ns >= self._ripe_ns:
-            self._ripe = self._remembered
-        if self._proof > (0, 0):
-            self._hasten()
-        remembered = ranges.within(missing, 1, self._ripe)
-        still = [asked for asked in self._asked if ranges.meet(missing, asked.first, asked.last)]
-        resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]
-        wanted = ranges.minus(remembered, resting)
-        wanted = ranges.first_seqnos(wanted, self._request_limit())
-        self._asked = self._questions(wanted, still, now_ns)
-        self._plan(missing, now_ns)
+        if now_ns >= self._grace_end_ns:
+            self._grace_over_upto = self._watched_upto
+        if self._answered_nak > (0, 0):
+            self._expire_lost_naks()
+        remembered = ranges.clip(missing, 1, self._grace_over_upto)
+        still = [
+            asked for asked in self._open_naks if ranges.overlaps(missing, asked.first, asked.last)
+        ]
+        resting = [(asked.first, asked.last) for asked in still if asked.retry_ns > now_ns]
+        wanted = ranges.subtract(remembered, resting)
+        wanted = ranges.take_lowest(wanted, self._request_limit())
+        self._open_naks = self._build_naks(wanted, still, now_ns)
+        self._schedule(missing, now_ns)
         return wanted
 
     def _request_limit(self) -> int:
         return self._config.max_xmit_req_size or 1 << 31
 
-    def _questions(self, wanted: list[Range], before: list[_Asked], now_ns: int) -> list[_Asked]:
+    def _build_naks(
+        self, wanted: list[Range], before: list[_OpenNak], now_ns: int
+    ) -> list[_OpenNak]:
         """Return every question that is open once ``wanted`` has been asked for.
 
         A question whose rest is over, and which the request limit left out, stays as it is: its
         tries count on.
         """
         done = wanted[-1][1] if wanted else 0
-        rested = [asked for asked in before if asked.again_ns <= now_ns]
+        rested = [asked for asked in before if asked.retry_ns <= now_ns]
         left_out = [
             asked._replace(first=max(asked.first, done + 1))
             for asked in rested
             if asked.last > done
         ]
         draw = self._draw()
-        asked = [self._question(first, last, rested, draw, now_ns) for first, last in wanted]
-        return sorted([old for old in before if old.again_ns > now_ns] + asked + left_out)
+        asked = [self._build_nak(first, last, rested, draw, now_ns) for first, last in wanted]
+        return sorted([old for old in before if old.retry_ns > now_ns] + asked + left_out)
 
-    def _question(
-        self, first: int, last: int, rested: list[_Asked], draw: float, now_ns: int
-    ) -> _Asked:
+    def _build_nak(
+        self, first: int, last: int, rested: list[_OpenNak], draw: float, now_ns: int
+    ) -> _OpenNak:
         at = max(0, bisect_left(rested, (first,)) - 1)
         tries, unanswered, noticed_ns = 0, 0, self._noticed_ns
         while at < len(rested) and rested[at].first <= last:
@@ -282,39 +288,41 @@ class Gaps:
                 unanswered = max(unanswered, rested[at].unanswered)
             at += 1
         again_ns = now_ns + self._retry_ns(unanswered, draw)
-        return _Asked(first, last, now_ns, again_ns, tries + 1, noticed_ns, tries - unanswered)
+        return _OpenNak(first, last, now_ns, again_ns, tries + 1, noticed_ns, tries - unanswered)
 
-    def _plan(self, missing: list[Range], now_ns: int) -> None:
+    def _schedule(self, missing: list[Range], now_ns: int) -> None:
         """Set the time of the next pass: the end of the shortest rest, or of the grace of what does not rest."""
         highest = missing[-1][1]
-        resting = [entry for entry in self._asked if entry.again_ns > now_ns]
-        times_ns = [entry.again_ns for entry in resting]
-        if highest > self._remembered == self._ripe:
-            self._remembered = highest
+        resting = [entry for entry in self._open_naks if entry.retry_ns > now_ns]
+        times_ns = [entry.retry_ns for entry in resting]
+        if highest > self._watched_upto == self._grace_over_upto:
+            self._watched_upto = highest
             self._noticed_ns = now_ns
-            self._ripe_ns = now_ns + self.grace_ns
-        if ranges.minus(missing, [(entry.first, entry.last) for entry in resting]):
+            self._grace_end_ns = now_ns + self.grace_ns
+        if ranges.subtract(missing, [(entry.first, entry.last) for entry in resting]):
             times_ns.append(
-                self._ripe_ns if self._ripe < self._remembered else now_ns + self.grace_ns
+                self._grace_end_ns
+                if self._grace_over_upto < self._watched_upto
+                else now_ns + self.grace_ns
             )
         self.due_ns = min(times_ns)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the questions contradict the law of this file."""
         floor = 0
-        for asked in self._asked:
+        for asked in self._open_naks:
             assert floor < asked.first <= asked.last, "questions do not overlap"
-            assert asked.again_ns >= asked.asked_ns + self._config.min_retry_ns, "questions rest"
+            assert asked.retry_ns >= asked.sent_ns + self._config.min_retry_ns, "questions rest"
             floor = asked.last
 
     def snapshot(self) -> tuple[bool, int]:
         """Return the state without its times: in an exhaustive search every rest may be over at any moment."""
-        return (self.due_ns is not None, self._remembered if self.due_ns is not None else 0)
+        return (self.due_ns is not None, self._watched_upto if self.due_ns is not None else 0)
 
     def restore(self, snapshot: tuple[bool, int]) -> None:
         """Become what ``snapshot`` says, with every grace and rest over."""
-        noticed, self._remembered = snapshot
+        noticed, self._watched_upto = snapshot
         self.due_ns = 0 if noticed else None
-        self._ripe = self._ripe_ns = 0
-        self._proof = (0, 0)
-        self._asked = []
+        self._grace_over_upto = self._grace_end_ns = 0
+        self._answered_nak = (0, 0)
+        self._open_naks = []

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.delivery_mode import MOST_OUT_OF_BAND
+from gapless.delivery_mode import MAX_OUT_OF_BAND
 from gapless.protocol.ready import (
     OUT_OF_BAND,
     UNRELIABLE,
@@ -38,7 +38,7 @@ from gapless.protocol.ready import (
     Unacknowledged,
 )
 from gapless.protocol.stream import ranges
-from gapless.run import ALONE, NOT_BACK, Run
+from gapless.run import NO_LOOPBACK, PRIVATE, Run
 from gapless.wire.frames import OutOfBand, OutOfBandAck, Unreliable
 
 if TYPE_CHECKING:
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.ready_builder import Context
-    from gapless.protocol.stream.flow_control import Credit
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.flow_control import DeliveryCredit
     from gapless.wire.frames import Range
 
-_MOST_PEERS = 1024
+_MAX_REMEMBERED_ORIGINS = 1024
 """Departed origins of which it is remembered what they sent out of band, in case the same life comes back."""
 
-_SPANS = 4
+_MAX_SPAN_FACTOR = 4
 """How far ahead of the oldest pending message others may go, in multiples of ``max_out_of_band``."""
 
 
-class _Pending(NamedTuple):
+class _UnackedMessage(NamedTuple):
     run: Run
     ticket: int
     to: Address | None
-    missing: set[Address]
-    again_ns: int
+    unacked_by: set[Address]
+    retransmit_ns: int
     interval_ns: int
 
 
-class _Queued:
+class _QueuedOutOfBand:
     """One send that waits its turn: how many of its messages have gone out, and the number of the first."""
 
     __slots__ = ("deadline_ns", "first", "flags", "messages", "taken", "ticket", "to")
@@ -88,24 +88,24 @@ class _Queued:
         self.first = 0
 
 
-class Aside:
+class OutOfBandChannel:
     """The out-of-band and unreliable messages of one member, both ways."""
 
-    def __init__(self, me: Address, config: Config, credit: Credit) -> None:
+    def __init__(self, me: Address, config: Config, credit: DeliveryCredit) -> None:
         self.me = me
         self.config = config
         self.view = 0
-        self.closed = False
+        self.blocked = False
         self._credit = credit
         self._members: tuple[Address, ...] = ()
         self._high = 0
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _UnackedMessage] = {}
         self._due_ns = 0
         # What is still to be acknowledged of each send; while some of it has not even gone out, a
         # zero is in the set.
-        self._open: dict[int, set[int]] = {}
-        self._queue: deque[_Queued] = deque()
-        self._seen: dict[Address, list[Range]] = {}
+        self._unacked_by_ticket: dict[int, set[int]] = {}
+        self._queue: deque[_QueuedOutOfBand] = deque()
+        self._delivered_ranges: dict[Address, list[Range]] = {}
 
     # On sending
 
@@ -116,12 +116,12 @@ class Aside:
         flags: int,
         to: Address | None,
         deadline_ns: int | None,
-        context: Context,
+        out: ReadyBuilder,
     ) -> None:
         """Send ``messages`` out of band, as many as may go; the rest waits its turn."""
-        self._queue.append(_Queued(ticket, messages, flags, to, deadline_ns))
-        self._open[ticket] = {0}
-        self._flush(context)
+        self._queue.append(_QueuedOutOfBand(ticket, messages, flags, to, deadline_ns))
+        self._unacked_by_ticket[ticket] = {0}
+        self._flush(out)
 
     def has_room(self, messages: Sequence[bytes]) -> bool:
         """Return whether as many messages could go out at once."""
@@ -132,49 +132,49 @@ class Aside:
         """How many messages may go out now; receivers remember numbers from the oldest pending one on."""
         most = self.config.max_out_of_band
         span = self._high - self._floor(self._high + 1)
-        return max(0, min(most - len(self._pending), _SPANS * most - span))
+        return max(0, min(most - len(self._pending), _MAX_SPAN_FACTOR * most - span))
 
-    def _flush(self, context: Context) -> None:
+    def _flush(self, out: ReadyBuilder) -> None:
         while self._queue and (room := self._room):
             head = self._queue[0]
             messages = head.messages[head.taken : head.taken + room]
-            self._send(head, messages, context)
+            self._send(head, messages, out)
             if head.taken == len(head.messages):
                 self._queue.popleft()
-                context.event(Accepted(head.ticket, head.first, self._high))
-                self._open[head.ticket].discard(0)
-                self._report(head.ticket, context)
+                out.emit(Accepted(head.ticket, head.first, self._high))
+                self._unacked_by_ticket[head.ticket].discard(0)
+                self._report_acknowledged(head.ticket, out)
 
-    def _send(self, queued: _Queued, messages: Sequence[bytes], context: Context) -> None:
+    def _send(self, queued: _QueuedOutOfBand, messages: Sequence[bytes], out: ReadyBuilder) -> None:
         queued.first = queued.first or self._high + 1
         queued.taken += len(messages)
         targets = {queued.to} if queued.to is not None else set(self._members)
-        own = self.me in targets and not queued.flags & NOT_BACK
+        own = self.me in targets and not queued.flags & NO_LOOPBACK
         missing = targets - {self.me}
-        flags = queued.flags & NOT_BACK | (0 if queued.to is None else ALONE)
+        flags = queued.flags & NO_LOOPBACK | (0 if queued.to is None else PRIVATE)
         interval_ns = self.config.tail_delay_ns
-        again_ns = context.now_ns + interval_ns
+        again_ns = out.now_ns + interval_ns
         self._due_ns = min(self._due_ns, again_ns) if self._pending else again_ns
         for message in messages:
             self._high += 1
-            run = Run.of(self.me, self._high, (message,), flags, self.view, context.sent_ns)
-            context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, run=run)
+            run = Run.of(self.me, self._high, (message,), flags, self.view, out.sent_ns)
+            out.trace("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, run=run)
             if missing:
-                self._pending[run.first] = _Pending(
+                self._pending[run.first] = _UnackedMessage(
                     run, queued.ticket, queued.to, set(missing), again_ns, interval_ns
                 )
-                self._open[queued.ticket].add(run.first)
-                context.transmit(queued.to, OutOfBand(run, self._floor(run.first)))
+                self._unacked_by_ticket[queued.ticket].add(run.first)
+                out.transmit(queued.to, OutOfBand(run, self._floor(run.first)))
             if own:
-                self._hand_out(Delivery(self.me, run.first, run.last, run, OUT_OF_BAND), context)
+                self._deliver(Delivery(self.me, run.first, run.last, run, OUT_OF_BAND), out)
 
     def _floor(self, seqno: int) -> int:
         return min(next(iter(self._pending), seqno), seqno) - 1
 
-    def _report(self, ticket: int, context: Context) -> None:
-        if not self._open.get(ticket, {0}):
-            del self._open[ticket]
-            context.event(Acknowledged(ticket))
+    def _report_acknowledged(self, ticket: int, out: ReadyBuilder) -> None:
+        if not self._unacked_by_ticket.get(ticket, {0}):
+            del self._unacked_by_ticket[ticket]
+            out.emit(Acknowledged(ticket))
 
     def send_unreliable(
         self,
@@ -182,37 +182,37 @@ class Aside:
         messages: Sequence[bytes],
         flags: int,
         to: Address | None,
-        context: Context,
+        out: ReadyBuilder,
     ) -> None:
         """Send ``messages`` once, each by itself."""
-        context.event(Accepted(ticket, 0, 0))
-        own = not flags & NOT_BACK and to in {None, self.me}
+        out.emit(Accepted(ticket, 0, 0))
+        own = not flags & NO_LOOPBACK and to in {None, self.me}
         for message in messages:
-            run = Run.of(self.me, 1, (message,), flags & NOT_BACK, self.view, context.sent_ns)
+            run = Run.of(self.me, 1, (message,), flags & NO_LOOPBACK, self.view, out.sent_ns)
             if to != self.me:
-                context.transmit(to, Unreliable(run))
+                out.transmit(to, Unreliable(run))
             if own:
-                self._hand_out(Delivery(self.me, 0, 0, run, UNRELIABLE), context)
+                self._deliver(Delivery(self.me, 0, 0, run, UNRELIABLE), out)
 
-    def _hand_out(self, delivery: Delivery, context: Context) -> None:
+    def _deliver(self, delivery: Delivery, out: ReadyBuilder) -> None:
         """Deliver without waiting for room: what is beside the stream is not stopped by it."""
         self._credit.spend(delivery.message_count)
-        context.deliver(delivery)
+        out.deliver(delivery)
 
-    def give_up(self, ticket: int, reason: str, context: Context) -> bool:
+    def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> bool:
         """End a send that waits its turn; return whether there was one."""
         queued = next((queued for queued in self._queue if queued.ticket == ticket), None)
         if queued is None:
             return False
-        self._withdraw(queued, reason, context)
-        self._flush(context)
+        self._abort_queued(queued, reason, out)
+        self._flush(out)
         return True
 
-    def _withdraw(self, queued: _Queued, reason: str, context: Context) -> None:
+    def _abort_queued(self, queued: _QueuedOutOfBand, reason: str, out: ReadyBuilder) -> None:
         """Take a send out of the queue; what has gone out of it is still seen to, but not reported any more."""
         self._queue.remove(queued)
-        del self._open[queued.ticket]
-        context.event(GivenUp(queued.ticket, queued.taken, reason))
+        del self._unacked_by_ticket[queued.ticket]
+        out.emit(GivenUp(queued.ticket, queued.taken, reason))
 
     @property
     def deadline_ns(self) -> int | None:
@@ -233,16 +233,16 @@ class Aside:
 
     # On reception
 
-    def on_message(self, frame: OutOfBand, context: Context) -> None:
+    def on_message(self, frame: OutOfBand, out: ReadyBuilder) -> None:
         """Deliver what is new, and acknowledge all of it."""
         run = frame.run
-        if self.closed:
-            context.drop(
+        if self.blocked:
+            out.drop(
                 "backlog", run.origin, run.first, run.last, peer=run.origin, message_count=run.count
             )
             return
-        if run.last - frame.floor > _SPANS * MOST_OUT_OF_BAND:
-            context.drop(
+        if run.last - frame.floor > _MAX_SPAN_FACTOR * MAX_OUT_OF_BAND:
+            out.drop(
                 "far aside",
                 run.origin,
                 run.first,
@@ -251,57 +251,62 @@ class Aside:
                 message_count=run.count,
             )
             return
-        seen = self._seen.setdefault(run.origin, [])
-        fresh = ranges.put(seen, run.first, run.last)
+        seen = self._delivered_ranges.setdefault(run.origin, [])
+        fresh = ranges.insert(seen, run.first, run.last)
         for part in run.parts(fresh):
-            context.step("STORE_ASIDE", run.origin, part.first, part.last, peer=run.origin)
-            self._hand_out(Delivery(run.origin, part.first, part.last, part, OUT_OF_BAND), context)
+            out.trace("STORE_ASIDE", run.origin, part.first, part.last, peer=run.origin)
+            self._deliver(Delivery(run.origin, part.first, part.last, part, OUT_OF_BAND), out)
         if not fresh:
-            context.drop("duplicate aside", run.origin, run.first, run.last, peer=run.origin)
+            out.drop("duplicate aside", run.origin, run.first, run.last, peer=run.origin)
         if frame.floor:
-            ranges.put(
+            ranges.insert(
                 seen, 1, frame.floor
             )  # all up to there is done with: one range says so, however many there were
-        context.transmit(run.origin, OutOfBandAck(run.origin, ((run.first, run.last),)))
+        out.transmit(run.origin, OutOfBandAck(run.origin, ((run.first, run.last),)))
 
     def delivered(self) -> dict[Address, tuple[Range, ...]]:
         """Return which messages of each member count as delivered here, the own included."""
         own = {self.me: ((1, self._high),)} if self._high else {}
-        return {**own, **{origin: tuple(seen) for origin, seen in self._seen.items() if seen}}
+        return {
+            **own,
+            **{origin: tuple(seen) for origin, seen in self._delivered_ranges.items() if seen},
+        }
 
-    def cover(self, origin: Address, covered: Iterable[Range]) -> None:
+    def mark_covered(self, origin: Address, covered: Iterable[Range]) -> None:
         """Count what the application has got otherwise as delivered, should it still come."""
         if origin != self.me:
-            self._seen[origin] = ranges.merged([*self._seen.get(origin, ()), *covered])
+            self._delivered_ranges[origin] = ranges.merge(
+                [*self._delivered_ranges.get(origin, ()), *covered]
+            )
 
-    def on_unreliable(self, frame: Unreliable, context: Context) -> None:
+    def on_unreliable(self, frame: Unreliable, out: ReadyBuilder) -> None:
         """Deliver what has come."""
-        self._hand_out(Delivery(frame.run.origin, 0, 0, frame.run, UNRELIABLE), context)
+        self._deliver(Delivery(frame.run.origin, 0, 0, frame.run, UNRELIABLE), out)
 
-    def on_ack(self, peer: Address, acked: Iterable[Range], context: Context) -> None:
+    def on_ack(self, peer: Address, acked: Iterable[Range], out: ReadyBuilder) -> None:
         """Take an ack of ``peer`` in."""
         for first, last in acked:
             if last > self._high:
-                context.drop("ack beyond high", self.me, first, last, peer=peer)
+                out.drop("ack beyond high", self.me, first, last, peer=peer)
                 continue
             few = last - first < len(self._pending)
             for seqno in range(first, last + 1) if few else list(self._pending):
                 if first <= seqno <= last and seqno in self._pending:
-                    self._done(seqno, peer, context)
-        self._flush(context)
+                    self._on_acked(seqno, peer, out)
+        self._flush(out)
 
-    def _done(self, seqno: int, peer: Address, context: Context) -> None:
+    def _on_acked(self, seqno: int, peer: Address, out: ReadyBuilder) -> None:
         pending = self._pending[seqno]
-        pending.missing.discard(peer)
-        if not pending.missing:
+        pending.unacked_by.discard(peer)
+        if not pending.unacked_by:
             del self._pending[seqno]
-            if pending.ticket in self._open:
-                self._open[pending.ticket].discard(seqno)
-                self._report(pending.ticket, context)
+            if pending.ticket in self._unacked_by_ticket:
+                self._unacked_by_ticket[pending.ticket].discard(seqno)
+                self._report_acknowledged(pending.ticket, out)
 
     # On a view, every interval
 
-    def install(self, number: int, members: Iterable[Address], context: Context) -> None:
+    def install(self, number: int, members: Iterable[Address], out: ReadyBuilder) -> None:
         """Wait no more for those that have left; remember what others sent, for they may come back."""
         self.view = number
         self._members = tuple(members)
@@ -310,49 +315,49 @@ class Aside:
             for queued in self._queue
             if queued.to is not None and queued.to not in self._members
         ]:
-            self._withdraw(queued, "departed", context)
+            self._abort_queued(queued, "departed", out)
         for seqno, pending in list(self._pending.items()):
             if pending.to is not None and pending.to not in self._members:
                 del self._pending[seqno]
-                if self._open.pop(pending.ticket, None) is not None:
-                    context.event(Unacknowledged(pending.ticket, (pending.to,)))
+                if self._unacked_by_ticket.pop(pending.ticket, None) is not None:
+                    out.emit(Unacknowledged(pending.ticket, (pending.to,)))
                 continue
-            for peer in pending.missing.difference(self._members):
-                self._done(seqno, peer, context)
-        gone = [origin for origin in self._seen if origin not in self._members]
-        for origin in gone[: max(0, len(self._seen) - _MOST_PEERS)]:
-            del self._seen[origin]
-        self._flush(context)
+            for peer in pending.unacked_by.difference(self._members):
+                self._on_acked(seqno, peer, out)
+        gone = [origin for origin in self._delivered_ranges if origin not in self._members]
+        for origin in gone[: max(0, len(self._delivered_ranges) - _MAX_REMEMBERED_ORIGINS)]:
+            del self._delivered_ranges[origin]
+        self._flush(out)
 
-    def end(self, context: Context) -> None:
+    def end(self, out: ReadyBuilder) -> None:
         """Report every send that nobody will complete: this life is over."""
         for queued in list(self._queue):
-            self._withdraw(queued, "over", context)
+            self._abort_queued(queued, "over", out)
         behind: dict[int, set[Address]] = {}
         for pending in self._pending.values():
-            behind.setdefault(pending.ticket, set()).update(pending.missing)
+            behind.setdefault(pending.ticket, set()).update(pending.unacked_by)
         self._pending.clear()
         for ticket, members in behind.items():
-            if self._open.pop(ticket, None) is not None:
-                context.event(Unacknowledged(ticket, tuple(sorted(members))))
+            if self._unacked_by_ticket.pop(ticket, None) is not None:
+                out.emit(Unacknowledged(ticket, tuple(sorted(members))))
 
     @property
     def due_ns(self) -> int | None:
         """When to look for what is to be sent again: never too late, at worst when nothing is any more."""
         return self._due_ns if self._pending and self.config.retransmits else None
 
-    def resend(self, context: Context) -> None:
+    def retransmit(self, out: ReadyBuilder) -> None:
         """Send what is due again to those that have not acknowledged it."""
         for seqno, pending in list(self._pending.items()):
-            if pending.again_ns > context.now_ns:
+            if pending.retransmit_ns > out.now_ns:
                 continue
-            for peer in sorted(pending.missing):
-                context.step("REPAIR_ASIDE", self.me, seqno, seqno, peer=peer, run=pending.run)
-                context.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))
+            for peer in sorted(pending.unacked_by):
+                out.trace("REPAIR_ASIDE", self.me, seqno, seqno, peer=peer, run=pending.run)
+                out.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))
             interval_ns = min(2 * pending.interval_ns, self.config.xmit_interval_ns)
-            again_ns = context.now_ns + interval_ns
-            self._pending[seqno] = pending._replace(again_ns=again_ns, interval_ns=interval_ns)
-        self._due_ns = min((pending.again_ns for pending in self._pending.values()), default=0)
+            again_ns = out.now_ns + interval_ns
+            self._pending[seqno] = pending._replace(retransmit_ns=again_ns, interval_ns=interval_ns)
+        self._due_ns = min((pending.retransmit_ns for pending in self._pending.values()), default=0)
 
     @property
     def is_quiet(self) -> bool:
@@ -361,9 +366,15 @@ class Aside:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times; sends are named by their order."""
-        names = {ticket: -at for at, ticket in enumerate(self._open, 1)}
+        names = {ticket: -at for at, ticket in enumerate(self._unacked_by_ticket, 1)}
         pending = tuple(
-            (seqno, entry.run, names.get(entry.ticket, 0), entry.to, tuple(sorted(entry.missing)))
+            (
+                seqno,
+                entry.run,
+                names.get(entry.ticket, 0),
+                entry.to,
+                tuple(sorted(entry.unacked_by)),
+            )
             for seqno, entry in self._pending.items()
         )
         queue = tuple(
@@ -377,23 +388,23 @@ class Aside:
             )
             for queued in self._queue
         )
-        seen = tuple((origin, *found) for origin, found in self._seen.items())
+        seen = tuple((origin, *found) for origin, found in self._delivered_ranges.items())
         return (self._high, pending, queue, seen)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with everything due and no deadline; tickets are numbered anew."""
         self._high, pending, queue, seen = snapshot  # type: ignore[assignment]
-        self._pending, self._open, self._queue = {}, {}, deque()
+        self._pending, self._unacked_by_ticket, self._queue = {}, {}, deque()
         self._due_ns = 0
         for seqno, run, ticket, to, missing in pending:  # type: ignore[attr-defined]
-            self._pending[seqno] = _Pending(
+            self._pending[seqno] = _UnackedMessage(
                 run, ticket, to, set(missing), 0, self.config.tail_delay_ns
             )
             if ticket:
-                self._open.setdefault(ticket, set()).add(seqno)
+                self._unacked_by_ticket.setdefault(ticket, set()).add(seqno)
         for ticket, messages, flags, to, taken, first in queue:  # type: ignore[attr-defined]
-            queued = _Queued(ticket, messages, flags, to, None)
+            queued = _QueuedOutOfBand(ticket, messages, flags, to, None)
             queued.taken, queued.first = taken, first
             self._queue.append(queued)
-            self._open.setdefault(ticket, set()).add(0)
-        self._seen = {origin: list(found) for origin, *found in seen}  # type: ignore[attr-defined]
+            self._unacked_by_ticket.setdefault(ticket, set()).add(0)
+        self._delivered_ranges = {origin: list(found) for origin, *found in seen}  # type: ignore[attr-defined]

@@ -32,11 +32,11 @@ from gapless.protocol import buggify
 from gapless.protocol.ready import Accepted, Acknowledged, Pinned, Unacknowledged
 from gapless.protocol.stream import ranges
 from gapless.protocol.stream.acks import AckTable
-from gapless.protocol.stream.durable_retention import Holds, torn_send
-from gapless.protocol.stream.flow_control import Shares
-from gapless.protocol.stream.retransmit import Repairs, send_repairs
+from gapless.protocol.stream.durable_retention import DurableRetention, unrecoverable_send
+from gapless.protocol.stream.flow_control import FlowControl
+from gapless.protocol.stream.retransmit import RetransmitHandler, send_repairs
 from gapless.protocol.stream.send_queue import SendQueue
-from gapless.protocol.stream.window import Fixed, Window
+from gapless.protocol.stream.window import FixedWindow, Window
 from gapless.run import ACKED, LENGTH_BYTES, Run
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data, Gone, Tail
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.payloads import Payloads
     from gapless.profiles import Profile
-    from gapless.protocol.ready_builder import Context
-    from gapless.protocol.stream.send_queue import Batch, Tickets, Waiting
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.send_queue import QueuedSend, SendBatch, TicketCounter
     from gapless.protocol.stream.stability import Stability
     from gapless.wire.frames import Range
 
-_LEAST_SHARE_BYTES = 16_384
+_MIN_SHARE_BYTES = 16_384
 """What a sender may have outstanding however many others send: less than a large frame, or many would fill a buffer."""
 
 
@@ -64,70 +64,72 @@ class Outbound:
         self,
         me: Address,
         config: Config,
-        row: Profile,
-        tickets: Tickets,
+        profile: Profile,
+        tickets: TicketCounter,
         epoch: int = 0,
         to: Address | None = None,
     ) -> None:
         """Begin the stream ``epoch``: to the group, or to one member."""
         self.me = me
         self.config = config
-        self.row = row
+        self.profile = profile
         self.epoch = epoch
         self.to = to
         # A sender counts from low, not from its own delivery: no receiver is to see more than it
         # can take.
-        self.window = Window(Fixed(config.reach), keep=True, max_bytes=config.window_bytes)
+        self.window = Window(
+            FixedWindow(config.reach), keep_delivered=True, max_bytes=config.window_bytes
+        )
         self.acks = AckTable()
-        self.holds = Holds()
-        numbered = int(epoch > 0 or row.numbering == "view")
-        self.repairs = Repairs(config, numbered, to_one=to is not None)
+        self.retention = DurableRetention()
+        numbered = int(epoch > 0 or profile.numbering == "view")
+        self.retransmit_handler = RetransmitHandler(config, numbered, unicast=to is not None)
         self.queue = SendQueue(
             run_room_bytes(config.max_frame_bytes, numbered), tickets, config.max_run_bytes
         )
-        self._cut_bytes = max(self.queue.room_bytes, config.max_run_bytes * config.whole_runs)
+        self._split_bytes = max(self.queue.room_bytes, config.max_run_bytes * config.whole_runs)
         self.starts: dict[Address, int] = {}
         self.closed = False
-        self._skipped = self.stable = (
+        self._skipped_view_high = self.stable = (
             0  # skipped: what had been sent when a view came that was not the next one
         )
         self._unconfirmed: set[Address] = set()
         self._tracked: dict[int, int] = {}
         self.view = 0
-        self.shares = Shares()
+        self.flow_control = FlowControl()
         self.acked_ns: dict[Address, int] = {}
         self.senders = 0  # nobody has said yet
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
-        self._seen: tuple[int, int] | None = None
-        self._first_wanted = False
-        self._stuck_since_ns: int | None = None
-        self._pin_due_ns: int | None = None
-        self._watched = 0
+        self._last_probe_marks: tuple[int, int] | None = None
+        self._first_requested = False
+        self._blocked_since_ns: int | None = None
+        self._slow_receiver_due_ns: int | None = None
+        self._progress_mark = 0
 
     # On sending
 
     def send(
-        self, messages: Sequence[bytes], flags: int, deadline_ns: int | None, context: Context
+        self, messages: Sequence[bytes], flags: int, deadline_ns: int | None, out: ReadyBuilder
     ) -> int:
         """Queue ``messages``, send what has room, return the ticket."""
-        waiting = self.queue.put(messages, flags, deadline_ns)
-        self.flush(context, "ack")
+        waiting = self.queue.enqueue(messages, flags, deadline_ns)
+        self.flush(out, "ack")
         if not waiting.done:
-            waiting.blocked, waiting.since_ns = True, context.now_ns
-            context.count("blocked")
-            context.step("BLOCK", first=waiting.ticket)
+            waiting.blocked, waiting.since_ns = True, out.now_ns
+            out.count("blocked")
+            out.trace("BLOCK", first=waiting.ticket)
         return waiting.ticket
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing waits, and nobody is still to be told anything."""
-        return not len(self.queue) and not self._unfinished
+        return not len(self.queue) and not self._has_unfinished
 
     def has_room(self, messages: Payloads) -> bool:
         """Return whether a send of ``messages`` would be taken whole, without waiting."""
         window = self.window
-        slots = self.queue.slots(messages)
+        slots = self.queue.seqno_count(messages)
         if self.closed or len(self.queue) or slots > window.room():
             return False
         room_bytes, cost_bytes = window.room_bytes(), messages.size_bytes + LENGTH_BYTES * slots
@@ -137,43 +139,47 @@ class Outbound:
             or (slots == 1 and window.low == window.high)
         )
 
-    def flush(self, context: Context, reason: str) -> None:
+    def flush(self, out: ReadyBuilder, reason: str) -> None:
         """Number, store and send what waits, as far as there is room; nothing before others know of this member."""
         window = self.window
         while not self.closed:
-            room = 1 if context.rarely(buggify.SMALL_RUN) else window.ceiling
+            room = 1 if out.rarely(buggify.SMALL_RUN) else window.ceiling
             batch = self.queue.next_batch(
                 min(room, window.room()), window.room_bytes(), window.low == window.high
             )
             if batch is not None:
-                self._send_batch(batch, context, reason)
-            elif not len(self.queue) or not self._relieve(context):
+                self._send_batch(batch, out, reason)
+            elif not len(self.queue) or not self._free_retained(out):
                 return
 
-    def make_room(self, messages: Payloads, context: Context) -> bool:
+    def make_room(self, messages: Payloads, out: ReadyBuilder) -> bool:
         """Return whether a send of ``messages`` would be taken whole, if need be by releasing kept places."""
         while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
-            if len(self.queue) or self.queue.slots(messages) > most or not self._relieve(context):
+            if (
+                len(self.queue)
+                or self.queue.seqno_count(messages) > most
+                or not self._free_retained(out)
+            ):
                 return False
         return not self.closed
 
-    def _relieve(self, context: Context) -> bool:
+    def _free_retained(self, out: ReadyBuilder) -> bool:
         """See to a window that has no room: if that is because of kept places, say so, or release them."""
         window = self.window
-        if not self.holds:
+        if not self.retention:
             return False
         crowded = window.max_bytes == self.config.window_bytes or self.acks.minimum == window.high
         if window.room() and not crowded:
             return False  # it is the members' buffers that are full
-        if not self.holds.relieve(
-            self.acks.minimum, context, release=self.config.on_hold_full == "release"
+        if not self.retention.release_or_report(
+            self.acks.minimum, out, release=self.config.on_hold_full == "release"
         ):
             return False
-        self._purge(context)
+        self._purge(out)
         return True
 
-    def _send_batch(self, batch: Batch, context: Context, reason: str) -> None:
+    def _send_batch(self, batch: SendBatch, out: ReadyBuilder, reason: str) -> None:
         first = self.window.high + 1
         run = Run.of(
             self.me,
@@ -181,184 +187,186 @@ class Outbound:
             batch.messages,
             batch.flags,
             self.view,
-            context.sent_ns,
+            out.sent_ns,
             batch.each_bytes,
         )
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
-        self.shares.sent(run, self._cut_bytes)
-        if context.tracing and self.to != self.me:
-            for part in run.framed(self._cut_bytes):
-                context.step(
+        self.flow_control.on_sent(run, self._split_bytes)
+        if out.tracing and self.to != self.me:
+            for part in run.split_to_fit(self._split_bytes):
+                out.trace(
                     "SEND", self.me, part.first, part.last, epoch=self.epoch, to=self.to, run=part
                 )
         if self.to is None:
-            context.transmit(None, Data(run, False, self.epoch))
+            out.transmit(None, Data(run, False, self.epoch))
         elif self.to != self.me:
-            context.transmit(self.to, Data(run, False, self.epoch, first == 1))
+            out.transmit(self.to, Data(run, False, self.epoch, first == 1))
             self.window.take()  # nobody here is to have it
-        for waiting, count in batch.shares:
-            waiting.number(first, first + count - 1)
+        for waiting, count in batch.portions:
+            waiting.assign_seqnos(first, first + count - 1)
             first += count
             if waiting.done:
-                self._accept(waiting, context, reason)
-        self._plan_tail(context.now_ns)
-        if self._tail_ns is not None and context.rarely(buggify.EARLY_TAIL):
-            self._tail_ns = context.now_ns
-        if self._stuck_since_ns is None:
-            self.watch(context.now_ns)
+                self._accept(waiting, out, reason)
+        self._schedule_tail(out.now_ns)
+        if self._tail_ns is not None and out.rarely(buggify.EARLY_TAIL):
+            self._tail_ns = out.now_ns
+        if self._blocked_since_ns is None:
+            self.restart_progress_watch(out.now_ns)
 
-    def _accept(self, waiting: Waiting, context: Context, reason: str) -> None:
+    def _accept(self, waiting: QueuedSend, out: ReadyBuilder, reason: str) -> None:
         if waiting.given_up:
             return
         if waiting.blocked:
-            context.count("blocked_ns", context.now_ns - waiting.since_ns)
-            context.step("UNBLOCK", first=waiting.ticket, reason=reason)
-        context.event(Accepted(waiting.ticket, waiting.first, waiting.last))
+            out.count("blocked_ns", out.now_ns - waiting.since_ns)
+            out.trace("UNBLOCK", first=waiting.ticket, reason=reason)
+        out.emit(Accepted(waiting.ticket, waiting.first, waiting.last))
         if waiting.flags & ACKED:
             self._tracked[waiting.ticket] = waiting.last
 
-    def give_up(self, ticket: int, reason: str, context: Context) -> bool:
+    def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> bool:
         """End a waiting send; return whether there was one."""
         event = self.queue.give_up(ticket, reason)
         if event is None:
             return False
-        context.step("UNBLOCK", first=ticket, reason=reason)
-        context.event(event)
+        out.trace("UNBLOCK", first=ticket, reason=reason)
+        out.emit(event)
         return True
 
     # On reception of an ack
 
-    def on_ack(self, peer: Address, seqno: int, buffer_bytes: int, context: Context) -> None:
+    def on_ack(self, peer: Address, seqno: int, buffer_bytes: int, out: ReadyBuilder) -> None:
         """Take an ack of ``peer`` in."""
         if seqno > self.window.high:
-            context.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
+            out.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
-        context.step("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
-        self.acked_ns[peer] = context.now_ns
+        out.trace("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
+        self.acked_ns[peer] = out.now_ns
         if seqno >= self.starts[peer]:
             self._unconfirmed.discard(peer)
-        raised = self.acks.ack(peer, seqno)
-        if self.shares.advertise(peer, buffer_bytes) or self.shares.uneven:
-            self.limit_bytes(self.senders)
+        raised = self.acks.on_ack(peer, seqno)
+        if self.flow_control.advertise(peer, buffer_bytes) or self.flow_control.buffers_differ:
+            self.update_byte_limit(self.senders)
             if not raised and len(self.queue):
-                self.flush(context, "ack")
+                self.flush(out, "ack")
         if raised:
-            self.release(context, "ack")
-        elif not self._unfinished:
+            self.release(out, "ack")
+        elif not self._has_unfinished:
             self._tail_ns = None
 
-    def acknowledge_self(self, context: Context) -> None:
+    def acknowledge_self(self, out: ReadyBuilder) -> None:
         """Let the own delivery count as the own ack (N4-26)."""
-        if self.acks.ack(self.me, self.window.delivered):
-            self.release(context, "ack")
+        if self.acks.on_ack(self.me, self.window.delivered):
+            self.release(out, "ack")
 
-    def on_stable(self, seqno: int, context: Context) -> None:
+    def on_stable(self, seqno: int, out: ReadyBuilder) -> None:
         """Take in that everybody has delivered up to ``seqno``; never beyond what was delivered here (N7-19)."""
         seqno = min(seqno, self.window.delivered)
         if seqno > self.stable:
             self.stable = seqno
-            self.release(context, "stable")
+            self.release(out, "stable")
 
-    def forget_stable(self) -> None:
+    def reset_stable(self) -> None:
         """Begin anew to learn what is stable: a view has come."""
         self.stable = 0
 
     @property
-    def _unfinished(self) -> bool:
+    def _has_unfinished(self) -> bool:
         """Whether somebody is still to be told something."""
         tracked = (
-            self._tracked and not self.holds
+            self._tracked and not self.retention
         )  # where places are kept, what members have to do is in _settled
-        return bool(self._unconfirmed or tracked) or self._settled != self.window.high
+        return bool(self._unconfirmed or tracked) or self._acked_by_members != self.window.high
 
     @property
-    def _settled(self) -> int:
+    def _acked_by_members(self) -> int:
         """Up to where no member has anything to do: low, unless that stays behind for those that are away."""
-        return self.acks.minimum if self.holds else self.window.low
+        return self.acks.minimum if self.retention else self.window.low
 
     @property
     def delivered_by_members(self) -> bool:
         """Whether nothing waits, and every member of the view is known to have delivered everything."""
-        return not len(self.queue) and self._settled == self.window.high
+        return not len(self.queue) and self._acked_by_members == self.window.high
 
-    def release(self, context: Context, reason: str) -> None:
+    def release(self, out: ReadyBuilder, reason: str) -> None:
         """Purge what everybody has, report what was acknowledged, and let waiting sends go on."""
-        self._purge(context)
-        if not self._unfinished:
+        self._purge(out)
+        if not self._has_unfinished:
             self._tail_ns = None
-        self.flush(context, reason)
+        self.flush(out, reason)
 
-    def _purge(self, context: Context) -> None:
+    def _purge(self, out: ReadyBuilder) -> None:
         low, upto = (
             self.window.low,
-            self.acks.minimum if self.row.release == "acks" else self.stable,
+            self.acks.minimum if self.profile.release == "acks" else self.stable,
         )
         known = max(
             self.acks.minimum, self.stable
         )  # what is stable has been delivered by all, acks or not
-        if self.holds.minimum is not None:
-            upto = known = min(upto, self.holds.minimum)
-        for place, acked in self.holds.given_up():
+        if self.retention.minimum is not None:
+            upto = known = min(upto, self.retention.minimum)
+        for place, acked in self.retention.take_expired():
             for ticket in [ticket for ticket, last in self._tracked.items() if last > acked]:
                 del self._tracked[ticket]
-                context.event(Unacknowledged(ticket, (place,)))
+                out.emit(Unacknowledged(ticket, (place,)))
         for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
             del self._tracked[ticket]
-            context.event(Acknowledged(ticket))
+            out.emit(Acknowledged(ticket))
         purged = self.window.purge(upto)
         if self.window.low > low:
             epoch, to = self.epoch, self.to
-            context.step(
+            out.trace(
                 "PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=epoch, to=to
             )
-            if not self.row.naks:
+            if not self.profile.naks:
                 self._tail_ns = None
-                self._plan_tail(context.now_ns)
-        if self._settled != self._watched:
-            self.watch(context.now_ns)
-        self.shares.forget(self.window.low)
-        self.limit_bytes(self.senders)
+                self._schedule_tail(out.now_ns)
+        if self._acked_by_members != self._progress_mark:
+            self.restart_progress_watch(out.now_ns)
+        self.flow_control.purge(self.window.low)
+        self.update_byte_limit(self.senders)
 
-    def watch(self, now_ns: int) -> None:
+    def restart_progress_watch(self, now_ns: int) -> None:
         """Start anew to measure for how long the members have not moved."""
-        self._watched = self._settled
-        self._stuck_since_ns = now_ns if self._watched < self.window.high else None
-        self._pin_due_ns = (
-            None if self._stuck_since_ns is None else now_ns + self.config.pin_after_ns
+        self._progress_mark = self._acked_by_members
+        self._blocked_since_ns = now_ns if self._progress_mark < self.window.high else None
+        self._slow_receiver_due_ns = (
+            None if self._blocked_since_ns is None else now_ns + self.config.pin_after_ns
         )
 
     # On reception of a nak
 
-    def on_nak(self, peer: Address, asked: Sequence[Range], context: Context) -> None:
+    def on_nak(self, peer: Address, asked: Sequence[Range], out: ReadyBuilder) -> None:
         """Answer a nak of ``peer``."""
         for first, last in asked:
-            context.step("NAK_IN", self.me, first, last, peer=peer, epoch=self.epoch)
+            out.trace("NAK_IN", self.me, first, last, peer=peer, epoch=self.epoch)
         if not asked:
             if self.to is None:
-                self._tell_again(peer, context)
+                self._resend_start(peer, out)
             else:
-                self._send_first(context)
+                self._send_first(out)
             return
-        context.count("naks.answered", ranges.count(asked))
+        out.count("naks.answered", ranges.count(asked))
         if asked[0][0] <= self.window.low:
-            context.step("GONE_OUT", self.me, last=self.window.low, peer=peer, epoch=self.epoch)
-            context.transmit(peer, Gone(self.me, self.window.low, self.epoch))
-        alive = ranges.within(asked, self.window.low + 1, self.window.high)
-        send_repairs(self.repairs, self.window, peer, alive, self.epoch, self.me, context)
+            out.trace("GONE_OUT", self.me, last=self.window.low, peer=peer, epoch=self.epoch)
+            out.transmit(peer, Gone(self.me, self.window.low, self.epoch))
+        alive = ranges.clip(asked, self.window.low + 1, self.window.high)
+        send_repairs(self.retransmit_handler, self.window, peer, alive, self.epoch, self.me, out)
 
-    def _send_first(self, context: Context) -> None:
+    def _send_first(self, out: ReadyBuilder) -> None:
         """Send the lowest message that is not acknowledged, marked as the first (U3-26); the rest follows by itself."""
         first = self.window.low + 1
         for run in self.window.get(first, first):
-            self._first_wanted = not self.repairs.spend(run.size_bytes, context.now_ns)
-            if not self._first_wanted:
-                self._again(run, self.to, context, first=True)
+            self._first_requested = not self.retransmit_handler.spend_budget(
+                run.size_bytes, out.now_ns
+            )
+            if not self._first_requested:
+                self._send_repair(run, self.to, out, first=True)
 
-    def _again(
-        self, run: Run, to: Address | None, context: Context, *, first: bool = False
+    def _send_repair(
+        self, run: Run, to: Address | None, out: ReadyBuilder, *, first: bool = False
     ) -> None:
-        context.step(
+        out.trace(
             "REPAIR",
             self.me,
             run.first,
@@ -368,12 +376,12 @@ class Outbound:
             epoch=self.epoch,
             run=run,
         )
-        context.transmit(to, Data(run, True, self.epoch, first))
-        context.count("sent.repair")
+        out.transmit(to, Data(run, True, self.epoch, first))
+        out.count("sent.repair")
 
-    def tell_start(self, peer: Address, context: Context) -> None:
+    def send_start(self, peer: Address, out: ReadyBuilder) -> None:
         """Tell ``peer`` where this stream starts for it."""
-        context.step(
+        out.trace(
             "TAIL_OUT",
             self.me,
             peer=peer,
@@ -382,24 +390,24 @@ class Outbound:
             epoch=self.epoch,
         )
         start, reader = self.starts[peer], peer.incarnation
-        context.transmit(
+        out.transmit(
             peer, Tail(self.me, self.window.low, self.window.high, start, reader, self.epoch)
         )
 
-    def _tell_again(self, peer: Address, context: Context) -> None:
+    def _resend_start(self, peer: Address, out: ReadyBuilder) -> None:
         """Tell ``peer`` its start; one that knew it was gone in a view that was not seen here: that is over for it."""
         if not self.config.retransmits and peer not in self._unconfirmed:
-            self.starts[peer] = max(self.starts[peer], self._skipped)
+            self.starts[peer] = max(self.starts[peer], self._skipped_view_high)
             self._unconfirmed.add(peer)
-        self.tell_start(peer, context)
+        self.send_start(peer, out)
 
-    def welcome(self, peer: Address, context: Context) -> None:
+    def announce_start(self, peer: Address, out: ReadyBuilder) -> None:
         """Tell a new member its start, and again with every announcement until it has acknowledged that far."""
         self._unconfirmed.add(peer)
-        self.tell_start(peer, context)
+        self.send_start(peer, out)
         if self._tail_ns is None:
-            self._tail_interval_ns = self._least_interval_ns
-            self._tail_ns = context.now_ns + self._tail_interval_ns
+            self._tail_interval_ns = self._min_tail_interval_ns
+            self._tail_ns = out.now_ns + self._tail_interval_ns
 
     # Every interval
 
@@ -409,13 +417,13 @@ class Outbound:
         return self._tail_ns
 
     @property
-    def _least_interval_ns(self) -> int:
+    def _min_tail_interval_ns(self) -> int:
         """How soon the end of the stream is announced; a receiver that reports now and then is given that time."""
-        if self.row.acks == "periodic":
+        if self.profile.acks == "periodic":
             return self.config.stability_interval_ns
         return self.config.tail_delay_ns
 
-    def _plan_tail(self, now_ns: int) -> None:
+    def _schedule_tail(self, now_ns: int) -> None:
         """Plan to announce the end of the stream, which has just moved.
 
         Where nobody asks for what is missing, a look that is planned stays: more data says nothing
@@ -423,62 +431,67 @@ class Outbound:
         """
         if self._unconfirmed and self._tail_ns is not None:
             return  # a new member waits for its start, however much is sent meanwhile
-        if self.config.retransmits and (self.row.naks or self._tail_ns is None):
-            self._tail_interval_ns = self._least_interval_ns
+        if self.config.retransmits and (self.profile.naks or self._tail_ns is None):
+            self._tail_interval_ns = self._min_tail_interval_ns
             self._tail_ns = now_ns + self._tail_interval_ns
 
-    def announce(self, context: Context) -> None:
+    def announce_tail(self, out: ReadyBuilder) -> None:
         """Tell new members their start; see to the end of the stream, as the profile has it."""
-        if self._tail_ns is None or self._tail_ns > context.now_ns:
+        if self._tail_ns is None or self._tail_ns > out.now_ns:
             return
         told = not self._unconfirmed
-        if not self._unfinished or (told and (not self.config.retransmits or self._waits_for_me)):
+        if not self._has_unfinished or (
+            told and (not self.config.retransmits or self._only_self_unacked)
+        ):
             self._tail_ns = None
             return
         for peer in sorted(self._unconfirmed):
-            self.tell_start(peer, context)
+            self.send_start(peer, out)
         longest_ns = self.config.stability_interval_ns
         if self.config.retransmits:
-            self._see_to_the_end(context)
-            longest_ns = max(self.config.xmit_interval_ns, self._least_interval_ns)
+            self._probe_tail(out)
+            longest_ns = max(self.config.xmit_interval_ns, self._min_tail_interval_ns)
         self._tail_interval_ns = min(2 * self._tail_interval_ns, longest_ns)
-        self._tail_ns = context.now_ns + self._tail_interval_ns
+        self._tail_ns = out.now_ns + self._tail_interval_ns
 
-    def _see_to_the_end(self, context: Context) -> None:
+    def _probe_tail(self, out: ReadyBuilder) -> None:
         window = self.window
-        tail = self.row.tail
-        starved, self.repairs.starved = self.repairs.starved, False
+        tail = self.profile.tail
+        starved, self.retransmit_handler.starved = self.retransmit_handler.starved, False
         if tail == "announce":
-            self._announce_marks(context)
+            self._announce_tail_marks(out)
         elif starved:
             return  # what was asked for and held back goes first
-        elif self._first_wanted:
+        elif self._first_requested:
             # Unasked the first message would be no answer, and leave no budget for one: let the
             # receiver ask anew.
-            self._first_wanted = False
-            self._tell_marks(self.to, context)
+            self._first_requested = False
+            self._send_tail(self.to, out)
         elif tail == "resend all":
-            self._resend(window.low + 1, window.high, self.to, context)
-        elif self._stands_still:
-            self._resend(window.high, window.high, self.to, context)
-        self._seen = window.low, window.high
+            self._retransmit(window.low + 1, window.high, self.to, out)
+        elif self._marks_unchanged:
+            self._retransmit(window.high, window.high, self.to, out)
+        self._last_probe_marks = window.low, window.high
         if self._tracked and self.to is None and not starved:
-            self._resend_tracked(context)
+            self._retransmit_tracked(out)
 
     @property
-    def _stands_still(self) -> bool:
+    def _marks_unchanged(self) -> bool:
         """Whether the marks are those that the last look saw, where that matters."""
-        return self.row.tail == "resend last" and self._seen == (self.window.low, self.window.high)
+        return self.profile.tail == "resend last" and self._last_probe_marks == (
+            self.window.low,
+            self.window.high,
+        )
 
-    def _announce_marks(self, context: Context) -> None:
+    def _announce_tail_marks(self, out: ReadyBuilder) -> None:
         """Announce low and high: to the one that is behind, or to all where nobody knows who is."""
         window = self.window
         if window.low == window.high:
             return
-        if self.row.release == "acks":
+        if self.profile.release == "acks":
             behind = [
                 peer
-                for peer in self.acks.behind(window.high)
+                for peer in self.acks.lagging(window.high)
                 if peer not in {self.me, *self._unconfirmed}
             ]
             if not behind:
@@ -486,46 +499,48 @@ class Outbound:
             to = behind[0] if len(behind) == 1 else None
         else:
             to = None
-        self._tell_marks(to, context)
+        self._send_tail(to, out)
 
-    def _tell_marks(self, to: Address | None, context: Context) -> None:
+    def _send_tail(self, to: Address | None, out: ReadyBuilder) -> None:
         low, high = self.window.low, self.window.high
-        context.step("TAIL_OUT", self.me, peer=to, low=low, high=high, epoch=self.epoch)
-        context.transmit(to, Tail(self.me, low, high, None, 0, self.epoch))
+        out.trace("TAIL_OUT", self.me, peer=to, low=low, high=high, epoch=self.epoch)
+        out.transmit(to, Tail(self.me, low, high, None, 0, self.epoch))
 
-    def _resend(
-        self, first: int, last: int, to: Address | None, context: Context, flags: int = 0
+    def _retransmit(
+        self, first: int, last: int, to: Address | None, out: ReadyBuilder, flags: int = 0
     ) -> None:
         """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""
         stored = self.window.get(max(first, self.window.low + 1), last)
-        for run in [part for whole in stored for part in whole.framed(self.queue.room_bytes)]:
-            if run.flags & flags == flags and self.repairs.spend(run.size_bytes, context.now_ns):
-                self._again(run, to, context, first=run.first == 1 and self.to is not None)
+        for run in [part for whole in stored for part in whole.split_to_fit(self.queue.room_bytes)]:
+            if run.flags & flags == flags and self.retransmit_handler.spend_budget(
+                run.size_bytes, out.now_ns
+            ):
+                self._send_repair(run, to, out, first=run.first == 1 and self.to is not None)
 
-    def _resend_tracked(self, context: Context) -> None:
+    def _retransmit_tracked(self, out: ReadyBuilder) -> None:
         """Send messages that are to be acknowledged again to each member that has not done so (OL-20)."""
         last = max(self._tracked.values())
-        for peer in self.acks.behind(last):
+        for peer in self.acks.lagging(last):
             if peer != self.me and peer not in self._unconfirmed:
-                self._resend(self.acks[peer] + 1, last, peer, context, ACKED)
+                self._retransmit(self.acks[peer] + 1, last, peer, out, ACKED)
 
     @property
-    def pin_due_ns(self) -> int | None:
+    def slow_receiver_due_ns(self) -> int | None:
         """When the member that pins the window is to be named."""
-        return self._pin_due_ns
+        return self._slow_receiver_due_ns
 
-    def name_pinners(self, context: Context, stability: Stability | None) -> None:
+    def report_slow_receivers(self, out: ReadyBuilder, stability: Stability | None) -> None:
         """Report who has kept low where it is for too long; without acks only the coordinator knows."""
-        if self._pin_due_ns is None or self._pin_due_ns > context.now_ns:
+        if self._slow_receiver_due_ns is None or self._slow_receiver_due_ns > out.now_ns:
             return
         window = self.window
-        if self.row.release == "acks" or stability is None:
-            members = tuple(self.acks.behind(self._settled + 1))
+        if self.profile.release == "acks" or stability is None:
+            members = tuple(self.acks.lagging(self._acked_by_members + 1))
         else:
-            members = stability.behind(self.me, window.low + 1)
-        context.event(Pinned(members, self._settled, window.high, self._stuck_since_ns or 0))
-        again_ns = context.now_ns + self.config.pin_after_ns
-        self._pin_due_ns = None if self.config.on_pin == "wait" else again_ns
+            members = stability.lagging(self.me, window.low + 1)
+        out.emit(Pinned(members, self._acked_by_members, window.high, self._blocked_since_ns or 0))
+        again_ns = out.now_ns + self.config.pin_after_ns
+        self._slow_receiver_due_ns = None if self.config.on_pin == "wait" else again_ns
 
     # On a view
 
@@ -533,97 +548,99 @@ class Outbound:
         self,
         number: int,
         members: Iterable[Address],
-        context: Context,
-        kept: Mapping[str, Address] | None = None,
-        back: Mapping[Address, Address] | None = None,
+        out: ReadyBuilder,
+        absent: Mapping[str, Address] | None = None,
+        returning: Mapping[Address, Address] | None = None,
     ) -> None:
         """Count the acks of exactly ``members`` from now on; new ones start after what has been sent.
 
-        ``kept`` and ``back`` are as in :meth:`gapless.protocol.endpoint.Member.install`.
+        ``absent`` and ``returning`` are as in :meth:`gapless.protocol.endpoint.Member.install`.
         """
         members = tuple(members)
         high = self.window.high
-        self._skipped = high if number > self.view + 1 else self._skipped
+        self._skipped_view_high = high if number > self.view + 1 else self._skipped_view_high
         self.view = number
-        returned = self.holds.install(
-            members, kept or {}, back or {}, self.acks, self.window, context
+        returned = self.retention.install(
+            members, absent or {}, returning or {}, self.acks, self.window, out
         )
         self.starts = {
             member: self.starts.get(member, returned.get(member, high)) for member in members
         }
         self._unconfirmed.intersection_update(members)
-        self.shares.keep(members)
+        self.flow_control.retain_members(members)
         self.acked_ns = {
             member: self.acked_ns[member] for member in members if member in self.acked_ns
         }
-        self.acks.adjust(members, high)
+        self.acks.set_members(members, high)
         for member, acked in returned.items():
-            self.acks.enter(member, acked)
-            if member in (back or {}) and (
-                ticket := torn_send(acked, self.window, self.queue, self._tracked)
+            self.acks.restore_member(member, acked)
+            if member in (returning or {}) and (
+                ticket := unrecoverable_send(acked, self.window, self.queue, self._tracked)
             ):
-                context.event(Unacknowledged(ticket, (member,)))
-        self.limit_bytes(self.senders)
-        self.release(context, "view")
-        if returned and self._tail_ns is None and self._unfinished:
-            self._plan_tail(context.now_ns)  # who is back is behind
+                out.emit(Unacknowledged(ticket, (member,)))
+        self.update_byte_limit(self.senders)
+        self.release(out, "view")
+        if returned and self._tail_ns is None and self._has_unfinished:
+            self._schedule_tail(out.now_ns)  # who is back is behind
 
     def connect(self) -> None:
         """Count the acks of the one member that this stream goes to, from the first message on."""
         assert self.to is not None
         self.starts = {self.to: 0}
-        self.acks.adjust((self.to,), 0)
+        self.acks.set_members((self.to,), 0)
 
-    def end(self, context: Context) -> tuple[int, int]:
+    def end(self, out: ReadyBuilder) -> tuple[int, int]:
         """Report the acknowledged sends that nobody will complete; return what is not known to have arrived."""
         for ticket, last in self._tracked.items():
-            behind = (*self.acks.behind(last), *self.holds.behind(last))
-            context.event(Unacknowledged(ticket, behind) if behind else Acknowledged(ticket))
+            behind = (*self.acks.lagging(last), *self.retention.lagging(last))
+            out.emit(Unacknowledged(ticket, behind) if behind else Acknowledged(ticket))
         self._tracked = {}
         return max(self.window.low, self.acks.minimum) + 1, self.window.high
 
-    def end_view(self, staying: Iterable[Address], context: Context) -> tuple[int, int]:
+    def end_view(self, staying: Iterable[Address], out: ReadyBuilder) -> tuple[int, int]:
         """End the stream of a view, but for what waits; return what is not known to have arrived at ``staying``.
 
         Of a send that has gone out in part, that part belongs to the view. If it was to be
         acknowledged, and is not, that is said here, and the rest is sent without being tracked.
         """
-        self.acks.ack(self.me, self.window.delivered)
-        self.acks.adjust([member for member, _ in self.acks.items() if member in set(staying)], 0)
-        for waiting in self.queue.waiting():
+        self.acks.on_ack(self.me, self.window.delivered)
+        self.acks.set_members(
+            [member for member, _ in self.acks.items() if member in set(staying)], 0
+        )
+        for waiting in self.queue.queued_sends():
             part_out = waiting.flags & ACKED and waiting.taken and not waiting.given_up
-            if part_out and (behind := self.acks.behind(waiting.last)):
+            if part_out and (behind := self.acks.lagging(waiting.last)):
                 waiting.flags &= ~ACKED
-                context.event(Unacknowledged(waiting.ticket, tuple(behind)))
-        first, last = self.end(context)
-        return first, last - self.queue.restart()
+                out.emit(Unacknowledged(waiting.ticket, tuple(behind)))
+        first, last = self.end(out)
+        return first, last - self.queue.restart_numbering()
 
-    def follow(self, before: Outbound) -> None:
+    def take_over(self, before: Outbound) -> None:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
         self.queue = before.queue
         self.closed = before.closed
-        self.shares = before.shares
-        self.shares.begin((), 0)
+        self.flow_control = before.flow_control
+        self.flow_control.reset((), 0)
         self.senders = before.senders
 
-    def retune(self, config: Config, now_ns: int) -> None:
+    def apply_config(self, config: Config, now_ns: int) -> None:
         """Go on with retransmission switched on or off."""
         self.config = config
-        self.repairs.retune(config)
-        if config.retransmits and self._unfinished:
-            self._plan_tail(now_ns)
+        self.retransmit_handler.apply_config(config)
+        if config.retransmits and self._has_unfinished:
+            self._schedule_tail(now_ns)
 
-    def limit_bytes(self, senders: int) -> None:
+    def update_byte_limit(self, senders: int) -> None:
         """Share the advertised receive buffers among ``senders``."""
         config = self.config
         self.senders = max(1, senders)
-        if self.row.release != "acks":
+        if self.profile.release != "acks":
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
         least_bytes, default_bytes = (
-            min(config.max_frame_bytes, _LEAST_SHARE_BYTES),
+            min(config.max_frame_bytes, _MIN_SHARE_BYTES),
             config.receive_buffer_bytes,
         )
-        room_bytes = self.shares.limit_bytes(
+        room_bytes = self.flow_control.limit_bytes(
             self.acks, self.window.low, self.senders, least_bytes, default_bytes
         )
         self.window.max_bytes = min(config.window_bytes, room_bytes)
@@ -631,11 +648,13 @@ class Outbound:
     def check_invariants(self) -> None:
         """Raise AssertionError if the sending half contradicts its own law."""
         self.window.check_invariants()
-        acked = self.row.release != "acks" or self.window.low <= self.acks.minimum
+        acked = self.profile.release != "acks" or self.window.low <= self.acks.minimum
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
-        held_bytes = self.shares.upto(self.window.high) - self.shares.upto(self.window.low)
+        held_bytes = self.flow_control.bytes_upto(self.window.high) - self.flow_control.bytes_upto(
+            self.window.low
+        )
         assert self.window.stored_bytes <= held_bytes, "the bytes of the window are known"
-        self.holds.check_invariants(self.window.low, self.window.high, self.acks)
+        self.retention.check_invariants(self.window.low, self.window.high, self.acks)
         for member, ack in self.acks.items():
             assert ack <= self.window.high, (
                 f"{member} acknowledged {ack}, beyond high {self.window.high}"
@@ -644,13 +663,15 @@ class Outbound:
             "only what was sent is tracked"
         )
         watched = self._tail_ns is not None or not self.config.retransmits
-        assert watched or self.window.low == self.window.high or self._waits_for_me, "tail armed"
+        assert watched or self.window.low == self.window.high or self._only_self_unacked, (
+            "tail armed"
+        )
 
     @property
-    def _waits_for_me(self) -> bool:
+    def _only_self_unacked(self) -> bool:
         """Whether nobody but this member itself has still to acknowledge something."""
-        return self.row.release == "acks" and all(
-            member == self.me for member in self.acks.behind(self.window.high)
+        return self.profile.release == "acks" and all(
+            member == self.me for member in self.acks.lagging(self.window.high)
         )
 
     def snapshot(self) -> tuple[object, ...]:
@@ -661,10 +682,10 @@ class Outbound:
             self.queue.snapshot(),
             self._tail_ns is not None,
             self.stable,
-            self._stands_still,
+            self._marks_unchanged,
             tuple(sorted(self._tracked.values())),
             tuple(sorted(self._unconfirmed)),
-            self.holds.snapshot(),
+            self.retention.snapshot(),
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
@@ -674,14 +695,16 @@ class Outbound:
         self._tracked = {-at: last for at, last in enumerate(cast("tuple[int, ...]", tracked), 1)}
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]
-        self.holds.restore(holds)  # type: ignore[arg-type]
+        self.retention.restore(holds)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]
-        self.repairs.forget()
+        self.retransmit_handler.reset()
         self._tail_ns = 0 if tail else None
-        self._seen = (self.window.low, self.window.high) if stands_still else None
-        self._first_wanted = False
-        self._watched = self._settled
-        self._stuck_since_ns = 0 if self._watched < self.window.high else None
-        self._pin_due_ns = None
-        self.shares.begin(self.window.get(self.window.low + 1, self.window.high), self.window.low)
+        self._last_probe_marks = (self.window.low, self.window.high) if stands_still else None
+        self._first_requested = False
+        self._progress_mark = self._acked_by_members
+        self._blocked_since_ns = 0 if self._progress_mark < self.window.high else None
+        self._slow_receiver_due_ns = None
+        self.flow_control.reset(
+            self.window.get(self.window.low + 1, self.window.high), self.window.low
+        )
         self.senders = 0

@@ -16,7 +16,7 @@ def count(ranges: Iterable[Range]) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
+def merge(ranges: Iterable[Range]) -> list[Range]:
     """Return the same seqnos as sorted, disjoint ranges that do not touch."""
     result: list[Range] = []
     for first, last in sorted(ranges):
@@ -27,7 +27,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return result
 
 
-def put(ranges: list[Range], first: int, last: int) -> list[Range]:
+def insert(ranges: list[Range], first: int, last: int) -> list[Range]:
     """Add ``first .. last`` to the merged ``ranges``, in place; return what of it was not in them."""
     at = bisect_left(ranges, (first,))
     if at and ranges[at - 1][1] >= first - 1:
@@ -36,14 +36,14 @@ def put(ranges: list[Range], first: int, last: int) -> list[Range]:
     while end < len(ranges) and ranges[end][0] <= last + 1:
         end += 1
     met = ranges[at:end]
-    fresh = minus([(first, last)], met)
+    fresh = subtract([(first, last)], met)
     if met:
         first, last = min(first, met[0][0]), max(last, met[-1][1])
     ranges[at:end] = [(first, last)]
     return fresh
 
 
-def minus(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
+def subtract(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
     """Return what is in ``ranges`` and not in ``taken``; both sorted and disjoint."""
     result: list[Range] = []
     holes = list(taken)
@@ -62,13 +62,13 @@ def minus(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
     return result
 
 
-def meet(ranges: Sequence[Range], first: int, last: int) -> bool:
+def overlaps(ranges: Sequence[Range], first: int, last: int) -> bool:
     """Return whether ``ranges`` name any of ``first .. last``."""
     at = bisect_left(ranges, (last + 1,))
     return at > 0 and ranges[at - 1][1] >= first
 
 
-def within(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
+def clip(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
     """Return the part of ``ranges`` in ``floor .. ceiling``."""
     return [
         (max(first, floor), min(last, ceiling))
@@ -77,7 +77,7 @@ def within(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
     ]
 
 
-def first_seqnos(ranges: Iterable[Range], limit: int) -> list[Range]:
+def take_lowest(ranges: Iterable[Range], limit: int) -> list[Range]:
     """Return the lowest ``limit`` seqnos of ``ranges``."""
     result: list[Range] = []
     for first, last in ranges:

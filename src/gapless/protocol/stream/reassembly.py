@@ -11,57 +11,57 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.protocol.ready import GROUP, Delivery, Oversized
-from gapless.run import BEGIN, END, PIECE
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 
 if TYPE_CHECKING:
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.run import Run
 
 _NONE, _OPEN, _TOO_LARGE = range(3)
 
 
-class Pieces:
+class Reassembler:
     """The message of one stream that is being put together."""
 
-    __slots__ = ("_epoch", "_first", "_held_bytes", "_kind", "_limit_bytes", "_parts", "_state")
+    __slots__ = ("_epoch", "_first", "_fragments", "_held_bytes", "_kind", "_limit_bytes", "_state")
 
     def __init__(self, limit_bytes: int, kind: str = GROUP, epoch: int = 0) -> None:
         self._limit_bytes = limit_bytes
         self._kind = kind
         self._epoch = epoch
-        self._parts: list[bytes] = []
+        self._fragments: list[bytes] = []
         self._held_bytes = 0
         self._first = 0
         self._state = _NONE
 
-    def add(self, run: Run, context: Context) -> Delivery | None:
+    def add(self, run: Run, out: ReadyBuilder) -> Delivery | None:
         """Take a piece; return the whole message if this was the last of it."""
-        if run.flags & BEGIN:
+        if run.flags & FIRST_FRAGMENT:
             self.clear()
             self._first, self._state = run.first, _OPEN
         if self._state == _NONE:
-            context.drop("headless", run.origin, run.first, run.last, peer=run.origin)
+            out.drop("headless", run.origin, run.first, run.last, peer=run.origin)
             return None
         if self._state == _OPEN:
-            self._hold(run)
-        if not run.flags & END:
+            self._append(run)
+        if not run.flags & LAST_FRAGMENT:
             return None
-        return self._finish(run, context)
+        return self._complete(run, out)
 
-    def _hold(self, run: Run) -> None:
+    def _append(self, run: Run) -> None:
         self._held_bytes += len(run.payload)
         if self._held_bytes > self._limit_bytes:
-            self._state, self._parts = _TOO_LARGE, []
+            self._state, self._fragments = _TOO_LARGE, []
         else:
-            self._parts.append(run.payload)
+            self._fragments.append(run.payload)
 
-    def _finish(self, run: Run, context: Context) -> Delivery | None:
-        first, whole, too_large = self._first, b"".join(self._parts), self._state == _TOO_LARGE
+    def _complete(self, run: Run, out: ReadyBuilder) -> Delivery | None:
+        first, whole, too_large = self._first, b"".join(self._fragments), self._state == _TOO_LARGE
         self.clear()
         if too_large:
-            context.event(Oversized(run.origin, first, run.last))
+            out.emit(Oversized(run.origin, first, run.last))
             return None
-        flags = run.flags & ~(PIECE | BEGIN | END)
+        flags = run.flags & ~(FRAGMENT | FIRST_FRAGMENT | LAST_FRAGMENT)
         return Delivery(
             run.origin,
             first,
@@ -75,7 +75,7 @@ class Pieces:
         )
 
     @property
-    def first(self) -> int | None:
+    def first_seqno(self) -> int | None:
         """The seqno of the first piece of a message that is not complete, if there is one."""
         return None if self._state == _NONE else self._first
 
@@ -86,12 +86,12 @@ class Pieces:
 
     def clear(self) -> None:
         """Forget the pieces held."""
-        self._parts, self._held_bytes, self._first, self._state = [], 0, 0, _NONE
+        self._fragments, self._held_bytes, self._first, self._state = [], 0, 0, _NONE
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
-        return (self._first, self._state, self._held_bytes, *self._parts)
+        return (self._first, self._state, self._held_bytes, *self._fragments)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says."""
-        self._first, self._state, self._held_bytes, *self._parts = snapshot  # type: ignore[assignment]
+        self._first, self._state, self._held_bytes, *self._fragments = snapshot  # type: ignore[assignment]

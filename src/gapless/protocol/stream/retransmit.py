@@ -24,20 +24,20 @@ from gapless.wire.frames import Data
 if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.window import Window
     from gapless.run import Run
     from gapless.wire.frames import Range
 
 
-class _Done(NamedTuple):
+class _RecentRepair(NamedTuple):
     first: int
     last: int
     to: Address | None
     at_ns: int
 
 
-class Answer(NamedTuple):
+class RepairPlan(NamedTuple):
     """What a nak leads to: runs to send, and what was held back and why."""
 
     to: Address | None
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
     over_budget: list[Range]
 
 
-class Repairs:
+class RetransmitHandler:
     """The memory of recent repairs, and the budget."""
 
     __slots__ = (
@@ -55,22 +55,22 @@ class Repairs:
         "_recent",
         "_room_bytes",
         "_spent_bytes",
-        "_to_one",
+        "_unicast",
         "starved",
         "suppress_ns",
     )
 
-    def __init__(self, config: Config, epoch: int = 0, *, to_one: bool = False) -> None:
+    def __init__(self, config: Config, epoch: int = 0, *, unicast: bool = False) -> None:
         self._config = config
-        self._to_one = to_one
+        self._unicast = unicast
         self._room_bytes = run_room_bytes(config.max_frame_bytes, epoch)
         self.starved = False
         self.suppress_ns = config.min_retry_ns // 2
-        self._recent: list[_Done] = []
+        self._recent: list[_RecentRepair] = []
         self._interval_ns = 0
         self._spent_bytes = 0
 
-    def answer(
+    def plan_repairs(
         self,
         requester: Address,
         asked: list[Range],
@@ -78,44 +78,44 @@ class Repairs:
         now_ns: int,
         *,
         to_all: bool = False,
-    ) -> Answer:
+    ) -> RepairPlan:
         """Decide what ``requester`` gets of ``asked``; ``to_all``: so does everybody, if that is to be chosen."""
         self._recent = [done for done in self._recent if now_ns - done.at_ns < self.suppress_ns]
         to = self._destination(requester, asked)
-        if to_all and self._config.use_mcast_xmit == "auto" and not self._to_one:
+        if to_all and self._config.use_mcast_xmit == "auto" and not self._unicast:
             to = None
         done = [
             (entry.first, entry.last)
             for entry in self._recent
             if entry.to is None or entry.to == requester
         ]
-        wanted = ranges.minus(asked, ranges.merged(done))
+        wanted = ranges.subtract(asked, ranges.merge(done))
         runs: list[Run] = []
         over_budget: list[Range] = []
         found = (run for first, last in wanted for run in window.get(first, last))
         # What came together, or from one with larger frames, may be stored as a run that is larger
         # than a frame.
-        for run in (part for whole in found for part in whole.framed(self._room_bytes)):
-            if self.spend(run.size_bytes, now_ns):
+        for run in (part for whole in found for part in whole.split_to_fit(self._room_bytes)):
+            if self.spend_budget(run.size_bytes, now_ns):
                 runs.append(run)
-                self._recent.append(_Done(run.first, run.last, to, now_ns))
+                self._recent.append(_RecentRepair(run.first, run.last, to, now_ns))
             else:
                 over_budget.append((run.first, run.last))
         self.starved = bool(over_budget)
-        return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
+        return RepairPlan(to, runs, ranges.subtract(asked, wanted), over_budget)
 
-    def retune(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Go on under another configuration."""
         self._config = config
 
     def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
-        choice = "never" if self._to_one else self._config.use_mcast_xmit
+        choice = "never" if self._unicast else self._config.use_mcast_xmit
         if choice != "auto":
             return None if choice == "always" else requester
         others = [(entry.first, entry.last) for entry in self._recent if entry.to != requester]
-        return None if ranges.minus(asked, ranges.merged(others)) != asked else requester
+        return None if ranges.subtract(asked, ranges.merge(others)) != asked else requester
 
-    def spend(self, size_bytes: int, now_ns: int) -> bool:
+    def spend_budget(self, size_bytes: int, now_ns: int) -> bool:
         """Take ``size_bytes`` out of the budget of this interval; return whether they were there."""
         if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
             self._interval_ns = now_ns
@@ -125,7 +125,7 @@ class Repairs:
         self._spent_bytes += size_bytes
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget what was repaired lately: in an exhaustive search every moment may be over."""
         self._recent = []
         self._spent_bytes = 0
@@ -133,21 +133,21 @@ class Repairs:
 
 
 def send_repairs(
-    repairs: Repairs,
+    repairs: RetransmitHandler,
     window: Window,
     peer: Address,
     asked: list[Range],
     epoch: int,
     origin: Address,
-    context: Context,
+    out: ReadyBuilder,
 ) -> None:
     """Answer a nak of ``peer`` for ``asked``, all of which lies in the window or nowhere."""
-    to_all = context.rarely(buggify.REPAIR_TO_ALL)
-    answer = repairs.answer(peer, asked, window, context.now_ns, to_all=to_all)
+    to_all = out.rarely(buggify.REPAIR_TO_ALL)
+    answer = repairs.plan_repairs(peer, asked, window, out.now_ns, to_all=to_all)
     for run in answer.runs:
-        context.step("REPAIR", origin, run.first, run.last, peer=answer.to, epoch=epoch, run=run)
-        context.transmit(answer.to, Data(run, True, epoch))
-        context.count("sent.repair")
+        out.trace("REPAIR", origin, run.first, run.last, peer=answer.to, epoch=epoch, run=run)
+        out.transmit(answer.to, Data(run, True, epoch))
+        out.count("sent.repair")
     for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):
         for first, last in held:
-            context.step("SUPPRESSED", origin, first, last, peer=peer, reason=reason, epoch=epoch)
+            out.trace("SUPPRESSED", origin, first, last, peer=peer, reason=reason, epoch=epoch)

@@ -20,32 +20,32 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.payloads import Payloads
 from gapless.protocol.ready import GivenUp
-from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, LENGTH_BYTES, MAX_ENTRY_BYTES
 from gapless.wire.codec import RUN_MAX_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Batch(NamedTuple):
+class SendBatch(NamedTuple):
     """What goes into one run, still without numbers."""
 
     messages: Sequence[bytes]
     flags: int
-    shares: list[tuple[Waiting, int]]
+    portions: list[tuple[QueuedSend, int]]
     each_bytes: int | None = None
     """The length of every message, if that is known to be the same."""
 
 
-def costs_bytes(messages: Payloads) -> Sequence[int]:
+def cumulative_cost_bytes(messages: Payloads) -> Sequence[int]:
     """Return what the first 0, 1, 2, … of the messages cost in a window."""
-    if messages.alike:
+    if messages.uniform:
         step = messages.longest_bytes + LENGTH_BYTES
         return range(0, step * len(messages) + 1, step)
     return list(accumulate([size + LENGTH_BYTES for size in messages.sizes], initial=0))
 
 
-class Waiting:
+class QueuedSend:
     """One send in the queue: its messages and how far they have been taken."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Waiting:
         self.flags = flags
         self.deadline_ns = deadline_ns
         self.longest_bytes = messages.longest_bytes + LENGTH_BYTES
-        self.costs = costs_bytes(messages)
+        self.costs = cumulative_cost_bytes(messages)
         self.taken = 0
         self.offset = 0
         self.first = self.last = 0
@@ -90,13 +90,13 @@ class Waiting:
         """Whether every message has been taken."""
         return self.taken == len(self.messages)
 
-    def number(self, first: int, last: int) -> None:
+    def assign_seqnos(self, first: int, last: int) -> None:
         """Note that messages of this send have become ``first .. last``."""
         self.first = self.first or first
         self.last = last
 
 
-class Tickets:
+class TicketCounter:
     """Numbers the sends of one member, whichever way they go."""
 
     __slots__ = ("_next",)
@@ -104,7 +104,7 @@ class Tickets:
     def __init__(self) -> None:
         self._next = 1
 
-    def take(self) -> int:
+    def next_ticket(self) -> int:
         """Return the next ticket."""
         self._next += 1
         return self._next - 1
@@ -113,76 +113,78 @@ class Tickets:
 class SendQueue:
     """The sends that have not been numbered completely."""
 
-    __slots__ = ("_most_bytes", "_tickets", "_waiting", "room_bytes")
+    __slots__ = ("_max_run_bytes", "_queue", "_tickets", "room_bytes")
 
     def __init__(
-        self, room_bytes: int, tickets: Tickets | None = None, most_bytes: int = 0
+        self, room_bytes: int, tickets: TicketCounter | None = None, max_run_bytes: int = 0
     ) -> None:
-        """Begin; a frame has room for ``room_bytes`` of a run, and a run may have ``most_bytes`` if that is more."""
-        self.room_bytes = min(room_bytes, MAX_PART_BYTES)
-        self._most_bytes = max(self.room_bytes, most_bytes)
-        self._waiting: deque[Waiting] = deque()
-        self._tickets = tickets or Tickets()
+        """Begin; a frame has room for ``room_bytes`` of a run, and a run may have ``max_run_bytes`` if that is more."""
+        self.room_bytes = min(room_bytes, MAX_ENTRY_BYTES)
+        self._max_run_bytes = max(self.room_bytes, max_run_bytes)
+        self._queue: deque[QueuedSend] = deque()
+        self._tickets = tickets or TicketCounter()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)
 
-    def put(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> Waiting:
+    def enqueue(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> QueuedSend:
         """Queue ``messages`` behind everything that waits already."""
-        waiting = Waiting(self._tickets.take(), Payloads.of(messages), flags, deadline_ns)
-        self._waiting.append(waiting)
+        waiting = QueuedSend(self._tickets.next_ticket(), Payloads.of(messages), flags, deadline_ns)
+        self._queue.append(waiting)
         return waiting
 
-    def waiting(self) -> tuple[Waiting, ...]:
+    def queued_sends(self) -> tuple[QueuedSend, ...]:
         """Return the queue, head first."""
-        return tuple(self._waiting)
+        return tuple(self._queue)
 
     @property
-    def under_way(self) -> Waiting | None:
+    def partially_sent(self) -> QueuedSend | None:
         """The send whose message has gone out in part, if there is one."""
-        return self._waiting[0] if self._waiting and self._waiting[0].offset else None
+        return self._queue[0] if self._queue and self._queue[0].offset else None
 
-    def slots(self, messages: Payloads) -> int:
+    def seqno_count(self, messages: Payloads) -> int:
         """Return how many seqnos ``messages`` take."""
         piece_bytes = self.room_bytes - LENGTH_BYTES
         if messages.longest_bytes <= piece_bytes:
             return len(messages)
         return sum(max(1, -(-size // piece_bytes)) for size in messages.sizes)
 
-    def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> Batch | None:
+    def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> SendBatch | None:
         """Take the next run's worth from the head: at most ``room`` messages and ``room_bytes`` bytes.
 
         ``empty`` says that nothing is outstanding: then one message goes however large it is, or it
         would never go.
         """
-        if not self._waiting or room <= 0:
+        if not self._queue or room <= 0:
             return None
         room = min(room, RUN_MAX_COUNT)
-        limit_bytes = self._most_bytes if room_bytes is None else min(self._most_bytes, room_bytes)
-        head = self._waiting[0]
+        limit_bytes = (
+            self._max_run_bytes if room_bytes is None else min(self._max_run_bytes, room_bytes)
+        )
+        head = self._queue[0]
         if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self.room_bytes:
-            return self._next_piece(head, None if empty else room_bytes)
-        return self._next_whole(head.flags, room, limit_bytes, empty)
+            return self._next_fragment(head, None if empty else room_bytes)
+        return self._next_run(head.flags, room, limit_bytes, empty)
 
-    def _next_piece(self, head: Waiting, room_bytes: int | None) -> Batch | None:
+    def _next_fragment(self, head: QueuedSend, room_bytes: int | None) -> SendBatch | None:
         message = head.messages[head.taken]
         start, end = head.offset, min(head.offset + self.room_bytes - LENGTH_BYTES, len(message))
         if room_bytes is not None and end - start + LENGTH_BYTES > room_bytes:
             return None
-        flags = head.flags | PIECE | (0 if start else BEGIN)
+        flags = head.flags | FRAGMENT | (0 if start else FIRST_FRAGMENT)
         head.offset = end
         if end == len(message):
-            flags |= END
+            flags |= LAST_FRAGMENT
             head.offset = 0
             head.taken += 1
         self._pop_if_done()
-        return Batch((message[start:end],), flags, [(head, 1)])
+        return SendBatch((message[start:end],), flags, [(head, 1)])
 
-    def _next_whole(self, flags: int, room: int, limit_bytes: int, empty: bool) -> Batch | None:
+    def _next_run(self, flags: int, room: int, limit_bytes: int, empty: bool) -> SendBatch | None:
         messages: list[bytes] = []
-        shares: list[tuple[Waiting, int]] = []
-        while self._waiting and self._waiting[0].flags == flags and room > 0:
-            head = self._waiting[0]
+        shares: list[tuple[QueuedSend, int]] = []
+        while self._queue and self._queue[0].flags == flags and room > 0:
+            head = self._queue[0]
             start = head.taken
             if head.longest_bytes > self.room_bytes:
                 limit_bytes = min(
@@ -206,18 +208,18 @@ class SendQueue:
             return None
         costs = shares[0][0].costs
         alike = len(shares) == 1 and isinstance(costs, range)
-        return Batch(messages, flags, shares, costs[1] - LENGTH_BYTES if alike else None)
+        return SendBatch(messages, flags, shares, costs[1] - LENGTH_BYTES if alike else None)
 
     def _pop_if_done(self) -> None:
-        if self._waiting[0].done:
-            self._waiting.popleft()
+        if self._queue[0].done:
+            self._queue.popleft()
 
     def give_up(self, ticket: int, reason: str) -> GivenUp | None:
         """End a waiting send; return what became of it, or None if no such send waits.
 
         A message that is under way in pieces stays: it was accepted with its first piece.
         """
-        waiting = next((waiting for waiting in self._waiting if waiting.ticket == ticket), None)
+        waiting = next((waiting for waiting in self._queue if waiting.ticket == ticket), None)
         if waiting is None or waiting.given_up:
             return None
         if waiting.offset:
@@ -227,13 +229,13 @@ class SendQueue:
             waiting.deadline_ns = None
             waiting.given_up = True
             return GivenUp(ticket, keep, reason)
-        self._waiting.remove(waiting)
+        self._queue.remove(waiting)
         return GivenUp(ticket, waiting.taken, reason)
 
-    def restart(self) -> int:
+    def restart_numbering(self) -> int:
         """Begin the numbers anew; return how many of the old ones a message in pieces had: it is sent again whole."""
         pieces = 0
-        for waiting in self._waiting:
+        for waiting in self._queue:
             pieces += -(-waiting.offset // (self.room_bytes - LENGTH_BYTES))
             waiting.offset = waiting.first = waiting.last = 0
         return pieces
@@ -241,13 +243,13 @@ class SendQueue:
     @property
     def tickets(self) -> list[int]:
         """The sends that wait, in order."""
-        return [waiting.ticket for waiting in self._waiting]
+        return [waiting.ticket for waiting in self._queue]
 
     def overdue(self, now_ns: int) -> list[int]:
         """Return the tickets whose time is over."""
         return [
             waiting.ticket
-            for waiting in self._waiting
+            for waiting in self._queue
             if waiting.deadline_ns is not None and waiting.deadline_ns <= now_ns
         ]
 
@@ -255,7 +257,7 @@ class SendQueue:
     def deadline_ns(self) -> int | None:
         """The earliest deadline of a waiting send."""
         return min(
-            (waiting.deadline_ns for waiting in self._waiting if waiting.deadline_ns is not None),
+            (waiting.deadline_ns for waiting in self._queue if waiting.deadline_ns is not None),
             default=None,
         )
 
@@ -263,13 +265,13 @@ class SendQueue:
         """Return what still waits as a hashable value."""
         return tuple(
             (waiting.flags, waiting.offset, waiting.first, *waiting.messages[waiting.taken :])
-            for waiting in self._waiting
+            for waiting in self._queue
         )
 
     def restore(self, snapshot: tuple[tuple[object, ...], ...]) -> None:
         """Become what ``snapshot`` says; tickets are numbered anew."""
-        self._waiting = deque()
+        self._queue = deque()
         for flags, offset, first, *messages in snapshot:
-            waiting = self.put(messages, flags, None)  # type: ignore[arg-type]
+            waiting = self.enqueue(messages, flags, None)  # type: ignore[arg-type]
             waiting.offset, waiting.first = offset, first  # type: ignore[assignment]
             waiting.blocked = True

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, PROGRESS_BYTES, PROGRESS_OVERHEAD_BYTES
-from gapless.wire.frames import Progress, Stable, Vote
+from gapless.wire.frames import Stable, StreamProgress, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, Digest, Marks, View
-    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.ready_builder import ReadyBuilder
 
-_UNKNOWN = (-1, 0)
+_NO_VOTE = (-1, 0)
 """The entry of one who has not voted."""
 
 
-def _progress(digest: Iterable[tuple[Address, Marks]]) -> list[Progress]:
-    return [Progress(origin, marks.delivered, marks.high) for origin, marks in digest]
+def _progress(digest: Iterable[tuple[Address, Marks]]) -> list[StreamProgress]:
+    return [StreamProgress(origin, marks.delivered, marks.high) for origin, marks in digest]
 
 
 class Stability:
@@ -59,7 +59,7 @@ class Stability:
         self.due_ns: int | None = None
 
     @property
-    def _number(self) -> int:
+    def _view_number(self) -> int:
         return 0 if self._view is None else self._view.id.number
 
     @property
@@ -77,7 +77,7 @@ class Stability:
         self.due_ns = None
         self._received_bytes = self._received = 0
 
-    def received(self, messages: int, size_bytes: int) -> bool:
+    def on_delivered(self, messages: int, size_bytes: int) -> bool:
         """Note what was delivered; return whether it is so much that a vote is due at once."""
         self._received += messages
         self._received_bytes += size_bytes
@@ -85,7 +85,7 @@ class Stability:
         most_bytes = min(self.config.stability_bytes, self.config.window_bytes // 4)
         return self._received_bytes >= most_bytes or 4 * self._received >= self.config.reach
 
-    def plan(self, now_ns: int, *, unstable: bool) -> None:
+    def schedule_vote(self, now_ns: int, *, unstable: bool) -> None:
         """Plan the next vote while something is unstable, and none otherwise."""
         if not unstable:
             self.due_ns = None
@@ -94,7 +94,7 @@ class Stability:
             draw_ns = int(interval_ns * self._rng.random() * jitter / 100) if jitter else 0
             self.due_ns = now_ns + interval_ns - draw_ns
 
-    def vote(self, digest: Digest, context: Context) -> list[Progress]:
+    def vote(self, digest: Digest, out: ReadyBuilder) -> list[StreamProgress]:
         """Tell the coordinator how far every stream has come; return what became stable, if that is this member."""
         self.due_ns = None
         self._received_bytes = self._received = 0
@@ -103,62 +103,64 @@ class Stability:
         coordinator = self._view.members[0]
         if coordinator == self.me:
             return self.on_vote(
-                self.me, Vote(self.me, self._number, tuple(progress)), digest.get, context
+                self.me, Vote(self.me, self._view_number, tuple(progress)), digest.get, out
             )
         for part in self._parts(progress):
-            context.step("VOTE_OUT", self.me, peer=coordinator)
-            context.transmit(coordinator, Vote(self.me, self._number, part))
+            out.trace("VOTE_OUT", self.me, peer=coordinator)
+            out.transmit(coordinator, Vote(self.me, self._view_number, part))
         return []
 
-    def _parts(self, progress: list[Progress]) -> Iterable[tuple[Progress, ...]]:
+    def _parts(self, progress: list[StreamProgress]) -> Iterable[tuple[StreamProgress, ...]]:
         room_bytes = self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - PROGRESS_OVERHEAD_BYTES
         most = max(1, room_bytes // PROGRESS_BYTES)
         return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
 
     def on_vote(
-        self, peer: Address, vote: Vote, marks: Callable[[Address], Marks | None], context: Context
-    ) -> list[Progress]:
+        self, peer: Address, vote: Vote, marks: Callable[[Address], Marks | None], out: ReadyBuilder
+    ) -> list[StreamProgress]:
         """Take a vote in; return what became stable by it. The own marks of the streams it names count anew."""
-        if vote.view != self._number or not self.is_coordinator:
-            context.drop("other view" if vote.view != self._number else "not mine", peer=peer)
+        if vote.view != self._view_number or not self.is_coordinator:
+            out.drop("other view" if vote.view != self._view_number else "not mine", peer=peer)
             return []
-        context.step("VOTE_IN", self.me, peer=peer)
-        moved = self._note(peer, vote.progress)
+        out.trace("VOTE_IN", self.me, peer=peer)
+        moved = self._record_vote(peer, vote.progress)
         if peer != self.me:
             own = ((origin, marks(origin)) for origin, *_ in vote.progress)
-            moved |= self._note(
+            moved |= self._record_vote(
                 self.me, _progress((origin, found) for origin, found in own if found is not None)
             )
-        fresh = self._risen(moved)
+        fresh = self._advance_stable(moved)
         if fresh:
-            self._tell(None, fresh, context)
+            self._send_stable(None, fresh, out)
         elif peer != self.me:
-            told = ((origin, self._stable.get(origin, _UNKNOWN)) for origin, *_ in vote.progress)
-            self._tell(
-                peer, [Progress(origin, *marks) for origin, marks in told if marks[1]], context
+            told = ((origin, self._stable.get(origin, _NO_VOTE)) for origin, *_ in vote.progress)
+            self._send_stable(
+                peer, [StreamProgress(origin, *marks) for origin, marks in told if marks[1]], out
             )
         return fresh
 
-    def _note(self, voter: Address, progress: Iterable[Progress]) -> dict[Address, None]:
+    def _record_vote(
+        self, voter: Address, progress: Iterable[StreamProgress]
+    ) -> dict[Address, None]:
         """Let the entries of ``voter`` rise; return the streams of which one did. Those of no member are left out."""
         table = self._votes.setdefault(voter, {})
         moved: dict[Address, None] = {}
         for origin, delivered, high in progress:
-            before = table.get(origin, _UNKNOWN)
+            before = table.get(origin, _NO_VOTE)
             if origin not in self._lagging or (delivered <= before[0] and high <= before[1]):
                 continue
             table[origin] = after = max(before[0], delivered), max(before[1], high)
             self._highs[origin] = max(self._highs.get(origin, 0), high)
             moved[origin] = None
-            if before[0] <= self._stable.get(origin, _UNKNOWN)[0] < after[0]:
+            if before[0] <= self._stable.get(origin, _NO_VOTE)[0] < after[0]:
                 self._lagging[origin] -= 1
         return moved
 
-    def _risen(self, moved: Iterable[Address]) -> list[Progress]:
+    def _advance_stable(self, moved: Iterable[Address]) -> list[StreamProgress]:
         """Return those of ``moved`` of which more is stable, or exists, than was told, and learn it."""
         fresh = []
         for origin in moved:
-            before = self._stable.get(origin, _UNKNOWN)
+            before = self._stable.get(origin, _NO_VOTE)
             if not self._lagging[origin]:
                 self._stable[origin] = (
                     min(table[origin][0] for table in self._votes.values()),
@@ -167,36 +169,38 @@ class Stability:
                 self._lagging[origin] = self._count_lagging(origin)
             elif origin in self._stable:
                 self._stable[origin] = before[0], self._highs[origin]
-            after = self._stable.get(origin, _UNKNOWN)
+            after = self._stable.get(origin, _NO_VOTE)
             if after != before and after[1]:
-                fresh.append(Progress(origin, *after))
+                fresh.append(StreamProgress(origin, *after))
         return fresh
 
     def _count_lagging(self, origin: Address) -> int:
         """Return how many members have not said that they went beyond what is stable: while some have not, it is."""
         assert self._view is not None
-        stable = self._stable.get(origin, _UNKNOWN)[0]
+        stable = self._stable.get(origin, _NO_VOTE)[0]
         votes = (
-            self._votes.get(member, {}).get(origin, _UNKNOWN)[0] for member in self._view.members
+            self._votes.get(member, {}).get(origin, _NO_VOTE)[0] for member in self._view.members
         )
         return sum(delivered <= stable for delivered in votes)
 
-    def _tell(self, to: Address | None, progress: list[Progress], context: Context) -> None:
+    def _send_stable(
+        self, to: Address | None, progress: list[StreamProgress], out: ReadyBuilder
+    ) -> None:
         for part in self._parts(sorted(progress)):
-            context.step("STABLE_OUT", self.me, peer=to)
-            context.transmit(to, Stable(self.me, self._number, part))
+            out.trace("STABLE_OUT", self.me, peer=to)
+            out.transmit(to, Stable(self.me, self._view_number, part))
 
-    def accepts(self, peer: Address, stable: Stable, context: Context) -> bool:
+    def accepts(self, peer: Address, stable: Stable, out: ReadyBuilder) -> bool:
         """Return whether a stability message counts: it is of this view, and from its coordinator."""
-        if stable.view != self._number or self._view is None or peer != self._view.members[0]:
-            context.drop(
-                "other view" if stable.view != self._number else "not coordinator", peer=peer
+        if stable.view != self._view_number or self._view is None or peer != self._view.members[0]:
+            out.drop(
+                "other view" if stable.view != self._view_number else "not coordinator", peer=peer
             )
             return False
-        context.step("STABLE_IN", self.me, peer=peer)
+        out.trace("STABLE_IN", self.me, peer=peer)
         return True
 
-    def behind(self, origin: Address, seqno: int) -> tuple[Address, ...]:
+    def lagging(self, origin: Address, seqno: int) -> tuple[Address, ...]:
         """Return the members that have not voted to have delivered ``seqno`` of ``origin``, where that is known."""
         if not self.is_coordinator or self._view is None:
             return ()

@@ -39,7 +39,7 @@ _ERASED = Run(Address(0, 0), 0, b"", b"")
 """Stands in the place of an erased run until the lists are cut, so that the bytes are free at once."""
 
 
-class Policy(Protocol):
+class WindowPolicy(Protocol):
     """How far ahead of its marks a window accepts messages."""
 
     def ceiling(self, low: int, delivered: int) -> int:
@@ -47,7 +47,7 @@ class Policy(Protocol):
         ...
 
 
-class Fixed(NamedTuple):
+class FixedWindow(NamedTuple):
     """Exactly ``capacity`` messages: low+1 .. low+capacity."""
 
     capacity: int
@@ -57,7 +57,7 @@ class Fixed(NamedTuple):
         return low + self.capacity
 
 
-class Growing(NamedTuple):
+class GrowingWindow(NamedTuple):
     """As many messages as come, but no seqno further than ``far_limit`` ahead of what was delivered."""
 
     far_limit: int
@@ -67,7 +67,7 @@ class Growing(NamedTuple):
         return delivered + self.far_limit
 
 
-class Added(NamedTuple):
+class AddResult(NamedTuple):
     """What became of the messages of a run, in numbers."""
 
     accepted: int
@@ -77,7 +77,7 @@ class Added(NamedTuple):
     full: int = 0
 
 
-Snapshot = tuple[int, int, int, int | None, tuple[Run, ...]]
+WindowSnapshot = tuple[int, int, int, int | None, tuple[Run, ...]]
 
 
 class Window:
@@ -89,7 +89,7 @@ class Window:
         "_runs",
         "delivered",
         "high",
-        "keep",
+        "keep_delivered",
         "low",
         "max_bytes",
         "policy",
@@ -98,10 +98,15 @@ class Window:
     )
 
     def __init__(
-        self, policy: Policy, *, offset: int = 0, keep: bool = False, max_bytes: int | None = None
+        self,
+        policy: WindowPolicy,
+        *,
+        offset: int = 0,
+        keep_delivered: bool = False,
+        max_bytes: int | None = None,
     ) -> None:
         self.policy = policy
-        self.keep = keep
+        self.keep_delivered = keep_delivered
         self.max_bytes = max_bytes
         self.low = self.delivered = self.high = offset
         self.stored = 0
@@ -126,7 +131,7 @@ class Window:
         return tuple(self._runs[self._head :])
 
     @property
-    def next_is_there(self) -> bool:
+    def has_next(self) -> bool:
         """Whether the message after delivered is stored."""
         at = self._index(self.delivered + 1)
         return at < len(self._runs) and self._runs[at].first <= self.delivered + 1
@@ -149,7 +154,7 @@ class Window:
         """Return how many more bytes fit, or None without a byte limit; an empty window takes any one message."""
         return None if self.max_bytes is None else max(0, self.max_bytes - self.stored_bytes)
 
-    def add(self, run: Run) -> Added:
+    def add(self, run: Run) -> AddResult:
         """Store what is new of ``run``; return what became of each of its messages."""
         first, last = run.first, run.last
         ceiling = self.policy.ceiling(self.low, self.delivered)
@@ -165,30 +170,30 @@ class Window:
                 self.stored += run.count
                 self.stored_bytes = stored_bytes
                 self.high = last
-                return _make(Added, (run.count, 0, 0, 0, 0))
+                return _make(AddResult, (run.count, 0, 0, 0, 0))
         return self._add_between(run, ceiling)
 
     def _fitting(self, run: Run) -> int:
         """Return how many messages from the front of ``run`` the byte limit lets in."""
         if self.max_bytes is None or run.first == self.delivered + 1:
             return run.count
-        return run.fitting(self.max_bytes - self.stored_bytes)
+        return run.count_fitting(self.max_bytes - self.stored_bytes)
 
-    def _add_between(self, run: Run, ceiling: int) -> Added:
+    def _add_between(self, run: Run, ceiling: int) -> AddResult:
         first, last = max(run.first, self.low + 1), min(run.last, ceiling)
         old = min(run.count, max(0, self.low + 1 - run.first))
         far = min(run.count, max(0, run.last - ceiling))
         if first > last:
-            return Added(0, 0, old, far)
+            return AddResult(0, 0, old, far)
         accepted = full = 0
-        for part in run.parts(self._free(first, last)):
+        for part in run.parts(self._missing_in(first, last)):
             taken = 0 if full else self._fitting(part)
             full += part.count - taken
             if taken:
                 accepted += taken
                 self._insert(part.part(part.first, part.first + taken - 1))
         duplicate = last - first + 1 - accepted - full
-        return Added(accepted, duplicate, old, far, full)
+        return AddResult(accepted, duplicate, old, far, full)
 
     def _insert(self, run: Run) -> None:
         at = bisect_left(self._firsts, run.first, self._head)
@@ -203,7 +208,7 @@ class Window:
         at = bisect_right(self._firsts, seqno, self._head) - 1
         return at if at >= self._head and self._runs[at].last >= seqno else max(at + 1, self._head)
 
-    def _free(self, first: int, last: int, limit: int | None = None) -> list[Range]:
+    def _missing_in(self, first: int, last: int, limit: int | None = None) -> list[Range]:
         """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
         free: list[Range] = []
         at = self._index(first)
@@ -221,7 +226,7 @@ class Window:
     def missing(self, upto: int | None = None, limit: int | None = None) -> list[Range]:
         """Return the ranges missing between delivered and ``upto`` (high, unless given), within the ceiling."""
         upto = self.high if upto is None else min(upto, self.ceiling)
-        return self._free(self.delivered + 1, upto, limit)
+        return self._missing_in(self.delivered + 1, upto, limit)
 
     def get(self, first: int, last: int) -> list[Run]:
         """Return what is stored of ``first .. last``, cut to size; nothing if that range is empty."""
@@ -244,24 +249,24 @@ class Window:
     def take(self, limit: int | None = None) -> list[Run]:
         """Hand out the consecutive runs after delivered, at most ``limit`` messages; delivered moves behind them."""
         taken: list[Run] = []
-        at = self._index(self.delivered + 1) if self.keep else self._head
+        at = self._index(self.delivered + 1) if self.keep_delivered else self._head
         while at < len(self._runs) and (limit is None or limit > 0):
             run = self._runs[at]
             start, end = self.delivered + 1, run.last
             if run.first > start:
                 break
             if limit is not None:
-                at, run = self._narrowed(at, start, max(2 * limit, _SMALL_COUNT))
+                at, run = self._split_run(at, start, max(2 * limit, _SMALL_COUNT))
                 end = min(run.last, start + limit - 1)
                 limit -= end - start + 1
             taken.append(run.part(start, end))
             self.delivered = end
             at += 1
-        if taken and not self.keep:
+        if taken and not self.keep_delivered:
             self._erase(self.delivered)
         return taken
 
-    def _narrowed(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
+    def _split_run(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
         """Halve the run at index ``at`` until the half with ``seqno`` has at most ``count`` messages.
 
         To take a large run bit by bit would otherwise mean to copy the rest of it each time.
@@ -283,7 +288,7 @@ class Window:
         self.delivered = max(self.delivered, upto)
         return self._erase(upto)
 
-    def shed(self, room_bytes: int) -> int:
+    def evict_delivered(self, room_bytes: int) -> int:
         """Erase the oldest of what was delivered and kept, until ``room_bytes`` more fit; return how many went.
 
         A receiver keeps delivered messages only as a service to others; it must not grow by that.
@@ -345,7 +350,7 @@ class Window:
     def check_invariants(self) -> None:
         """Raise AssertionError if the window contradicts its own law."""
         assert 0 <= self.low <= self.delivered <= self.high, self.marks
-        assert self.keep or self.low == self.delivered, (
+        assert self.keep_delivered or self.low == self.delivered, (
             "a receiver's window keeps nothing that was delivered"
         )
         runs = self.runs
@@ -359,11 +364,11 @@ class Window:
         assert self.stored == sum(run.count for run in runs), "messages add up"
         assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> WindowSnapshot:
         """Return the whole state as a hashable value."""
         return (self.low, self.delivered, self.high, self.max_bytes, self.runs)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: WindowSnapshot) -> None:
         """Become what ``snapshot`` says."""
         self.low, self.delivered, self.high, self.max_bytes, runs = snapshot
         self._runs = list(runs)
@@ -373,10 +378,10 @@ class Window:
         self.stored_bytes = sum(run.size_bytes for run in runs)
 
 
-def window_policy(kind: str, capacity: int, far_limit: int) -> Policy:
+def window_policy(kind: str, capacity: int, far_limit: int) -> WindowPolicy:
     """Return the policy named ``kind``: ``fixed`` or ``growing``."""
     if kind == "fixed":
-        return Fixed(capacity)
+        return FixedWindow(capacity)
     if kind == "growing":
-        return Growing(far_limit)
+        return GrowingWindow(far_limit)
     raise LocalProtocolError(f"window {kind!r} is not one of: fixed, growing")

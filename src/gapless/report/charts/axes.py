@@ -20,20 +20,20 @@ class Axis:
 
     low: float
     high: float
-    form: Callable[[float], str]
+    format_value: Callable[[float], str]
     kind: str = "count"
     scale: str = LINEAR
     name: str = ""
     ticks: Sequence[float] = field(default_factory=tuple)
 
-    def at(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Return where a value lies, from 0 to 1; what is outside lies on the border."""
-        low, high = _bend(self.low, self.scale), _bend(self.high, self.scale)
-        place = (_bend(value, self.scale) - low) / (high - low) if high > low else 0.5
+        low, high = _transform(self.low, self.scale), _transform(self.high, self.scale)
+        place = (_transform(value, self.scale) - low) / (high - low) if high > low else 0.5
         return min(1.0, max(0.0, place))
 
 
-def _bend(value: float, scale: str) -> float:
+def _transform(value: float, scale: str) -> float:
     if scale == LOG:
         return log10(max(value, 1e-9))
     if scale == NINES:
@@ -41,7 +41,7 @@ def _bend(value: float, scale: str) -> float:
     return value
 
 
-def times(low_ns: int, high_ns: int) -> Axis:
+def time_axis(low_ns: int, high_ns: int) -> Axis:
     """Return the axis of time of a run: it counts from the begin of the run."""
     high_ns = max(high_ns, low_ns + 1)
     span_ns = high_ns - low_ns
@@ -76,9 +76,9 @@ def _round_steps(span: float, most: int, allowed: Sequence[float] | None = None)
     return [nth * step for nth in range(int(span / step + 1e-9) + 1)]
 
 
-def counts(
+def count_axis(
     high: float,
-    form: Callable[[float], str] = formatting.brief,
+    form: Callable[[float], str] = formatting.compact,
     kind: str = "count",
     name: str = "",
     most: int = 4,
@@ -92,7 +92,7 @@ def counts(
     return Axis(0, max(ticks[-1], high), form, kind, LINEAR, name, ticks)
 
 
-def logarithmic(
+def log_axis(
     low: float, high: float, form: Callable[[float], str] = formatting.duration, kind: str = "ns"
 ) -> Axis:
     """Return an axis of powers of ten around two values, finer where the values lie close together."""
@@ -107,7 +107,7 @@ def logarithmic(
     return Axis(below, above, form, kind, LOG, "", ticks)
 
 
-def nines(total: int) -> Axis:
+def nines_axis(total: int) -> Axis:
     """Return the axis of shares that stretches the end: 90 %, 99 %, 99.9 % are equally far apart."""
     most = min(5, max(1, ceil(log10(max(total, 2)))))
     ticks = [0.0, 0.5, *(1 - 10.0**-power for power in range(1, most + 1))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gapless.report.charts.lines import canvas, percent, x_axis
+from gapless.report.charts.lines import percent_position, svg_canvas, x_axis
 from gapless.report.html import Html, shorten, tag
 
 if TYPE_CHECKING:
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 _ROW, _BAR, _NAME = 36, 14, 13
 _FOOT = 22
-_MOST_NAME, _MOST_ON_PHONE, _LEAST_NAME = 60, 48, 12
+_MAX_NAME, _MAX_NAME_ON_PHONE, _MIN_NAME = 60, 48, 12
 
 
 @dataclass(slots=True)
-class Part:
+class BarSegment:
     """A stretch of a bar, from ``low`` to ``high``. ``fill`` is ``block``, ``hatch`` or ``dots``."""
 
     low: float
     high: float
     colour: int
-    say: str
+    tooltip: str
     fill: str = "block"
     label: str = ""
 
 
 @dataclass(slots=True)
-class Mark:
+class BarMark:
     """A mark on a row."""
 
     at: float
     shape: str
     colour: int
-    say: str
+    tooltip: str
 
 
 @dataclass(slots=True)
@@ -49,21 +49,21 @@ class BarRow:
     """One row: its name on the left above the bar, a short text on the right above it."""
 
     name: str
-    parts: Sequence[Part] = ()
-    marks: Sequence[Mark] = ()
+    segments: Sequence[BarSegment] = ()
+    marks: Sequence[BarMark] = ()
     value: str = ""
     strong: bool = False
     rail: tuple[float, float] | None = field(default=None)
 
 
-def bars(rows: Sequence[BarRow], across: Axis) -> Html:
+def bar_chart(rows: Sequence[BarRow], across: Axis) -> Html:
     """Return the picture of all rows."""
     parts: list[Html] = []
     foot = len(rows) * _ROW + 6
     parts += x_axis(across, foot, 0)
     for nth, row in enumerate(rows):
         parts += _row(nth * _ROW, row, across)
-    return canvas(parts, foot + _FOOT)
+    return svg_canvas(parts, foot + _FOOT)
 
 
 def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
@@ -73,34 +73,45 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
         parts.append(tag("text", row.value, class_="row-value", x="100%", y=top + _NAME))
     y = top + _NAME + 6
     if row.rail is not None:
-        left, right = across.at(row.rail[0]), across.at(row.rail[1])
+        left, right = across.position(row.rail[0]), across.position(row.rail[1])
         middle = y + _BAR / 2
         parts.append(
-            tag("line", class_="rail", x1=percent(left), x2=percent(right), y1=middle, y2=middle)
+            tag(
+                "line",
+                class_="rail",
+                x1=percent_position(left),
+                x2=percent_position(right),
+                y1=middle,
+                y2=middle,
+            )
         )
-    for part in row.parts:
-        left, right = across.at(part.low), across.at(part.high)
+    for part in row.segments:
+        left, right = across.position(part.low), across.position(part.high)
         width = max(right - left, 0.0015)
         style = f"bar {part.fill} c{part.colour}"
         parts.append(
             tag(
                 "rect",
                 class_=style,
-                x=percent(left),
+                x=percent_position(left),
                 y=y,
-                width=percent(width),
+                width=percent_position(width),
                 height=_BAR,
-                data_say=part.say,
+                data_say=part.tooltip,
             )
         )
         if part.label and width > 0.02 + 0.012 * len(part.label):
             parts.append(
                 tag(
-                    "text", part.label, class_="on-bar", x=percent(left + width / 2), y=y + _BAR - 3
+                    "text",
+                    part.label,
+                    class_="on-bar",
+                    x=percent_position(left + width / 2),
+                    y=y + _BAR - 3,
                 )
             )
     for mark in row.marks:
-        where = percent(across.at(mark.at))
+        where = percent_position(across.position(mark.at))
         parts.append(
             tag(
                 "use",
@@ -108,7 +119,7 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
                 href=f"#m-{mark.shape}",
                 x=where,
                 y=y + _BAR / 2,
-                data_say=mark.say,
+                data_say=mark.tooltip,
             )
         )
     return parts
@@ -116,8 +127,8 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
 
 def _names(row: BarRow, style: str, y: int) -> list[Html]:
     """Return the name of a row; if it is too long for a phone, in two lengths, of which the style shows one."""
-    room = max(_LEAST_NAME, _MOST_ON_PHONE - len(row.value))
-    wide, narrow = shorten(row.name, _MOST_NAME), shorten(row.name, room)
+    room = max(_MIN_NAME, _MAX_NAME_ON_PHONE - len(row.value))
+    wide, narrow = shorten(row.name, _MAX_NAME), shorten(row.name, room)
     if wide == narrow:
         return [tag("text", wide, class_=style, x=0, y=y)]
     return [

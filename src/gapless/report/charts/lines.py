@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gapless.report import formatting
-from gapless.report.html import Html, data, join, tag
+from gapless.report.html import Html, join_markup, json_script, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gapless.report.charts.axes import Axis
 
-WIDE, TALL = 10_000, 10
+PATH_WIDTH, PATH_UNITS_PER_PIXEL = 10_000, 10
 """Units of a path from one side to the other, and in a pixel of height: whole numbers make short paths."""
-MOST_TABLE_ROWS, MANY = 40, 8
+MAX_TABLE_ROWS, MANY_FIGURES = 40, 8
 """Rows of a table behind a curve: more of them nobody reads. Where more than so many figures are alike, half of it."""
 _PANEL_GAP, _PANEL_HEAD = 30, 18
 _AXIS_FOOT = 22
 
 COLOURS = 8
 """How many colours there are for curves, bars and marks."""
-MARKS = ("dot", "triangle", "square", "diamond", "cross", "ring", "plus", "star")
+MARKERS = ("dot", "triangle", "square", "diamond", "cross", "ring", "plus", "star")
 """Shapes of marks, by colour: what differs in colour differs in shape."""
 
 _SHAPES = {
@@ -42,7 +42,7 @@ _SHAPES = {
 }
 
 
-def shapes() -> Html:
+def marker_defs() -> Html:
     """Return the marks, defined once for all pictures of a page."""
     marks = "".join(f'<g id="m-{name}">{shape}</g>' for name, shape in _SHAPES.items())
     fills = "".join(
@@ -59,7 +59,7 @@ def shapes() -> Html:
 
 
 @dataclass(slots=True)
-class Line:
+class Curve:
     """One curve: a value, or None, for each x of its plot.
 
     ``minus`` says that it is the difference of two other curves of the plot, by their numbers: then
@@ -82,19 +82,19 @@ class Line:
 
 
 @dataclass(slots=True)
-class Panel:
+class ChartPanel:
     """One of the pictures that share an axis of time: curves, bands between two of them, and level lines."""
 
     name: str
     axis: Axis
-    lines: Sequence[Line]
+    curves: Sequence[Curve]
     height: int = 150
     bands: Sequence[tuple[int, int]] = ()
     levels: Sequence[tuple[float, str]] = ()
 
 
 @dataclass(slots=True)
-class Table:
+class ChartTable:
     """The numbers behind a plot. ``note`` says what of them is left out."""
 
     columns: Sequence[str]
@@ -103,7 +103,7 @@ class Table:
     numeric: frozenset[int] = field(default_factory=frozenset)
 
 
-def table(content: Table, label: str, *, scroll: bool = True) -> Html:
+def table(content: ChartTable, label: str, *, scroll: bool = True) -> Html:
     """Return a table; what is wider than the page scrolls within its own frame."""
     numeric = content.numeric or frozenset(range(1, len(content.columns)))
     head = tag(
@@ -122,8 +122,8 @@ def table(content: Table, label: str, *, scroll: bool = True) -> Html:
     whole = tag("table", tag("thead", head), tag("tbody", *rows))
     note = tag("p", content.note, class_="note") if content.note else Html("")
     if not scroll:
-        return join((whole, note))
-    return join(
+        return join_markup((whole, note))
+    return join_markup(
         (tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=label), note)
     )
 
@@ -142,7 +142,7 @@ def figure(
     ident: str,
     title: str,
     picture: Html,
-    behind: Table,
+    data_table: ChartTable,
     *,
     note: object = "",
     summary: str = "",
@@ -171,16 +171,16 @@ def figure(
         tag(
             "details",
             tag("summary", "Table: ", title),
-            table(behind, f"Table: {title}"),
+            table(data_table, f"Table: {title}"),
             class_="behind",
         ),
-        "" if points is None else data(points),
+        "" if points is None else json_script(points),
         class_=f"plot card {style}".strip(),
         id=ident,
     )
 
 
-def chooser(
+def switcher(
     ident: str, label: str, names: Sequence[str], bodies: Sequence[Html], *, start: int = 0
 ) -> Html:
     """Return several bodies of which a script shows one at a time, first ``start``; without a script all are there."""
@@ -218,7 +218,7 @@ def chooser(
     return tag("div", control, *parts, class_="choice", id=ident)
 
 
-def key(
+def legend_entry(
     name: object, colour: int, *, shape: str = "line", marked: bool = False, dash: int = 0
 ) -> Html:
     """Return one entry of a legend: ``line``, ``block`` or the name of a mark."""
@@ -229,12 +229,12 @@ def key(
                 tag(
                     "use",
                     class_=f"mark c{colour}",
-                    href=f"#m-{MARKS[(colour - 1) % len(MARKS)]}",
+                    href=f"#m-{MARKERS[(colour - 1) % len(MARKERS)]}",
                     x=14,
                     y=6,
                 )
             )
-    elif shape in MARKS:
+    elif shape in MARKERS:
         parts = [tag("use", class_=f"mark c{colour}", href=f"#m-{shape}", x=14, y=6)]
     else:
         parts = [tag("rect", class_=f"{shape} c{colour}", x=6, y=1, width=16, height=10, rx=2)]
@@ -246,14 +246,14 @@ def key(
     )
 
 
-def line_plot(
+def line_chart(
     ident: str,
     title: str,
     across: Axis,
     xs: Sequence[float],
-    panels: Sequence[Panel],
+    panels: Sequence[ChartPanel],
     *,
-    behind: Table,
+    data_table: ChartTable,
     note: object = "",
     summary: str = "",
 ) -> Html:
@@ -266,30 +266,33 @@ def line_plot(
         for part in _panel(top, panel, across, xs)
     ]
     parts += x_axis(across, foot, tops[0])
-    picture = canvas(parts, foot + _AXIS_FOOT)
-    lines = [line for panel in panels for line in panel.lines]
+    picture = svg_canvas(parts, foot + _AXIS_FOOT)
+    lines = [line for panel in panels for line in panel.curves]
     return figure(
         ident,
         title,
         picture,
-        behind,
+        data_table,
         note=note,
         summary=summary,
-        legend=[key(line.name, line.colour, marked=line.marked, dash=line.dash) for line in lines]
+        legend=[
+            legend_entry(line.name, line.colour, marked=line.marked, dash=line.dash)
+            for line in lines
+        ]
         if len(lines) > 1
         else (),
         points=_points(across, xs, panels, tops),
     )
 
 
-def canvas(parts: Iterable[Html], height: float) -> Html:
+def svg_canvas(parts: Iterable[Html], height: float) -> Html:
     """Return a picture of a fixed height that is as wide as there is room."""
     return tag(
         "svg", *parts, class_="canvas", width="100%", height=round(height), aria_hidden="true"
     )
 
 
-def _tops(panels: Sequence[Panel]) -> list[int]:
+def _tops(panels: Sequence[ChartPanel]) -> list[int]:
     tops, top = [], 0
     for panel in panels:
         top += _PANEL_HEAD
@@ -302,33 +305,35 @@ def x_axis(across: Axis, foot: float, head: float) -> list[Html]:
     """Return ticks, their values and faint lines upwards, for a picture that ends at ``foot``."""
     parts = []
     for nth, tick in enumerate(across.ticks):
-        place = across.at(tick)
-        x = percent(place)
+        place = across.position(tick)
+        x = percent_position(place)
         parts.append(tag("line", class_="grid", x1=x, x2=x, y1=round(head, 1), y2=foot))
         side = " first" if place < 0.02 else " last" if place > 0.96 else ""
         odd = " odd" if nth % 2 else ""
-        parts.append(tag("text", across.form(tick), class_=f"tick x{side}{odd}", x=x, y=foot + 16))
+        parts.append(
+            tag("text", across.format_value(tick), class_=f"tick x{side}{odd}", x=x, y=foot + 16)
+        )
     parts.append(tag("line", class_="base", x1=0, x2="100%", y1=foot, y2=foot))
     return parts
 
 
-def percent(place: float) -> str:
+def percent_position(place: float) -> str:
     """Return a place from 0 to 1 in per cent of the width."""
     return f"{100 * place:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def _panel(top: int, panel: Panel, across: Axis, xs: Sequence[float]) -> Iterable[Html]:
+def _panel(top: int, panel: ChartPanel, across: Axis, xs: Sequence[float]) -> Iterable[Html]:
     yield tag("text", panel.name, class_="panel-name", x=0, y=top - 6)
     for tick in panel.axis.ticks:
-        y = round(top + panel.height * (1 - panel.axis.at(tick)), 1)
+        y = round(top + panel.height * (1 - panel.axis.position(tick)), 1)
         yield tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y)
-        yield tag("text", panel.axis.form(tick), class_="tick y", x=-8, y=round(y + 4, 1))
-    places = [round(WIDE * across.at(x)) for x in xs]
-    curves = [_heights(panel, line) for line in panel.lines]
+        yield tag("text", panel.axis.format_value(tick), class_="tick y", x=-8, y=round(y + 4, 1))
+    places = [round(PATH_WIDTH * across.position(x)) for x in xs]
+    curves = [_heights(panel, line) for line in panel.curves]
     stretched = [
-        _band(places, curves[low], curves[high], panel.lines[low]) for low, high in panel.bands
+        _band(places, curves[low], curves[high], panel.curves[low]) for low, high in panel.bands
     ]
-    for line, curve in zip(panel.lines, curves, strict=True):
+    for line, curve in zip(panel.curves, curves, strict=True):
         stretched.append(
             tag(
                 "path",
@@ -338,13 +343,13 @@ def _panel(top: int, panel: Panel, across: Axis, xs: Sequence[float]) -> Iterabl
             )
         )
     for level, _ in panel.levels:
-        y = round(TALL * panel.height * (1 - panel.axis.at(level)))
+        y = round(PATH_UNITS_PER_PIXEL * panel.height * (1 - panel.axis.position(level)))
         stretched.append(
             tag(
                 "line",
                 class_="level",
                 x1=0,
-                x2=WIDE,
+                x2=PATH_WIDTH,
                 y1=y,
                 y2=y,
                 vector_effect="non-scaling-stroke",
@@ -357,31 +362,32 @@ def _panel(top: int, panel: Panel, across: Axis, xs: Sequence[float]) -> Iterabl
         y=top,
         width="100%",
         height=panel.height,
-        viewBox=f"0 0 {WIDE} {TALL * panel.height}",
+        viewBox=f"0 0 {PATH_WIDTH} {PATH_UNITS_PER_PIXEL * panel.height}",
         preserveAspectRatio="none",
         overflow="visible",
     )
     for level, name in panel.levels:
-        y = round(top + panel.height * (1 - panel.axis.at(level)) - 5, 1)
+        y = round(top + panel.height * (1 - panel.axis.position(level)) - 5, 1)
         yield tag("text", name, class_="level-name", x="100%", y=y)
-    for line, curve in zip(panel.lines, curves, strict=True):
+    for line, curve in zip(panel.curves, curves, strict=True):
         if line.marked or sum(value is not None for value in curve) == 1:
-            shape = MARKS[(line.colour - 1) % len(MARKS)]
+            shape = MARKERS[(line.colour - 1) % len(MARKERS)]
             for place, height in zip(places, curve, strict=True):
                 if height is not None:
                     yield tag(
                         "use",
                         class_=f"mark c{line.colour}",
                         href=f"#m-{shape}",
-                        x=percent(place / WIDE),
-                        y=round(top + height / TALL, 1),
+                        x=percent_position(place / PATH_WIDTH),
+                        y=round(top + height / PATH_UNITS_PER_PIXEL, 1),
                     )
 
 
-def _heights(panel: Panel, line: Line) -> list[int | None]:
-    full = TALL * panel.height
+def _heights(panel: ChartPanel, line: Curve) -> list[int | None]:
+    full = PATH_UNITS_PER_PIXEL * panel.height
     return [
-        None if value is None else round(full * (1 - panel.axis.at(value))) for value in line.values
+        None if value is None else round(full * (1 - panel.axis.position(value)))
+        for value in line.values
     ]
 
 
@@ -412,7 +418,7 @@ def _path(places: Sequence[int], heights: Sequence[int | None], *, step: bool) -
 
 
 def _band(
-    places: Sequence[int], low: Sequence[int | None], high: Sequence[int | None], line: Line
+    places: Sequence[int], low: Sequence[int | None], high: Sequence[int | None], line: Curve
 ) -> Html:
     """Return the ground between two curves: along the upper one, and back along the lower one."""
     there = [at for at in range(len(places)) if low[at] is not None and high[at] is not None]
@@ -432,7 +438,7 @@ def _band(
 
 
 def _points(
-    across: Axis, xs: Sequence[float], panels: Sequence[Panel], tops: Sequence[int]
+    across: Axis, xs: Sequence[float], panels: Sequence[ChartPanel], tops: Sequence[int]
 ) -> dict[str, Any]:
     """Return what a script needs to move a cursor over the curves: places and values, as steps from one to the next."""
     series = [
@@ -443,24 +449,24 @@ def _points(
             "colour": line.colour,
             "box": [top, panel.height],
             "axis": [panel.axis.low, panel.axis.high, panel.axis.scale],
-            **({"values": _steps(line.values)} if line.minus is None else {"minus": line.minus}),
+            **({"values": _deltas(line.values)} if line.minus is None else {"minus": line.minus}),
         }
         for top, panel in zip(tops, panels, strict=True)
-        for line in panel.lines
+        for line in panel.curves
     ]
     found: dict[str, Any] = {"series": series}
     if across.kind == "time":
         span_ns = max(across.high - across.low, 1)
-        found["time"] = _steps([round((x - across.low) / 1000) for x in xs])
+        found["time"] = _deltas([round((x - across.low) / 1000) for x in xs])
         found["span"] = span_ns / 1000
     else:
-        found["at"] = [round(across.at(x), 4) for x in xs]
-        found["label"] = [across.form(x) for x in xs]
+        found["at"] = [round(across.position(x), 4) for x in xs]
+        found["label"] = [across.format_value(x) for x in xs]
         found["name"] = across.name
     return found
 
 
-def _steps(values: Iterable[float | None]) -> list[float | None]:
+def _deltas(values: Iterable[float | None]) -> list[float | None]:
     """Return each value as its distance from the one before: small numbers make a small page."""
     found: list[float | None] = []
     before: float = 0
@@ -475,7 +481,7 @@ def _steps(values: Iterable[float | None]) -> list[float | None]:
     return found
 
 
-def thin(rows: Sequence[Any], most: int = MOST_TABLE_ROWS) -> list[Any]:
+def downsample(rows: Sequence[Any], most: int = MAX_TABLE_ROWS) -> list[Any]:
     """Return at most ``most`` of the rows, evenly, with the first and the last."""
     if len(rows) <= most:
         return list(rows)
@@ -484,10 +490,10 @@ def thin(rows: Sequence[Any], most: int = MOST_TABLE_ROWS) -> list[Any]:
 
 def table_rows(figures: int) -> int:
     """Return how many rows the tables of so many figures of one kind have."""
-    return MOST_TABLE_ROWS if figures <= MANY else MOST_TABLE_ROWS // 2
+    return MAX_TABLE_ROWS if figures <= MANY_FIGURES else MAX_TABLE_ROWS // 2
 
 
-def thinned(shown: int, of: int, what: str = "points") -> str:
+def downsample_note(shown: int, of: int, what: str = "points") -> str:
     """Return what is said below a table that does not have everything."""
     return (
         ""

@@ -9,37 +9,41 @@ from typing import Any
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import Axis
-from gapless.report.charts.bars import BarRow, Mark, Part, bars
+from gapless.report.charts.bars import BarMark, BarRow, BarSegment, bar_chart
 from gapless.report.charts.lines import (
-    Line,
-    Panel,
-    Table,
-    chooser,
+    ChartPanel,
+    ChartTable,
+    Curve,
+    downsample,
+    downsample_note,
     figure,
-    key,
-    line_plot,
+    legend_entry,
+    line_chart,
+    switcher,
     table_rows,
-    thin,
-    thinned,
 )
-from gapless.report.html import Html, called, in_order, join, shorten
+from gapless.report.html import Html, join_markup, name_markup, natural_sort_key, shorten
 from gapless.report.sections.windows import stream_name
 
-MOST_MEMBERS = 24
+MAX_MEMBERS = 24
 """Members that can be chosen."""
-MOST_CURVES = 5
+MAX_CURVES = 5
 """Members with a curve of their own: the slowest."""
-MOST_BARS = 16
+MAX_BARS = 16
 """Streams in the picture of single streams."""
 _GRID = 64
-_LEAST_NS = 1000.0
+_MIN_NS = 1000.0
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
     """Return the curves of latency."""
-    parts = [_curves(figures["latency"]), _over_time(figures, across), _streams(figures["latency"])]
+    parts = [
+        _curves(figures["latency"]),
+        _latency_over_time(figures, across),
+        _streams(figures["latency"]),
+    ]
     there = [part for part in parts if part is not None]
-    return join(there) if there else None
+    return join_markup(there) if there else None
 
 
 def _curves(latency: list[dict[str, Any]]) -> Html | None:
@@ -60,22 +64,20 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
     ranked = sorted(members.items(), key=lambda item: -(_at_share(item[1], 0.99) or 0))
     drawn = [("all deliveries", everything)]
     if len(members) > 1:
-        drawn += [
-            (f"at {shorten(name, 24)}", histogram) for name, histogram in ranked[:MOST_CURVES]
-        ]
-    across = axes.nines(total)
+        drawn += [(f"at {shorten(name, 24)}", histogram) for name, histogram in ranked[:MAX_CURVES]]
+    across = axes.nines_axis(total)
     shares = _shares(across)
     values = [[_at_share(histogram, share) for share in shares] for _, histogram in drawn]
     known = [value for row in values for value in row if value]
-    up = axes.logarithmic(max(min(known, default=1e6), _LEAST_NS), max(known, default=1e6))
+    up = axes.log_axis(max(min(known, default=1e6), _MIN_NS), max(known, default=1e6))
     lines = [
-        Line(name, row, nth + 1, heavy=not nth)
+        Curve(name, row, nth + 1, heavy=not nth)
         for nth, ((name, _), row) in enumerate(zip(drawn, values, strict=True))
     ]
     note = "The share below an axis mark was at least as fast; from 90 % on, each mark stands for ten times fewer."
-    if len(members) > MOST_CURVES:
+    if len(members) > MAX_CURVES:
         note += (
-            f" Curves for the {MOST_CURVES} slowest of {len(members)} members; the table has all."
+            f" Curves for the {MAX_CURVES} slowest of {len(members)} members; the table has all."
         )
     median_ns, far_ns = _at_share(everything, 0.5), _at_share(everything, 0.99)
     summary = (
@@ -83,13 +85,13 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
         f"99 % within {formatting.duration(far_ns)}."
     )
     behind = _percentiles([("all", everything), *((name, histogram) for name, histogram in ranked)])
-    return line_plot(
+    return line_chart(
         "latency-shares",
         "Latency by share of the deliveries",
         across,
         shares,
-        [Panel("latency", up, lines, height=210)],
-        behind=behind,
+        [ChartPanel("latency", up, lines, height=210)],
+        data_table=behind,
         note=note,
         summary=summary,
     )
@@ -113,13 +115,13 @@ def _at_share(histogram: Counter[float], share: float) -> float | None:
     return max(histogram)
 
 
-def _percentiles(rows: list[tuple[str, Counter[float]]]) -> Table:
+def _percentiles(rows: list[tuple[str, Counter[float]]]) -> ChartTable:
     wanted = (0.5, 0.9, 0.99, 0.999, 1.0)
-    return Table(
+    return ChartTable(
         ("member", "deliveries", "50 %", "90 %", "99 %", "99.9 %", "all"),
         [
             (
-                called(name, 60),
+                name_markup(name, 60),
                 formatting.count(sum(histogram.values())),
                 *(formatting.duration(_at_share(histogram, share)) for share in wanted),
             )
@@ -129,7 +131,7 @@ def _percentiles(rows: list[tuple[str, Counter[float]]]) -> Table:
     )
 
 
-def _over_time(figures: dict[str, Any], across: Axis) -> Html | None:
+def _latency_over_time(figures: dict[str, Any], across: Axis) -> Html | None:
     """Return median and 99 % over time: the worst member's at each time, and each member's."""
     members: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for point in figures["over_time"]["points"]:
@@ -154,7 +156,7 @@ def _over_time(figures: dict[str, Any], across: Axis) -> Html | None:
         else []
     )
     chosen += [
-        (f"at {name}", members[name]) for name in sorted(ranked[:MOST_MEMBERS], key=in_order)
+        (f"at {name}", members[name]) for name in sorted(ranked[:MAX_MEMBERS], key=natural_sort_key)
     ]
     known = [
         value
@@ -163,17 +165,17 @@ def _over_time(figures: dict[str, Any], across: Axis) -> Html | None:
         for value in (point["latency_p50_ns"], point["latency_p99_ns"])
         if value
     ]
-    up = axes.logarithmic(max(min(known, default=_LEAST_NS), _LEAST_NS), max(known, default=1e6))
+    up = axes.log_axis(max(min(known, default=_MIN_NS), _MIN_NS), max(known, default=1e6))
     step_ns = figures["over_time"]["step_ns"]
     rows = table_rows(len(chosen))
     pictures = [
-        _one_over_time(nth, name, points, across, up, step_ns, rows)
+        _member_over_time(nth, name, points, across, up, step_ns, rows)
         for nth, (name, points) in enumerate(chosen)
     ]
-    return chooser("latency-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
+    return switcher("latency-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
 
 
-def _one_over_time(
+def _member_over_time(
     nth: int,
     name: str,
     points: list[dict[str, Any]],
@@ -182,52 +184,55 @@ def _one_over_time(
     step_ns: float,
     rows: int,
 ) -> Html:
-    points = with_holes(sorted(points, key=lambda point: point["t_ns"]), step_ns)
+    points = with_gaps(sorted(points, key=lambda point: point["t_ns"]), step_ns)
     xs = [point["t_ns"] for point in points]
     lines = [
-        Line("99 %", [point["latency_p99_ns"] for point in points], 2),
-        Line("median", [point["latency_p50_ns"] for point in points], 1),
+        Curve("99 %", [point["latency_p99_ns"] for point in points], 2),
+        Curve("median", [point["latency_p50_ns"] for point in points], 1),
     ]
     there = [point for point in points if point["latency_p50_ns"] is not None]
-    shown = thin(there, rows)
-    behind = Table(
+    shown = downsample(there, rows)
+    behind = ChartTable(
         ("from", "median", "99 %"),
         [
             (
-                across.form(point["t_ns"]),
+                across.format_value(point["t_ns"]),
                 formatting.duration(point["latency_p50_ns"]),
                 formatting.duration(point["latency_p99_ns"]),
             )
             for point in shown
         ],
-        thinned(len(shown), len(there), "steps"),
+        downsample_note(len(shown), len(there), "steps"),
         frozenset(range(3)),
     )
     slowest = max(there, key=lambda point: point["latency_p99_ns"] or 0)
-    begin, far = across.form(slowest["t_ns"]), formatting.duration(slowest["latency_p99_ns"])
+    begin, far = (
+        across.format_value(slowest["t_ns"]),
+        formatting.duration(slowest["latency_p99_ns"]),
+    )
     summary = f"The slowest step begins at {begin}: 99 % within {far}."
     note = f"Deliveries of each {formatting.duration(step_ns)}." if step_ns else ""
     title = f"Latency over time: {shorten(name, 60)}"
-    return line_plot(
+    return line_chart(
         f"latency-time-{nth}",
         title,
         across,
         xs,
-        [Panel("latency", up, lines, height=180)],
-        behind=behind,
+        [ChartPanel("latency", up, lines, height=180)],
+        data_table=behind,
         note=note,
         summary=summary,
     )
 
 
-def with_holes(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
+def with_gaps(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
     """Return points with an empty one wherever steps are missing, so that no line is drawn over what is not known."""
     found: list[dict[str, Any]] = []
     for point in points:
         if found and step_ns and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
             hole = {
-                key: None if isinstance(value, (int, float)) else value
-                for key, value in point.items()
+                legend_entry: None if isinstance(value, (int, float)) else value
+                for legend_entry, value in point.items()
             }
             found.append({**hole, "t_ns": found[-1]["t_ns"] + step_ns})
         found.append(point)
@@ -242,9 +247,9 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
     if not streams:
         return None
     ranked = sorted(streams, key=lambda one: -(one["p99_ns"] or 0))
-    shown = ranked[:MOST_BARS]
-    low_ns = min(one["p50_ns"] or _LEAST_NS for one in shown)
-    across = axes.logarithmic(max(low_ns / 2, _LEAST_NS), max(one["max_ns"] for one in shown))
+    shown = ranked[:MAX_BARS]
+    low_ns = min(one["p50_ns"] or _MIN_NS for one in shown)
+    across = axes.log_axis(max(low_ns / 2, _MIN_NS), max(one["max_ns"] for one in shown))
     rows = []
     for one in shown:
         name = stream_name(one, 20)
@@ -254,25 +259,31 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
             f"slowest {formatting.duration(one['max_ns'])}, {formatting.plural(one['count'], 'delivery', 'deliveries')}"
         )
         marks = [
-            Mark(p50, "dot", 1, say),
-            Mark(p99, "diamond", 2, say),
-            Mark(one["max_ns"], "triangle", 8, say),
+            BarMark(p50, "dot", 1, say),
+            BarMark(p99, "diamond", 2, say),
+            BarMark(one["max_ns"], "triangle", 8, say),
         ]
         value = f"{formatting.duration(p50)} · {formatting.duration(p99)} · {formatting.duration(one['max_ns'])}"
         rows.append(
-            BarRow(name, [Part(p50, p99, 1, say, "span")], marks, value, rail=(p99, one["max_ns"]))
+            BarRow(
+                name,
+                [BarSegment(p50, p99, 1, say, "span")],
+                marks,
+                value,
+                rail=(p99, one["max_ns"]),
+            )
         )
     legend = [
-        key("median", 1, shape="dot"),
-        key("99 %", 2, shape="diamond"),
-        key("slowest", 8, shape="triangle"),
+        legend_entry("median", 1, shape="dot"),
+        legend_entry("99 %", 2, shape="diamond"),
+        legend_entry("slowest", 8, shape="triangle"),
     ]
-    behind = Table(
+    behind = ChartTable(
         ("at", "from", "deliveries", "50 %", "90 %", "99 %", "99.9 %", "slowest"),
         [
             (
-                called(one["member"], 60),
-                called(one["origin"], 60),
+                name_markup(one["member"], 60),
+                name_markup(one["origin"], 60),
                 formatting.count(one["count"]),
                 *(
                     formatting.duration(one[part])
@@ -290,7 +301,7 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
     return figure(
         "latency-streams",
         "Latency by stream",
-        bars(rows, across),
+        bar_chart(rows, across),
         behind,
         note=note,
         summary=summary,

@@ -8,13 +8,13 @@ from typing import Any
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import Axis
-from gapless.report.charts.bars import BarRow, Mark, Part, bars
-from gapless.report.charts.lines import Table, figure, key, table
-from gapless.report.html import Html, called, in_order, join, shorten, tag
+from gapless.report.charts.bars import BarMark, BarRow, BarSegment, bar_chart
+from gapless.report.charts.lines import ChartTable, figure, legend_entry, table
+from gapless.report.html import Html, join_markup, name_markup, natural_sort_key, shorten, tag
 
-MOST_LANES = 48
+MAX_LANES = 48
 """Lives in the picture; the table has more."""
-MOST_ROWS = 400
+MAX_ROWS = 400
 """Rows of a table on this page."""
 _ENDS = {
     "rest": ("square", 3, "there at the end"),
@@ -28,7 +28,7 @@ _ENDS = {
 _View = tuple[float, str]
 
 
-def span(figures: dict[str, Any]) -> Axis:
+def run_time_axis(figures: dict[str, Any]) -> Axis:
     """Return the axis of time that all pictures of a run share."""
     moments = [
         moment for life in figures["lives"] for moment in (life["began_ns"], life["ended_ns"])
@@ -41,14 +41,14 @@ def span(figures: dict[str, Any]) -> Axis:
     ]
     moments += [point["t_ns"] for point in figures["over_time"]["points"]]
     low_ns = min(moments, default=0)
-    return axes.times(int(low_ns), int(max(moments, default=0)))
+    return axes.time_axis(int(low_ns), int(max(moments, default=0)))
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
     """Return the timeline of lives and views."""
     lives = sorted(
         figures["lives"],
-        key=lambda life: (in_order(life["member"]), life["began_ns"], life["name"]),
+        key=lambda life: (natural_sort_key(life["member"]), life["began_ns"], life["name"]),
     )
     if not lives:
         return None
@@ -56,28 +56,32 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     for view in sorted(figures["views"], key=lambda view: view["t_ns"]):
         views[view["member"]].append(view)
     labels = _labels(figures["views"])
-    rows = [_lane(life, views[life["name"]], across, labels) for life in lives[:MOST_LANES]]
+    rows = [_lane(life, views[life["name"]], across, labels) for life in lives[:MAX_LANES]]
     ends = {life["end"] if life["end"] in _ENDS else "unknown" for life in lives}
     legend = [
-        key("in a view, by its number", 1, shape="view-a"),
-        key("joining, not in a view yet", 7, shape="hatch"),
-        *(key(_ENDS[end][2], _ENDS[end][1], shape=_ENDS[end][0]) for end in _ENDS if end in ends),
+        legend_entry("in a view, by its number", 1, shape="view-a"),
+        legend_entry("joining, not in a view yet", 7, shape="hatch"),
+        *(
+            legend_entry(_ENDS[end][2], _ENDS[end][1], shape=_ENDS[end][0])
+            for end in _ENDS
+            if end in ends
+        ),
     ]
     summary = f"{formatting.plural(len(lives), 'life', 'lives')}, {formatting.plural(len(labels), 'view')}."
     note = "Each bar is one life. Where the number of the view changes, that member was told a new list of members."
-    if len(lives) > MOST_LANES:
-        note += f" Shown are {MOST_LANES} of {formatting.count(len(lives))} lives."
+    if len(lives) > MAX_LANES:
+        note += f" Shown are {MAX_LANES} of {formatting.count(len(lives))} lives."
     lanes = figure(
         "lives",
         "Lives and views",
-        bars(rows, across),
-        _lives_table(lives, across),
+        bar_chart(rows, across),
+        _incarnations_table(lives, across),
         note=note,
         summary=summary,
         legend=legend,
         style="flush",
     )
-    return join((lanes, _views_table(figures, across)))
+    return join_markup((lanes, _views_table(figures, across)))
 
 
 def _labels(views: list[dict[str, Any]]) -> dict[_View, tuple[str, str]]:
@@ -111,8 +115,8 @@ def _lane(
     parts = []
     first_ns = views[0]["t_ns"] if views else ended_ns
     if first_ns > began_ns:
-        say = f"{life['name']} begins at {across.form(began_ns)} and is in no view until {across.form(first_ns)}"
-        parts.append(Part(began_ns, first_ns, 7, say, "hatch"))
+        say = f"{life['name']} begins at {across.format_value(began_ns)} and is in no view until {across.format_value(first_ns)}"
+        parts.append(BarSegment(began_ns, first_ns, 7, say, "hatch"))
     for nth, view in enumerate(views):
         until_ns = views[nth + 1]["t_ns"] if nth + 1 < len(views) else ended_ns
         members = len(view["members"])
@@ -121,28 +125,30 @@ def _lane(
         )
         label, fill = labels[view["number"], view["maker"]]
         say = (
-            f"{life['name']} is in view {label} from {across.form(view['t_ns'])} to {across.form(until_ns)}: "
+            f"{life['name']} is in view {label} from {across.format_value(view['t_ns'])} to {across.format_value(until_ns)}: "
             f"{formatting.plural(members, 'member')}, {listed}"
         )
-        parts.append(Part(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, label))
+        parts.append(BarSegment(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, label))
     shape, colour, meaning = _ENDS.get(life["end"], _ENDS["unknown"])
-    end = Mark(ended_ns, shape, colour, f"{life['name']} at {across.form(ended_ns)}: {meaning}")
+    end = BarMark(
+        ended_ns, shape, colour, f"{life['name']} at {across.format_value(ended_ns)}: {meaning}"
+    )
     return BarRow(name, parts, [end], value=meaning.partition(":")[0])
 
 
-def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
+def _incarnations_table(lives: list[dict[str, Any]], across: Axis) -> ChartTable:
     rows = [
         (
-            called(life["name"], 60),
-            called(life["member"], 60),
-            called(life.get("in_trace", life["name"]), 60),
-            across.form(life["began_ns"]),
-            across.form(life["ended_ns"]),
+            name_markup(life["name"], 60),
+            name_markup(life["member"], 60),
+            name_markup(life.get("in_trace", life["name"]), 60),
+            across.format_value(life["began_ns"]),
+            across.format_value(life["ended_ns"]),
             _ENDS.get(life["end"], _ENDS["unknown"])[2],
             _offset(life),
             formatting.count(life["events"]),
         )
-        for life in lives[:MOST_ROWS]
+        for life in lives[:MAX_ROWS]
     ]
     note = (
         "A clock's offset was estimated from messages that went to and fro, and is taken off where lives are compared."
@@ -159,7 +165,7 @@ def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
         "clock offset",
         "events",
     )
-    return Table(columns, rows, note, frozenset({3, 4, 6, 7}))
+    return ChartTable(columns, rows, note, frozenset({3, 4, 6, 7}))
 
 
 def _offset(life: dict[str, Any]) -> str:
@@ -185,25 +191,25 @@ def _views_table(figures: dict[str, Any], across: Axis) -> Html:
     rows = []
     for (number, maker), told in sorted(
         views.items(), key=lambda item: (item[0][0], item[1][0]["t_ns"])
-    )[:MOST_ROWS]:
+    )[:MAX_ROWS]:
         first_ns, last_ns = min(one["t_ns"] for one in told), max(one["t_ns"] for one in told)
         members = told[0]["members"]
         names: list[object] = []
         for name in members[:24]:
-            names += [called(name, 40), " "]
+            names += [name_markup(name, 40), " "]
         if len(members) > 24:
             names.append(f"and {len(members) - 24} more")
         rows.append(
             (
                 f"{number}",
-                called(maker, 40),
-                across.form(first_ns),
+                name_markup(maker, 40),
+                across.format_value(first_ns),
                 formatting.duration(last_ns - first_ns),
                 f"{len({one['member'] for one in told})} of {len(members)}",
-                join(names),
+                join_markup(names),
             )
         )
     columns = ("view", "made by", "first told", "all told within", "told", "members, oldest first")
-    content = Table(columns, rows, numeric=frozenset({2, 3, 4}))
+    content = ChartTable(columns, rows, numeric=frozenset({2, 3, 4}))
     summary = f"All {formatting.plural(len(views), 'view')}, with their members"
     return tag("details", tag("summary", summary), table(content, summary), class_="behind card")

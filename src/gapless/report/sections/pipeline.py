@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gapless.report import formatting
-from gapless.report.charts.lines import Table, table
-from gapless.report.html import Html, called, join, tag
+from gapless.report.charts.lines import ChartTable, table
+from gapless.report.html import Html, join_markup, name_markup, tag
 from gapless.report.sections.verdict import tile
 
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Rows of one table."""
 Unit = Callable[[float], str]
 # The longest ending first: a rate ends in "_s" too.
@@ -41,7 +41,7 @@ def section(figures: object) -> Html | None:
     texts = {name: value for name, value in figures.items() if isinstance(value, str) and value}
     if texts:
         parts.append(_part("more", texts))
-    return join(parts)
+    return join_markup(parts)
 
 
 def _part(name: str, value: Any) -> Html:
@@ -72,9 +72,9 @@ def _table(
     title: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]], numeric: set[int]
 ) -> Html:
     note = (
-        "" if len(rows) <= MOST_ROWS else f"The first {MOST_ROWS} of {formatting.count(len(rows))}."
+        "" if len(rows) <= MAX_ROWS else f"The first {MAX_ROWS} of {formatting.count(len(rows))}."
     )
-    content = Table(columns, rows[:MOST_ROWS], note, frozenset(numeric or {-1}))
+    content = ChartTable(columns, rows[:MAX_ROWS], note, frozenset(numeric or {-1}))
     return tag("div", tag("h3", title), table(content, title), class_="card plain")
 
 
@@ -98,7 +98,7 @@ def _shown(name: object, value: object) -> object:
     if isinstance(value, (int, float)):
         return (_unit(name)[1] or formatting.count)(value)
     if value is None:
-        return formatting.NONE
+        return formatting.NO_VALUE
     if isinstance(value, (dict, list)):
         return ", ".join(map(str, value))[:200]
-    return called(value, 120)
+    return name_markup(value, 120)

@@ -9,14 +9,21 @@ from typing import Any
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import Axis
-from gapless.report.charts.bars import BarRow, Part, bars
-from gapless.report.charts.lines import Table, canvas, figure, key, percent, x_axis
-from gapless.report.html import Html, called, join, shorten, tag
+from gapless.report.charts.bars import BarRow, BarSegment, bar_chart
+from gapless.report.charts.lines import (
+    ChartTable,
+    figure,
+    legend_entry,
+    percent_position,
+    svg_canvas,
+    x_axis,
+)
+from gapless.report.html import Html, join_markup, name_markup, shorten, tag
 from gapless.report.sections.verdict import tile
 
-MOST_WATERFALLS = 14
+MAX_WATERFALLS = 14
 """Repairs that are shown phase by phase: the slowest."""
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Rows of the table of repairs."""
 _MOMENTS = ("gap_ns", "nak_ns", "nak_in_ns", "repair_ns", "stored_ns", "delivered_ns")
 _PHASES = (
@@ -34,17 +41,17 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     log = [one for one in figures["repair_log"] if _start(one) is not None]
     if not log:
         return None
-    ended = [one for one in log if _took(one) is not None]
-    took = sorted(filter(None, map(_took, ended)))
+    ended = [one for one in log if _duration_ns(one) is not None]
+    took = sorted(filter(None, map(_duration_ns, ended)))
     again = sum(one["naks"] > 1 for one in log)
     tiles = [
-        tile("Gaps shown", formatting.count(len(log)), detail=_of_all(figures, len(log))),
+        tile("Gaps shown", formatting.count(len(log)), detail=_shown_of_all(figures, len(log))),
         tile(
             "Repaired in, median",
-            formatting.duration(median(took)) if took else formatting.NONE,
+            formatting.duration(median(took)) if took else formatting.NO_VALUE,
             detail="gap to delivery",
         ),
-        tile("Slowest", formatting.duration(took[-1]) if took else formatting.NONE),
+        tile("Slowest", formatting.duration(took[-1]) if took else formatting.NO_VALUE),
         tile("Asked for again", formatting.count(again), detail="gaps that took more than one nak"),
         tile(
             "Never repaired",
@@ -55,10 +62,10 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     parts = [tag("dl", *tiles, class_="tiles small"), _scatter(log, took, across)]
     if ended:
         parts.append(_waterfall(ended))
-    return join(parts)
+    return join_markup(parts)
 
 
-def _of_all(figures: dict[str, Any], shown: int) -> str:
+def _shown_of_all(figures: dict[str, Any], shown: int) -> str:
     naks = figures["summary"]["naks"]
     return f"{formatting.count(naks)} naks in all" if naks and naks > shown else ""
 
@@ -72,7 +79,7 @@ def _end(one: dict[str, Any]) -> float | None:
     return end
 
 
-def _took(one: dict[str, Any]) -> float | None:
+def _duration_ns(one: dict[str, Any]) -> float | None:
     start, end = _start(one), _end(one)
     return None if start is None or end is None else max(0, end - start)
 
@@ -84,40 +91,42 @@ def _name(one: dict[str, Any], most: int = 18) -> str:
 
 def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html:
     """Return a mark for each gap: when it was noticed, and how long until it was closed."""
-    up = axes.logarithmic(max(1000, took[0] if took else 1e6), took[-1] if took else 1e8)
-    never = any(_took(one) is None for one in log)
+    up = axes.log_axis(max(1000, took[0] if took else 1e6), took[-1] if took else 1e8)
+    never = any(_duration_ns(one) is None for one in log)
     top = _NEVER_HEIGHT if never else 6
     foot = top + _HEIGHT
     parts = []
     for tick in up.ticks:
-        y = round(top + _HEIGHT * (1 - up.at(tick)), 1)
+        y = round(top + _HEIGHT * (1 - up.position(tick)), 1)
         parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
-        parts.append(tag("text", up.form(tick), class_="tick y", x=-8, y=y + 4))
+        parts.append(tag("text", up.format_value(tick), class_="tick y", x=-8, y=y + 4))
     parts += x_axis(across, foot, top)
     if never:
         parts.append(tag("text", "never", class_="tick y", x=-8, y=12))
     for one in sorted(log, key=lambda one: _start(one) or 0):
-        span_ns = _took(one)
-        y = 8.0 if span_ns is None else round(top + _HEIGHT * (1 - up.at(span_ns)), 1)
+        span_ns = _duration_ns(one)
+        y = 8.0 if span_ns is None else round(top + _HEIGHT * (1 - up.position(span_ns)), 1)
         parts.append(_mark(one, across, y))
     legend = [
-        key("repaired after one nak", 1, shape="dot"),
-        key("after several", 2, shape="triangle"),
+        legend_entry("repaired after one nak", 1, shape="dot"),
+        legend_entry("after several", 2, shape="triangle"),
     ]
     if never:
-        legend.append(key("never", 8, shape="cross"))
-    shown = log[:MOST_ROWS]
-    behind = Table(
+        legend.append(legend_entry("never", 8, shape="cross"))
+    shown = log[:MAX_ROWS]
+    behind = ChartTable(
         ("gap noticed", "at", "lacks", "of", "naks", "nak after", "delivered after"),
         [
             (
-                across.form(_start(one) or 0),
-                called(one["member"], 40),
+                across.format_value(_start(one) or 0),
+                name_markup(one["member"], 40),
                 formatting.seqnos(one["seqno"], one["seqno_last"]),
-                called(one["origin"], 40),
+                name_markup(one["origin"], 40),
                 formatting.count(one["naks"]),
                 _between(one, "gap_ns", "nak_ns"),
-                formatting.duration(_took(one)) if _took(one) is not None else "never",
+                formatting.duration(_duration_ns(one))
+                if _duration_ns(one) is not None
+                else "never",
             )
             for one in shown
         ],
@@ -133,7 +142,7 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
     return figure(
         "gaps",
         "Gaps, and how long until they were repaired",
-        canvas(parts, foot + 22),
+        svg_canvas(parts, foot + 22),
         behind,
         note=note,
         summary=summary,
@@ -143,7 +152,7 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
 
 def _mark(one: dict[str, Any], across: Axis, y: float) -> Html:
     """Return the mark of one gap, with the text shown when it is pointed at."""
-    start, span_ns = _start(one) or 0, _took(one)
+    start, span_ns = _start(one) or 0, _duration_ns(one)
     shape, colour = "dot", 1
     how = "never repaired" if span_ns is None else f"delivered after {formatting.duration(span_ns)}"
     if span_ns is None:
@@ -151,12 +160,12 @@ def _mark(one: dict[str, Any], across: Axis, y: float) -> Html:
     elif one["naks"] > 1:
         shape, colour = "triangle", 2
     naks = formatting.plural(int(one["naks"]), "nak")
-    say = f"{across.form(start)}: {_name(one, 40)}, {how}, {naks}"
+    say = f"{across.format_value(start)}: {_name(one, 40)}, {how}, {naks}"
     return tag(
         "use",
         class_=f"mark c{colour} open",
         href=f"#m-{shape}",
-        x=percent(across.at(start)),
+        x=percent_position(across.position(start)),
         y=y,
         data_say=say,
     )
@@ -164,7 +173,7 @@ def _mark(one: dict[str, Any], across: Axis, y: float) -> Html:
 
 def _between(one: dict[str, Any], first: str, second: str) -> str:
     if one[first] is None or one[second] is None:
-        return formatting.NONE
+        return formatting.NO_VALUE
     return formatting.duration(max(0, one[second] - one[first]))
 
 
@@ -186,21 +195,23 @@ def _phases(one: dict[str, Any]) -> list[tuple[str, int, str, float, float]]:
 
 def _waterfall(ended: list[dict[str, Any]]) -> Html:
     """Return the slowest repairs, and the typical one, phase by phase."""
-    ranked = sorted(ended, key=lambda one: -(_took(one) or 0))
-    shown = ranked[:MOST_WATERFALLS]
-    across = _since_gap(_took(shown[0]) or 1)
+    ranked = sorted(ended, key=lambda one: -(_duration_ns(one) or 0))
+    shown = ranked[:MAX_WATERFALLS]
+    across = _since_gap(_duration_ns(shown[0]) or 1)
     typical = _typical(ended)
     rows = [typical] if typical is not None else []
     for one in shown:
         again = f", {one['naks']} naks" if one["naks"] > 1 else ""
         parts = [
-            Part(
+            BarSegment(
                 low, high, colour, f"{_name(one)}: {what}, {formatting.duration(high - low)}", fill
             )
             for what, colour, fill, low, high in _phases(one)
             if high > low
         ]
-        rows.append(BarRow(_name(one), parts, value=f"{formatting.duration(_took(one))}{again}"))
+        rows.append(
+            BarRow(_name(one), parts, value=f"{formatting.duration(_duration_ns(one))}{again}")
+        )
     columns = (
         "gap",
         "naks",
@@ -212,25 +223,25 @@ def _waterfall(ended: list[dict[str, Any]]) -> Html:
         "in all",
     )
     pairs = tuple(pairwise(_MOMENTS))
-    behind = Table(
+    behind = ChartTable(
         columns,
         [
             (
                 _name(one, 40),
                 formatting.count(one["naks"]),
                 *(_between(one, *pair) for pair in pairs),
-                formatting.duration(_took(one)),
+                formatting.duration(_duration_ns(one)),
             )
             for one in shown
         ],
     )
-    legend = [key(what, colour, shape=fill) for _, what, colour, fill in _PHASES]
+    legend = [legend_entry(what, colour, shape=fill) for _, what, colour, fill in _PHASES]
     note = f"The slowest {len(shown)} of {formatting.count(len(ended))} repairs, each from the moment that its gap was noticed."
-    summary = f"The slowest took {formatting.duration(_took(shown[0]))}: {_name(shown[0])}."
+    summary = f"The slowest took {formatting.duration(_duration_ns(shown[0]))}: {_name(shown[0])}."
     return figure(
         "phases",
         "Gap, nak, repair: where the time went",
-        bars(rows, across),
+        bar_chart(rows, across),
         behind,
         note=note,
         summary=summary,
@@ -240,7 +251,7 @@ def _waterfall(ended: list[dict[str, Any]]) -> Html:
 
 
 def _since_gap(high_ns: float) -> Axis:
-    return axes.counts(high_ns, formatting.duration, "ns", most=5)
+    return axes.count_axis(high_ns, formatting.duration, "ns", most=5)
 
 
 def _typical(ended: list[dict[str, Any]]) -> BarRow | None:
@@ -253,7 +264,7 @@ def _typical(ended: list[dict[str, Any]]) -> BarRow | None:
         span_ns = median(max(0, one[second] - one[first]) for one in whole)
         if span_ns:
             parts.append(
-                Part(
+                BarSegment(
                     before,
                     before + span_ns,
                     colour,

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import LOG, Axis
-from gapless.report.charts.bars import BarRow, Part, bars
+from gapless.report.charts.bars import BarRow, BarSegment, bar_chart
 from gapless.report.charts.lines import (
     COLOURS,
-    Line,
-    Panel,
-    Table,
-    chooser,
+    ChartPanel,
+    ChartTable,
+    Curve,
     figure,
-    line_plot,
+    line_chart,
+    switcher,
     table,
 )
-from gapless.report.html import Html, called, join, tag
+from gapless.report.html import Html, join_markup, name_markup, tag
 from gapless.report.meanings import MEANINGS, NOT_CLAIMED
 from gapless.report.sections import verdict
 from gapless.report.sections.verdict import BAD, GOOD, UNSURE, Judgement, tile
@@ -27,13 +27,13 @@ from gapless.report.sections.verdict import BAD, GOOD, UNSURE, Judgement, tile
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gapless.report.page import Section
+    from gapless.report.page import PageSection
 
-MOST_FAILURES = 60
+MAX_FAILURES = 60
 """Failing runs that are listed with their commands."""
-MOST_CELLS = 600
+MAX_CELLS = 600
 """Cells in the table."""
-MOST_CONDITIONS = 40
+MAX_CONDITIONS = 40
 """Conditions that can be chosen in a comparison."""
 _FAILURES = "Each with the commands that repeat it and that shrink it."
 _LOSS = "The same work on networks that lose more and more."
@@ -44,14 +44,14 @@ _SIMULATED = (
 )
 
 
-class Metric(NamedTuple):
+class SweepMetric(NamedTuple):
     """A figure that profiles are compared by."""
 
     ident: str
     name: str
     note: str
-    of: Callable[[dict[str, Any]], float | None]
-    form: Callable[[float | None], str]
+    value: Callable[[dict[str, Any]], float | None]
+    format_value: Callable[[float | None], str]
     kind: str
     logarithmic: bool = False
 
@@ -66,7 +66,7 @@ def _bytes(cell: dict[str, Any]) -> float | None:
 
 
 METRICS = (
-    Metric(
+    SweepMetric(
         "p99",
         "Latency, 99 %",
         "Lower is better.",
@@ -75,7 +75,7 @@ METRICS = (
         "ns",
         True,
     ),
-    Metric(
+    SweepMetric(
         "p50",
         "Latency, median",
         "Lower is better.",
@@ -84,36 +84,36 @@ METRICS = (
         "ns",
         True,
     ),
-    Metric(
+    SweepMetric(
         "rate",
         "Deliveries a second",
         "Higher is better; of virtual time.",
         lambda cell: cell["deliveries_per_s"],
-        formatting.brief,
+        formatting.compact,
         "rate",
     ),
-    Metric(
+    SweepMetric(
         "frames",
         "Frames for each delivery",
         "Lower is better: data, repairs, acks, naks and all others.",
         lambda cell: cell["frames_per_message"],
-        formatting.brief,
+        formatting.compact,
         "number",
     ),
-    Metric(
+    SweepMetric(
         "bytes",
         "Bytes for each delivery",
         "Lower is better, headers included.",
         _bytes,
-        formatting.brief,
+        formatting.compact,
         "number",
     ),
-    Metric(
+    SweepMetric(
         "repairs",
         "Repairs for each lost frame",
         "1 is what a loss of data needs; losses of acks need none.",
         lambda cell: cell["repairs_per_lost_frame"],
-        formatting.brief,
+        formatting.compact,
         "number",
     ),
 )
@@ -125,7 +125,7 @@ METRICS = (
 
 def card(figures: dict[str, Any]) -> tuple[Judgement, Html]:
     """Return the judgement of a sweep and its card."""
-    judgement = judge(figures)
+    judgement = judge_sweep(figures)
     simulated_ns = sum(part["simulated_ns"] for part in figures["cells"]) + sum(
         1e9 * hunt["simulated_seconds"] for hunt in figures["hunts"]
     )
@@ -151,17 +151,19 @@ def card(figures: dict[str, Any]) -> tuple[Judgement, Html]:
     work = [
         tile(
             "Steps checked",
-            formatting.brief(_sum(figures, "steps")),
+            formatting.compact(_sum(figures, "steps")),
             detail="every check after every step",
         ),
-        tile("Events", formatting.brief(_sum(figures, "events"))),
-        tile("Deliveries", formatting.brief(delivered), detail="in cells of the grid")
+        tile("Events", formatting.compact(_sum(figures, "events"))),
+        tile("Deliveries", formatting.compact(delivered), detail="in cells of the grid")
         if delivered
         else "",
         tile("Virtual time", formatting.duration(simulated_ns)),
         tile("CPU time", formatting.duration(1e9 * _sum(figures, "cpu_s"))),
     ]
-    tiles = join((tag("dl", *promises, class_="tiles promises"), tag("dl", *work, class_="tiles")))
+    tiles = join_markup(
+        (tag("dl", *promises, class_="tiles promises"), tag("dl", *work, class_="tiles"))
+    )
     return judgement, verdict.card(judgement, tiles, _limits(figures))
 
 
@@ -177,7 +179,7 @@ def _to_do(figures: dict[str, Any]) -> str:
     )
 
 
-def judge(figures: dict[str, Any]) -> Judgement:
+def judge_sweep(figures: dict[str, Any]) -> Judgement:
     """Return the judgement: a sweep is sound if it is complete, no run failed, and what must happen has happened."""
     runs = formatting.plural(figures["runs"], "run")
     looked = f"In each of {runs} every invariant was checked after every step."
@@ -226,30 +228,30 @@ def _limits(figures: dict[str, Any]) -> Html:
 # The sections
 
 
-def sections(figures: dict[str, Any]) -> list[Section]:
+def sections(figures: dict[str, Any]) -> list[PageSection]:
     """Return the sections of a sweep."""
-    from gapless.report.page import Section
+    from gapless.report.page import PageSection
 
     cells = figures["cells"]
     made = [
-        Section("failures", "Failures", "Runs that failed", _FAILURES, _failures(figures)),
-        Section(
+        PageSection("failures", "Failures", "Runs that failed", _FAILURES, _failures(figures)),
+        PageSection(
             "loss",
             "Against loss",
             "Profiles against loss",
             _LOSS,
-            _against(cells, "loss", "members", "loss"),
+            _comparison(cells, "loss", "members", "loss"),
         ),
-        Section(
+        PageSection(
             "size",
             "Against size",
             "Profiles against group size",
             _SIZE,
-            _against(cells, "members", "loss", "size"),
+            _comparison(cells, "members", "loss", "size"),
         ),
-        Section("cost", "Cost", "What it cost", "", _cost(cells)),
-        Section("cells", "Cells", "Every cell", "", _cells(cells)),
-        Section("hunts", "Hunts", "Groups drawn from seeds", "", _hunts(figures["hunts"])),
+        PageSection("cost", "Cost", "What it cost", "", _cost(cells)),
+        PageSection("cells", "Cells", "Every cell", "", _cells(cells)),
+        PageSection("hunts", "Hunts", "Groups drawn from seeds", "", _hunts(figures["hunts"])),
     ]
     return [part for part in made if part.body is not None]
 
@@ -258,9 +260,9 @@ def _failures(figures: dict[str, Any]) -> Html | None:
     failures = figures["failures"]
     if not failures:
         return None
-    shown = failures[:MOST_FAILURES]
+    shown = failures[:MAX_FAILURES]
     counted = f"Shown: {len(shown)} of {formatting.count(max(figures['failed'], len(failures)))}."
-    return join(
+    return join_markup(
         (tag("p", counted, class_="note"), *(_failure(nth, one) for nth, one in enumerate(shown)))
     )
 
@@ -283,10 +285,10 @@ def _failure(nth: int, one: dict[str, Any]) -> Html:
     parts += [_command(name, one[name]) for name in ("replay", "shrink") if one[name]]
     if len(one["violations"]) > 1:
         rows = [
-            (v["check"], formatting.duration(v["t_ns"]), called(v["member"], 40), v["message"])
+            (v["check"], formatting.duration(v["t_ns"]), name_markup(v["member"], 40), v["message"])
             for v in one["violations"][:50]
         ]
-        content = Table(("check", "at", "member", "what"), rows, numeric=frozenset({1}))
+        content = ChartTable(("check", "at", "member", "what"), rows, numeric=frozenset({1}))
         label = f"All {len(one['violations'])} violations of seed {one['seed']}"
         parts.append(tag("details", tag("summary", label), table(content, label), class_="behind"))
     return tag("details", head, *parts, class_="violation card", id=f"failure-{nth}", open=nth < 5)
@@ -305,21 +307,25 @@ def _command(name: str, command: str) -> Html:
 # The comparison
 
 
-def _against(cells: Sequence[dict[str, Any]], across: str, other: str, ident: str) -> Html | None:
+def _comparison(
+    cells: Sequence[dict[str, Any]], across: str, other: str, ident: str
+) -> Html | None:
     """Return curves of every profile over one parameter, for each condition of the others."""
     conditions: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         if cell[across] is not None and cell["profile"]:
             conditions[cell[other], _setting(cell)].append(cell)
     wide = {
-        key: found for key, found in conditions.items() if len({cell[across] for cell in found}) > 1
+        legend_entry: found
+        for legend_entry, found in conditions.items()
+        if len({cell[across] for cell in found}) > 1
     }
     if not wide:
         return None
     profiles = list(dict.fromkeys(cell["profile"] for cell in cells if cell["profile"]))
     several = len({setting for _, setting in wide}) > 1
     names, bodies = [], []
-    ranked = sorted(wide.items(), key=lambda item: (item[0][1], item[0][0] or 0))[:MOST_CONDITIONS]
+    ranked = sorted(wide.items(), key=lambda item: (item[0][1], item[0][0] or 0))[:MAX_CONDITIONS]
     for nth, ((fixed, setting), found) in enumerate(ranked):
         condition = f"{_fixed(other, fixed)}{', ' + setting if several else ''}"
         names.append(condition)
@@ -331,7 +337,7 @@ def _against(cells: Sequence[dict[str, Any]], across: str, other: str, ident: st
     label = {"members": "Group", "loss": "Loss"}[other]
     work = Html("") if several else tag("p", f"Every member: {ranked[0][0][1]}.", class_="note")
     # Profiles differ most where it is hardest.
-    return join((work, chooser(f"{ident}-of", label, names, bodies, start=len(names) - 1)))
+    return join_markup((work, switcher(f"{ident}-of", label, names, bodies, start=len(names) - 1)))
 
 
 def _fixed(name: str, value: float | None) -> str:
@@ -349,7 +355,7 @@ def _setting(cell: dict[str, Any]) -> str:
 
 def _curves(
     ident: str,
-    metric: Metric,
+    metric: SweepMetric,
     across: str,
     condition: str,
     cells: list[dict[str, Any]],
@@ -357,28 +363,28 @@ def _curves(
 ) -> Html | None:
     xs = sorted({cell[across] for cell in cells})
     found: dict[tuple[str, float], float | None] = {
-        (cell["profile"], cell[across]): metric.of(cell) for cell in cells
+        (cell["profile"], cell[across]): metric.value(cell) for cell in cells
     }
     known = [value for value in found.values() if value is not None]
     if not known:
         return None
     lines = [
-        Line(profile, [found.get((profile, x)) for x in xs], nth % COLOURS + 1, marked=True)
+        Curve(profile, [found.get((profile, x)) for x in xs], nth % COLOURS + 1, marked=True)
         for nth, profile in enumerate(profiles)
         if any(found.get((profile, x)) is not None for x in xs)
     ]
     up = (
-        axes.logarithmic(max(1, min(known)), max(known))
+        axes.log_axis(max(1, min(known)), max(known))
         if metric.logarithmic
-        else axes.counts(max(known), metric.form, metric.kind)
+        else axes.count_axis(max(known), metric.format_value, metric.kind)
     )
-    behind = Table(
+    behind = ChartTable(
         ("profile", *(_fixed(across, x) for x in xs)),
         [
             (
                 line.name,
                 *(
-                    formatting.NONE if value is None else metric.form(value)
+                    formatting.NO_VALUE if value is None else metric.format_value(value)
                     for value in line.values
                 ),
             )
@@ -386,25 +392,25 @@ def _curves(
         ],
     )
     best = _best(metric, lines)
-    return line_plot(
+    return line_chart(
         ident,
         metric.name,
         _parameter(across, xs),
         xs,
-        [Panel(condition, up, lines, height=180)],
-        behind=behind,
+        [ChartPanel(condition, up, lines, height=180)],
+        data_table=behind,
         note=metric.note,
         summary=best,
     )
 
 
-def _best(metric: Metric, lines: list[Line]) -> str:
+def _best(metric: SweepMetric, lines: list[Curve]) -> str:
     """Say who is where at the far end."""
     ends = [(line.values[-1], line.name) for line in lines if line.values[-1] is not None]
     if not ends:
         return ""
     low, high = min(ends), max(ends)
-    return f"At the right end from {metric.form(low[0])} ({low[1]}) to {metric.form(high[0])} ({high[1]})."
+    return f"At the right end from {metric.format_value(low[0])} ({low[1]}) to {metric.format_value(high[0])} ({high[1]})."
 
 
 def _parameter(across: str, xs: list[float]) -> Axis:
@@ -435,17 +441,17 @@ def _cost(cells: Sequence[dict[str, Any]]) -> Html | None:
     if not conditions:
         return None
     names, bodies = [], []
-    for nth, ((members, loss), found) in enumerate(sorted(conditions.items())[:MOST_CONDITIONS]):
+    for nth, ((members, loss), found) in enumerate(sorted(conditions.items())[:MAX_CONDITIONS]):
         names.append(f"{members:g} members, {loss:g} % loss")
         bodies.append(_cost_bars(nth, names[-1], found))
-    return chooser("cost-of", "Condition", names, bodies, start=len(names) - 1)
+    return switcher("cost-of", "Condition", names, bodies, start=len(names) - 1)
 
 
 def _cost_bars(nth: int, condition: str, cells: list[dict[str, Any]]) -> Html:
-    from gapless.report.charts.lines import key
+    from gapless.report.charts.lines import legend_entry
 
     totals = [sum(cell["frames"].values()) / cell["delivered"] for cell in cells]
-    across = axes.counts(max(totals), kind="number", most=5)
+    across = axes.count_axis(max(totals), kind="number", most=5)
     several = len({cell["profile"] for cell in cells}) < len(cells)
     rows = []
     for cell, total in zip(cells, totals, strict=True):
@@ -455,32 +461,32 @@ def _cost_bars(nth: int, condition: str, cells: list[dict[str, Any]]) -> Html:
             each = cell["frames"].get(kind, 0) / cell["delivered"]
             if each:
                 parts.append(
-                    Part(
+                    BarSegment(
                         before,
                         before + each,
                         colour,
-                        f"{name}: {kind}, {formatting.brief(each)} frames for each delivery",
+                        f"{name}: {kind}, {formatting.compact(each)} frames for each delivery",
                         fill,
                     )
                 )
             before += each
-        rows.append(BarRow(name, parts, value=f"{formatting.brief(total)} frames"))
-    behind = Table(
+        rows.append(BarRow(name, parts, value=f"{formatting.compact(total)} frames"))
+    behind = ChartTable(
         ("profile", *(kind for kind, *_ in _KINDS), "all"),
         [
             (
                 cell["profile"],
                 *(
-                    formatting.brief(cell["frames"].get(kind, 0) / cell["delivered"])
+                    formatting.compact(cell["frames"].get(kind, 0) / cell["delivered"])
                     for kind, *_ in _KINDS
                 ),
-                formatting.brief(total),
+                formatting.compact(total),
             )
             for cell, total in zip(cells, totals, strict=True)
         ],
     )
     legend = [
-        key(kind, colour, shape=fill)
+        legend_entry(kind, colour, shape=fill)
         for kind, colour, fill in _KINDS
         if any(cell["frames"].get(kind) for cell in cells)
     ]
@@ -488,7 +494,7 @@ def _cost_bars(nth: int, condition: str, cells: list[dict[str, Any]]) -> Html:
     return figure(
         f"cost-{nth}",
         f"Frames for each delivery: {condition}",
-        bars(rows, across),
+        bar_chart(rows, across),
         behind,
         note=note,
         summary=f"{len(cells)} bars.",
@@ -514,11 +520,13 @@ def _cells(cells: Sequence[dict[str, Any]]) -> Html | None:
             ),
             formatting.percent(_share(cell)),
             *(
-                formatting.NONE if (value := metric.of(cell)) is None else metric.form(value)
+                formatting.NO_VALUE
+                if (value := metric.value(cell)) is None
+                else metric.format_value(value)
                 for metric in METRICS
             ),
         )
-        for cell in cells[:MOST_CELLS]
+        for cell in cells[:MAX_CELLS]
     ]
     columns = (
         "profile",
@@ -532,10 +540,10 @@ def _cells(cells: Sequence[dict[str, Any]]) -> Html | None:
     )
     note = (
         ""
-        if len(cells) <= MOST_CELLS
-        else f"The first {MOST_CELLS} of {formatting.count(len(cells))} cells."
+        if len(cells) <= MAX_CELLS
+        else f"The first {MAX_CELLS} of {formatting.count(len(cells))} cells."
     )
-    content = Table(columns, rows, note, frozenset(range(len(columns))) - {0, 3})
+    content = ChartTable(columns, rows, note, frozenset(range(len(columns))) - {0, 3})
     summary = f"All {formatting.plural(len(cells), 'cell')} in numbers"
     return tag(
         "details",
@@ -558,15 +566,15 @@ def _groups(hunt: dict[str, Any]) -> str:
 
 
 def _hunts(hunts: Sequence[dict[str, Any]]) -> Html | None:
-    return join(_hunt(nth, hunt) for nth, hunt in enumerate(hunts)) if hunts else None
+    return join_markup(_hunt(nth, hunt) for nth, hunt in enumerate(hunts)) if hunts else None
 
 
 def _hunt(nth: int, hunt: dict[str, Any]) -> Html:
     tiles = [
         tile("Seeds", formatting.count(hunt["seeds"]), detail=_groups(hunt)),
         tile("Failed", formatting.count(hunt["failed"])),
-        tile("Messages", formatting.brief(hunt["messages"])),
-        tile("Steps", formatting.brief(hunt["steps"])),
+        tile("Messages", formatting.compact(hunt["messages"])),
+        tile("Steps", formatting.compact(hunt["steps"])),
         tile("Virtual time", formatting.duration(1e9 * hunt["simulated_seconds"])),
     ]
     parts = [tag("dl", *tiles, class_="tiles small")]
@@ -586,23 +594,25 @@ def _hunt(nth: int, hunt: dict[str, Any]) -> Html:
     ):
         if isinstance(counted, dict) and counted:
             parts.append(_counted(f"{ident}-{nth}", f"{title}: {_groups(hunt)}", note, counted))
-    return join(parts)
+    return join_markup(parts)
 
 
 def _counted(ident: str, title: str, note: str, counted: dict[str, float]) -> Html:
     ranked = sorted(counted.items(), key=lambda item: -item[1])
-    across = axes.counts(ranked[0][1], most=4)
+    across = axes.count_axis(ranked[0][1], most=4)
     rows = [
         BarRow(
             name,
-            [Part(0, number, 1, f"{name}: {formatting.count(number)}")] if number else [],
+            [BarSegment(0, number, 1, f"{name}: {formatting.count(number)}")] if number else [],
             value=formatting.count(number) if number else "never",
         )
         for name, number in ranked
     ]
     never = [name for name, number in ranked if not number]
     summary = f"Never: {', '.join(never)}." if never else "All of them."
-    behind = Table(("what", "times"), [(name, formatting.count(number)) for name, number in ranked])
+    behind = ChartTable(
+        ("what", "times"), [(name, formatting.count(number)) for name, number in ranked]
+    )
     return figure(
-        ident, title, bars(rows, across), behind, note=note, summary=summary, style="flush"
+        ident, title, bar_chart(rows, across), behind, note=note, summary=summary, style="flush"
     )

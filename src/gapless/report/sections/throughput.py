@@ -8,22 +8,22 @@ from typing import Any
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import Axis
-from gapless.report.charts.bars import BarRow, Part, bars
+from gapless.report.charts.bars import BarRow, BarSegment, bar_chart
 from gapless.report.charts.lines import (
-    Line,
-    Panel,
-    Table,
-    chooser,
+    ChartPanel,
+    ChartTable,
+    Curve,
+    downsample,
+    downsample_note,
     figure,
-    key,
-    line_plot,
+    legend_entry,
+    line_chart,
+    switcher,
     table_rows,
-    thin,
-    thinned,
 )
-from gapless.report.html import Html, called, in_order, join, shorten
+from gapless.report.html import Html, join_markup, name_markup, natural_sort_key, shorten
 
-MOST_MEMBERS = 24
+MAX_MEMBERS = 24
 """Members that can be chosen, and members with a bar."""
 _SUMS = ("sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "blocked_ns")
 _KINDS = (
@@ -59,16 +59,18 @@ def traffic(figures: dict[str, Any], across: Axis) -> Html | None:
         else []
     )
     chosen += [
-        (f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS], key=in_order)
+        (f"at {name}", members[name])
+        for name in sorted(busiest[:MAX_MEMBERS], key=natural_sort_key)
     ]
     rows = table_rows(len(chosen))
     pictures = [
-        _one(nth, name, points, across, step_ns, rows) for nth, (name, points) in enumerate(chosen)
+        _member_traffic(nth, name, points, across, step_ns, rows)
+        for nth, (name, points) in enumerate(chosen)
     ]
-    return chooser("traffic-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
+    return switcher("traffic-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
 
 
-def _one(
+def _member_traffic(
     nth: int, name: str, points: list[dict[str, Any]], across: Axis, step_ns: float, rows: int
 ) -> Html:
     points = _with_zeros(sorted(points, key=lambda point: point["t_ns"]), step_ns)
@@ -82,26 +84,26 @@ def _one(
     most = max((*sent, *delivered), default=0)
     most_fixes = max((*naks, *repairs), default=0)
     panels = [
-        Panel(
+        ChartPanel(
             "messages a second",
-            axes.counts(most, kind="rate"),
-            [Line("delivered", delivered, 1), Line("sent", sent, 3)],
+            axes.count_axis(most, kind="rate"),
+            [Curve("delivered", delivered, 1), Curve("sent", sent, 3)],
             height=150,
         ),
-        Panel(
+        ChartPanel(
             "frames a second",
-            axes.counts(most_fixes, kind="rate"),
-            [Line("naks", naks, 2), Line("repairs", repairs, 4)],
+            axes.count_axis(most_fixes, kind="rate"),
+            [Curve("naks", naks, 2), Curve("repairs", repairs, 4)],
             height=90,
         ),
     ]
     there = [point for point in points if any(point[part] for part in _SUMS)]
-    shown = thin(there, rows)
-    behind = Table(
+    shown = downsample(there, rows)
+    behind = ChartTable(
         ("from", "sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "waiting"),
         [
             (
-                across.form(point["t_ns"]),
+                across.format_value(point["t_ns"]),
                 formatting.count(point["sent"]),
                 formatting.count(point["delivered"]),
                 formatting.size(point["bytes"]),
@@ -113,18 +115,18 @@ def _one(
             )
             for point in shown
         ],
-        thinned(len(shown), len(there), f"steps of {formatting.duration(step_ns)}"),
+        downsample_note(len(shown), len(there), f"steps of {formatting.duration(step_ns)}"),
         frozenset(range(9)),
     )
     total = sum(point["delivered"] for point in there)
-    summary = f"{formatting.count(total)} delivered, at most {formatting.brief(most)} a second."
-    return line_plot(
+    summary = f"{formatting.count(total)} delivered, at most {formatting.compact(most)} a second."
+    return line_chart(
         f"traffic-{nth}",
         f"Messages and repairs over time: {shorten(name, 60)}",
         across,
         xs,
         panels,
-        behind=behind,
+        data_table=behind,
         note=f"Counted in steps of {formatting.duration(step_ns)}.",
         summary=summary,
     )
@@ -162,11 +164,11 @@ def overhead(figures: dict[str, Any]) -> Html | None:
         whole[part] = sum(one[part] for one in members)
     across = axes.Axis(0, 1, formatting.percent, "share", ticks=(0, 0.25, 0.5, 0.75, 1))
     rows = [_mix(whole, strong=True)] if len(members) > 1 else []
-    rows += [_mix(one) for one in ranked[:MOST_MEMBERS]]
+    rows += [_mix(one) for one in ranked[:MAX_MEMBERS]]
     note = "What each member sent, by kind of frame. Repairs are data sent again."
-    if len(ranked) > MOST_MEMBERS:
-        note += f" The busiest {MOST_MEMBERS} of {len(ranked)} members; the table has all."
-    behind = Table(
+    if len(ranked) > MAX_MEMBERS:
+        note += f" The busiest {MAX_MEMBERS} of {len(ranked)} members; the table has all."
+    behind = ChartTable(
         (
             "member",
             "frames",
@@ -178,7 +180,7 @@ def overhead(figures: dict[str, Any]) -> Html | None:
         ),
         [
             (
-                called(one["member"], 60),
+                name_markup(one["member"], 60),
                 formatting.count(_frames(one)),
                 *(formatting.count(one[kind]["frames"]) for kind, *_ in _KINDS),
                 formatting.count(one["repair"]["messages"]),
@@ -191,20 +193,20 @@ def overhead(figures: dict[str, Any]) -> Html | None:
     )
     data, repair = whole["data"]["frames"], whole["repair"]["frames"]
     beside = _frames(whole) - data - repair
-    each = f" and {formatting.brief(100 * beside / data)} of other kinds" if data else ""
+    each = f" and {formatting.compact(100 * beside / data)} of other kinds" if data else ""
     again = (
-        f"For 100 frames of data, {formatting.brief(100 * repair / data)} were sent again{each}."
+        f"For 100 frames of data, {formatting.compact(100 * repair / data)} were sent again{each}."
         if data
         else ""
     )
     return figure(
         "overhead-bars",
         "Frames by kind",
-        bars(rows, across),
+        bar_chart(rows, across),
         behind,
-        note=join((note, " ", again)),
+        note=join_markup((note, " ", again)),
         summary=again or f"{formatting.count(_frames(whole))} frames.",
-        legend=[key(name, colour, shape=fill) for _, name, colour, fill in _KINDS],
+        legend=[legend_entry(name, colour, shape=fill) for _, name, colour, fill in _KINDS],
         style="flush",
     )
 
@@ -220,7 +222,7 @@ def _mix(one: dict[str, Any], *, strong: bool = False) -> BarRow:
         share = one[kind]["frames"] / total
         if share:
             say = f"{one['member']}: {name}, {formatting.count(one[kind]['frames'])} frames, {formatting.percent(share)}"
-            parts.append(Part(before, before + share, colour, say, fill))
+            parts.append(BarSegment(before, before + share, colour, say, fill))
         before += share
     return BarRow(
         one["member"],
@@ -230,15 +232,15 @@ def _mix(one: dict[str, Any], *, strong: bool = False) -> BarRow:
     )
 
 
-def waiting(figures: dict[str, Any]) -> Html | None:
+def back_pressure(figures: dict[str, Any]) -> Html | None:
     """Return who waited for room in its window, and who was behind."""
     blocked = sorted(
         (one for one in figures["blocked"] if one["blocked_ns"]), key=lambda one: -one["blocked_ns"]
     )
     if not blocked:
         return None
-    shown = blocked[:MOST_MEMBERS]
-    across = axes.counts(shown[0]["blocked_ns"], formatting.duration, "ns", most=5)
+    shown = blocked[:MAX_MEMBERS]
+    across = axes.count_axis(shown[0]["blocked_ns"], formatting.duration, "ns", most=5)
     rows = []
     for one in shown:
         causes = sorted(one["caused_by"], key=lambda cause: -cause["blocked_ns"])
@@ -247,19 +249,19 @@ def waiting(figures: dict[str, Any]) -> Html | None:
             until = min(one["blocked_ns"], before + cause["blocked_ns"])
             say = f"{one['member']} waited {formatting.duration(cause['blocked_ns'])} for {_cause(cause)}"
             fill = ("block", "hatch", "dots")[nth % 3]
-            parts.append(Part(before, until, 2 + nth % 3, say, fill))
+            parts.append(BarSegment(before, until, 2 + nth % 3, say, fill))
             before = until
         if before < one["blocked_ns"]:
             say = f"{one['member']} waited {formatting.duration(one['blocked_ns'] - before)}; nobody in particular was behind"
-            parts.append(Part(before, one["blocked_ns"], 7, say))
+            parts.append(BarSegment(before, one["blocked_ns"], 7, say))
         held = ", ".join(shorten(_cause(cause), 14) for cause in causes[:2])
         value = formatting.duration(one["blocked_ns"]) + (f", for {held}" if held else "")
         rows.append(BarRow(one["member"], parts, value=value))
-    behind = Table(
+    behind = ChartTable(
         ("member", "waited", "times", "longest", "for whom"),
         [
             (
-                called(one["member"], 60),
+                name_markup(one["member"], 60),
                 formatting.duration(one["blocked_ns"]),
                 formatting.count(one["times"]),
                 formatting.duration(one["longest_ns"]),
@@ -278,7 +280,7 @@ def waiting(figures: dict[str, Any]) -> Html | None:
     return figure(
         "waiting-bars",
         "Who waited for room, and for whom",
-        bars(rows, across),
+        bar_chart(rows, across),
         behind,
         note=note,
         summary=summary,
@@ -295,5 +297,5 @@ def _cause(cause: dict[str, Any]) -> str:
 def _causes(one: dict[str, Any]) -> Html:
     parts: list[object] = []
     for cause in sorted(one["caused_by"], key=lambda cause: -cause["blocked_ns"])[:12]:
-        parts += [called(_cause(cause), 40), f" {formatting.duration(cause['blocked_ns'])} "]
-    return join(parts) if parts else join((formatting.NONE,))
+        parts += [name_markup(_cause(cause), 40), f" {formatting.duration(cause['blocked_ns'])} "]
+    return join_markup(parts) if parts else join_markup((formatting.NO_VALUE,))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gapless.report import formatting
-from gapless.report.charts.lines import Table, table
-from gapless.report.html import Html, called, join, tag
+from gapless.report.charts.lines import ChartTable, table
+from gapless.report.html import Html, join_markup, name_markup, tag
 from gapless.report.meanings import MEANINGS, NOT_CLAIMED
 
 GOOD, BAD, UNSURE = "good", "bad", "warn"
@@ -18,7 +18,7 @@ _ICONS = {
     UNSURE: '<path d="M16.5 8V19M16.5 24.2V24.4"/>',
 }
 _WORD = {GOOD: "all held", BAD: "violated", UNSURE: "not certain"}
-_MOST_INCOMPLETE = 8
+_MAX_INCOMPLETE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def judge_run(figures: dict[str, Any]) -> Judgement:
             else "No check could be made on this trace."
         )
         advice = ("Run ", tag("code", "gapless verify"), " on the trace to have it judged.")
-        return Judgement(UNSURE, "Not judged", (why, join(advice)))
+        return Judgement(UNSURE, "Not judged", (why, join_markup(advice)))
     if verdict["violations"] or not verdict["ok"]:
         broken = [check for check in made if check["state"] == VIOLATED]
         names = (
@@ -150,13 +150,13 @@ def run_card(figures: dict[str, Any]) -> tuple[Judgement, Html]:
     )
 
 
-def _promise(label: str, number: float | None) -> Html:
+def _promise_tile(label: str, number: float | None) -> Html:
     if number is None:
-        return tile(label, formatting.NONE, detail="not counted")
+        return tile(label, formatting.NO_VALUE, detail="not counted")
     return tile(label, formatting.count(number), tone=GOOD if number == 0 else BAD)
 
 
-def _lost(number: float | None, *, sound: bool) -> Html:
+def _lost_tile(number: float | None, *, sound: bool) -> Html:
     """Say what never came. It may be lost within the promises: its sender was killed, or its receiver was told."""
     if number and sound:
         return tile(
@@ -165,16 +165,16 @@ def _lost(number: float | None, *, sound: bool) -> Html:
             detail="no promise broken: all checks held",
             tone=UNSURE,
         )
-    return _promise("Lost", number)
+    return _promise_tile("Lost", number)
 
 
 def _run_tiles(figures: dict[str, Any]) -> Html:
     verdict, summary = figures["verdict"], figures["summary"]
     promises = [
-        _lost(summary["lost"], sound=judge_run(figures).tone == GOOD),
-        _promise("Duplicated", summary["duplicates"]),
-        _promise("Out of order", summary["out_of_order"]),
-        _promise("Violations", verdict["violations"] if figures["judged"] else None),
+        _lost_tile(summary["lost"], sound=judge_run(figures).tone == GOOD),
+        _promise_tile("Duplicated", summary["duplicates"]),
+        _promise_tile("Out of order", summary["out_of_order"]),
+        _promise_tile("Violations", verdict["violations"] if figures["judged"] else None),
     ]
     expected = summary["expected"]
     of = f"of {formatting.count(expected)} expected" if expected is not None else ""
@@ -196,11 +196,13 @@ def _run_tiles(figures: dict[str, Any]) -> Html:
         ),
         tile(
             "Rate",
-            f"{formatting.brief(rate)}/s",
+            f"{formatting.compact(rate)}/s",
             detail=f"{formatting.size(volume)}/s" if volume else "deliveries",
         ),
     ]
-    return join((tag("dl", *promises, class_="tiles promises"), tag("dl", *work, class_="tiles")))
+    return join_markup(
+        (tag("dl", *promises, class_="tiles promises"), tag("dl", *work, class_="tiles"))
+    )
 
 
 def _repair_detail(summary: dict[str, Any]) -> str:
@@ -245,11 +247,15 @@ def _not_checked(figures: dict[str, Any]) -> Html:
         )
     items.append(tag("li", NOT_CLAIMED))
     return tag(
-        "div", tag("h3", "Not checked"), tag("ul", *items), _beyond(figures), class_="not-checked"
+        "div",
+        tag("h3", "Not checked"),
+        tag("ul", *items),
+        _outside_scope(figures),
+        class_="not-checked",
     )
 
 
-def _beyond(figures: dict[str, Any]) -> Html:
+def _outside_scope(figures: dict[str, Any]) -> Html:
     """Return what no trace can show, folded: it is the same for all."""
     listed = figures["verdict"]["not_shown"]
     if not listed:
@@ -274,11 +280,11 @@ def _incomplete(figures: dict[str, Any]) -> Html:
     missing = figures["verdict"]["incomplete"]
     if not missing:
         return Html("")
-    shown = missing[:_MOST_INCOMPLETE]
+    shown = missing[:_MAX_INCOMPLETE]
     items = [
         tag(
             "li",
-            called(one["life"], 60),
+            name_markup(one["life"], 60),
             f": {one['why'] or formatting.plural(one['missing_rows'], 'row') + ' missing'}",
         )
         for one in shown
@@ -301,7 +307,7 @@ def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
     ranked = sorted(checks, key=lambda check: order.get(check["state"], 2))
     rows = [
         (
-            join((tag("span", check["id"], class_="check-id"), " ", check["name"])),
+            join_markup((tag("span", check["id"], class_="check-id"), " ", check["name"])),
             _state(check["state"]),
             formatting.count(check["rows"]),
             formatting.count(check["violations"]),
@@ -309,7 +315,7 @@ def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
         )
         for check in ranked
     ]
-    content = Table(
+    content = ChartTable(
         ("check", "state", "rows looked at", "violations", "what it means"),
         rows,
         numeric=frozenset({2, 3}),
@@ -326,5 +332,5 @@ def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
 
 def _state(state: str) -> Html:
     tone = {HELD: GOOD, VIOLATED: BAD}.get(state, UNSURE)
-    sign = {HELD: "✓", VIOLATED: "✕"}.get(state, formatting.NONE)
+    sign = {HELD: "✓", VIOLATED: "✕"}.get(state, formatting.NO_VALUE)
     return tag("span", f"{sign} {state}", class_=f"state {tone}")

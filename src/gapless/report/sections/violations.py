@@ -11,23 +11,21 @@ from typing import Any, NamedTuple
 
 from gapless.report import formatting
 from gapless.report.charts.axes import Axis
-from gapless.report.charts.lines import Table, table
-from gapless.report.html import Html, called, join, shorten, tag
+from gapless.report.charts.lines import ChartTable, table
+from gapless.report.html import Html, join_markup, name_markup, shorten, tag
 from gapless.report.meanings import MEANINGS
 
-OPEN = 3
+UNFOLDED = 3
 """Violations that are unfolded when the page opens."""
-DRAWN = 20
+MAX_DIAGRAMS = 20
 """Violations with a picture; of the others the page has what was wrong, where and when."""
-_NOT_DRAWN = (
-    f"Only the first {DRAWN} violations are drawn; gapless verify shows the rows around each."
-)
+_NOT_DRAWN = f"Only the first {MAX_DIAGRAMS} violations are drawn; gapless verify shows the rows around each."
 _NEVER, _UNKNOWN = "it is lost", "its arrival is not among these rows"
 _LEFT, _HEAD, _ROW, _RIGHT = 70, 40, 26, 30
 _LANES = {1: 240, 2: 228, 3: 210}
 _MANY_LANES = 180
 _PER_LETTER = 7.3
-_MOST_LANES = 12
+_MAX_LANES = 12
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
@@ -41,7 +39,7 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     counts = Counter(one["check"] for one in found)
     by_check = ", ".join(f"{check}: {number}" for check, number in sorted(counts.items()))
     intro = f"Shown: {formatting.count(len(found))} of {formatting.count(max(total, len(found)))} ({by_check})."
-    return join(
+    return join_markup(
         (
             tag("p", intro, class_="note"),
             *(_violation(nth, one, across) for nth, one in enumerate(found)),
@@ -50,7 +48,7 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
 
 
 def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
-    where = tag("span", f" at {across.form(one['t_ns'])}", class_="soft")
+    where = tag("span", f" at {across.format_value(one['t_ns'])}", class_="soft")
     seed = tag("span", f", seed {one['seed']}", class_="soft") if one["seed"] else ""
     head = tag(
         "summary",
@@ -62,18 +60,18 @@ def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
     )
     meaning = MEANINGS.get(one["check"], "")
     body = [tag("p", f"The promise: {meaning}", class_="note")] if meaning else []
-    body.append(_picture(nth, one) if nth < DRAWN else tag("p", _NOT_DRAWN, class_="note"))
+    body.append(_picture(nth, one) if nth < MAX_DIAGRAMS else tag("p", _NOT_DRAWN, class_="note"))
     return tag(
-        "details", head, *body, class_="violation card", id=f"violation-{nth}", open=nth < OPEN
+        "details", head, *body, class_="violation card", id=f"violation-{nth}", open=nth < UNFOLDED
     )
 
 
-class _Since(NamedTuple):
+class _RelativeTime(NamedTuple):
     """Times as they are told here: before or after the violation."""
 
     zero_ns: float
 
-    def form(self, t_ns: float) -> str:
+    def format_time(self, t_ns: float) -> str:
         """Return how long before or after it was."""
         away_ns = t_ns - self.zero_ns
         return (
@@ -85,14 +83,14 @@ class _Since(NamedTuple):
         )
 
 
-class _Event(NamedTuple):
+class _DiagramEvent(NamedTuple):
     """One thing that happened: a row of the trace, the start of a frame or its end."""
 
     t_ns: float
     rank: int
-    life: str
+    incarnation: str
     text: str
-    here: bool
+    is_violation: bool
     frame: int
     until_ns: float = 0
     times: int = 1
@@ -103,25 +101,26 @@ class _Event(NamedTuple):
         return self.text if self.times == 1 else f"{self.text} \N{MULTIPLICATION SIGN}{self.times}"
 
 
-def _events(one: dict[str, Any]) -> list[_Event]:
+def _events(one: dict[str, Any]) -> list[_DiagramEvent]:
     """Return all that happened, in order; at the same time first what comes in, then rows, then what goes out."""
     events = [
-        _Event(row["t_ns"], 1, row["member"], _said(row), row["here"], -1) for row in one["rows"]
+        _DiagramEvent(row["t_ns"], 1, row["member"], _row_text(row), row["here"], -1)
+        for row in one["rows"]
     ]
     for nth, frame in enumerate(one["frames"]):
-        events.append(_Event(frame["sent_ns"], 2, frame["from"], "", False, nth))
+        events.append(_DiagramEvent(frame["sent_ns"], 2, frame["from"], "", False, nth))
         if frame["got_ns"] is not None:
-            events.append(_Event(frame["got_ns"], 0, frame["to"], "", False, nth))
+            events.append(_DiagramEvent(frame["got_ns"], 0, frame["to"], "", False, nth))
     return sorted(events, key=lambda event: event[:2])
 
 
-def _folded(events: list[_Event]) -> list[_Event]:
+def _folded(events: list[_DiagramEvent]) -> list[_DiagramEvent]:
     """Return events with those that repeat the one before them folded into it."""
-    found: list[_Event] = []
+    found: list[_DiagramEvent] = []
     for event in events:
-        same = found and event.frame < 0 and not event.here and not found[-1].here
-        if same and (event.life, event.text, event.frame) == (
-            found[-1].life,
+        same = found and event.frame < 0 and not event.is_violation and not found[-1].is_violation
+        if same and (event.incarnation, event.text, event.frame) == (
+            found[-1].incarnation,
             found[-1].text,
             found[-1].frame,
         ):
@@ -131,10 +130,10 @@ def _folded(events: list[_Event]) -> list[_Event]:
     return found
 
 
-def _is_drawn(one: dict[str, Any], event: _Event, lanes: list[str]) -> bool:
+def _is_drawn(one: dict[str, Any], event: _DiagramEvent, lanes: list[str]) -> bool:
     """Return whether all lives that an event is about have a line."""
     if event.frame < 0:
-        return event.life in lanes
+        return event.incarnation in lanes
     return one["frames"][event.frame]["from"] in lanes and one["frames"][event.frame]["to"] in lanes
 
 
@@ -142,7 +141,7 @@ def _marks(row: dict[str, Any]) -> str:
     return " / ".join(str(row[mark]) for mark in ("low", "delivered", "high"))
 
 
-def _said(row: dict[str, Any]) -> str:
+def _row_text(row: dict[str, Any]) -> str:
     parts = [row["event"]]
     if row["event"] == "STATE":
         parts.append(_marks(row))
@@ -160,7 +159,7 @@ def _lanes(one: dict[str, Any]) -> list[str]:
     names = [one["origin"], one["member"]]
     names += [row["member"] for row in one["rows"]]
     names += [name for frame in one["frames"] for name in (frame["from"], frame["to"])]
-    return [name for name in dict.fromkeys(names) if name][:_MOST_LANES]
+    return [name for name in dict.fromkeys(names) if name][:_MAX_LANES]
 
 
 def _picture(nth: int, one: dict[str, Any]) -> Html:
@@ -174,7 +173,7 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
     xs: dict[str, float] = {life: _LEFT + 12 + apart * nth for nth, life in enumerate(lanes)}
     width = _LEFT + 12 + apart * max(1, len(lanes) - 1) + _RIGHT
     height = _HEAD + _ROW * len(events) + 14
-    since = _Since(one["t_ns"])
+    since = _RelativeTime(one["t_ns"])
     parts = [
         *_life_lines(xs, height, one["member"]),
         *_arrows(one, events, xs, since),
@@ -210,7 +209,10 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
         scroll,
         tag("p", class_="say", id=f"{ident}-say", aria_live="polite"),
         tag(
-            "details", tag("summary", summary), table(_behind(one, since), summary), class_="behind"
+            "details",
+            tag("summary", summary),
+            table(_rows_table(one, since), summary),
+            class_="behind",
         ),
         class_="plot",
         id=ident,
@@ -226,7 +228,7 @@ def _how_to_read(one: dict[str, Any], left_out: int) -> Html:
     parts.append("the row that broke the promise is framed. STATE shows low / delivered / high.")
     if left_out:
         parts.append(f" The table has {formatting.plural(left_out, 'event')} more, of other lives.")
-    return join(parts)
+    return join_markup(parts)
 
 
 def _life_lines(xs: dict[str, float], height: float, concerned: str) -> list[Html]:
@@ -244,25 +246,25 @@ def _middle(nth: int) -> float:
     return _HEAD + _ROW * nth + _ROW / 2
 
 
-def _rows(events: list[_Event], xs: dict[str, float], since: _Since) -> list[Html]:
+def _rows(events: list[_DiagramEvent], xs: dict[str, float], since: _RelativeTime) -> list[Html]:
     """Return what lives wrote down: beside their line, on its right, but at the last line on its left."""
     parts, before = [], None
     last = list(xs)[-1] if len(xs) > 1 else None
     for nth, event in enumerate(events):
         y = _middle(nth)
         if event.t_ns != before:
-            parts.append(tag("text", since.form(event.t_ns), class_="moment", x=2, y=y + 4))
+            parts.append(tag("text", since.format_time(event.t_ns), class_="moment", x=2, y=y + 4))
             before = event.t_ns
         if event.frame >= 0:
             continue
-        x, here = xs[event.life], event.here
-        say = f"{since.form(event.t_ns)}, {event.life}: {event.text}" + (
+        x, here = xs[event.incarnation], event.is_violation
+        say = f"{since.format_time(event.t_ns)}, {event.incarnation}: {event.text}" + (
             ", here the promise is broken" if here else ""
         )
         if event.times > 1:
-            say += f", {event.times} times until {since.form(event.until_ns)}"
+            say += f", {event.times} times until {since.format_time(event.until_ns)}"
         width = round(_PER_LETTER * len(event.label) + 14)
-        left = x - 6 - width if event.life == last else x + 6
+        left = x - 6 - width if event.incarnation == last else x + 6
         box = tag(
             "rect",
             class_="here" if here else "said",
@@ -285,7 +287,7 @@ def _rows(events: list[_Event], xs: dict[str, float], since: _Since) -> list[Htm
 
 
 def _arrows(
-    one: dict[str, Any], events: list[_Event], xs: dict[str, float], since: _Since
+    one: dict[str, Any], events: list[_DiagramEvent], xs: dict[str, float], since: _RelativeTime
 ) -> list[Html]:
     starts = {
         event.frame: nth for nth, event in enumerate(events) if event.frame >= 0 and event.rank == 2
@@ -300,13 +302,13 @@ def _arrows(
         came = nth in ends
         x1, x2, y1 = xs[frame["from"]], xs[frame["to"]], _middle(starts[nth])
         when = (
-            f"arrives at {since.form(frame['got_ns'])}"
+            f"arrives at {since.format_time(frame['got_ns'])}"
             if came
             else _NEVER
             if frame["lost"]
             else _UNKNOWN
         )
-        say = f"{since.form(frame['sent_ns'])}, frame from {frame['from']} to {frame['to']}: {frame['what']}, {when}"
+        say = f"{since.format_time(frame['sent_ns'])}, frame from {frame['from']} to {frame['to']}: {frame['what']}, {when}"
         way = 1 if x2 >= x1 else -1
         if came:
             y2, end, style = _middle(ends[nth]), x2 - 6 * way, "arrow"
@@ -328,38 +330,38 @@ def _arrows(
     return parts
 
 
-def _behind(one: dict[str, Any], since: _Since) -> Table:
+def _rows_table(one: dict[str, Any], since: _RelativeTime) -> ChartTable:
     rows: list[tuple[Any, ...]] = [
         (
             row["t_ns"],
-            called(row["member"]),
-            join((tag("strong", row["event"]), " ← here")) if row["here"] else row["event"],
-            called(row["origin"]),
+            name_markup(row["member"]),
+            join_markup((tag("strong", row["event"]), " ← here")) if row["here"] else row["event"],
+            name_markup(row["origin"]),
             formatting.seqnos(row["seqno"], row["seqno_last"])
             if row["seqno"] or row["seqno_last"]
             else "",
-            called(row["peer"]),
+            name_markup(row["peer"]),
             _marks(row) if row["event"] == "STATE" else row["reason"],
         )
         for row in one["rows"]
     ]
     for frame in one["frames"]:
         never = _NEVER if frame["lost"] else _UNKNOWN
-        got = never if frame["got_ns"] is None else f"came at {since.form(frame['got_ns'])}"
+        got = never if frame["got_ns"] is None else f"came at {since.format_time(frame['got_ns'])}"
         rows.append(
             (
                 frame["sent_ns"],
-                called(frame["from"]),
+                name_markup(frame["from"]),
                 "frame",
                 "",
                 frame["what"],
-                called(frame["to"]),
+                name_markup(frame["to"]),
                 got,
             )
         )
     rows.sort(key=lambda row: row[0])
-    shown = [(since.form(row[0]), *row[1:]) for row in rows]
-    return Table(
+    shown = [(since.format_time(row[0]), *row[1:]) for row in rows]
+    return ChartTable(
         ("time", "life", "event", "origin", "messages", "other life", "marks or reason"),
         shown,
         numeric=frozenset({0}),

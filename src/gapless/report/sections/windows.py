@@ -8,27 +8,27 @@ from typing import Any
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import Axis
-from gapless.report.charts.bars import BarRow, Mark, Part, bars
+from gapless.report.charts.bars import BarMark, BarRow, BarSegment, bar_chart
 from gapless.report.charts.lines import (
-    Line,
-    Panel,
-    Table,
-    chooser,
+    ChartPanel,
+    ChartTable,
+    Curve,
+    downsample,
+    downsample_note,
     figure,
-    key,
-    line_plot,
-    thin,
-    thinned,
+    legend_entry,
+    line_chart,
+    switcher,
 )
-from gapless.report.html import Html, called, join, shorten
+from gapless.report.html import Html, join_markup, name_markup, shorten
 
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 """Streams to choose from."""
-MOST_POINTS = 12_800
+MAX_POINTS = 12_800
 """Points of all streams together: with many streams each has fewer."""
-MOST_BARS = 16
+MAX_BARS = 16
 """Streams in the picture of how full the windows were."""
-_FEWEST_POINTS = 120
+_MIN_POINTS = 120
 
 
 def stream_name(one: dict[str, Any], most: int = 40) -> str:
@@ -40,17 +40,17 @@ def stream_name(one: dict[str, Any], most: int = 40) -> str:
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
     """Return the marks of every stream, one at a time, and how full the windows were."""
-    windows = [window for window in figures["windows"] if window["points"]][:MOST_STREAMS]
+    windows = [window for window in figures["windows"] if window["points"]][:MAX_STREAMS]
     parts: list[Html] = []
     if windows:
         names = [_title(window) for window in windows]
-        most = max(_FEWEST_POINTS, MOST_POINTS // len(windows))
+        most = max(_MIN_POINTS, MAX_POINTS // len(windows))
         pictures = [_window(nth, window, across, most) for nth, window in enumerate(windows)]
-        parts.append(chooser("windows-of", "Stream", names, pictures))
+        parts.append(switcher("windows-of", "Stream", names, pictures))
     occupancy = _occupancy(figures["occupancy"])
     if occupancy is not None:
         parts.append(occupancy)
-    return join(parts) if parts else None
+    return join_markup(parts) if parts else None
 
 
 def _title(window: dict[str, Any]) -> str:
@@ -84,28 +84,28 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
     floor = min(low)
     marks = _marks_axis(floor, max(high))
     panels = [
-        Panel(
+        ChartPanel(
             "seqno",
             marks,
             [
-                Line("high", high, 2, step=True),
-                Line("delivered", delivered, 1, step=True),
-                Line("low", low, 3, step=True),
+                Curve("high", high, 2, step=True),
+                Curve("delivered", delivered, 1, step=True),
+                Curve("low", low, 3, step=True),
             ],
             bands=[(2, 0)],
             height=170,
         ),
-        Panel(
+        ChartPanel(
             "messages"
             + (
                 ""
                 if near or not reach
                 else f" (the window reaches to {formatting.count(reach)}, far above)"
             ),
-            axes.counts(max(most, reach if near else 0)),
+            axes.count_axis(max(most, reach if near else 0)),
             [
-                Line("held: high \N{MINUS SIGN} low", held, 4, step=True, dash=1, minus=(0, 2)),
-                Line(
+                Curve("held: high \N{MINUS SIGN} low", held, 4, step=True, dash=1, minus=(0, 2)),
+                Curve(
                     "not delivered yet: high \N{MINUS SIGN} delivered",
                     ahead,
                     8,
@@ -118,14 +118,18 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
             levels=[(reach, f"reach {formatting.count(reach)}")] if near else (),
         ),
     ]
-    shown = thin(points)
-    behind = Table(
+    shown = downsample(points)
+    behind = ChartTable(
         ("time", "low", "delivered", "high", "held"),
         [
-            (across.form(t), *map(formatting.count, (lo, done, hi)), formatting.count(hi - lo))
+            (
+                across.format_value(t),
+                *map(formatting.count, (lo, done, hi)),
+                formatting.count(hi - lo),
+            )
             for t, lo, done, hi in shown
         ],
-        thinned(len(shown), len(points)),
+        downsample_note(len(shown), len(points)),
         frozenset(range(5)),
     )
     summary = (
@@ -136,23 +140,23 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
     if len(points) < len(everything):
         note += f" Drawn are {len(points)} of {len(everything)} points, of each stretch the one that holds most."
     title = f"Window: {_title(window)}"
-    return line_plot(
-        f"window-{nth}", title, across, xs, panels, behind=behind, note=note, summary=summary
+    return line_chart(
+        f"window-{nth}", title, across, xs, panels, data_table=behind, note=note, summary=summary
     )
 
 
 def _marks_axis(low: float, high: float) -> Axis:
-    axis = axes.counts(max(high - low, 1))
+    axis = axes.count_axis(max(high - low, 1))
     return (
         Axis(
             low,
             low + axis.high,
-            formatting.brief,
+            formatting.compact,
             "count",
             ticks=[low + tick for tick in axis.ticks],
         )
         if low > high / 2 and low > 0
-        else axes.counts(high)
+        else axes.count_axis(high)
     )
 
 
@@ -161,11 +165,11 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
     if not streams:
         return None
     ranked = sorted(streams, key=lambda one: -(one["p99"] or 0))
-    shown = [one for one in ranked if one["max"]][:MOST_BARS] or ranked[:1]
+    shown = [one for one in ranked if one["max"]][:MAX_BARS] or ranked[:1]
     reach = max((one["reach"] or 0 for one in shown), default=0)
     most = max(one["max"] for one in shown)
     near = 0 < reach <= 4 * max(most, 1)
-    across = axes.counts(max(most, reach if near else 0), most=5)
+    across = axes.count_axis(max(most, reach if near else 0), most=5)
     rows = []
     for one in shown:
         name = stream_name(one, 20)
@@ -174,10 +178,10 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
             f"99 % of it at most {formatting.count(one['p99'])}, never more than {formatting.count(one['max'])}"
             + (f", of {formatting.count(one['reach'])}" if one["reach"] else "")
         )
-        marks = [Mark(one["max"], "triangle", 2, say)]
+        marks = [BarMark(one["max"], "triangle", 2, say)]
         if near and one["reach"]:
             marks.append(
-                Mark(
+                BarMark(
                     one["reach"],
                     "plus",
                     7,
@@ -185,26 +189,26 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
                 )
             )
         half, most_of_it = one["p50"] or 0, one["p99"] or 0
-        parts = [Part(0, half, 1, say)] if half else []
-        parts += [Part(half, most_of_it, 1, say, "hatch")] if most_of_it > half else []
+        parts = [BarSegment(0, half, 1, say)] if half else []
+        parts += [BarSegment(half, most_of_it, 1, say, "hatch")] if most_of_it > half else []
         value = f"{formatting.count(one['p50'])} · {formatting.count(one['p99'])} · {formatting.count(one['max'])}"
         rows.append(BarRow(name, parts, marks, value, rail=(one["p99"] or 0, one["max"])))
     legend = [
-        key("held half the time", 1, shape="block"),
-        key("held 99 % of the time", 1, shape="hatch"),
-        key("most", 2, shape="triangle"),
+        legend_entry("held half the time", 1, shape="block"),
+        legend_entry("held 99 % of the time", 1, shape="hatch"),
+        legend_entry("most", 2, shape="triangle"),
     ]
     if near:
-        legend.append(key("reach of the window", 7, shape="plus"))
-    behind = Table(
+        legend.append(legend_entry("reach of the window", 7, shape="plus"))
+    behind = ChartTable(
         ("at", "from", "mean", "half the time", "99 %", "most", "reach"),
         [
             (
-                called(one["member"], 60),
-                called(one["origin"], 60),
-                formatting.brief(one["mean"]),
+                name_markup(one["member"], 60),
+                name_markup(one["origin"], 60),
+                formatting.compact(one["mean"]),
                 *(formatting.count(one[part]) for part in ("p50", "p99", "max")),
-                formatting.count(one["reach"]) if one["reach"] else formatting.NONE,
+                formatting.count(one["reach"]) if one["reach"] else formatting.NO_VALUE,
             )
             for one in ranked[:400]
         ],
@@ -217,7 +221,7 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
     return figure(
         "occupancy",
         "How full the windows were",
-        bars(rows, across),
+        bar_chart(rows, across),
         behind,
         note=note,
         summary=summary,

@@ -6,32 +6,32 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.run import ACKED
-from gapless.sim.oracle.oracle import Check, Judge
+from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gapless.identity import Address
-    from gapless.protocol.ready import Step
+    from gapless.protocol.ready import TraceEntry
     from gapless.run import Run
-    from gapless.sim.oracle.model import Heard, Life, Stream
+    from gapless.sim.oracle.model import InboundModel, MemberModel, StreamModel
     from gapless.wire import Data, Nak
 
 
-class _Exchange:
+class _NakExchange:
     """One nak of one step, and what became of it; ``perhaps`` is what was asked for and stored when it came."""
 
-    __slots__ = ("held_back", "peer", "perhaps", "repaired", "traced")
+    __slots__ = ("peer", "repaired", "requested", "suppressed", "traced")
 
     def __init__(self, peer: Address) -> None:
         self.peer = peer
-        self.perhaps: set[int] = set()
+        self.requested: set[int] = set()
         self.repaired: set[int] = set()
         self.traced: set[int] = set()
-        self.held_back: set[int] = set()
+        self.suppressed: set[int] = set()
 
 
-class _Memory:
+class _RepairHistory:
     """What one member has repaired of one stream: to whom and when, and in bytes."""
 
     __slots__ = ("repaired", "size_bytes")
@@ -40,7 +40,7 @@ class _Memory:
         self.repaired: dict[int, list[tuple[Address | None, int]]] = {}
         self.size_bytes: deque[tuple[int, int]] = deque()
 
-    def lately(self, seqno: int, peer: Address | None, since_ns: int) -> bool:
+    def repaired_since(self, seqno: int, peer: Address | None, since_ns: int) -> bool:
         """Return whether ``seqno`` was repaired to ``peer``, or to all, after ``since_ns``."""
         return any(
             to in {None, peer} and at_ns > since_ns for to, at_ns in self.repaired.get(seqno, ())
@@ -52,73 +52,73 @@ class _Memory:
             self.repaired = {seqno: times for seqno, times in self.repaired.items() if seqno > low}
 
 
-class S10(Check):
+class ExactRepairChecker(InvariantChecker):
     """Repairs are exact: asked for and stored = repaired or held back for a true reason; with the original bytes.
 
     What is sent again without being asked (an acknowledged message) has the original bytes too, and
     goes to one member.
     """
 
-    name = "S10"
+    id = "S10"
 
-    def __init__(self, judge: Judge) -> None:
-        super().__init__(judge)
-        self._exchanges: dict[Address, _Exchange] = {}
-        self._memories: dict[tuple[Address, Address, int], _Memory] = {}
-        self._unasked: list[tuple[int, int, Address | None]] = []
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__(oracle)
+        self._exchanges: dict[Address, _NakExchange] = {}
+        self._histories: dict[tuple[Address, Address, int], _RepairHistory] = {}
+        self._unsolicited: list[tuple[int, int, Address | None]] = []
 
-    def _memory(self, life: Life, origin: Address) -> _Memory:
+    def _history(self, life: MemberModel, origin: Address) -> _RepairHistory:
         key = life.address, origin, life.epoch
-        memory = self._memories.get(key)
+        memory = self._histories.get(key)
         if memory is None:
-            memory = self._memories[key] = _Memory()
+            memory = self._histories[key] = _RepairHistory()
         return memory
 
-    def _stream(self, life: Life, origin: Address) -> Stream | None:
+    def _stream(self, life: MemberModel, origin: Address) -> StreamModel | None:
         if origin == life.address:
             return life.stream
-        heard = life.heard.get(origin)
-        return heard.stream if heard is not None and self.judge.keeps else None
+        heard = life.inbound.get(origin)
+        return heard.stream if heard is not None and self.oracle.receivers_retain else None
 
-    def nak_in(self, life: Life, sender: Address, frame: Nak) -> None:
+    def nak_in(self, life: MemberModel, sender: Address, frame: Nak) -> None:
         """Remember what is asked for and stored at this moment."""
         origin = frame.origin
         if self._stream(life, origin) is None:
             return
         if not self._exchanges:
-            self.judge.at_end.append(self.end)
-        exchange = self._exchanges.setdefault(origin, _Exchange(sender))
+            self.oracle.at_end.append(self.end)
+        exchange = self._exchanges.setdefault(origin, _NakExchange(sender))
         for first, last in frame.ranges:
-            exchange.perhaps.update(self._stored(life, origin, first, last))
+            exchange.requested.update(self._stored(life, origin, first, last))
 
     @staticmethod
-    def _stored(life: Life, origin: Address, first: int, last: int) -> Iterable[int]:
+    def _stored(life: MemberModel, origin: Address, first: int, last: int) -> Iterable[int]:
         if origin == life.address:
             stream = life.stream
             return range(max(first, stream.marks.low + 1), min(last, stream.high) + 1)
-        heard = life.heard[origin]
+        heard = life.inbound[origin]
         held = heard.held
         seqnos = range(max(first, heard.marks.low + 1), min(last, heard.high) + 1)
         return (s for s in seqnos if s <= heard.delivered or held >> (s - heard.delivered - 1) & 1)
 
-    def row_repair(self, life: Life, row: Step) -> None:  # noqa: ARG002
+    def row_repair(self, life: MemberModel, row: TraceEntry) -> None:
         """Remember what the trace says was repaired."""
         if row.reason == "unasked":
-            self._unasked.append((row.first, row.last, row.peer))
+            self._unsolicited.append((row.first, row.last, row.peer))
         elif row.origin is not None and (exchange := self._exchanges.get(row.origin)) is not None:
             exchange.traced.update(range(row.first, row.last + 1))
 
-    def row_suppressed(self, life: Life, row: Step) -> None:
+    def row_suppressed(self, life: MemberModel, row: TraceEntry) -> None:
         """Remember what was held back, and check the reason."""
         assert row.origin is not None
-        exchange, memory = self._exchanges.get(row.origin), self._memory(life, row.origin)
+        exchange, memory = self._exchanges.get(row.origin), self._history(life, row.origin)
         if exchange is not None:
-            exchange.held_back.update(range(row.first, row.last + 1))
-        now_ns = self.judge.local_ns
+            exchange.suppressed.update(range(row.first, row.last + 1))
+        now_ns = self.oracle.local_ns
         if row.reason == "repeat":
             moment_ns = self.config.min_retry_ns // 2
             for seqno in range(row.first, row.last + 1):
-                if not memory.lately(seqno, row.peer, now_ns - moment_ns):
+                if not memory.repaired_since(seqno, row.peer, now_ns - moment_ns):
                     self.fail(
                         f"{seqno} is held back as a repeat, but was not repaired to {row.peer} a moment ago"
                     )
@@ -129,7 +129,9 @@ class S10(Check):
                 f"{row.first}..{row.last} is held back for {row.reason!r}, which is no reason"
             )
 
-    def _check_budget(self, life: Life, row: Step, memory: _Memory, now_ns: int) -> None:
+    def _check_budget(
+        self, life: MemberModel, row: TraceEntry, memory: _RepairHistory, now_ns: int
+    ) -> None:
         recent, interval_ns = memory.size_bytes, self.config.xmit_interval_ns
         while recent and now_ns - recent[0][0] > interval_ns:
             recent.popleft()
@@ -138,7 +140,7 @@ class S10(Check):
         exchange = self._exchanges.get(row.origin)
         size_bytes = len(stream.content(row.first, row.last)) + 2 * (row.last - row.first + 1)
         size_bytes += sum(
-            len(stream.parts[seqno - 1]) + 2 for seqno in (exchange.traced if exchange else ())
+            len(stream.payloads[seqno - 1]) + 2 for seqno in (exchange.traced if exchange else ())
         )
         spent_bytes = sum(sent_bytes for _, sent_bytes in recent)
         if spent_bytes + size_bytes <= self.config.repair_budget_bytes:
@@ -146,7 +148,7 @@ class S10(Check):
                 f"{row.first}..{row.last} is held back for the budget, of which only {spent_bytes} bytes are spent"
             )
 
-    def data_out(self, life: Life, to: Address | None, frame: Data) -> None:
+    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
         """Compare a repair with the original."""
         if not frame.repair:
             return
@@ -158,10 +160,10 @@ class S10(Check):
         same_flags = stream.flags[run.first - 1 : run.last] == [run.flags] * run.count
         if run.payload != stream.content(run.first, run.last) or not same_flags:
             self.fail(f"the repair {run} has other bytes than the original")
-        memory = self._memory(life, run.origin)
-        memory.size_bytes.append((self.judge.local_ns, run.size_bytes))
-        if (run.first, run.last, to) in self._unasked:
-            self._unasked.remove((run.first, run.last, to))
+        memory = self._history(life, run.origin)
+        memory.size_bytes.append((self.oracle.local_ns, run.size_bytes))
+        if (run.first, run.last, to) in self._unsolicited:
+            self._unsolicited.remove((run.first, run.last, to))
             if not run.flags & ACKED or to is None:
                 self.fail(f"{run} is sent to {to} again, but nobody asked")
             return
@@ -171,11 +173,13 @@ class S10(Check):
             return
         self._answer(run, to, exchange, memory)
 
-    def _answer(self, run: Run, to: Address | None, exchange: _Exchange, memory: _Memory) -> None:
-        now_ns, peer = self.judge.local_ns, exchange.peer
+    def _answer(
+        self, run: Run, to: Address | None, exchange: _NakExchange, memory: _RepairHistory
+    ) -> None:
+        now_ns, peer = self.oracle.local_ns, exchange.peer
         moment_ns = self.config.min_retry_ns // 2
         for seqno in range(run.first, run.last + 1):
-            if memory.lately(seqno, peer, now_ns - moment_ns):
+            if memory.repaired_since(seqno, peer, now_ns - moment_ns):
                 self.fail(f"{seqno} is repaired to {peer} again within a moment")
             memory.repaired.setdefault(seqno, []).append((to, now_ns))
             exchange.repaired.add(seqno)
@@ -183,58 +187,58 @@ class S10(Check):
         if to not in {None, peer} or to != only:
             self.fail(f"{run} is repaired to {to}, but {peer} asked")
 
-    def end(self, life: Life) -> None:
+    def end(self, life: MemberModel) -> None:
         """Compare what was asked for with what was answered; what was purged in this very step may be either."""
         for origin, exchange in self._exchanges.items():
             low = self._low(life, origin)
-            answered = exchange.repaired | exchange.held_back
-            missed = {seqno for seqno in exchange.perhaps if seqno > low} - answered
-            if missed or answered - exchange.perhaps:
+            answered = exchange.repaired | exchange.suppressed
+            missed = {seqno for seqno in exchange.requested if seqno > low} - answered
+            if missed or answered - exchange.requested:
                 self.fail(
-                    f"{sorted(exchange.perhaps)} was asked for and stored; repaired {sorted(exchange.repaired)}, "
-                    f"held back {sorted(exchange.held_back)}"
+                    f"{sorted(exchange.requested)} was asked for and stored; repaired {sorted(exchange.repaired)}, "
+                    f"held back {sorted(exchange.suppressed)}"
                 )
             if exchange.repaired != exchange.traced:
                 self.fail(
                     f"the trace says {sorted(exchange.traced)} was repaired, in truth {sorted(exchange.repaired)} was"
                 )
-            self._memory(life, origin).prune(low)
+            self._history(life, origin).prune(low)
         self._exchanges = {}
-        self._unasked = []
+        self._unsolicited = []
 
     @staticmethod
-    def _low(life: Life, origin: Address) -> int:
+    def _low(life: MemberModel, origin: Address) -> int:
         if origin == life.address:
             return life.member.outbound.window.low
         window = life.member.inbound[origin].window
         return 0 if window is None else window.low
 
 
-class S11(Check):
+class NakPacingChecker(InvariantChecker):
     """Naks are legal and paced: they name what is missing and known to exist, after a grace, and then rest."""
 
-    name = "S11"
+    id = "S11"
 
-    def __init__(self, judge: Judge) -> None:
-        super().__init__(judge)
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__(oracle)
         config = self.config
         self._grace_ns = config.min_grace_ns if config.adaptive_grace else config.xmit_interval_ns
         self._retry_ns = config.min_retry_ns if config.adaptive_grace else config.xmit_interval_ns
 
-    def nak_out(self, life: Life, to: Address | None, frame: Nak) -> None:
+    def nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
         """Compare every range with what is known of the stream."""
-        heard = life.heard.get(frame.origin)
+        heard = life.inbound.get(frame.origin)
         anybody = (
             self.config.xmit_from_random_member
-            and self.judge.keeps
-            and to in life.heard
+            and self.oracle.receivers_retain
+            and to in life.inbound
             and frame.ranges
         )
         if heard is None or (to != frame.origin and not anybody):
             self.fail(f"a nak for {frame.origin} goes to {to}")
             return
         if not frame.ranges:
-            self._ask_start(heard, frame)
+            self._check_start_request(heard, frame)
             return
         if not heard.open:
             self.fail(
@@ -243,21 +247,21 @@ class S11(Check):
             return
         known = max(heard.high, heard.announced)
         for first, last in frame.ranges:
-            if first <= heard.delivered or last > min(known, heard.delivered + self.judge.reach):
+            if first <= heard.delivered or last > min(known, heard.delivered + self.oracle.reach):
                 self.fail(
                     f"asks for {first}..{last} of {frame.origin}: delivered {heard.delivered}, known {known}"
                 )
             elif heard.held & heard.bits(first, last):
                 self.fail(f"asks for {first}..{last} of {frame.origin}, some of which it holds")
-            self._pace(heard, frame.origin, first, last)
+            self._check_pacing(heard, frame.origin, first, last)
 
-    def _ask_start(self, heard: Heard, frame: Nak) -> None:
+    def _check_start_request(self, heard: InboundModel, frame: Nak) -> None:
         if heard.open:
             self.fail(f"asks {frame.origin} where its stream starts, but was told")
-        self._pace(heard, frame.origin, 0, 0)
+        self._check_pacing(heard, frame.origin, 0, 0)
 
-    def _pace(self, heard: Heard, origin: Address, first: int, last: int) -> None:
-        now_ns, asked_ns = self.judge.local_ns, heard.asked_ns
+    def _check_pacing(self, heard: InboundModel, origin: Address, first: int, last: int) -> None:
+        now_ns, asked_ns = self.oracle.local_ns, heard.nak_sent_ns
         for seqno in range(first, last + 1):
             before_ns = asked_ns.get(seqno)
             if before_ns is None:
@@ -266,62 +270,62 @@ class S11(Check):
                 self.fail(f"asks for {seqno} of {origin} again after {now_ns - before_ns} ns")
             asked_ns[seqno] = now_ns
 
-    def _check_grace(self, heard: Heard, origin: Address, seqno: int) -> None:
-        age_ns = self.judge.local_ns - heard.known_since_ns(seqno, self.judge.local_ns)
+    def _check_grace(self, heard: InboundModel, origin: Address, seqno: int) -> None:
+        age_ns = self.oracle.local_ns - heard.known_since_ns(seqno, self.oracle.local_ns)
         if seqno and age_ns < self._grace_ns:
             self.fail(f"asks for {seqno} of {origin} only {age_ns} ns after it could know of it")
 
 
-class S12(Check):
+class AcceptanceChecker(InvariantChecker):
     """Acceptance: what is in range, new and fits is taken; the rest is dropped with the right reason."""
 
-    name = "S12"
+    id = "S12"
 
-    def __init__(self, judge: Judge) -> None:
-        super().__init__(judge)
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__(oracle)
         self._stored = 0
         self._dropped: dict[str, int] = {}
-        self._summoned = False
+        self._end_check_scheduled = False
         self._full = False
 
-    def _summon(self) -> None:
+    def _schedule_end_check(self) -> None:
         """Look at the end of this step."""
-        self._summoned = True
-        self.judge.at_end.append(self.end)
+        self._end_check_scheduled = True
+        self.oracle.at_end.append(self.end)
 
-    def data_in(self, life: Life, heard: Heard, frame: Data) -> None:
+    def data_in(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
         """What the sender's window allowed is never out of reach."""
-        if not self._summoned:
-            self._summon()
-        if not heard.open or frame.run.last <= heard.delivered + self.judge.reach:
+        if not self._end_check_scheduled:
+            self._schedule_end_check()
+        if not heard.open or frame.run.last <= heard.delivered + self.oracle.reach:
             return
-        owed_from = self.model.owes_from(frame.run.origin, life)
+        owed_from = self.model.owed_from(frame.run.origin, life)
         if owed_from is not None and frame.run.last > owed_from and heard.delivered >= owed_from:
             self.fail(f"{frame.run} is out of reach of {life.name}, which is at {heard.delivered}")
 
-    def row_store(self, life: Life, row: Step) -> None:  # noqa: ARG002
+    def row_store(self, life: MemberModel, row: TraceEntry) -> None:
         """Count what was taken."""
         self._stored += row.message_count
-        if not self._summoned:
-            self._summon()
+        if not self._end_check_scheduled:
+            self._schedule_end_check()
 
-    def row_dropped(self, life: Life, row: Step) -> None:
+    def row_dropped(self, life: MemberModel, row: TraceEntry) -> None:
         """Count what was dropped, by reason."""
         if row.reason in _DATA_REASONS:
             self._dropped[row.reason] = self._dropped.get(row.reason, 0) + row.message_count
-            if not self._summoned:
-                self._summon()
+            if not self._end_check_scheduled:
+                self._schedule_end_check()
             if row.reason == "full" and row.origin is not None and not self._full:
                 self._full = True
                 self._check_full(life, row.origin)
 
-    def _check_full(self, life: Life, origin: Address) -> None:
+    def _check_full(self, life: MemberModel, origin: Address) -> None:
         """Something was refused for its bytes: all of it together must be over the limit. Learn what is left."""
-        heard = life.heard[origin]
+        heard = life.inbound[origin]
         stream = heard.stream
         window = life.member.inbound[origin].window
         bits = enumerate(bin(heard.held)[:1:-1], heard.delivered)
-        held_bytes = sum(len(stream.parts[at]) + 2 for at, bit in bits if bit == "1")
+        held_bytes = sum(len(stream.payloads[at]) + 2 for at, bit in bits if bit == "1")
         if held_bytes <= self.config.window_bytes or window is None:
             self.fail(f"{life.name} has no room for {held_bytes} bytes of {origin}")
             return
@@ -330,11 +334,11 @@ class S12(Check):
             heard.held |= heard.bits(run.first, run.last)
         heard.high = window.high
 
-    def end(self, life: Life) -> None:
+    def end(self, life: MemberModel) -> None:
         """Compare with what the model expects."""
-        expected, dropped = self.judge.expected, self._dropped
+        expected, dropped = self.oracle.expected, self._dropped
         found = self._stored + dropped.get("full", 0), *map(dropped.get, _COUNTED, _ZEROS)
-        if self.judge.keeps:
+        if self.oracle.receivers_retain:
             # What lies at or below delivered is a duplicate as long as it is kept, and old from
             # then on.
             expected = expected._replace(duplicate=expected.duplicate + expected.old, old=0)
@@ -343,7 +347,7 @@ class S12(Check):
             self.fail(
                 f"{life.name} took {self._stored} and dropped {dropped}, but {expected} was due"
             )
-        self._stored, self._summoned, self._full = 0, False, False
+        self._stored, self._end_check_scheduled, self._full = 0, False, False
         if dropped:
             self._dropped = {}
 

@@ -18,7 +18,7 @@ from gapless.protocol.ready import (
     StateWanted,
     Suspected,
 )
-from gapless.sim.oracle.oracle import Check, Judge
+from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 from gapless.wire.frames import Join, MergeAsk
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from gapless.faults.frame_names import Label
     from gapless.identity import Address, View
     from gapless.protocol.ready import Event
-    from gapless.sim.oracle.model import Life
-    from gapless.sim.scenario.actions import Mark
+    from gapless.sim.oracle.model import MemberModel
+    from gapless.sim.scenario.actions import PartitionChange
     from gapless.wire import Frame
 
-MUST_GATHER = (
+REQUIRED_MEMBERSHIP_COVERAGE = (
     "concurrent first members",
     "many joins in one view",
     "leave and join in one view",
@@ -61,32 +61,32 @@ MUST_GATHER = (
 """Every observation that a sweep of membership must make at least once."""
 
 
-class Sightings(Check):
-    """Notes which of :data:`MUST_GATHER` a run has seen, in ``seen``."""
+class MembershipCoverage(InvariantChecker):
+    """Notes which of :data:`REQUIRED_MEMBERSHIP_COVERAGE` a run has seen, in ``seen``."""
 
-    name = "must gather"
+    id = "must gather"
 
-    def __init__(self, judge: Judge) -> None:
-        super().__init__(judge)
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__(oracle)
         self.seen: set[str] = set()
         self._suspects: dict[Address, dict[Address, int]] = {}
         self._expelled: set[int] = set()
         self._lost_views: set[tuple[str, int]] = set()
         self._pins: set[Address] = set()
         self._merging_ns: dict[Address, int] = {}
-        self._giving: dict[Address, set[Address]] = {}
+        self._providing: dict[Address, set[Address]] = {}
 
-    def see(self, what: str) -> None:
+    def record(self, what: str) -> None:
         """Note an observation."""
-        assert what in MUST_GATHER, what
+        assert what in REQUIRED_MEMBERSHIP_COVERAGE, what
         self.seen.add(what)
 
-    def _living(self) -> list[Life]:
-        return [life for life in self.model.lives.values() if life.alive]
+    def _living(self) -> list[MemberModel]:
+        return [life for life in self.model.members.values() if life.alive]
 
     def _is_full(self, members: frozenset[Address]) -> bool:
         """Return whether a member has as many messages outstanding as it may."""
-        lives = (self.model.lives[member] for member in members if member in self.model.lives)
+        lives = (self.model.members[member] for member in members if member in self.model.members)
         return any(
             life.stream.high - life.stream.marks.low >= self.config.capacity
             for life in lives
@@ -95,22 +95,22 @@ class Sightings(Check):
 
     # From the world
 
-    def mark(self, action: Mark) -> None:
+    def on_partition_change(self, action: PartitionChange) -> None:
         """A partition begins."""
         if action.what == "heal":
             return
         side = set(action.who.split(","))
         sides = [life.name.rstrip("'") in side for life in self._living()]
         if action.what == "one-way" and any(sides) and not all(sides):
-            self.see("asymmetric partition")
+            self.record("asymmetric partition")
         if any(self._is_merging(life) for life in self._living()):
-            self.see("partition during a merge")
+            self.record("partition during a merge")
 
-    def _is_merging(self, life: Life) -> bool:
+    def _is_merging(self, life: MemberModel) -> bool:
         asked_ns = self._merging_ns.get(life.address)
-        return asked_ns is not None and self.judge.t_ns - asked_ns <= self.config.join_timeout_ns
+        return asked_ns is not None and self.oracle.t_ns - asked_ns <= self.config.join_timeout_ns
 
-    def lost(self, crossing: Crossing, label: Label) -> None:
+    def on_frame_lost(self, crossing: Crossing, label: Label) -> None:
         """The network lost a frame."""
         target = crossing.target
         if label.kind == "VIEW":
@@ -118,132 +118,135 @@ class Sightings(Check):
         ends = {target, crossing.source.rstrip("'")}
         for life in self._living():
             new = life.name.rstrip("'") in ends and any(
-                not heard.open for heard in life.heard.values()
+                not heard.open for heard in life.inbound.values()
             )
             if new and self._is_full(life.view_members):
-                self.see("joiner during loss at full window")
+                self.record("joiner during loss at full window")
 
     # From the judge
 
-    def began(self, life: Life) -> None:
+    def began(self, life: MemberModel) -> None:
         """A life begins to look for a group."""
         others = [other for other in self._living() if other is not life]
         if others and all(other.view is None for other in others):
-            self.see("concurrent first members")
+            self.record("concurrent first members")
 
-    def ended(self, life: Life) -> None:
+    def ended(self, life: MemberModel) -> None:
         """A life ends."""
-        peers = self._giving.pop(life.address, set())
+        peers = self._providing.pop(life.address, set())
         if getattr(life.member, "phase", "over") == "over":
             return
         if any(
-            self.model.lives[peer].alive and self.model.lives[peer].transferring for peer in peers
+            self.model.members[peer].alive and self.model.members[peer].transferring
+            for peer in peers
         ):
-            self.see("provider of a state dies")
+            self.record("provider of a state dies")
         if life.view is None or life.view.members[0] != life.address or len(life.view.members) < 2:
             return
-        self.see("coordinator crash")
+        self.record("coordinator crash")
         if any(other.view is None for other in self._living()):
-            self.see("coordinator crash during a join")
+            self.record("coordinator crash during a join")
         if self._is_merging(life):
-            self.see("coordinator crash during a merge")
+            self.record("coordinator crash during a merge")
 
-    def about_in(self, life: Life, sender: Address, frame: Frame) -> None:  # noqa: ARG002
+    def about_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
         """A question to join comes from one that asks for another."""
-        if isinstance(frame, Join) and frame.place.address != sender:
-            self.see("join passed on")
+        if isinstance(frame, Join) and frame.entry.address != sender:
+            self.record("join passed on")
 
-    def about_out(self, life: Life, to: Address | None, frame: Frame) -> None:  # noqa: ARG002
+    def about_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
         """A merge begins."""
         if isinstance(frame, MergeAsk):
-            self._merging_ns[life.address] = self.judge.t_ns
+            self._merging_ns[life.address] = self.oracle.t_ns
 
-    def event(self, life: Life, event: Event) -> None:
+    def event(self, life: MemberModel, event: Event) -> None:
         """Something is told to the application."""
         if isinstance(event, Suspected):
             suspects = self._suspects.setdefault(life.address, {})
-            suspects[event.member] = self.judge.t_ns
-            recent_ns = self.judge.t_ns - self.config.suspect_after_ns
+            suspects[event.member] = self.oracle.t_ns
+            recent_ns = self.oracle.t_ns - self.config.suspect_after_ns
             at_once = [member for member, at_ns in suspects.items() if at_ns >= recent_ns]
             if len(at_once) > 1 and self._is_full(life.view_members):
-                self.see("two suspects at once with a full window")
+                self.record("two suspects at once with a full window")
         elif isinstance(event, Expelled):
             self._expelled.add(life.address.node)
         elif isinstance(event, Left):
             self._left(life, event)
         elif isinstance(event, Released) and event.reason == "timeout":
-            self.see("hold_timeout over")
+            self.record("hold_timeout over")
         elif isinstance(event, HoldFull) or (
             isinstance(event, Released) and event.reason == "capacity"
         ):
-            self.see("window full of one who is away")
+            self.record("window full of one who is away")
         elif isinstance(event, StateWanted):
-            self._giving.setdefault(life.address, set()).add(event.peer)
+            self._providing.setdefault(life.address, set()).add(event.peer)
         elif (
             isinstance(event, StateReceived) and event.provider is not None and self._has_held(life)
         ):
-            self.see("state transfer under load")
+            self.record("state transfer under load")
         elif isinstance(event, Pinned) and self.config.on_pin == "expel":
             self._pins.update(event.members)
 
     @staticmethod
-    def _has_held(life: Life) -> bool:
-        return any(heard.delivered > heard.start for heard in life.heard.values())
+    def _has_held(life: MemberModel) -> bool:
+        return any(heard.delivered > heard.start for heard in life.inbound.values())
 
-    def _left(self, life: Life, event: Left) -> None:
+    def _left(self, life: MemberModel, event: Left) -> None:
         if not event.confirmed:
-            self.see("leave_timeout over")
+            self.record("leave_timeout over")
         elif life.view is not None and life.view.members[0] == life.address:
-            self.see("coordinator leaves")
+            self.record("coordinator leaves")
 
-    def view(self, life: Life, view: View) -> None:
+    def view(self, life: MemberModel, view: View) -> None:
         """A view is about to be installed."""
         before = () if life.view is None else life.view.members
         if (life.name.rstrip("'"), view.id.number) in self._lost_views:
-            self.see("view message lost and repaired")
+            self.record("view message lost and repaired")
         if life.view is None and len(view.members) > 1 and life.address.node in self._expelled:
-            self.see("frozen member expelled and back")
-        if any(member in life.departed for member in view.members):
-            self.see("life taken back in")
+            self.record("frozen member expelled and back")
+        if any(member in life.departed_inbound for member in view.members):
+            self.record("life taken back in")
         if self._pins.intersection(before).difference(view.members):
-            self.see("pin expelled")
+            self.record("pin expelled")
         nodes = {member.node: member.incarnation for member in before}
         if any(
             nodes.get(member.node, member.incarnation) < member.incarnation
             for member in view.members
         ):
-            self.see("restart with the same address")
-        self._look_at_places(life)
+            self.record("restart with the same address")
+        self._check_durable_retention(life)
         if view.id.coordinator == life.address:
-            self._look_at_change(life, view)
+            self._check_view_change(life, view)
 
-    def _look_at_places(self, life: Life) -> None:
+    def _check_durable_retention(self, life: MemberModel) -> None:
         before, now = life.roster, getattr(life.member, "pending", None)
         if before is not None and now is not None:
-            away = {place.name for place in before.away}
-            if any(place.name in away for place in now.places):
-                self.see("durable member away and back")
+            away = {place.name for place in before.absent}
+            if any(place.name in away for place in now.entries):
+                self.record("durable member away and back")
 
-    def _look_at_change(self, life: Life, view: View) -> None:
+    def _check_view_change(self, life: MemberModel, view: View) -> None:
         """Look at what a view brings, as its maker installs it."""
         before = set() if life.view is None else set(life.view.members)
-        lives = [self.model.lives[member] for member in view.members if member in self.model.lives]
+        lives = [
+            self.model.members[member] for member in view.members if member in self.model.members
+        ]
         new = [member for member in view.members if member not in before]
         if life.view is not None and len(new) >= 3:
-            self.see("many joins in one view")
-        gone = [self.model.lives[member] for member in before - set(view.members)]
+            self.record("many joins in one view")
+        gone = [self.model.members[member] for member in before - set(view.members)]
         if new and any(one.leaving_ns is not None for one in gone):
-            self.see("leave and join in one view")
-        parts = self._parts(
+            self.record("leave and join in one view")
+        parts = self._count_partitions(
             [other for other in lives if other.view is not None and other.view.id != view.id]
         )
         if parts > 1:
-            self.see("merge of two")
+            self.record("merge of two")
         if parts > 2:
-            self.see("merge of three")
+            self.record("merge of three")
 
     @staticmethod
-    def _parts(lives: list[Life]) -> int:
+    def _count_partitions(lives: list[MemberModel]) -> int:
         """Return how many groups that have nobody in common ``lives`` are in."""
         parts: list[frozenset[Address]] = []
         for life in lives:
@@ -255,6 +258,6 @@ class Sightings(Check):
     def close(self) -> None:
         """Look for suspects that are still there."""
         for address, suspects in self._suspects.items():
-            life = self.model.lives[address]
+            life = self.model.members[address]
             if life.alive and any(member in life.view_members for member in suspects):
-                self.see("suspect proves to be alive")
+                self.record("suspect proves to be alive")

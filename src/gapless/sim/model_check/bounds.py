@@ -11,9 +11,9 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gapless.config import PROFILES, UNICASTS, Config, RepairTo
+from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config, RepairTo
 from gapless.identity import Address, Marks, View, group_id
-from gapless.protocol.endpoint import Member
+from gapless.protocol.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gapless.profiles import Profile
     from gapless.protocol.ready import Ready
 
-FAMILY = (*PROFILES, *UNICASTS)
+ALL_PROFILES = (*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)
 """Every profile that can be searched."""
 
 NOW_NS = 10**18
@@ -30,7 +30,7 @@ NOW_NS = 10**18
 Side = Literal["sender", "receiver"]
 
 
-class Told(Random):
+class ScriptedRandom(Random):
     """Draws what it is told to: of several things the one at ``pick``, and of numbers the lowest."""
 
     pick = 0
@@ -39,7 +39,7 @@ class Told(Random):
         """Return 0."""
         return 0.0
 
-    def getrandbits(self, k: int, /) -> int:  # noqa: ARG002 - the name is that of the standard library
+    def getrandbits(self, k: int, /) -> int:
         """Return 0."""
         return 0
 
@@ -48,7 +48,7 @@ class Told(Random):
         return seq[self.pick]
 
 
-class Bounds(NamedTuple):
+class SearchBounds(NamedTuple):
     """One search: its profile, one sender, and everything else in small numbers.
 
     ``coordinator`` is the side that counts the votes, where a profile has votes. ``any_holder``
@@ -78,12 +78,12 @@ class Bounds(NamedTuple):
     @property
     def row(self) -> Profile:
         """The policies of the stream that is searched."""
-        return self.config.row if self.to is None else self.config.unicast_row
+        return self.config.group_profile if self.to is None else self.config.unicast_profile
 
     @property
     def to(self) -> Address | None:
         """The one that messages go to; None means all."""
-        return None if self.profile in PROFILES else self.members()[1]
+        return None if self.profile in GROUP_PROFILE_NAMES else self.members()[1]
 
     @property
     def keeps_order(self) -> bool:
@@ -110,17 +110,17 @@ class Bounds(NamedTuple):
             1, *((sender, *receivers) if self.coordinator == "sender" else (*receivers, sender))
         )
 
-    def member(self, me: Address) -> tuple[Member, Ready]:
+    def member(self, me: Address) -> tuple[Endpoint, Ready]:
         """Return a member of the one view, with every stream at its start, and what it says when the view comes."""
-        member = Member(me, group_id("explore"), self.config, Told(0), tracing=True)
+        member = Endpoint(me, group_id("explore"), self.config, ScriptedRandom(0), tracing=True)
         return member, member.install(
             self._view, NOW_NS, dict.fromkeys(self.members(), Marks(0, 0, 0))
         )
 
 
 @cache
-def _config(bounds: Bounds) -> Config:
-    kind = "profile" if bounds.profile in PROFILES else "unicast"
+def _config(bounds: SearchBounds) -> Config:
+    kind = "profile" if bounds.profile in GROUP_PROFILE_NAMES else "unicast"
     return Config.make(
         **{kind: bounds.profile},
         capacity=bounds.capacity,

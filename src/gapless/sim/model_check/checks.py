@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.profiles import NAKACK4, ORDERED
 from gapless.protocol.stream import ranges
-from gapless.protocol.stream.connections import MOST_QUESTIONS
+from gapless.protocol.stream.connections import MAX_FIRST_REQUESTS
 from gapless.protocol.stream.outbound import Outbound
 from gapless.protocol.timers import GAP, TAIL
 from gapless.sim.model_check.state_reduction import voted
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from gapless.identity import Address
     from gapless.profiles import Profile
-    from gapless.protocol.endpoint import Member
-    from gapless.protocol.ready import Delivery, Step
+    from gapless.protocol.endpoint import Endpoint
+    from gapless.protocol.ready import Delivery, TraceEntry
     from gapless.protocol.stream.inbound import Inbound
     from gapless.protocol.stream.window import Window
     from gapless.run import Run
@@ -61,7 +61,7 @@ def payload(seqno: int) -> bytes:
     return bytes((seqno,))
 
 
-class Sight(NamedTuple):
+class StreamObservation(NamedTuple):
     """One member's side of the stream as the machine has it.
 
     ``acks`` only at the sender, and ``tracked``: the messages of which it is to say when all have
@@ -77,8 +77,8 @@ class Sight(NamedTuple):
     held: dict[int, bytes]
     acks: dict[Address, int]
     open: bool = True
-    aside: tuple[Range, ...] = ()
-    questions: int = 0
+    buffered: tuple[Range, ...] = ()
+    start_requests: int = 0
     stable: int = 0
     voted: int = 0
     tracked: tuple[int, ...] = ()
@@ -89,7 +89,7 @@ class Sight(NamedTuple):
         return min(self.tracked, default=self.high + 1) - 1
 
     @classmethod
-    def of(cls, member: Member, origin: Address, to: Address | None = None) -> Sight:
+    def of(cls, member: Endpoint, origin: Address, to: Address | None = None) -> StreamObservation:
         """Look at the stream of ``origin``, to all or to one, in ``member``."""
         mine, connections = member.me == origin, member.connections
         stream: Outbound | Inbound
@@ -98,11 +98,15 @@ class Sight(NamedTuple):
         elif entry := connections.outgoing.get(to) if mine else connections.incoming.get(origin):
             stream = entry.stream
         else:
-            unknown = connections._unknown.get(origin)
+            unknown = connections._unconfirmed.get(origin)
             frames = () if unknown is None else unknown.frames.values()
             aside = tuple((frame.run.first, frame.run.last) for frame in frames)
             resume = max(
-                (ended.resume for (peer, _), ended in connections._ended.items() if peer == origin),
+                (
+                    ended.resume_seqno
+                    for (peer, _), ended in connections._tombstones.items()
+                    if peer == origin
+                ),
                 default=0,
             )
             return cls(
@@ -115,7 +119,7 @@ class Sight(NamedTuple):
                 aside,
                 0 if unknown is None else unknown.tries,
             )
-        low, delivered, high, held = _look(stream.window)
+        low, delivered, high, held = _observe_window(stream.window)
         acks: dict[Address, int] = {}
         tracked: list[int] = []
         if isinstance(stream, Outbound):
@@ -133,12 +137,12 @@ class Sight(NamedTuple):
         )
 
 
-def _look(window: Window | None) -> tuple[int, int, int, dict[int, bytes]]:
+def _observe_window(window: Window | None) -> tuple[int, int, int, dict[int, bytes]]:
     assert window is not None, "the digest tells every start"
     return (*window.marks, {seqno: message for run in window.runs for seqno, message in run})
 
 
-class Witness(NamedTuple):
+class Evidence(NamedTuple):
     """What the inputs and outputs of one member prove.
 
     At every member: ``delivered`` messages came out of it, and up to ``stable`` the coordinator
@@ -150,20 +154,20 @@ class Witness(NamedTuple):
 
     delivered: int = 0
     submitted: int = 0
-    heard: tuple[tuple[Address, int], ...] = ()
-    given: int = 0
-    told: int = 0
+    acked: tuple[tuple[Address, int], ...] = ()
+    received: int = 0
+    announced: int = 0
     stable: int = 0
 
-    def submit(self) -> Witness:
+    def after_submit(self) -> Evidence:
         """Return what is proven after one more message was submitted."""
         return self._replace(submitted=self.submitted + 1)
 
-    def hear(
+    def after_frames(
         self, peer: Address, frames: tuple[Frame, ...], origin: Address, row: Profile
-    ) -> Witness:
+    ) -> Evidence:
         """Return what is proven of the stream of ``origin`` after ``peer`` has said ``frames``."""
-        given, told, stable, heard = self.given, self.told, self.stable, dict(self.heard)
+        given, told, stable, heard = self.received, self.announced, self.stable, dict(self.acked)
         for frame in frames:
             if isinstance(frame, Data):
                 given |= _bits(frame.run)
@@ -180,34 +184,38 @@ class Witness(NamedTuple):
                         stable = max(stable, delivered)
                     else:
                         heard[peer] = max(heard[peer], delivered)
-        return self._replace(given=given, told=told, stable=stable, heard=tuple(heard.items()))
+        return self._replace(
+            received=given, announced=told, stable=stable, acked=tuple(heard.items())
+        )
 
-    def keep(self, aside: Iterable[Range]) -> Witness:
+    def after_forgetting(self, aside: Iterable[Range]) -> Evidence:
         """Return what is proven of a connection that is not known: ``aside`` is what is kept, nothing else is heard."""
-        given = self.given & (1 << self.delivered + 1) - 1
+        given = self.received & (1 << self.delivered + 1) - 1
         for first, last in aside:
             given |= (1 << last + 1) - (1 << first)
-        return self._replace(given=given, told=0)
+        return self._replace(received=given, announced=0)
 
     def has(self, seqno: int) -> bool:
         """Return whether ``seqno`` has come in as data."""
-        return bool(self.given >> seqno & 1)
+        return bool(self.received >> seqno & 1)
 
-    def without_old_news(self) -> Witness:
+    def without_stale_announcement(self) -> Evidence:
         """Return the same without an announcement that data has overtaken: no check can tell the difference."""
-        return self if self.told > self.given.bit_length() - 1 else self._replace(told=0)
+        return (
+            self if self.announced > self.received.bit_length() - 1 else self._replace(announced=0)
+        )
 
     @property
     def known(self) -> int:
         """The highest seqno of which a receiver can know."""
-        return max(self.told, self.given.bit_length() - 1)
+        return max(self.announced, self.received.bit_length() - 1)
 
 
 def _bits(run: Run) -> int:
     return ((1 << run.count) - 1) << run.first
 
 
-class Turn(NamedTuple):
+class StepRecord(NamedTuple):
     """One input to one member and what came of it. ``witness`` knows the input, and the output before this turn.
 
     ``timer`` is the one that fired, if that was the input; ``to`` the one that messages go to, if
@@ -218,29 +226,29 @@ class Turn(NamedTuple):
     capacity: int
     sends: bool
     peer: Address | None
-    heard: tuple[Frame, ...]
-    before: Sight
-    after: Sight
-    witness: Witness
-    said: list[tuple[Address | None, Frame]]
+    received_frames: tuple[Frame, ...]
+    before: StreamObservation
+    after: StreamObservation
+    evidence: Evidence
+    sent_frames: list[tuple[Address | None, Frame]]
     deliveries: list[Delivery]
-    trace: list[Step]
+    trace: list[TraceEntry]
     row: Profile = NAKACK4
     timer: str = ""
     to: Address | None = None
-    keeps: bool = False
+    retains: bool = False
     peers: tuple[Address, ...] = ()
 
     @property
     def forgets(self) -> bool:
         """Whether a connection that was open is not any more, or what was kept for it is given up."""
-        asked_enough = self.timer == GAP and self.before.questions == MOST_QUESTIONS
+        asked_enough = self.timer == GAP and self.before.start_requests == MAX_FIRST_REQUESTS
         return not self.after.open and (self.before.open or asked_enough)
 
     @property
     def stores(self) -> bool:
         """Whether this member holds what was delivered, for others."""
-        return self.sends or self.keeps
+        return self.sends or self.retains
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """Iterate over everything that was delivered."""
@@ -251,35 +259,35 @@ class Turn(NamedTuple):
 
     def sent(self, *, repair: bool) -> Iterator[tuple[Address | None, int, bytes]]:
         """Iterate over the messages in the data that went out: to whom, which, and its bytes."""
-        for to, frame in self.said:
+        for to, frame in self.sent_frames:
             if isinstance(frame, Data) and frame.repair == repair:
                 yield from ((to, seqno, message) for seqno, message in frame.run)
 
 
-def no_creation(turn: Turn) -> Iterator[str]:
+def no_creation(turn: StepRecord) -> Iterator[str]:
     """S1."""
     for seqno, _ in turn.messages():
-        if seqno > turn.witness.submitted if turn.sends else not turn.witness.has(seqno):
+        if seqno > turn.evidence.submitted if turn.sends else not turn.evidence.has(seqno):
             yield f"{seqno} is delivered and never came in"
         if turn.sends and turn.to is not None:
             yield f"{seqno} is delivered to its sender, and was for {turn.to}"
     for _, seqno, _ in turn.sent(repair=False):
-        if not 0 < seqno <= turn.witness.submitted:
+        if not 0 < seqno <= turn.evidence.submitted:
             yield f"{seqno} is sent and was never submitted"
 
 
-def no_duplicate(turn: Turn) -> Iterator[str]:
+def no_duplicate(turn: StepRecord) -> Iterator[str]:
     """S2."""
-    done = set(range(1, turn.witness.delivered + 1))
+    done = set(range(1, turn.evidence.delivered + 1))
     for seqno, _ in turn.messages():
         if seqno in done:
             yield f"{seqno} is delivered a second time"
         done.add(seqno)
 
 
-def prefix(turn: Turn) -> Iterator[str]:
+def prefix(turn: StepRecord) -> Iterator[str]:
     """S3."""
-    last = turn.witness.delivered
+    last = turn.evidence.delivered
     for seqno, _ in turn.messages():
         if seqno > last + 1:
             yield f"{seqno} is delivered after {last}"
@@ -289,7 +297,7 @@ def prefix(turn: Turn) -> Iterator[str]:
         yield f"the machine counts {turn.after.delivered} as delivered, and {last} came out"
 
 
-def integrity(turn: Turn) -> Iterator[str]:
+def integrity(turn: StepRecord) -> Iterator[str]:
     """S4."""
     for seqno, message in turn.messages():
         if message != payload(seqno):
@@ -299,7 +307,7 @@ def integrity(turn: Turn) -> Iterator[str]:
             yield f"{seqno} is sent as {message!r}, not as {payload(seqno)!r}"
 
 
-def window(turn: Turn) -> Iterator[str]:
+def window(turn: StepRecord) -> Iterator[str]:
     """S6."""
     after, capacity = turn.after, turn.capacity
     if turn.sends and after.high - after.low > capacity:
@@ -308,11 +316,11 @@ def window(turn: Turn) -> Iterator[str]:
     wrong = [seqno for seqno in after.held if not after.low < seqno <= ceiling]
     if wrong:
         yield f"holds {wrong} outside {after.low + 1}..{ceiling}"
-    if len(after.aside) > capacity:
-        yield f"keeps {len(after.aside)} runs of a connection that it does not know"
+    if len(after.buffered) > capacity:
+        yield f"keeps {len(after.buffered)} runs of a connection that it does not know"
 
 
-def marks(turn: Turn) -> Iterator[str]:
+def marks(turn: StepRecord) -> Iterator[str]:
     """S7."""
     before, after = turn.before, turn.after
     if not after.low <= after.delivered <= after.high:
@@ -325,21 +333,26 @@ def marks(turn: Turn) -> Iterator[str]:
             yield f"the ack of {member} falls from {ack} to {after.acks.get(member)}"
 
 
-def purge(turn: Turn) -> Iterator[str]:
+def purge(turn: StepRecord) -> Iterator[str]:
     """S9."""
     low = turn.after.low
     if not turn.stores or low == turn.before.low:
         return
-    for member, ack in turn.witness.heard:
+    for member, ack in turn.evidence.acked:
         if ack < low:
             yield f"purged up to {low}, and {member} has acknowledged {ack}"
-    if not turn.witness.heard and turn.witness.stable < low:
-        yield f"purged up to {low}, and {turn.witness.stable} is stable"
+    if not turn.evidence.acked and turn.evidence.stable < low:
+        yield f"purged up to {low}, and {turn.evidence.stable} is stable"
 
 
-def repair(turn: Turn) -> Iterator[str]:
+def repair(turn: StepRecord) -> Iterator[str]:
     """S10."""
-    asked = [bounds for frame in turn.heard if isinstance(frame, Nak) for bounds in frame.ranges]
+    asked = [
+        bounds
+        for frame in turn.received_frames
+        if isinstance(frame, Nak)
+        for bounds in frame.ranges
+    ]
     wanted = {seqno for first, last in asked for seqno in range(first, last + 1)}
     stored = (
         {seqno for seqno in turn.before.held if seqno > turn.after.low} if turn.stores else set()
@@ -369,11 +382,11 @@ def repair(turn: Turn) -> Iterator[str]:
         yield f"{old} is sent again and nobody asked"
 
 
-def _unasked(turn: Turn) -> list[set[int]]:
+def _unasked(turn: StepRecord) -> list[set[int]]:
     """Return what a sender may send again in this turn beside what was asked for: any one of these."""
     low, high = turn.before.low, turn.before.high
     if turn.to is not None and any(
-        isinstance(frame, Nak) and not frame.ranges for frame in turn.heard
+        isinstance(frame, Nak) and not frame.ranges for frame in turn.received_frames
     ):
         return [{low + 1}]
     if turn.timer == TAIL and turn.row.tail == "resend all":
@@ -383,32 +396,36 @@ def _unasked(turn: Turn) -> list[set[int]]:
     return [set()]
 
 
-def nak(turn: Turn) -> Iterator[str]:
+def nak(turn: StepRecord) -> Iterator[str]:
     """S11."""
-    witness = turn.witness
-    for asked in (frame.ranges for _, frame in turn.said if isinstance(frame, Nak)):
+    witness = turn.evidence
+    for asked in (frame.ranges for _, frame in turn.sent_frames if isinstance(frame, Nak)):
         seqnos = [seqno for first, last in asked for seqno in range(first, last + 1)]
         if seqnos and not turn.row.naks:
             yield f"asks for {seqnos}, and nobody is to ask here"
         if any(witness.has(seqno) for seqno in seqnos):
             yield f"asks for {seqnos}, of which some have come in"
-        if ranges.within(asked, witness.known + 1, max(seqnos, default=0)):
+        if ranges.clip(asked, witness.known + 1, max(seqnos, default=0)):
             yield f"asks for {seqnos}, and {witness.known} is the highest it can know of"
-        if ranges.within(asked, 0, witness.delivered):
+        if ranges.clip(asked, 0, witness.delivered):
             yield f"asks for {seqnos}, and {witness.delivered} are delivered"
 
 
-def acceptance(turn: Turn) -> Iterator[str]:
+def acceptance(turn: StepRecord) -> Iterator[str]:
     """S12."""
     if turn.sends:
         return
     before, after, right = turn.before, turn.after, dict.fromkeys(_REFUSALS, 0)
-    coming = [(frame.run.first, frame.run.last) for frame in turn.heard if isinstance(frame, Data)]
+    coming = [
+        (frame.run.first, frame.run.last)
+        for frame in turn.received_frames
+        if isinstance(frame, Data)
+    ]
     aside: list[Range] = []
     if after.open:
-        coming = [*before.aside, *coming]
+        coming = [*before.buffered, *coming]
     else:
-        aside, coming = _set_aside(turn, coming, right), []
+        aside, coming = _buffered_after(turn, coming, right), []
     held, low, ceiling = set(before.held), before.low, before.delivered + turn.capacity
     if turn.forgets:
         held = set()
@@ -431,13 +448,13 @@ def acceptance(turn: Turn) -> Iterator[str]:
     kept = {*after.held, *range(low + 1, after.delivered + 1)}
     if kept != held:
         yield f"should hold or deliver {sorted(held)}, holds or delivered {sorted(kept)}"
-    if list(after.aside) != aside:
-        yield f"should keep {aside} for a connection, keeps {list(after.aside)}"
+    if list(after.buffered) != aside:
+        yield f"should keep {aside} for a connection, keeps {list(after.buffered)}"
 
 
-def _set_aside(turn: Turn, coming: list[Range], right: dict[str, int]) -> list[Range]:
+def _buffered_after(turn: StepRecord, coming: list[Range], right: dict[str, int]) -> list[Range]:
     """Return what is to be kept of a connection that is not known; count the rest by the right reason."""
-    aside = list(turn.before.aside)
+    aside = list(turn.before.buffered)
     if turn.forgets:
         right["early"] += ranges.count(aside)
         return []
@@ -458,7 +475,7 @@ def _nonzero(counts: dict[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in counts.items() if count}
 
 
-TURN_CHECKS: dict[str, Callable[[Turn], Iterator[str]]] = {
+STEP_CHECKS: dict[str, Callable[[StepRecord], Iterator[str]]] = {
     "S1": no_creation,
     "S2": no_duplicate,
     "S3": prefix,
@@ -473,7 +490,7 @@ TURN_CHECKS: dict[str, Callable[[Turn], Iterator[str]]] = {
 """The checks that judge one turn."""
 
 
-class Failure(NamedTuple):
+class CheckFailure(NamedTuple):
     """A check that failed, and why."""
 
     check: str
@@ -483,8 +500,8 @@ class Failure(NamedTuple):
         return f"{self.check} ({CHECKS[self.check]}): {self.reason}"
 
 
-def judge(turn: Turn) -> tuple[Failure, ...]:
+def failed_checks(turn: StepRecord) -> tuple[CheckFailure, ...]:
     """Return every check that the turn fails."""
     return tuple(
-        Failure(name, reason) for name, check in TURN_CHECKS.items() for reason in check(turn)
+        CheckFailure(name, reason) for name, check in STEP_CHECKS.items() for reason in check(turn)
     )

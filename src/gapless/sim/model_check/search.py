@@ -55,24 +55,24 @@ from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.faults.frame_names import life_name
-from gapless.sim.model_check.bounds import Bounds
-from gapless.sim.model_check.checks import CHECKS, Failure
+from gapless.faults.frame_names import incarnation_name
+from gapless.sim.model_check.bounds import SearchBounds
+from gapless.sim.model_check.checks import CHECKS, CheckFailure
 from gapless.sim.model_check.transitions import (
     MEMBER_BITS,
-    SPENT,
+    NO_EFFECT,
     SUBMIT,
-    Bags,
-    Frames,
-    Position,
-    Queues,
-    Step,
+    FrameMultisets,
+    FrameQueues,
+    FrameTable,
+    MemberAutomaton,
+    Transition,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CHECKS", "Bounds", "Counterexample", "Exploration", "Failure", "explore"]
+__all__ = ["CHECKS", "CheckFailure", "Counterexample", "Exploration", "SearchBounds", "explore"]
 
 DELIVER, KEEP, DROP = "deliver", "deliver and keep", "drop"
 
@@ -103,14 +103,14 @@ class Exploration:
     away.
     """
 
-    bounds: Bounds
+    bounds: SearchBounds
     states: int
     transitions: int
     steps: int
     depth: int
     seconds: float
     complete: bool
-    violations: tuple[Failure, ...]
+    violations: tuple[CheckFailure, ...]
     traps: int | None
     counterexample: Counterexample | None
 
@@ -143,34 +143,36 @@ class Move(NamedTuple):
     lost: tuple[int, ...]
 
 
-class _Violation(Exception):  # noqa: N818 - a finding, not an error
-    def __init__(self, move: Move, failures: tuple[Failure, ...]) -> None:
+class _CheckFailed(Exception):  # noqa: N818 - a finding, not an error
+    def __init__(self, move: Move, failures: tuple[CheckFailure, ...]) -> None:
         super().__init__(move, failures)
         self.move = move
         self.failures = failures
 
 
-class Group:
+class TransitionSystem:
     """The members and the network; a state of both is one whole number, and ``start`` is where it begins."""
 
-    def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
+    def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
         members = bounds.members()
-        self.frames = Frames(members)
+        self.frames = FrameTable(members)
         self._keeps_order = bounds.keeps_order
         self.bags = (
-            Queues(bounds.in_flight, self.frames) if self._keeps_order else Bags(bounds.in_flight)
+            FrameQueues(bounds.in_flight, self.frames)
+            if self._keeps_order
+            else FrameMultisets(bounds.in_flight)
         )
-        self.positions = [
-            Position(me, bounds, self.frames, reduced=reduced, recheck_every=_RECHECK_EVERY)
+        self.members = [
+            MemberAutomaton(me, bounds, self.frames, reduced=reduced, recheck_every=_RECHECK_EVERY)
             for me in members
         ]
-        self._readers = [at for at, position in enumerate(self.positions) if position.reads]
+        self._readers = [at for at, position in enumerate(self.members) if position.reads]
         self._shifts = [MEMBER_BITS * at for at in range(len(members))]
         self._bag_shift = MEMBER_BITS * len(members)
         self._recounted: dict[tuple[int, int, int], int] = {}
         locals_ = [0] * len(members)
-        first = [frame for position in self.positions for frame in position.first_frames]
-        first_bag = self.bags.number([self.counts_as(frame, locals_) for frame in first])
+        first = [frame for position in self.members for frame in position.first_frames]
+        first_bag = self.bags.number([self.representative(frame, locals_) for frame in first])
         self.start = first_bag << self._bag_shift
 
     def locals(self, state: int) -> list[int]:
@@ -181,7 +183,7 @@ class Group:
         """Return whether everything is delivered by everybody, known to be so, and purged."""
         return all(
             position.settled[local]
-            for position, local in zip(self.positions, self.locals(state), strict=True)
+            for position, local in zip(self.members, self.locals(state), strict=True)
         )
 
     def moves(self, state: int) -> Iterator[tuple[int, str, int, tuple[int, ...]]]:
@@ -189,7 +191,7 @@ class Group:
         bag_shift, locals_ = self._bag_shift, self.locals(state)
         bag, members = state >> bag_shift, state & (1 << bag_shift) - 1
         full = self._keeps_order and len(self.bags.frames[bag]) >= self.bags.limit
-        for at, position in enumerate(self.positions) if not full else ():
+        for at, position in enumerate(self.members) if not full else ():
             for name, step in position.own_steps(locals_[at]):
                 self._check(Move(name, at, ()), at, step, locals_)
                 moved = members + (step.after - locals_[at] << self._shifts[at])
@@ -197,7 +199,7 @@ class Group:
                     yield moved + (after << bag_shift), name, at, lost
         for frame, rest in self.bags.without(bag):
             at = self.frames.target[frame]
-            step = self.positions[at].on_frame(locals_[at], frame)
+            step = self.members[at].on_frame(locals_[at], frame)
             self._check_claims(frame, locals_)
             self._check(Move(DELIVER, frame, ()), at, step, locals_)
             moved = members + (step.after - locals_[at] << self._shifts[at])
@@ -209,9 +211,9 @@ class Group:
             for after, lost in self._send(bag, at, step, locals_):
                 yield moved + (after << bag_shift), KEEP, frame, lost
 
-    def _check(self, move: Move, at: int, step: Step, locals_: list[int]) -> None:
+    def _check(self, move: Move, at: int, step: Transition, locals_: list[int]) -> None:
         """Raise if a step fails a check, or lets go, or calls acknowledged, what somebody has not delivered."""
-        failures, position = step.failures, self.positions[at]
+        failures, position = step.failures, self.members[at]
         for check, marks, what in (
             ("S9", position.purged, "purged"),
             ("S8", position.reported, "called acknowledged"),
@@ -219,15 +221,15 @@ class Group:
             mark = marks[step.after]
             if mark > marks[locals_[at]]:
                 short = (
-                    self._tell_delivered(reader, locals_)
+                    self._describe_delivered(reader, locals_)
                     for reader in self._readers
                     if reader != at and self._delivered(reader, locals_) < mark
                 )
                 failures += tuple(
-                    Failure(check, f"{what} up to {mark}, and {told}") for told in short
+                    CheckFailure(check, f"{what} up to {mark}, and {told}") for told in short
                 )
         if failures:
-            raise _Violation(move, failures)
+            raise _CheckFailed(move, failures)
 
     def _check_claims(self, frame: int, locals_: list[int]) -> None:
         """Raise if a frame that arrives is not true of its source, or of everybody."""
@@ -237,75 +239,79 @@ class Group:
             self.frames.stable[frame],
         )
         if claim > self._delivered(source, locals_):
-            failure = Failure(
-                "S8", f"{self._tell_delivered(source, locals_)}, and acknowledges {claim}"
+            failure = CheckFailure(
+                "S8", f"{self._describe_delivered(source, locals_)}, and acknowledges {claim}"
             )
-            raise _Violation(Move(DELIVER, frame, ()), (failure,))
+            raise _CheckFailed(Move(DELIVER, frame, ()), (failure,))
         for reader in self._readers if stable else ():
             if stable > self._delivered(reader, locals_):
-                failure = Failure(
+                failure = CheckFailure(
                     "S8",
-                    f"{self._tell_delivered(reader, locals_)}, and {stable} is said to be stable",
+                    f"{self._describe_delivered(reader, locals_)}, and {stable} is said to be stable",
                 )
-                raise _Violation(Move(DELIVER, frame, ()), (failure,))
+                raise _CheckFailed(Move(DELIVER, frame, ()), (failure,))
 
     def _delivered(self, at: int, locals_: list[int]) -> int:
-        return self.positions[at].delivered[locals_[at]]
+        return self.members[at].delivered[locals_[at]]
 
-    def _tell_delivered(self, at: int, locals_: list[int]) -> str:
-        return f"{life_name(self.positions[at].me)} has delivered {self._delivered(at, locals_)}"
+    def _describe_delivered(self, at: int, locals_: list[int]) -> str:
+        return (
+            f"{incarnation_name(self.members[at].me)} has delivered {self._delivered(at, locals_)}"
+        )
 
     def _send(
-        self, bag: int, at: int, step: Step, locals_: list[int]
+        self, bag: int, at: int, step: Transition, locals_: list[int]
     ) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return what the bag may become when the member at ``at`` has taken ``step``."""
         if step.after != locals_[at]:
             bag = self._recount(bag, at, step.after)
         if not step.sent:
             return ((bag, ()),)
-        counted = [self.counts_as(frame, locals_) for frame in step.sent]
-        return self.bags.plus(bag, tuple(frame for frame in counted if frame != SPENT))
+        counted = [self.representative(frame, locals_) for frame in step.sent]
+        return self.bags.plus(bag, tuple(frame for frame in counted if frame != NO_EFFECT))
 
-    def counts_as(self, frame: int, locals_: list[int]) -> int:
+    def representative(self, frame: int, locals_: list[int]) -> int:
         """Return what a frame counts as, with the members in these states."""
         at = self.frames.target[frame]
-        return self.positions[at].alike(locals_[at], frame)
+        return self.members[at].equivalent_frame(locals_[at], frame)
 
     def _recount(self, bag: int, at: int, local: int) -> int:
         """Return what a bag counts as now that the member at ``at`` is in another state."""
         found = self._recounted.get((bag, at, local))
         if found is None:
-            alike, target = self.positions[at].alike, self.frames.target
+            alike, target = self.members[at].equivalent_frame, self.frames.target
             frames = [
                 alike(local, frame) if target[frame] == at else frame
                 for frame in self.bags.frames[bag]
             ]
             found = self._recounted[bag, at, local] = self.bags.number(
-                [frame for frame in frames if frame != SPENT]
+                [frame for frame in frames if frame != NO_EFFECT]
             )
         return found
 
     # Telling
 
-    def tell(self, moves: list[Move]) -> tuple[str, ...]:
+    def describe(self, moves: list[Move]) -> tuple[str, ...]:
         """Return moves from the beginning as a person reads them, with the frames as they were really sent."""
-        flying = [frame for position in self.positions for frame in position.first_frames]
-        locals_ = [0] * len(self.positions)
+        flying = [frame for position in self.members for frame in position.first_frames]
+        locals_ = [0] * len(self.members)
         told = []
         for verb, subject, lost in moves:
             if verb in {DELIVER, KEEP, DROP}:
                 at = self.frames.target[subject]
-                real = next(frame for frame in flying if self.counts_as(frame, locals_) == subject)
+                real = next(
+                    frame for frame in flying if self.representative(frame, locals_) == subject
+                )
                 told.append(f"{verb} {self.frames.name(real)}")
                 if verb != KEEP:
                     flying.remove(real)
                 if verb == DROP:
                     continue
-                step = self.positions[at].on_frame(locals_[at], real)
+                step = self.members[at].on_frame(locals_[at], real)
             else:
                 at = subject
-                told.append(self._tell_own(verb, at, locals_[at]))
-                step = dict(self.positions[at].own_steps(locals_[at]))[verb]
+                told.append(self._describe_own_move(verb, at, locals_[at]))
+                step = dict(self.members[at].own_steps(locals_[at]))[verb]
             gone = self._lose(list(step.sent), lost, locals_, flying)
             told[-1] += "".join(
                 f"; {self.frames.name(frame)} finds no room and is lost" for frame in gone
@@ -313,10 +319,10 @@ class Group:
             locals_[at] = step.after
         return tuple(told)
 
-    def _tell_own(self, verb: str, at: int, local: int) -> str:
-        name = life_name(self.positions[at].me)
+    def _describe_own_move(self, verb: str, at: int, local: int) -> str:
+        name = incarnation_name(self.members[at].me)
         if verb == SUBMIT:
-            return f"submit {name}{self.positions[at].submitted(local) + 1}"
+            return f"submit {name}{self.members[at].submitted(local) + 1}"
         return f"fire {verb} at {name}"
 
     def _lose(
@@ -325,25 +331,25 @@ class Group:
         """Let ``sent`` fly but for what counts as ``lost``; return what that was."""
         gone = []
         for count in lost:
-            frame = next(frame for frame in sent if self.counts_as(frame, locals_) == count)
+            frame = next(frame for frame in sent if self.representative(frame, locals_) == count)
             sent.remove(frame)
             gone.append(frame)
         flying += sent
         return gone
 
 
-class _Search:
-    def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
+class _StateSearch:
+    def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
         self.bounds = bounds
-        self.group = Group(bounds, reduced=reduced)
-        self.numbers = {self.group.start: 0}
-        self.order = [self.group.start]
+        self.system = TransitionSystem(bounds, reduced=reduced)
+        self.numbers = {self.system.start: 0}
+        self.order = [self.system.start]
         self.parents = array("I", [0])
         self.edges = array("I")
         self.ends = array("Q", [0])
         self.transitions = 0
         self.depth = 0
-        self.violations: tuple[Failure, ...] = ()
+        self.violations: tuple[CheckFailure, ...] = ()
         self.counterexample: Counterexample | None = None
         self._level_end = 1
 
@@ -357,25 +363,25 @@ class _Search:
         at = 0
         try:
             while at < len(self.order) and (max_states is None or len(self.order) < max_states):
-                self._go_on(at)
+                self._expand(at)
                 at += 1
                 if progress is not None and at % _REPORT_EVERY == 0:
                     progress(len(self.order))
-        except _Violation as found:
+        except _CheckFailed as found:
             self.violations = found.failures
-            steps = self.group.tell([*self._way(at), found.move])
+            steps = self.system.describe([*self._path_to(at), found.move])
             self.counterexample = Counterexample(
                 found.failures[0].check, found.failures[0].reason, steps
             )
         if progress is not None:
             progress(len(self.order))
 
-    def _go_on(self, at: int) -> None:
+    def _expand(self, at: int) -> None:
         if at == self._level_end:
             self._level_end = len(self.order)
             self.depth += 1
         numbers, order, successors = self.numbers, self.order, set()
-        for after, _, _, _ in self.group.moves(order[at]):
+        for after, _, _, _ in self.system.moves(order[at]):
             self.transitions += 1
             number = numbers.get(after)
             if number is None:
@@ -387,7 +393,7 @@ class _Search:
         self.edges.extend(successors)
         self.ends.append(len(self.edges))
 
-    def _way(self, at: int) -> list[Move]:
+    def _path_to(self, at: int) -> list[Move]:
         """Return the moves that lead from the beginning to the state found at ``at``."""
         numbers = [at]
         while numbers[-1]:
@@ -396,30 +402,30 @@ class _Search:
 
     def _move(self, before: int, after: int) -> Move:
         state = self.order[after]
-        moves = self.group.moves(self.order[before])
+        moves = self.system.moves(self.order[before])
         return next(
             Move(verb, subject, lost) for found, verb, subject, lost in moves if found == state
         )
 
-    def settle(self) -> int | None:
+    def count_traps(self) -> int | None:
         """Look at the whole graph: return how many traps there are, None if it is not complete."""
         if not self.complete:
             return None
-        for position in self.group.positions:
-            self.violations += tuple(position.parted())
+        for position in self.system.members:
+            self.violations += tuple(position.split_pairs())
         if self.violations:
             return None
-        safe = self._backwards()
+        safe = self._reaches_goal()
         traps = safe.count(0)
         if traps:
             messages = self.bounds.messages
             reason = f"from here no continuation delivers all {messages} messages and lets everybody know and forget"
             self.counterexample = Counterexample(
-                "L5", reason, self.group.tell(self._way(safe.index(0)))
+                "L5", reason, self.system.describe(self._path_to(safe.index(0)))
             )
         return traps
 
-    def _backwards(self) -> bytearray:
+    def _reaches_goal(self) -> bytearray:
         """Return 1 for each state from which the goal can be reached."""
         edges, ends = self.edges, self.ends
         counts = array("Q", bytes(8 * (len(self.order) + 1)))
@@ -431,7 +437,7 @@ class _Search:
             for target in edges[ends[source] : ends[source + 1]]:
                 sources[heads[target]] = source
                 heads[target] += 1
-        safe = bytearray(self.group.is_goal(state) for state in self.order)
+        safe = bytearray(self.system.is_goal(state) for state in self.order)
         pending = [number for number, goal in enumerate(safe) if goal]
         while pending:
             target = pending.pop()
@@ -445,7 +451,7 @@ class _Search:
 
 
 def explore(
-    bounds: Bounds,
+    bounds: SearchBounds,
     *,
     max_states: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -456,14 +462,14 @@ def explore(
     ``progress`` is told now and then how many states have been found.
     """
     started_s = perf_counter()
-    search = _Search(bounds, reduced=reduced)
+    search = _StateSearch(bounds, reduced=reduced)
     search.run(max_states, progress)
-    traps = search.settle()
+    traps = search.count_traps()
     return Exploration(
         bounds,
         states=len(search.order),
         transitions=search.transitions,
-        steps=sum(position.steps for position in search.group.positions),
+        steps=sum(position.steps for position in search.system.members),
         depth=search.depth,
         seconds=perf_counter() - started_s,
         complete=search.complete,

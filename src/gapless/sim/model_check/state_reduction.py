@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.wire.frames import Ack, Data, Gone, Progress, Stable, Tail, Vote
+from gapless.wire.frames import Ack, Data, Gone, Stable, StreamProgress, Tail, Vote
 
 if TYPE_CHECKING:
     from gapless.identity import Address
-    from gapless.protocol.endpoint import Member
+    from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.stream.inbound import Inbound
-    from gapless.sim.model_check.bounds import Bounds
-    from gapless.sim.model_check.checks import Sight, Witness
+    from gapless.sim.model_check.bounds import SearchBounds
+    from gapless.sim.model_check.checks import Evidence, StreamObservation
     from gapless.wire.frames import Frame
 
 
-def forget_old_news(member: Member, bounds: Bounds) -> None:
+def drop_stale_marks(member: Endpoint, bounds: SearchBounds) -> None:
     """Let go of marks that were announced and then overtaken; every use of them takes the maximum with the mark."""
     origin = bounds.members()[0]
     if member.me != origin:
@@ -29,7 +29,7 @@ def forget_old_news(member: Member, bounds: Bounds) -> None:
         )
         if stream is not None:
             _forget_marks(stream)
-        unknown = member.connections._unknown.get(origin)
+        unknown = member.connections._unconfirmed.get(origin)
         if unknown is not None:
             unknown.frames = {
                 key: frame._replace(repair=False) for key, frame in unknown.frames.items()
@@ -40,13 +40,13 @@ def forget_old_news(member: Member, bounds: Bounds) -> None:
 
 def _forget_marks(stream: Inbound) -> None:
     assert stream.window is not None, "the digest tells every start"
-    if stream.announced <= stream.window.high:
-        stream.announced = 0
-    if stream.gone <= stream.window.delivered:
-        stream.gone = 0
+    if stream.announced_high <= stream.window.high:
+        stream.announced_high = 0
+    if stream.gone_upto <= stream.window.delivered:
+        stream.gone_upto = 0
 
 
-def _forget_votes(member: Member, origin: Address) -> None:
+def _forget_votes(member: Endpoint, origin: Address) -> None:
     """Keep of the highs in votes only their maximum, if it is news; the own vote is taken anew with every other."""
     assert member.stability is not None
     votes = member.stability._votes
@@ -58,7 +58,7 @@ def _forget_votes(member: Member, origin: Address) -> None:
         table[origin] = table[origin][0], high
 
 
-def voted(member: Member, origin: Address) -> int:
+def voted(member: Endpoint, origin: Address) -> int:
     """Return the highest seqno of ``origin`` that anybody who voted knew of, the coordinator included."""
     if member.stability is None or not member.stability.is_coordinator:
         return 0
@@ -66,8 +66,8 @@ def voted(member: Member, origin: Address) -> int:
     return max(highs, default=0)
 
 
-def news(
-    frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: Sight
+def effective_frame(
+    frame: Frame, peer: Address, bounds: SearchBounds, witness: Evidence, sight: StreamObservation
 ) -> Frame | None:
     """Return what a frame still tells a member of which all is known; None if that is nothing."""
     if isinstance(frame, Data):
@@ -83,13 +83,13 @@ def news(
     if isinstance(frame, Ack):
         return frame if frame.seqno > sight.acks.get(peer, -1) else None
     if isinstance(frame, Vote):
-        heard = dict(witness.heard).get(peer, 0)
+        heard = dict(witness.acked).get(peer, 0)
         return frame._replace(
-            progress=_risen(frame.progress, bounds, heard, max(sight.high, sight.voted))
+            progress=_above_marks(frame.progress, bounds, heard, max(sight.high, sight.voted))
         )
     if isinstance(frame, Stable):
         known = bounds.messages if witness.submitted else witness.known
-        progress = _risen(frame.progress, bounds, witness.stable, known)
+        progress = _above_marks(frame.progress, bounds, witness.stable, known)
         return (
             frame._replace(progress=progress)
             if any(stable or high for _, stable, high in progress)
@@ -98,15 +98,17 @@ def news(
     return frame
 
 
-def _risen(
-    progress: tuple[Progress, ...], bounds: Bounds, seqno: int, high: int
-) -> tuple[Progress, ...]:
+def _above_marks(
+    progress: tuple[StreamProgress, ...], bounds: SearchBounds, seqno: int, high: int
+) -> tuple[StreamProgress, ...]:
     """Return the same without the marks of the sender that are not above ``seqno`` and ``high``."""
     origin = bounds.members()[0]
     risen = []
     for entry in progress:
         if entry.origin == origin:
             delivered = entry.delivered if entry.delivered > seqno else 0
-            entry = Progress(origin, delivered, entry.high if entry.high > high else delivered)  # noqa: PLW2901
+            entry = StreamProgress(  # noqa: PLW2901
+                origin, delivered, entry.high if entry.high > high else delivered
+            )
         risen.append(entry)
     return tuple(risen)

@@ -16,11 +16,18 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import Mode
-from gapless.faults.frame_names import kind_of, life_name, span_of, stream_of
+from gapless.faults.frame_names import incarnation_name, kind_of, span_of, stream_of
 from gapless.protocol.timers import GAP, REAP
-from gapless.sim.model_check.bounds import NOW_NS, Bounds, Told
-from gapless.sim.model_check.checks import Failure, Sight, Turn, Witness, judge, payload
-from gapless.sim.model_check.state_reduction import forget_old_news, news
+from gapless.sim.model_check.bounds import NOW_NS, ScriptedRandom, SearchBounds
+from gapless.sim.model_check.checks import (
+    CheckFailure,
+    Evidence,
+    StepRecord,
+    StreamObservation,
+    failed_checks,
+    payload,
+)
+from gapless.sim.model_check.state_reduction import drop_stale_marks, effective_frame
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Ack, Stable, Vote
 
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.identity import Address
-    from gapless.protocol.endpoint import Member
+    from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.ready import Ready
     from gapless.wire.frames import Datagram, Frame
 
@@ -38,14 +45,14 @@ SUBMIT = "submit"
 _TO = " to "
 """Stands between a timer and whom its holder chose to ask."""
 
-SPENT = -1
+NO_EFFECT = -1
 """Stands for a frame that has nothing to say any more."""
 
 MEMBER_BITS = 20
 """What the state of one member takes in the number of a state of the group."""
 
 
-class Frames:
+class FrameTable:
     """Every datagram on every link, by number. ``source`` and ``target`` are positions in the list of members.
 
     ``claim`` is how much of the sender's stream the source says it has delivered, ``stable`` how
@@ -58,20 +65,20 @@ class Frames:
         self.source: list[int] = []
         self.target: list[int] = []
         self.datagram: list[bytes] = []
-        self.said: list[Datagram] = []
+        self.decoded: list[Datagram] = []
         self.claim: list[int] = []
         self.stable: list[int] = []
 
     def number(self, target: Address, datagram: bytes) -> int:
         """Return the number of a datagram on its way to ``target``."""
         at = self._members.index(target)
-        found = self._numbers.setdefault((at, datagram), len(self.said))
-        if found == len(self.said):
+        found = self._numbers.setdefault((at, datagram), len(self.decoded))
+        if found == len(self.decoded):
             said = decode(datagram)
             self.source.append(self._members.index(said.sender))
             self.target.append(at)
             self.datagram.append(datagram)
-            self.said.append(said)
+            self.decoded.append(said)
             self.claim.append(max((self._claim(frame, Vote) for frame in said.frames), default=0))
             self.stable.append(
                 max((self._claim(frame, Stable) for frame in said.frames), default=0)
@@ -89,9 +96,9 @@ class Frames:
 
     def name(self, number: int) -> str:
         """Return what a person calls the frame, such as ``DATA a1 a->b``."""
-        words = " + ".join(_name(frame) for frame in self.said[number].frames)
+        words = " + ".join(_name(frame) for frame in self.decoded[number].frames)
         source, target = self._members[self.source[number]], self._members[self.target[number]]
-        return f"{words} {life_name(source)}->{life_name(target)}"
+        return f"{words} {incarnation_name(source)}->{incarnation_name(target)}"
 
 
 def _name(frame: Frame) -> str:
@@ -99,10 +106,12 @@ def _name(frame: Frame) -> str:
     origin, _ = stream_of(frame)
     if isinstance(frame, (Vote, Stable)):
         first, last = 0, max(entry.delivered for entry in frame.progress)
-    return f"{kind_of(frame)} {life_name(origin)}{first}" + (f"..{last}" if last != first else "")
+    return f"{kind_of(frame)} {incarnation_name(origin)}{first}" + (
+        f"..{last}" if last != first else ""
+    )
 
 
-class Bags:
+class FrameMultisets:
     """Every multiset of at most ``limit`` frames, by number; bag 0 is empty."""
 
     def __init__(self, limit: int) -> None:
@@ -153,14 +162,14 @@ class Bags:
                 yield after, tuple(frame for at, frame in enumerate(sent) if at not in kept)
 
 
-class Queues(Bags):
+class FrameQueues(FrameMultisets):
     """The frames on every link in the order in which they were sent; only the first of a link can arrive.
 
     Nothing is ever lost, so there is always room; ``limit`` holds for what members do by
     themselves.
     """
 
-    def __init__(self, limit: int, frames: Frames) -> None:
+    def __init__(self, limit: int, frames: FrameTable) -> None:
         super().__init__(limit)
         self._link = frames
 
@@ -185,12 +194,12 @@ class Queues(Bags):
         yield self.number([*self.frames[bag], *sent]), ()
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """What one input does to one member: its next state, the frames it sends, the checks it fails."""
 
     after: int
     sent: tuple[int, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[CheckFailure, ...]
 
 
 class _Local(NamedTuple):
@@ -198,10 +207,10 @@ class _Local(NamedTuple):
 
     snapshot: tuple[object, ...]
     armed: tuple[str, ...]
-    witness: Witness
+    evidence: Evidence
 
 
-class Position:
+class MemberAutomaton:
     """One member as a table of steps, filled by the real machine where the search comes by.
 
     ``delivered``, ``purged``, ``reported`` and ``settled`` say of each state how much came out, how
@@ -210,7 +219,13 @@ class Position:
     """
 
     def __init__(
-        self, me: Address, bounds: Bounds, frames: Frames, *, reduced: bool, recheck_every: int
+        self,
+        me: Address,
+        bounds: SearchBounds,
+        frames: FrameTable,
+        *,
+        reduced: bool,
+        recheck_every: int,
     ) -> None:
         self.me = me
         self._bounds = bounds
@@ -219,17 +234,17 @@ class Position:
         self._recheck_every = recheck_every
         self._origin = bounds.members()[0]
         self._sends = me == self._origin
-        self._keeps = bounds.row.release == "stability" and not bounds.config.discard_delivered
+        self._retains = bounds.row.release == "stability" and not bounds.config.discard_delivered
         self.reads = not self._sends if bounds.to is None else me == bounds.to
         self._peers = [member for member in bounds.members() if member != me]
         self._member, begun = bounds.member(me)
-        self._twin, _ = bounds.member(me)
+        self._second_member, _ = bounds.member(me)
         self._numbers: dict[_Local, int] = {}
         self._locals: list[_Local] = []
-        self._sights: list[Sight] = []
-        self._own: list[tuple[tuple[str, Step], ...] | None] = []
-        self._arrivals: list[dict[int, Step]] = []
-        self._alike: list[dict[int, int]] = []
+        self._observations: list[StreamObservation] = []
+        self._own: list[tuple[tuple[str, Transition], ...] | None] = []
+        self._arrivals: list[dict[int, Transition]] = []
+        self._equivalent: list[dict[int, int]] = []
         self.delivered: list[int] = []
         self.purged: list[int] = []
         self.reported: list[int] = []
@@ -237,12 +252,12 @@ class Position:
         self.steps = 0
         self.first_frames = self._sent(begun)
         self._intern(
-            self._member, Witness(heard=tuple((member, 0) for member in bounds.voters(me)))
+            self._member, Evidence(acked=tuple((member, 0) for member in bounds.voters(me)))
         )
 
     # Steps
 
-    def own_steps(self, local: int) -> tuple[tuple[str, Step], ...]:
+    def own_steps(self, local: int) -> tuple[tuple[str, Transition], ...]:
         """Return what the member may do without the network: submit the next message, fire any armed timer."""
         found = self._own[local]
         if found is None:
@@ -250,50 +265,60 @@ class Position:
             if self._sends and witness.submitted < self._bounds.messages:
                 inputs = (SUBMIT, *inputs)
             if self._bounds.any_holder and GAP in inputs:
-                inputs = (*inputs, *(f"{GAP}{_TO}{life_name(peer)}" for peer in self._peers[1:]))
-            if self._bounds.forgets and self.reads and self._sights[local].open:
+                inputs = (
+                    *inputs,
+                    *(f"{GAP}{_TO}{incarnation_name(peer)}" for peer in self._peers[1:]),
+                )
+            if self._bounds.forgets and self.reads and self._observations[local].open:
                 inputs = (*inputs, REAP)
-            found = self._own[local] = tuple((name, self._take(local, name)) for name in inputs)
+            found = self._own[local] = tuple(
+                (name, self._transition(local, name)) for name in inputs
+            )
         return found
 
-    def on_frame(self, local: int, frame: int) -> Step:
+    def on_frame(self, local: int, frame: int) -> Transition:
         """Return what the arrival of a frame does."""
         found = self._arrivals[local].get(frame)
         if found is None:
-            found = self._arrivals[local][frame] = self._take(local, frame)
+            found = self._arrivals[local][frame] = self._transition(local, frame)
         return found
 
     def submitted(self, local: int) -> int:
         """Return how many messages the application has submitted."""
-        return self._locals[local].witness.submitted
+        return self._locals[local].evidence.submitted
 
-    def _take(self, local: int, given: str | int) -> Step:
+    def _transition(self, local: int, given: str | int) -> Transition:
         """Let the machine take one step; now and then let a second one take it too, and compare."""
         self.steps += 1
         step = self._try(self._member, local, given)
-        if self.steps % self._recheck_every == 0 and self._try(self._twin, local, given) != step:
-            failure = Failure("S17", "a second machine in the same state took another step")
+        if (
+            self.steps % self._recheck_every == 0
+            and self._try(self._second_member, local, given) != step
+        ):
+            failure = CheckFailure("S17", "a second machine in the same state took another step")
             return step._replace(failures=(*step.failures, failure))
         return step
 
-    def _try(self, member: Member, local: int, given: str | int) -> Step:
+    def _try(self, member: Endpoint, local: int, given: str | int) -> Transition:
         try:
             ready = self._run(member, local, given)
             member.check_invariants()
-            return self._judge(member, local, given, ready)
+            return self._check_step(member, local, given, ready)
         except AssertionError as error:
-            return Step(local, (), (Failure("INVARIANTS", str(error)),))
+            return Transition(local, (), (CheckFailure("INVARIANTS", str(error)),))
         except Exception as error:  # noqa: BLE001 - whatever the machine raises is a finding
-            return Step(local, (), (Failure("EXCEPTION", f"{type(error).__name__}: {error}"),))
+            return Transition(
+                local, (), (CheckFailure("EXCEPTION", f"{type(error).__name__}: {error}"),)
+            )
 
-    def _run(self, member: Member, local: int, given: str | int) -> Ready:
+    def _run(self, member: Endpoint, local: int, given: str | int) -> Ready:
         snapshot, armed, witness = self._locals[local]
         member.restore(snapshot)
         member._timers.restore(armed)
         for stream in member.connections.inbounds():
             # An ack that waits for the time between two acks may go out at any moment: its timer
             # may fire.
-            stream.owed.sent_ns = NOW_NS
+            stream.ack_scheduler.last_sent_ns = NOW_NS
         if isinstance(given, int):
             return member.receive(self._frames.datagram[given], NOW_NS)
         if given == SUBMIT:
@@ -302,29 +327,33 @@ class Position:
                 [payload(witness.submitted + 1)], NOW_NS, to=self._bounds.to, mode=mode
             )
         timer, _, holder = given.partition(_TO)
-        assert isinstance(member._rng, Told)
-        member._rng.pick = [life_name(peer) for peer in self._peers].index(holder) if holder else 0
-        return member.fire(timer, NOW_NS)
+        assert isinstance(member._rng, ScriptedRandom)
+        member._rng.pick = (
+            [incarnation_name(peer) for peer in self._peers].index(holder) if holder else 0
+        )
+        return member.fire_timer(timer, NOW_NS)
 
-    def _judge(self, member: Member, local: int, given: str | int, ready: Ready) -> Step:
+    def _check_step(
+        self, member: Endpoint, local: int, given: str | int, ready: Ready
+    ) -> Transition:
         peer: Address | None = None
         heard: tuple[Frame, ...] = ()
-        witness = self._locals[local].witness
+        witness = self._locals[local].evidence
         if given == SUBMIT:
-            witness = witness.submit()
+            witness = witness.after_submit()
         elif isinstance(given, int):
-            said = self._frames.said[given]
+            said = self._frames.decoded[given]
             peer, heard = said.sender, said.frames
-            witness = witness.hear(peer, heard, self._origin, self._bounds.row)
-        after = self._look(member)
+            witness = witness.after_frames(peer, heard, self._origin, self._bounds.row)
+        after = self._observe(member)
         if not after.open:
-            witness = witness.keep(after.aside)
-        turn = Turn(
+            witness = witness.after_forgetting(after.buffered)
+        turn = StepRecord(
             self._bounds.capacity,
             self._sends,
             peer,
             heard,
-            self._sights[local],
+            self._observations[local],
             after,
             witness,
             [(to, frame) for to, datagram in ready.transmits for frame in decode(datagram).frames],
@@ -333,12 +362,12 @@ class Position:
             self._bounds.row,
             given.partition(_TO)[0] if isinstance(given, str) and given != SUBMIT else "",
             self._bounds.to,
-            self._keeps,
+            self._retains,
             tuple(self._peers),
         )
         delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
         number = self._intern(member, witness._replace(delivered=delivered))
-        return Step(number, self._sent(ready), judge(turn))
+        return Transition(number, self._sent(ready), failed_checks(turn))
 
     def _sent(self, ready: Ready) -> tuple[int, ...]:
         """Return the frames that go out, one for each link."""
@@ -349,35 +378,41 @@ class Position:
         ]
         return tuple(sent if self._bounds.keeps_order else sorted(sent))
 
-    def _look(self, member: Member) -> Sight:
-        return Sight.of(member, self._origin, self._bounds.to)
+    def _observe(self, member: Endpoint) -> StreamObservation:
+        return StreamObservation.of(member, self._origin, self._bounds.to)
 
-    def _intern(self, member: Member, witness: Witness) -> int:
+    def _intern(self, member: Endpoint, witness: Evidence) -> int:
         """Return the number of the state of ``member``."""
         if self._reduced:
-            forget_old_news(member, self._bounds)
-            witness = witness.without_old_news() if not self._sends else witness._replace(told=0)
-        sight, snapshot, armed = self._look(member), member.snapshot(), member.armed()
+            drop_stale_marks(member, self._bounds)
+            witness = (
+                witness.without_stale_announcement()
+                if not self._sends
+                else witness._replace(announced=0)
+            )
+        sight, snapshot, armed = self._observe(member), member.snapshot(), member.armed_timers()
         member.restore(snapshot)
         # Restoring arms every timer that the state needs. One that was not armed must not come to
         # life by that.
-        local = _Local(snapshot, tuple(name for name in member.armed() if name in armed), witness)
+        local = _Local(
+            snapshot, tuple(name for name in member.armed_timers() if name in armed), witness
+        )
         found = self._numbers.setdefault(local, len(self._locals))
         if found == len(self._locals):
             assert member.snapshot() == snapshot, "what is restored is what was seen"
             assert not found >> MEMBER_BITS, "the state of a member fits its place"
             self._locals.append(local)
-            self._sights.append(sight)
+            self._observations.append(sight)
             self._own.append(None)
             self._arrivals.append({})
-            self._alike.append({})
+            self._equivalent.append({})
             self.delivered.append(witness.delivered)
-            self.purged.append(sight.low if self._sends or self._keeps else 0)
+            self.purged.append(sight.low if self._sends or self._retains else 0)
             self.reported.append(sight.reported if self._sends and self._bounds.acknowledged else 0)
             self.settled.append(self._has_settled(sight, witness))
         return found
 
-    def _has_settled(self, sight: Sight, witness: Witness) -> bool:
+    def _has_settled(self, sight: StreamObservation, witness: Evidence) -> bool:
         """Return whether this member has everything, knows that everybody has, and holds it no more."""
         messages, by_acks = self._bounds.messages, self._bounds.row.release == "acks"
         if self._sends and (
@@ -390,52 +425,54 @@ class Position:
 
     # Old news
 
-    def alike(self, local: int, frame: int) -> int:
+    def equivalent_frame(self, local: int, frame: int) -> int:
         """Return the frame that ``frame`` counts as while this member is its target and in this state."""
-        found = self._alike[local].get(frame)
+        found = self._equivalent[local].get(frame)
         if found is None:
-            found = self._alike[local][frame] = (
+            found = self._equivalent[local][frame] = (
                 self._compare(local, frame) if self._reduced else frame
             )
         return found
 
     def _compare(self, local: int, frame: int) -> int:
-        said, witness = self._frames.said[frame], self._locals[local].witness
+        said, witness = self._frames.decoded[frame], self._locals[local].evidence
         if said.addressee is not None:
             to_all = self._frames.number(self.me, encode(said.group, said.sender, said.frames))
             return (
-                self.alike(local, to_all)
+                self.equivalent_frame(local, to_all)
                 if self.on_frame(local, frame) == self.on_frame(local, to_all)
                 else frame
             )
         told = (
-            news(old, said.sender, self._bounds, witness, self._sights[local])
+            effective_frame(old, said.sender, self._bounds, witness, self._observations[local])
             for old in said.frames
         )
         fresh = [new for new in told if new is not None]
         if tuple(fresh) == said.frames:
             return frame
-        nothing = Step(local, (), ())
+        nothing = Transition(local, (), ())
         if not fresh:
-            return SPENT if self.on_frame(local, frame) == nothing else frame
+            return NO_EFFECT if self.on_frame(local, frame) == nothing else frame
         other = self._frames.number(self.me, encode(said.group, said.sender, fresh))
         return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
 
-    def parted(self) -> Iterator[Failure]:
+    def split_pairs(self) -> Iterator[CheckFailure]:
         """Return the pairs of frames that counted as one in some state and do not in a state that came after it."""
         edges = [self._successors(local) for local in range(len(self._locals))]
-        open_pairs = [(local, frame) for local, alike in enumerate(self._alike) for frame in alike]
+        open_pairs = [
+            (local, frame) for local, alike in enumerate(self._equivalent) for frame in alike
+        ]
         done = set(open_pairs)
         while open_pairs:
             local, frame = open_pairs.pop()
-            other = self.alike(local, frame)
+            other = self.equivalent_frame(local, frame)
             if other == frame or local >= len(edges):
                 continue
             for after in edges[local]:
-                if self.alike(after, frame) != (
-                    SPENT if other == SPENT else self.alike(after, other)
+                if self.equivalent_frame(after, frame) != (
+                    NO_EFFECT if other == NO_EFFECT else self.equivalent_frame(after, other)
                 ):
-                    yield Failure(
+                    yield CheckFailure(
                         "REDUCTION", f"{self._frames.name(frame)} was taken for another frame"
                     )
                     return

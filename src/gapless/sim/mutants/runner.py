@@ -18,16 +18,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import LocalProtocolError
-from gapless.sim.mutants.membership_mutants import MEMBERSHIP
-from gapless.sim.mutants.profile_mutants import FAMILY
-from gapless.sim.mutants.stream_mutants import FIRST, Mutant
+from gapless.sim.mutants.membership_mutants import MEMBERSHIP_MUTANTS
+from gapless.sim.mutants.profile_mutants import PROFILE_MUTANTS
+from gapless.sim.mutants.stream_mutants import STREAM_MUTANTS, Mutant
 from gapless.sim.runner import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-class Verdict(NamedTuple):
+class MutantVerdict(NamedTuple):
     """What became of a mutant: which check caught it, at which seed, after how many seeds; no check if it survived."""
 
     mutant: Mutant
@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
     seeds: int
 
 
-MUTANTS = (*FIRST, *FAMILY, *MEMBERSHIP)
+MUTANTS = (*STREAM_MUTANTS, *PROFILE_MUTANTS, *MEMBERSHIP_MUTANTS)
 """Every planted bug."""
 
 
@@ -84,7 +84,7 @@ def _mutate(mutant: Mutant, original: Any, owner: Any) -> Any:
     return namespace["plant"](owner)
 
 
-def named(name: str) -> Mutant:
+def mutant_by_name(name: str) -> Mutant:
     """Return the mutant called ``name``."""
     for mutant in MUTANTS:
         if mutant.name == name:
@@ -94,26 +94,30 @@ def named(name: str) -> Mutant:
     )
 
 
-def hunt(mutant: Mutant, seeds: int) -> Verdict:
+def hunt(mutant: Mutant, seeds: int) -> MutantVerdict:
     """Run seeds 0, 1, 2 … with the bug in place until a check fails; a seed that fails without it proves nothing."""
     profile = mutant.profile or None
     for seed in range(seeds):
         with planted(mutant):
             try:
-                outcome = simulate(seed, profile=profile, membership=mutant.membership, hasty=True)
+                outcome = simulate(
+                    seed, profile=profile, membership=mutant.membership, fail_fast=True
+                )
             except LocalProtocolError:
                 continue  # the run breaks off: no check has caught anything
-        sound = partial(simulate, seed, profile=profile, membership=mutant.membership, hasty=True)
+        sound = partial(
+            simulate, seed, profile=profile, membership=mutant.membership, fail_fast=True
+        )
         if outcome.violations and sound().ok:
-            return Verdict(mutant, outcome.violations[0].check, seed, seed + 1)
-    return Verdict(mutant, "", 0, seeds)
+            return MutantVerdict(mutant, outcome.violations[0].check, seed, seed + 1)
+    return MutantVerdict(mutant, "", 0, seeds)
 
 
 def hunt_all(
     mutants: Sequence[Mutant], seeds: int, workers: int, progress: Callable[[int], None]
-) -> list[Verdict]:
+) -> list[MutantVerdict]:
     """Hunt several mutants, each in a process of its own turn; ``progress`` is told how many are done."""
-    verdicts: dict[Mutant, Verdict] = {}
+    verdicts: dict[Mutant, MutantVerdict] = {}
     with ProcessPoolExecutor(workers) as pool:
         for task in as_completed([pool.submit(hunt, mutant, seeds) for mutant in mutants]):
             verdicts[task.result().mutant] = task.result()

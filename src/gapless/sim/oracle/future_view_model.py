@@ -10,30 +10,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.wire import Data
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import FIRST_CONNECTION_EPOCH
 
 if TYPE_CHECKING:
     from gapless.config import Config
-    from gapless.sim.oracle.model import Life
+    from gapless.sim.oracle.model import MemberModel
     from gapless.wire import Datagram
 
-_MOST_VIEWS = 2
+_MAX_VIEWS = 2
 
 
-class WaitingRoom:
+class FutureViewModel:
     """What one life keeps."""
 
-    __slots__ = ("_datagrams", "_later")
+    __slots__ = ("_datagrams", "_future_data")
 
     def __init__(self) -> None:
         self._datagrams: list[tuple[Datagram, int]] = []
-        self._later: list[Data] = []
+        self._future_data: list[Data] = []
 
     @staticmethod
     def _cost(said: Datagram) -> int:
         return max(1, sum(isinstance(frame, Data) for frame in said.frames))
 
-    def admits(self, life: Life, said: Datagram, config: Config) -> bool:
+    def must_buffer(self, life: MemberModel, said: Datagram, config: Config) -> bool:
         """Return whether ``life`` must keep a datagram of one who is not in its view."""
         if said.sender == life.address:
             return False
@@ -41,34 +41,40 @@ class WaitingRoom:
             taken = sum(self._cost(kept) for kept, _ in self._datagrams)
             if life.view is None:
                 return taken + self._cost(said) <= config.become_server_queue_size
-            return any(self._has_room(frame, config) for frame in self._later_frames(life, said))
+            return any(
+                self._has_room(frame, config) for frame in self._future_data_frames(life, said)
+            )
         return True
 
-    def _later_frames(self, life: Life, said: Datagram) -> list[Data]:
+    def _future_data_frames(self, life: MemberModel, said: Datagram) -> list[Data]:
         """Return what one who is to join says in a view to come, where messages belong to views."""
         if not life.epoch:
             return []
         frames = [frame for frame in said.frames if isinstance(frame, Data)]
         return [
-            f for f in frames if life.epoch < f.epoch < CONNECTION and f.run.origin == said.sender
+            f
+            for f in frames
+            if life.epoch < f.epoch < FIRST_CONNECTION_EPOCH and f.run.origin == said.sender
         ]
 
-    def keep(self, life: Life, said: Datagram, config: Config) -> None:
+    def buffer(self, life: MemberModel, said: Datagram, config: Config) -> None:
         """Keep a datagram, or the messages in it that are for a view to come."""
         if life.view is None or not config.retransmits:
             self._datagrams.append((said, 0))
             return
-        for frame in self._later_frames(life, said):
-            self.keep_later(frame, config)
+        for frame in self._future_data_frames(life, said):
+            self.buffer_data(frame, config)
 
-    def call(self, life: Life, config: Config, *, first_view: bool) -> tuple[list[Datagram], int]:
+    def release(
+        self, life: MemberModel, config: Config, *, first_view: bool
+    ) -> tuple[list[Datagram], int]:
         """Return the datagrams that the present view lets in, and how many messages in them came too late for it."""
         assert life.view is not None
         number, kept, self._datagrams = life.view.id.number, self._datagrams, []
         called: list[Datagram] = []
         before = 0
         for said, age in kept:
-            if said.sender in life.heard:
+            if said.sender in life.inbound:
                 frames = said.frames
                 if first_view:
                     old = [
@@ -79,34 +85,38 @@ class WaitingRoom:
                     before += sum(frame.run.count for frame in old)
                     frames = tuple(frame for frame in frames if frame not in old)
                 called.append(said._replace(frames=frames))
-            elif not config.retransmits and age < _MOST_VIEWS:
+            elif not config.retransmits and age < _MAX_VIEWS:
                 self._datagrams.append((said, age + 1))
         return called, before
 
-    def keep_later(self, frame: Data, config: Config) -> bool:
+    def buffer_data(self, frame: Data, config: Config) -> bool:
         """Keep a message of a later view; return whether there is room."""
         if not self._has_room(frame, config):
             return False
-        if not self._is_here(frame):
-            self._later.append(frame)
+        if not self._is_buffered(frame):
+            self._future_data.append(frame)
         return True
 
     def _has_room(self, frame: Data, config: Config) -> bool:
-        room = len(self._later) < config.become_server_queue_size or not config.retransmits
-        return room or self._is_here(frame)
+        room = len(self._future_data) < config.become_server_queue_size or not config.retransmits
+        return room or self._is_buffered(frame)
 
-    def _is_here(self, frame: Data) -> bool:
+    def _is_buffered(self, frame: Data) -> bool:
         name = frame.run.origin, frame.run.first, frame.epoch
-        return any((kept.run.origin, kept.run.first, kept.epoch) == name for kept in self._later)
+        return any(
+            (kept.run.origin, kept.run.first, kept.epoch) == name for kept in self._future_data
+        )
 
-    def call_later(self, life: Life) -> tuple[list[Data], int]:
+    def release_data(self, life: MemberModel) -> tuple[list[Data], int]:
         """Return the messages that were kept for the present view, and how many were for one that never came."""
-        kept, self._later = (
-            self._later,
-            [frame for frame in self._later if frame.epoch > life.epoch],
+        kept, self._future_data = (
+            self._future_data,
+            [frame for frame in self._future_data if frame.epoch > life.epoch],
         )
         here = [
-            frame for frame in kept if frame.epoch == life.epoch and frame.run.origin in life.heard
+            frame
+            for frame in kept
+            if frame.epoch == life.epoch and frame.run.origin in life.inbound
         ]
         past = [frame for frame in kept if frame.epoch <= life.epoch and frame not in here]
         return here, sum(frame.run.count for frame in past)

@@ -13,131 +13,136 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.identity import Marks
-from gapless.run import BEGIN, END, NOT_BACK, PIECE
-from gapless.sim.oracle.future_view_model import WaitingRoom
+from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK
+from gapless.sim.oracle.future_view_model import FutureViewModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gapless.config import Config
     from gapless.identity import Address, Roster, View, ViewId
-    from gapless.protocol.endpoint import Member
+    from gapless.protocol.endpoint import Endpoint
     from gapless.run import Run
 
 ZERO_MARKS = Marks(0, 0, 0)
 
 
-class Waiting(NamedTuple):
+class UnnumberedMessage(NamedTuple):
     """A message that the application has handed over and that has no number yet."""
 
     ticket: int
     payload: bytes
-    not_back: bool
+    no_loopback: bool
 
 
-class Stream:
+class StreamModel:
     """The stream of one life, as it was first sent."""
 
     __slots__ = (
         "acks",
         "flags",
+        "fragment_payloads",
         "high",
         "lengths",
         "marks",
-        "parts",
-        "piece_bytes",
+        "payloads",
         "queue",
         "starts",
     )
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.payloads: list[bytes] = []
         self.lengths = bytearray()
         self.flags: list[int] = []
         self.high = 0
         self.marks = ZERO_MARKS
         self.acks: dict[Address, int] = {}
         self.starts: dict[Address, int] = {}
-        self.queue: deque[Waiting] = deque()
-        self.piece_bytes: list[bytes] = []
+        self.queue: deque[UnnumberedMessage] = deque()
+        self.fragment_payloads: list[bytes] = []
 
     def content(self, first: int, last: int) -> bytes:
         """Return the bytes of ``first .. last``, end to end."""
-        return b"".join(self.parts[first - 1 : last])
+        return b"".join(self.payloads[first - 1 : last])
 
     def append(self, run: Run) -> None:
         """Learn the next run of the stream."""
-        self.parts += run.messages()
+        self.payloads += run.messages()
         self.lengths += run.lengths
         self.flags += [run.flags] * run.count
         self.high = run.last
 
-    def whole_from(self, seqno: int) -> int:
+    def next_message_start(self, seqno: int) -> int:
         """Return the first seqno from ``seqno`` on that begins a message."""
         flags = self.flags
-        while seqno <= self.high and flags[seqno - 1] & (PIECE | BEGIN) == PIECE:
+        while seqno <= self.high and flags[seqno - 1] & (FRAGMENT | FIRST_FRAGMENT) == FRAGMENT:
             seqno += 1
         return seqno
 
-    def kept_from(self, acked: int) -> int:
+    def retained_from(self, acked: int) -> int:
         """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
-        while self.marks.low < acked and self.flags[acked - 1] & (PIECE | END) == PIECE:
+        while (
+            self.marks.low < acked
+            and self.flags[acked - 1] & (FRAGMENT | LAST_FRAGMENT) == FRAGMENT
+        ):
             acked -= 1
         return acked
 
     def end_of(self, seqno: int) -> int:
         """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
         flags = self.flags
-        if seqno > self.high or not flags[seqno - 1] & PIECE:
+        if seqno > self.high or not flags[seqno - 1] & FRAGMENT:
             return seqno
-        while seqno <= self.high and not flags[seqno - 1] & END:
+        while seqno <= self.high and not flags[seqno - 1] & LAST_FRAGMENT:
             seqno += 1
         return seqno
 
-    def wanted_from(self, seqno: int) -> int:
+    def next_loopback_from(self, seqno: int) -> int:
         """Return the first seqno from ``seqno`` on that the origin itself wants back."""
         flags = self.flags
-        while seqno <= self.high and flags[seqno - 1] & NOT_BACK:
+        while seqno <= self.high and flags[seqno - 1] & NO_LOOPBACK:
             seqno += 1
         return seqno
 
 
-class Heard:
+class InboundModel:
     """The stream of one origin as one receiver has it."""
 
     __slots__ = (
         "_known",
         "announced",
-        "asked_ns",
+        "before_start",
         "covered",
         "delivered",
-        "early",
         "epoch",
-        "forgiven",
         "gone",
         "held",
         "high",
         "lost",
         "marks",
+        "nak_sent_ns",
         "next",
+        "not_owed_upto",
         "open",
-        "owed",
         "restarted",
         "skipped",
         "start",
         "stream",
+        "undelivered_before",
     )
 
-    def __init__(self, stream: Stream, start: int | None, former: int = 0, epoch: int = 0) -> None:
+    def __init__(
+        self, stream: StreamModel, start: int | None, former: int = 0, epoch: int = 0
+    ) -> None:
         """Open ``stream`` at ``start``, or wait to be told; never below ``former``, which was delivered before."""
         self.stream = stream
         self.epoch = epoch
         self.open = start is not None
         self.start = max(start or 0, former)
         self.restarted = 0
-        self.forgiven = 0
+        self.not_owed_upto = 0
         self.covered = 0
-        self.owed: tuple[int, int] | None = None
+        self.undelivered_before: tuple[int, int] | None = None
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
@@ -145,28 +150,28 @@ class Heard:
         self.held = 0
         self.skipped = 0
         self.lost: list[tuple[int, int]] = []
-        self.early: list[tuple[int, int]] = []
-        self.asked_ns: dict[int, int] = {}
+        self.before_start: list[tuple[int, int]] = []
+        self.nak_sent_ns: dict[int, int] = {}
         self._known: list[tuple[int, int]] = []
         self.marks = Marks(self.start, self.start, self.start)
 
-    def begin(self, start: int) -> None:
+    def open_at(self, start: int) -> None:
         """Open the stream at ``start``, or where it ended when the same life was here before."""
         start = max(start, self.start)
         self.open = True
         self.start = self.delivered = self.high = start
         self.next = max(start, self.covered) + 1
         self.marks = Marks(start, start, start)
-        if self.owed is not None:
-            self.owe(*self.owed)
+        if self.undelivered_before is not None:
+            self.resume_undelivered(*self.undelivered_before)
 
-    def owe(self, due: int, taken: int) -> None:
+    def resume_undelivered(self, due: int, taken: int) -> None:
         """Learn that the same stream was taken up to ``taken`` before, and ``due`` is still to be handed out of that.
 
         So it is where deliveries wait for the application's state, while their origin departs and
         comes back.
         """
-        self.owed = due, taken
+        self.undelivered_before = due, taken
         if self.open:
             self.next = max(min(due, self.next), self.covered + 1)
             if self.start > taken:
@@ -177,7 +182,7 @@ class Heard:
         self.covered = max(self.covered, upto)
         self.next = max(self.next, self.covered + 1)
 
-    def know(self, high: int, now_ns: int) -> None:
+    def note_exists(self, high: int, now_ns: int) -> None:
         """Note that everything up to ``high`` is known to exist from now on."""
         if not self._known or high > self._known[-1][0]:
             self._known.append((high, now_ns))
@@ -225,10 +230,10 @@ class Heard:
         start.
         """
         stream = self.stream
-        seqno = stream.whole_from(self.next)
+        seqno = stream.next_message_start(self.next)
         for first, last in self.lost:
             if first <= stream.end_of(seqno) and seqno <= last:
-                seqno = stream.whole_from(last + 1)
+                seqno = stream.next_message_start(last + 1)
         return seqno
 
     def move_to(self, delivered: int) -> None:
@@ -239,13 +244,13 @@ class Heard:
         self.delivered = delivered
         while self._known and self._known[0][0] <= delivered:
             del self._known[0]
-        if self.asked_ns and min(self.asked_ns) <= delivered:
-            self.asked_ns = {
-                seqno: at_ns for seqno, at_ns in self.asked_ns.items() if seqno > delivered
+        if self.nak_sent_ns and min(self.nak_sent_ns) <= delivered:
+            self.nak_sent_ns = {
+                seqno: at_ns for seqno, at_ns in self.nak_sent_ns.items() if seqno > delivered
             }
 
 
-class Life:
+class MemberModel:
     """One life of one member: its view, its stream, and what it has heard of others."""
 
     __slots__ = (
@@ -255,23 +260,23 @@ class Life:
         "blocked",
         "confirmed",
         "covered",
-        "departed",
+        "delivered_upto",
+        "departed_inbound",
         "durable",
         "epoch",
-        "formers",
-        "heard",
+        "evicted_names",
+        "former_own_next",
+        "future_view_buffer",
+        "inbound",
         "leaving_ns",
-        "let_go",
         "member",
         "name",
         "own_next",
-        "past",
+        "past_inbound",
         "resumed",
-        "room",
         "roster",
         "stored",
         "stream",
-        "taken",
         "tickets",
         "transferring",
         "unconsumed",
@@ -280,7 +285,7 @@ class Life:
         "views",
     )
 
-    def __init__(self, address: Address, name: str, member: Member, model: Model) -> None:
+    def __init__(self, address: Address, name: str, member: Endpoint, model: GroupModel) -> None:
         self._model = model
         self.address = address
         self.name = name
@@ -291,76 +296,86 @@ class Life:
         self.views = 0
         self.epoch = 0
         self.stream = model.stream_of(address, 0)
-        self.formers: dict[int, int] = {}
-        self.room = WaitingRoom()
+        self.former_own_next: dict[int, int] = {}
+        self.future_view_buffer = FutureViewModel()
         self.roster: Roster | None = None
         self.durable = False
         self.resumed: dict[Address, int] = {}
         self.stored: Mapping[Address, int] | None = None
-        self.let_go: set[str] = set()
+        self.evicted_names: set[str] = set()
         self.confirmed: set[tuple[ViewId, Address]] = set()
         self.covered: dict[tuple[Address, int], int] = {}
-        self.past: dict[tuple[Address, int], Heard] = {}
+        self.past_inbound: dict[tuple[Address, int], InboundModel] = {}
         self.transferring = False
         self.leaving_ns: int | None = None
-        self.heard: dict[Address, Heard] = {}
-        self.departed: dict[Address, Heard] = {}
-        self.taken: dict[tuple[Address, int], int] = {}
+        self.inbound: dict[Address, InboundModel] = {}
+        self.departed_inbound: dict[Address, InboundModel] = {}
+        self.delivered_upto: dict[tuple[Address, int], int] = {}
         self.own_next = 1
         self.tickets: set[int] = set()
         self.blocked: set[int] = set()
         self.unconsumed = 0
 
-    def has_taken(self, origin: Address, epoch: int = 0) -> int:
+    def has_delivered(self, origin: Address, epoch: int = 0) -> int:
         """Return up to where this life has ever taken a stream of ``origin``, before or after a departure."""
-        heard = self.heard.get(origin)
+        heard = self.inbound.get(origin)
         now = heard.delivered if heard is not None and heard.epoch == epoch else 0
-        return max(self.taken.get((origin, epoch), 0), now)
+        return max(self.delivered_upto.get((origin, epoch), 0), now)
 
-    def hearing(self, origin: Address, epoch: int = 0) -> Heard | None:
+    def inbound_of(self, origin: Address, epoch: int = 0) -> InboundModel | None:
         """Return a stream of ``origin`` as this life has it, or had it when the stream ended."""
-        heard = self.heard.get(origin)
+        heard = self.inbound.get(origin)
         if heard is not None and heard.epoch == epoch:
             return heard
-        heard = self.departed.get(origin)
+        heard = self.departed_inbound.get(origin)
         return (
-            heard if heard is not None and heard.epoch == epoch else self.past.get((origin, epoch))
+            heard
+            if heard is not None and heard.epoch == epoch
+            else self.past_inbound.get((origin, epoch))
         )
 
     def restart(self, epoch: int) -> None:
         """Begin the own stream anew: what has no number yet is sent in the new one."""
         before = self.stream
-        self.formers[self.epoch] = self.own_next
+        self.former_own_next[self.epoch] = self.own_next
         self.epoch, self.own_next = epoch, 1
         self.stream = self._model.stream_of(self.address, epoch)
         self.stream.queue = before.queue
 
 
-class Model:
+class GroupModel:
     """Every life there was, by address."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.capacity = config.capacity
-        self.lives: dict[Address, Life] = {}
-        self._streams: dict[tuple[Address, int], Stream] = {}
+        self.members: dict[Address, MemberModel] = {}
+        self._streams: dict[tuple[Address, int], StreamModel] = {}
         self.views: dict[int | ViewId, tuple[Address, ...]] = {}
 
-    def stream_of(self, origin: Address, epoch: int) -> Stream:
+    def stream_of(self, origin: Address, epoch: int) -> StreamModel:
         """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""
         stream = self._streams.get((origin, epoch))
         if stream is None:
-            stream = self._streams[origin, epoch] = Stream()
+            stream = self._streams[origin, epoch] = StreamModel()
         return stream
 
-    def owes_from(self, origin: Address, life: Life) -> int | None:
+    def owed_from(self, origin: Address, life: MemberModel) -> int | None:
         """Return behind which seqno ``origin`` owes everything to ``life``; None if it does not count it at all.
 
         One that had taken the origin for departed has given up what it had acknowledged of a
         message in pieces, and what the origin let go before it was taken back in.
         """
-        heard = life.heard.get(origin)
+        heard = life.inbound.get(origin)
         counted_from = None
-        if heard is not None and origin in self.lives and heard.epoch == self.lives[origin].epoch:
+        if (
+            heard is not None
+            and origin in self.members
+            and heard.epoch == self.members[origin].epoch
+        ):
             counted_from = heard.stream.starts.get(life.address)
-        return None if counted_from is None or heard is None else max(counted_from, heard.forgiven)
+        return (
+            None
+            if counted_from is None or heard is None
+            else max(counted_from, heard.not_owed_upto)
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.identity import Marks
 from gapless.protocol.ready import GivenUp, Lost, Oversized, Released, Started, StateReceived
 from gapless.protocol.stream import ranges
-from gapless.run import END, PIECE
+from gapless.run import FRAGMENT, LAST_FRAGMENT
 from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery, Event
     from gapless.protocol.stream.window import Window
     from gapless.run import Run
-    from gapless.sim.oracle.model import Heard, Life
+    from gapless.sim.oracle.model import InboundModel, MemberModel
 
 _make = tuple.__new__
 
 
-class Violation(NamedTuple):
+class InvariantViolation(NamedTuple):
     """A promise that was broken: which check, when, at whom, and what exactly."""
 
     check: str
@@ -39,13 +39,13 @@ class Violation(NamedTuple):
         return f"{self.check} at {self.t_ns / 1e9:.6f} s, member {self.member}: {self.message}"
 
 
-class Sent(NamedTuple):
+class ApplicationSend(NamedTuple):
     """A send as the application made it, and its ticket."""
 
     payloads: tuple[bytes, ...]
     to: Address | None
     mode: str
-    not_back: bool
+    no_loopback: bool
     ticket: int
     refused: bool
 
@@ -78,7 +78,7 @@ def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Addres
     return known[max(former)] if former else None
 
 
-def is_rest(life: Life, event: Oversized | Lost | Started) -> bool:
+def is_absence_loss(life: MemberModel, event: Oversized | Lost | Started) -> bool:
     """Return whether a durable member tells of what it misses because of its absence, not of its streams as they are.
 
     That is what lies before the start that it was told; or the rest of a message in pieces that its
@@ -86,16 +86,16 @@ def is_rest(life: Life, event: Oversized | Lost | Started) -> bool:
     begun: the beginning is gone with that life, so the message is lost, though these pieces are
     there.
     """
-    heard = life.heard.get(event.origin)
+    heard = life.inbound.get(event.origin)
     if heard is None or not life.durable or not isinstance(event, Lost):
         return False
     before = event.last <= heard.start
-    return before or heard.start < event.first <= event.last < heard.stream.whole_from(
+    return before or heard.start < event.first <= event.last < heard.stream.next_message_start(
         heard.start + 1
     )
 
 
-class Learner:
+class ModelUpdater:
     """What a judge knows, and how it comes to know it."""
 
     config: Config
@@ -113,7 +113,9 @@ class Learner:
 
     # Learning: who is in, and whose place is kept
 
-    def _learn_places(self, life: Life, view: View, roster: Roster | None) -> tuple[Address, ...]:
+    def _update_durable_retention(
+        self, life: MemberModel, view: View, roster: Roster | None
+    ) -> tuple[Address, ...]:
         """Learn whose places a sender keeps; return all that it counts: the members, and who is away.
 
         One that comes back under a durable name starts behind what it, or its former life, had
@@ -124,61 +126,67 @@ class Learner:
         before, life.roster = life.roster, roster
         stream = life.stream
         known = dict(stream.acks)
-        places = () if before is None else (*before.away, *before.places)
+        places = () if before is None else (*before.absent, *before.entries)
         last = {place.name: place.address for place in places if place.name}
-        here = {place.address for place in before.places} if before is not None else set()
-        for address, name, _ in roster.places:
+        here = {place.address for place in before.entries} if before is not None else set()
+        for address, name, _ in roster.entries:
             if address in here:
                 continue
             acked = _acked(known, last[name], view.members) if name in last else known.get(address)
             if acked is not None:
-                stream.acks[address] = stream.starts[address] = stream.kept_from(acked)
+                stream.acks[address] = stream.starts[address] = stream.retained_from(acked)
         kept = [
-            place for place in roster.away if place.name not in life.let_go or place.address in here
+            place
+            for place in roster.absent
+            if place.name not in life.evicted_names or place.address in here
         ]
-        were_kept = {place.address for place in before.away} - here if before is not None else set()
+        were_kept = (
+            {place.address for place in before.absent} - here if before is not None else set()
+        )
         for place in kept:
             if place.address in were_kept and place.address in known:
                 continue
             acked = _acked(known, place.address, view.members)
-            stream.acks[place.address] = stream.high if acked is None else stream.kept_from(acked)
-        life.let_go.intersection_update(
-            {place.name for place in roster.away} - {place.name for place in kept}
+            stream.acks[place.address] = (
+                stream.high if acked is None else stream.retained_from(acked)
+            )
+        life.evicted_names.intersection_update(
+            {place.name for place in roster.absent} - {place.name for place in kept}
         )
         return (*view.members, *(place.address for place in kept))
 
     # Learning: what came in
 
-    def _learn_hint(self, life: Life, origin: Address, marks: Marks) -> None:
+    def _update_from_digest_mark(self, life: MemberModel, origin: Address, marks: Marks) -> None:
         """Learn from a digest how far a stream goes: what lies beyond its start may be asked for (I-04)."""
-        heard = life.heard[origin]
+        heard = life.inbound[origin]
         if life.member.config.retransmits:
             heard.announced = max(heard.announced, marks.high)
-            heard.know(marks.high, self.local_ns)
+            heard.note_exists(marks.high, self.local_ns)
 
-    def _learn_progress(self, life: Life, frame: Vote | Stable) -> None:
+    def _update_from_progress(self, life: MemberModel, frame: Vote | Stable) -> None:
         """Learn from a vote or a stability message how far streams go."""
         if life.view is None or frame.view != life.view.id.number:
             return
         for origin, _, high in frame.progress:
-            heard = life.heard.get(origin)
+            heard = life.inbound.get(origin)
             if heard is not None and heard.open and life.member.config.retransmits:
                 heard.announced = max(heard.announced, high)
-                heard.know(high, self.local_ns)
+                heard.note_exists(high, self.local_ns)
 
-    def _learn_data(self, life: Life, heard: Heard, frame: Data) -> None:
+    def _update_from_data(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
         run = frame.run
-        if life.heard.get(run.origin) is not heard:
+        if life.inbound.get(run.origin) is not heard:
             return
         if heard.open:
-            expected = self._take(heard, run.first, run.last)
+            expected = self._accept_range(heard, run.first, run.last)
         else:
             expected = Expected(
-                early=self._put_aside(heard, run.first, run.last, life.member.config)
+                early=self._buffer_before_start(heard, run.first, run.last, life.member.config)
             )
         self.expected = expected if self.expected is NOTHING else self.expected.plus(expected)
 
-    def _take(self, heard: Heard, first: int, last: int) -> Expected:
+    def _accept_range(self, heard: InboundModel, first: int, last: int) -> Expected:
         """Learn that ``first .. last`` of a stream that is open has arrived; return what must become of it."""
         delivered, held, total = heard.delivered, heard.held, last - first + 1
         ceiling = delivered + self.reach
@@ -189,13 +197,15 @@ class Learner:
         if fresh:
             heard.held = held | fresh
             heard.high = max(heard.high, delivered + fresh.bit_length())
-            heard.know(heard.high, self.local_ns)
+            heard.note_exists(heard.high, self.local_ns)
         accepted = fresh.bit_count()
         return _make(Expected, (accepted, total - old - far - accepted, old, far, 0, 0))
 
-    def _put_aside(self, heard: Heard, first: int, last: int, config: Config) -> int:
+    def _buffer_before_start(
+        self, heard: InboundModel, first: int, last: int, config: Config
+    ) -> int:
         """Learn that ``first .. last`` has come before the start; return how many messages are to be dropped for it."""
-        kept = heard.early
+        kept = heard.before_start
         if config.retransmits:
             if len(kept) >= config.become_server_queue_size:
                 return last - first + 1
@@ -205,25 +215,25 @@ class Learner:
             return last - first + 1
         newest = max(last, *(other for _, other in kept)) if kept else last
         every = [*kept, (first, last)]
-        heard.early = [(one, other) for one, other in every if other > newest - self.reach]
-        return ranges.count(every) - ranges.count(heard.early)
+        heard.before_start = [(one, other) for one, other in every if other > newest - self.reach]
+        return ranges.count(every) - ranges.count(heard.before_start)
 
     @staticmethod
-    def _learn_ack(life: Life, sender: Address, frame: Ack) -> None:
+    def _update_from_ack(life: MemberModel, sender: Address, frame: Ack) -> None:
         stream = life.stream
         if frame.origin == life.address and stream.high >= frame.seqno > stream.acks[sender]:
             stream.acks[sender] = frame.seqno
 
-    def _learn_tail(self, life: Life, heard: Heard, frame: Tail) -> None:
-        if life.heard.get(frame.origin) is not heard:
+    def _update_from_tail(self, life: MemberModel, heard: InboundModel, frame: Tail) -> None:
+        if life.inbound.get(frame.origin) is not heard:
             return
         if not heard.open:
-            if frame.start is None or frame.reader != life.address.incarnation:
+            if frame.start is None or frame.receiver_incarnation != life.address.incarnation:
                 return
-            self._begin_stream(heard, frame.start)
+            self._open_stream(heard, frame.start)
         elif (
             frame.start is not None
-            and frame.reader == life.address.incarnation
+            and frame.receiver_incarnation == life.address.incarnation
             and heard.delivered == heard.start
         ):
             # The sender moves a start that nothing has been delivered from: what lies before it is
@@ -232,85 +242,85 @@ class Learner:
             if frame.start > heard.start:
                 heard.restart(frame.start)
         heard.announced = max(heard.announced, frame.high)
-        heard.know(frame.high, self.local_ns)
+        heard.note_exists(frame.high, self.local_ns)
         heard.gone = max(heard.gone, frame.low)
 
-    def _begin_stream(self, heard: Heard, start: int) -> None:
+    def _open_stream(self, heard: InboundModel, start: int) -> None:
         """Learn where a stream starts; what came too early is taken in now."""
-        heard.begin(start)
-        early, heard.early = heard.early, []
+        heard.open_at(start)
+        early, heard.before_start = heard.before_start, []
         for first, last in early:
-            self.expected = self.expected.plus(self._take(heard, first, last))
+            self.expected = self.expected.plus(self._accept_range(heard, first, last))
 
-    def _learn_digest(self, life: Life) -> None:
-        for origin, heard in life.heard.items():
+    def _update_from_digest(self, life: MemberModel) -> None:
+        for origin, heard in life.inbound.items():
             if origin not in self._digest or self.by_view:
                 continue
             if not heard.open:
-                self._begin_stream(heard, self._digest[origin].delivered)
-            self._learn_hint(life, origin, self._digest[origin])
+                self._open_stream(heard, self._digest[origin].delivered)
+            self._update_from_digest_mark(life, origin, self._digest[origin])
 
     @staticmethod
-    def _learn_gone(life: Life, heard: Heard, frame: Gone) -> None:
-        if life.heard.get(frame.origin) is heard and heard.open:
+    def _update_from_gone(life: MemberModel, heard: InboundModel, frame: Gone) -> None:
+        if life.inbound.get(frame.origin) is heard and heard.open:
             heard.gone = max(heard.gone, frame.low)
 
     # Learning: what went out
 
-    def _learn_data_out(self, life: Life, to: Address | None, frame: Data) -> None:  # noqa: ARG002
+    def _update_from_data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
         if not frame.repair and frame.run.first == life.stream.high + 1:
-            self._learn_run(life, frame.run)
+            self._append_run(life, frame.run)
 
-    def _learn_run(self, life: Life, run: Run) -> None:
+    def _append_run(self, life: MemberModel, run: Run) -> None:
         stream = life.stream
         stream.append(run)
-        if run.flags & PIECE:
-            stream.piece_bytes.append(run.payload)
-            if run.flags & END:
-                stream.piece_bytes = []
-                self._number(life, run.last - run.first + 1)
+        if run.flags & FRAGMENT:
+            stream.fragment_payloads.append(run.payload)
+            if run.flags & LAST_FRAGMENT:
+                stream.fragment_payloads = []
+                self._dequeue_numbered(life, run.last - run.first + 1)
             return
-        self._number(life, run.count)
+        self._dequeue_numbered(life, run.count)
 
     @staticmethod
-    def _number(life: Life, messages: int) -> None:
+    def _dequeue_numbered(life: MemberModel, messages: int) -> None:
         queue = life.stream.queue
         for _ in range(min(messages, len(queue))):
             queue.popleft()
 
     # Learning: events, deliveries, marks
 
-    def _learn_events(self, life: Life, events: Iterable[Event]) -> None:
+    def _update_from_events(self, life: MemberModel, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, GivenUp):
-                self._learn_given_up(life, event)
-            elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
-                if not is_rest(life, event):
-                    self._learn_skip(life.heard[event.origin], event)
+                self._update_from_given_up(life, event)
+            elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.inbound:
+                if not is_absence_loss(life, event):
+                    self._update_from_skip(life.inbound[event.origin], event)
             elif isinstance(event, StateReceived):
-                self._learn_state(life, event)
+                self._update_from_state(life, event)
             elif isinstance(event, Released) and event.reason == "capacity":
-                life.let_go.add(event.name)
+                life.evicted_names.add(event.name)
                 life.stream.acks.pop(event.last, None)
                 life.stream.starts.pop(event.last, None)
 
-    def _learn_state(self, life: Life, event: StateReceived) -> None:
+    def _update_from_state(self, life: MemberModel, event: StateReceived) -> None:
         """Learn that the application has a state: what is in it is not handed out any more."""
         life.transferring = False
         life.covered = self.states.get(event.state, {})
         if (mine := life.covered.get((life.address, life.epoch))) is not None:
             life.own_next = max(life.own_next, mine + 1)
-        for origin, heard in (*life.heard.items(), *life.departed.items()):
+        for origin, heard in (*life.inbound.items(), *life.departed_inbound.items()):
             heard.cover(life.covered.get((origin, heard.epoch), 0))
-        for key, past in life.past.items():
+        for key, past in life.past_inbound.items():
             past.cover(life.covered.get(key, 0))
 
-    def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
+    def _update_from_skip(self, heard: InboundModel, event: Oversized | Lost | Started) -> None:
         """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
         if isinstance(event, Oversized):
             heard.next = event.last + 1
         elif isinstance(event, Lost):
-            headless = heard.stream.whole_from(event.first) > event.last and any(
+            headless = heard.stream.next_message_start(event.first) > event.last and any(
                 first <= event.first - 1 <= last for first, last in heard.lost
             )
             gone = event.last <= heard.gone and not heard.held & heard.bits(event.first, event.last)
@@ -329,29 +339,31 @@ class Learner:
             heard.restart(max(event.start, heard.start))
 
     @staticmethod
-    def _learn_given_up(life: Life, event: GivenUp) -> None:
+    def _update_from_given_up(life: MemberModel, event: GivenUp) -> None:
         """Take the messages of a send that ended early out of the queue, but for the one that is under way."""
         queue = life.stream.queue
-        head = queue[0] if life.stream.piece_bytes else None
+        head = queue[0] if life.stream.fragment_payloads else None
         kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is head]
         queue.clear()
         queue.extend(kept)
 
     @staticmethod
-    def _learn_delivery(life: Life, heard: Heard | None, delivery: Delivery) -> None:
+    def _update_from_delivery(
+        life: MemberModel, heard: InboundModel | None, delivery: Delivery
+    ) -> None:
         if heard is not None:
             heard.next = delivery.last + 1
         elif delivery.origin == life.address:
             life.own_next = delivery.last + 1
         life.unconsumed += delivery.message_count
 
-    def _learn_departures(self, life: Life) -> None:
+    def _update_departures(self, life: MemberModel) -> None:
         """Learn, and check, that everything consecutive was handed out of the streams that have just ended (I-08)."""
         for origin in self._departing:
-            heard = life.departed[origin]
+            heard = life.departed_inbound[origin]
             heard.move_to(heard.consecutive())
             key = origin, heard.epoch
-            life.taken[key] = max(life.taken.get(key, 0), heard.delivered)
+            life.delivered_upto[key] = max(life.delivered_upto.get(key, 0), heard.delivered)
             if (
                 heard.open
                 and heard.stream.end_of(heard.due()) <= heard.delivered
@@ -363,20 +375,21 @@ class Learner:
         self._departing.clear()
         if self.by_view:
             if life.transferring:
-                life.past.update(
-                    ((origin, heard.epoch), heard) for origin, heard in life.departed.items()
+                life.past_inbound.update(
+                    ((origin, heard.epoch), heard)
+                    for origin, heard in life.departed_inbound.items()
                 )
-            life.departed.clear()
+            life.departed_inbound.clear()
 
     @staticmethod
-    def _learn_marks(heard: Heard, window: Window) -> None:
+    def _update_marks(heard: InboundModel, window: Window) -> None:
         delivered = window.delivered
         heard.marks = _make(Marks, (window.low, delivered, window.high))
         if delivered > heard.delivered:
             heard.move_to(min(delivered, heard.consecutive()))
 
     @staticmethod
-    def _learn_own_marks(life: Life, window: Window) -> None:
+    def _update_own_marks(life: MemberModel, window: Window) -> None:
         stream, own = life.stream, life.address
         stream.marks = _make(Marks, (window.low, window.delivered, window.high))
         if own in stream.acks:

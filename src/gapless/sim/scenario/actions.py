@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import Mode
-from gapless.faults.faults import CORRUPT, FORGED, INTACT, Clock, Copy
+from gapless.faults.faults import CORRUPT, FORGED, INTACT, Copy, DriftingClock
 
 if TYPE_CHECKING:
     from gapless.faults.faults import Crossing
@@ -47,7 +47,7 @@ class Leave(NamedTuple):
 
 
 class Install(NamedTuple):
-    """``who`` is told view ``number``; ``digest`` is empty, :data:`ZERO`, or the key of an earlier :class:`Note`."""
+    """``who`` is told view ``number``; ``digest`` is empty, :data:`ZERO`, or the key of an earlier :class:`SaveDigest`."""
 
     at_ns: int
     who: str
@@ -56,7 +56,7 @@ class Install(NamedTuple):
     digest: str = ""
 
 
-class Note(NamedTuple):
+class SaveDigest(NamedTuple):
     """The digest of ``who`` is taken down under ``key``, for views to come."""
 
     at_ns: int
@@ -64,7 +64,7 @@ class Note(NamedTuple):
     key: str
 
 
-class Learn(NamedTuple):
+class ApplyDigest(NamedTuple):
     """``who`` is told the digest noted under ``key``, without a view: streams that wait for their start begin there."""
 
     at_ns: int
@@ -142,7 +142,7 @@ PARTITION, ONE_WAY, HEAL = "partition", "one-way", "heal"
 """The marks of a partition: nothing crosses between the two sides, or nothing leaves the side that is named."""
 
 
-class Mark(NamedTuple):
+class PartitionChange(NamedTuple):
     """Something that the world takes note of: ``partition``, ``one-way`` or ``heal``, with the members of one side.
 
     Where members make their own views, the side is really cut off from one mark to the other.
@@ -157,8 +157,8 @@ Action = (
     Start
     | Leave
     | Install
-    | Note
-    | Learn
+    | SaveDigest
+    | ApplyDigest
     | Send
     | Cancel
     | Close
@@ -167,7 +167,7 @@ Action = (
     | Resume
     | Crash
     | Read
-    | Mark
+    | PartitionChange
 )
 
 
@@ -218,7 +218,7 @@ class Script:
     seed: int = 0
     delay_ns: int = 1_000_000
     calm_ns: int = 0
-    clocks: dict[str, Clock] = field(default_factory=dict)
+    clocks: dict[str, DriftingClock] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
     fates: dict[FrameName, Fate] = field(default_factory=dict)
     late_ns: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -240,7 +240,7 @@ class Script:
         return sum(len(action.payloads) for action in self.actions if isinstance(action, Send))
 
 
-class Scripted:
+class ScriptedFates:
     """The fault that plays a script: it gives every frame that has a fate exactly that fate."""
 
     name = "script"
@@ -248,7 +248,7 @@ class Scripted:
     def __init__(self, fates: dict[FrameName, Fate]) -> None:
         self.fates = fates
 
-    def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
+    def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
         """Replace the copies by those of the frame's fate."""
         fate = self.fates.get(crossing.name)
         if fate is None:
@@ -265,7 +265,7 @@ def payload(who: str, number: int, size_bytes: int) -> bytes:
     return (text * (size_bytes // len(text) + 1))[:size_bytes]
 
 
-def opening(names: tuple[str, ...], *, at_ns: int = 0, digest: str = ZERO) -> list[Action]:
+def initial_actions(names: tuple[str, ...], *, at_ns: int = 0, digest: str = ZERO) -> list[Action]:
     """Return the actions with which a group of ``names`` begins: everybody starts and gets view 1."""
     return [
         *(Start(at_ns, name) for name in names),
@@ -281,23 +281,23 @@ __all__ = [
     "PARTITION",
     "ZERO",
     "Action",
+    "ApplyDigest",
     "Cancel",
     "Close",
     "Crash",
     "Fate",
     "Install",
-    "Learn",
     "Leave",
-    "Mark",
-    "Note",
+    "PartitionChange",
     "Pause",
     "Read",
     "Resume",
+    "SaveDigest",
     "Script",
-    "Scripted",
+    "ScriptedFates",
     "Send",
     "Start",
     "Tune",
-    "opening",
+    "initial_actions",
     "payload",
 ]

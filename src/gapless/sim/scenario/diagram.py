@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT
-from gapless.faults.frame_names import kind_of, life_name, stream_of
+from gapless.faults.frame_names import incarnation_name, kind_of, stream_of
 from gapless.protocol.ready import (
     GROUP,
-    ONE,
+    UNICAST,
     Accepted,
     Acknowledged,
     Connected,
@@ -45,10 +45,10 @@ from gapless.protocol.ready import (
     Undelivered,
     ViewInstalled,
 )
-from gapless.sim.checkers.stream_safety import S14
+from gapless.sim.checkers.stream_safety import BoundedMemoryChecker
 from gapless.sim.scenario.actions import Cancel, Crash, Fate, Leave, Pause, Read, Resume, Start
 from gapless.sim.scenario.literals import show_time
-from gapless.sim.world.tracer import Tracer
+from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_US
 from gapless.wire import (
@@ -65,16 +65,16 @@ from gapless.wire import (
     decode,
 )
 from gapless.wire.frames import (
-    CONNECTION,
+    FIRST_CONNECTION_EPOCH,
     Alive,
     Beacon,
     Join,
-    Membership,
+    MembershipFrame,
     MergeAsk,
     MergeReply,
     NewView,
-    State,
     StateAsk,
+    StateFrame,
     StateOffer,
     StatePull,
     Suspect,
@@ -87,30 +87,30 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Crossing
     from gapless.faults.frame_names import FrameName
     from gapless.identity import Address
-    from gapless.protocol.ready import Delivery, Event, Ready, Step
-    from gapless.sim.oracle.model import Life
-    from gapless.sim.oracle.oracle import Violation
+    from gapless.protocol.ready import Delivery, Event, Ready, TraceEntry
+    from gapless.sim.oracle.model import MemberModel
+    from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.scenario.actions import Action, Script
     from gapless.wire import Datagram, Frame
 
-MOST_ROWS = 80
+MAX_ROWS = 80
 """A story that is longer than this is cut: nobody reads it, and a file should stay small."""
 
-LONGEST_EVENTS = 20_000
+MAX_DIAGRAM_EVENTS = 20_000
 """A script that is still not at its end after so many events is stopped: that is no scenario but a load test."""
 
 
 def span(origin: Address | str, first: int, last: int) -> str:
     """Return the seqnos of a stream as they are written everywhere: ``a7`` or ``a7..9``."""
-    name = origin if isinstance(origin, str) else life_name(origin)
+    name = origin if isinstance(origin, str) else incarnation_name(origin)
     return f"{name}{first}" if first == last else f"{name}{first}..{last}"
 
 
-def say_frame(frame: Frame) -> str:
+def format_frame(frame: Frame) -> str:
     """Return what a frame says, in short."""
     kind = kind_of(frame)
     address, to_one = stream_of(frame)
-    origin = life_name(address) + ("@" if to_one else "")
+    origin = incarnation_name(address) + ("@" if to_one else "")
     if isinstance(frame, (Data, OutOfBand, Unreliable)):
         return f"{kind} {span(origin, frame.run.first, frame.run.last)}"
     if isinstance(frame, Ack):
@@ -120,37 +120,39 @@ def say_frame(frame: Frame) -> str:
         return f"{kind} {ranges or f'{origin}: where does it start?'}"
     if isinstance(frame, (Vote, Stable)):
         progress = " ".join(
-            f"{life_name(entry.origin)}{entry.delivered}" for entry in frame.progress
+            f"{incarnation_name(entry.origin)}{entry.delivered}" for entry in frame.progress
         )
         return f"{kind} view {frame.view}: {progress}"
     if isinstance(frame, Close):
         return f"{kind} {origin}"
     if isinstance(frame, Gone):
         return f"{kind} {origin} up to {frame.low}"
-    if isinstance(frame, (Membership, State)):
-        return f"{kind} {origin}{_say_group(frame) if isinstance(frame, Membership) else _say_state(frame)}"
+    if isinstance(frame, (MembershipFrame, StateFrame)):
+        return f"{kind} {origin}{_format_membership_frame(frame) if isinstance(frame, MembershipFrame) else _format_state_frame(frame)}"
     start = "" if frame.start is None else f", start {frame.start}"
     return f"{kind} {origin} low {frame.low} high {frame.high}{start}"
 
 
-def _say_group(frame: Membership) -> str:
+def _format_membership_frame(frame: MembershipFrame) -> str:
     """Return what a frame says of the group, behind its origin."""
     if isinstance(frame, Join):
-        return (f" as {frame.place.name}" if frame.place.name else "") + (
+        return (f" as {frame.entry.name}" if frame.entry.name else "") + (
             ", pass it on" if frame.relay else ""
         )
     if isinstance(frame, Alive):
         view = " in no view" if frame.view is None else f" in view {frame.view.number}"
-        return view + (" with you" if frame.you else "") + (", and you?" if frame.answer else "")
+        return (
+            view
+            + (" with you" if frame.includes_receiver else "")
+            + (", and you?" if frame.reply_wanted else "")
+        )
     if isinstance(frame, Suspect):
-        return f" {'is pinned by' if frame.pins else 'misses'} {' '.join(map(life_name, frame.members))}"
+        return f" {'is pinned by' if frame.slow_receivers else 'misses'} {' '.join(map(incarnation_name, frame.members))}"
     if isinstance(frame, NewView):
         base = "" if frame.base is None else f" after {frame.base.number}"
         return f" view {frame.view.number}{base}, part {frame.part + 1} of {frame.parts}"
     if isinstance(frame, Beacon):
-        return (
-            f" view {frame.view.number}: {' '.join(map(life_name, frame.heard)) or 'hears nobody'}"
-        )
+        return f" view {frame.view.number}: {' '.join(map(incarnation_name, frame.heard)) or 'hears nobody'}"
     if isinstance(frame, MergeReply):
         return (
             f" merge {frame.merge:x}: {'yes' if frame.willing else 'no'}, view {frame.view.number}"
@@ -158,11 +160,11 @@ def _say_group(frame: Membership) -> str:
     return f" merge {frame.merge:x}" if isinstance(frame, MergeAsk) else ""
 
 
-def _say_state(frame: State) -> str:
+def _format_state_frame(frame: StateFrame) -> str:
     """Return what a frame says of the application's state, behind its origin."""
     if isinstance(frame, StateAsk):
         return " behind " + (
-            " ".join(f"{life_name(entry.origin)}{entry.delivered}" for entry in frame.starts)
+            " ".join(f"{incarnation_name(entry.origin)}{entry.delivered}" for entry in frame.starts)
             or "nothing"
         )
     if isinstance(frame, StateOffer):
@@ -172,7 +174,7 @@ def _say_state(frame: State) -> str:
     return f" {len(frame.body)} bytes from {frame.offset} on"
 
 
-class _Row(NamedTuple):
+class _DiagramRow(NamedTuple):
     """One row: what ``who`` did at once, or the arrows of a datagram."""
 
     t_ns: int
@@ -198,16 +200,16 @@ def _plural(fact: str) -> str:
 _PLURALS = {"is": "are", "crashes": "crash"}
 
 
-class Teller(Tracer):
+class DiagramTracer(SimulationTracer):
     """What the world tells of every step, turned into rows; it takes the place of a tracer."""
 
     def __init__(self, script: Script) -> None:
         super().__init__()
         self.nodes = script.nodes()
         self.fates = script.fates
-        self.told: list[_Row] = []
-        self.struck: set[FrameName] = set()
-        self.last_strike_ns = -1
+        self.diagram_rows: list[_DiagramRow] = []
+        self.applied_fates: set[FrameName] = set()
+        self.last_fault_ns = -1
         self._transmit = -1
         self._crossings: list[tuple[Crossing, Fate | None]] = []
 
@@ -227,55 +229,64 @@ class Teller(Tracer):
             Cancel: f"cancels send {action.nth}" if isinstance(action, Cancel) else "",
         }.get(type(action))
         if words:
-            self._say(t_ns, action.who, [words])
+            self._add_facts(t_ns, action.who, [words])
 
-    def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:  # noqa: ARG002
+    def transmit(
+        self,
+        t_ns: int,
+        life: MemberModel,
+        crossing: Crossing,
+        copies: int,
+        reason: str,
+    ) -> None:
         """Draw a crossing: a row for the first target of a datagram, one arrow more for each further one."""
         fate = self.fates.get(crossing.name, Fate((), reason)) if reason else None
         if reason:
-            self.struck.add(crossing.name)
-            self.last_strike_ns = t_ns
-        if crossing.label.kind in _HUM and crossing.name not in self.fates:
+            self.applied_fates.add(crossing.name)
+            self.last_fault_ns = t_ns
+        if crossing.label.kind in _BACKGROUND_KINDS and crossing.name not in self.fates:
             return
         if crossing.transmit != self._transmit:
             self._transmit, self._crossings = crossing.transmit, []
-            self.told.append(_Row(t_ns, (), []))
+            self.diagram_rows.append(_DiagramRow(t_ns, (), []))
         self._crossings.append((crossing, fate))
-        self.told[-1] = self._drawn(t_ns)
+        self.diagram_rows[-1] = self._draw_row(t_ns)
 
-    def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:  # noqa: ARG002
+    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
         """Tell the facts of one step."""
         facts = list(_facts(ready))
         if facts:
-            self._say(t_ns, life.name, facts)
+            self._add_facts(t_ns, life.name, facts)
 
     # Rows
 
-    def _say(self, t_ns: int, who: str, facts: list[str]) -> None:
-        last = self.told[-1] if self.told else None
+    def _add_facts(self, t_ns: int, who: str, facts: list[str]) -> None:
+        last = self.diagram_rows[-1] if self.diagram_rows else None
         if last is not None and (last.t_ns, last.facts) == (t_ns, facts) and who not in last.who:
-            self.told[-1] = last._replace(who=(*last.who, who))
+            self.diagram_rows[-1] = last._replace(who=(*last.who, who))
         else:
-            self.told.append(_Row(t_ns, (who,), facts))
+            self.diagram_rows.append(_DiagramRow(t_ns, (who,), facts))
 
-    def _drawn(self, t_ns: int) -> _Row:
+    def _draw_row(self, t_ns: int) -> _DiagramRow:
         first = self._crossings[0][0]
         source = self.nodes.index(first.source.rstrip("'"))
         heads = {
             self.nodes.index(at.target): fate is None or not fate.lost
             for at, fate in self._crossings
         }
-        words = " + ".join(map(say_frame, decode(first.datagram).frames))
+        words = " + ".join(map(format_frame, decode(first.datagram).frames))
         odd = [
-            _say_copies(at.target, fate)
+            _format_copies(at.target, fate)
             for at, fate in self._crossings
             if fate is not None and fate.copies
         ]
-        return _Row(t_ns, (), ["; ".join([words, *odd])], _arrows(len(self.nodes), source, heads))
+        return _DiagramRow(
+            t_ns, (), ["; ".join([words, *odd])], _arrows(len(self.nodes), source, heads)
+        )
 
     def lines(self) -> list[str]:
         """Return the rows as text, under a head of names; times are rounded to a microsecond."""
-        shown = self.told[:MOST_ROWS]
+        shown = self.diagram_rows[:MAX_ROWS]
         times = [show_time(row.t_ns // NS_PER_US * NS_PER_US) for row in shown]
         width = max(map(len, times), default=0)
         lines = [f"{'':{width}}  {' '.join(self.nodes)}".rstrip()]
@@ -283,16 +294,16 @@ class Teller(Tracer):
             f"{time:>{width}}  {row.text(self.nodes)}".rstrip()
             for time, row in zip(times, shown, strict=True)
         )
-        if len(self.told) > len(shown):
-            lines.append(f"… and {len(self.told) - len(shown)} rows more")
+        if len(self.diagram_rows) > len(shown):
+            lines.append(f"… and {len(self.diagram_rows) - len(shown)} rows more")
         return lines
 
 
-_HUM = ("ALIVE", "BEACON")
+_BACKGROUND_KINDS = ("ALIVE", "BEACON")
 """What goes out all the time; it is told only where the script gives it a fate."""
 
 
-def _say_copies(target: str, fate: Fate) -> str:
+def _format_copies(target: str, fate: Fate) -> str:
     copies = [f"{_MARK_WORDS[mark]}{show_time(delay_ns)}" for delay_ns, _, mark in fate.copies]
     return f"to {target}: {', '.join(copies)}"
 
@@ -322,23 +333,23 @@ def _arrows(count: int, source: int, heads: dict[int, bool]) -> str:
 def _facts(ready: Ready) -> Iterator[str]:
     """Return what a member did in one step: views and starts, then what the trace says, deliveries, and the rest."""
     first = [event for event in ready.events if isinstance(event, (ViewInstalled, Started))]
-    yield from map(_say_event, first)
+    yield from map(_format_event, first)
     delivered = {(delivery.origin, delivery.last) for delivery in ready.deliveries}
-    yield from filter(None, (_say_row(row, delivered) for row in _joined(ready.trace)))
-    yield from _say_deliveries(ready.deliveries)
+    yield from filter(None, (_format_trace_row(row, delivered) for row in _joined(ready.trace)))
+    yield from _format_deliveries(ready.deliveries)
     yield from (
-        _say_event(event)
+        _format_event(event)
         for event in ready.events
-        if not isinstance(event, (*_TOLD_ELSEWHERE, Started))
+        if not isinstance(event, (*_SHOWN_ELSEWHERE, Started))
     )
 
 
-_TOLD_ELSEWHERE = (Accepted, ViewInstalled, Located)
+_SHOWN_ELSEWHERE = (Accepted, ViewInstalled, Located)
 
 
-def _joined(rows: Iterable[Step]) -> Iterator[Step]:
+def _joined(rows: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
     """Return the rows; sends that follow on each other are one."""
-    last: Step | None = None
+    last: TraceEntry | None = None
     for row in rows:
         if last is not None and row.event == "SEND":
             last = last._replace(last=row.last)
@@ -352,18 +363,18 @@ def _joined(rows: Iterable[Step]) -> Iterator[Step]:
         yield last
 
 
-def _say_row(row: Step, delivered: set[tuple[Address, int]]) -> str:
+def _format_trace_row(row: TraceEntry, delivered: set[tuple[Address, int]]) -> str:
     name = (
         ""
         if row.origin is None
-        else life_name(row.origin) + ("@" if row.epoch >= CONNECTION else "")
+        else incarnation_name(row.origin) + ("@" if row.epoch >= FIRST_CONNECTION_EPOCH else "")
     )
     what = span(name, row.first, row.last) if name else ""
     if row.event == "STORE" and (row.origin, row.last) in delivered:
         return ""
     if row.event == "DROPPED":
         if not row.first:
-            return f"drops {'it' if row.peer is None else f'what {life_name(row.peer)} says'} ({row.reason})"
+            return f"drops {'it' if row.peer is None else f'what {incarnation_name(row.peer)} says'} ({row.reason})"
         some = f"{row.message_count} of " if row.message_count != row.last - row.first + 1 else ""
         return f"drops {some}{what} ({row.reason})"
     words = _ROW_WORDS.get(row.event, "")
@@ -380,7 +391,7 @@ _ROW_WORDS = {
 }
 
 
-def _say_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
+def _format_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
     """Return the deliveries; what follows on each other in one stream is one."""
     at = 0
     while at < len(deliveries):
@@ -393,106 +404,106 @@ def _say_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
         ):
             last = deliveries[at].last
             at += 1
-        name = life_name(origin) + ("@" if kind == ONE else "")
-        yield f"delivers {span(name, first, last)}" + ("" if kind in {GROUP, ONE} else f" {kind}")
-
-
-def _say_event(event: Event) -> str:
-    if isinstance(event, ViewInstalled):
-        return (
-            f"installs view {event.view.id.number}: {' '.join(map(life_name, event.view.members))}"
+        name = incarnation_name(origin) + ("@" if kind == UNICAST else "")
+        yield f"delivers {span(name, first, last)}" + (
+            "" if kind in {GROUP, UNICAST} else f" {kind}"
         )
+
+
+def _format_event(event: Event) -> str:
+    if isinstance(event, ViewInstalled):
+        return f"installs view {event.view.id.number}: {' '.join(map(incarnation_name, event.view.members))}"
     if isinstance(event, Started):
-        return f"hears {life_name(event.origin)} from {event.start + 1} on"
+        return f"hears {incarnation_name(event.origin)} from {event.start + 1} on"
     if isinstance(event, Pinned):
-        return f"is pinned by {' '.join(map(life_name, event.members))}"
+        return f"is pinned by {' '.join(map(incarnation_name, event.members))}"
     if isinstance(event, Refused):
         return f"is refused send {event.ticket}"
     if isinstance(event, GivenUp):
         return f"gives up send {event.ticket} after {event.accepted} ({event.reason})"
     if isinstance(event, Discarded):
-        return f"discards {event.message_count} of {life_name(event.origin)}"
+        return f"discards {event.message_count} of {incarnation_name(event.origin)}"
     if isinstance(event, (Lost, Oversized)):
         verb = "loses" if isinstance(event, Lost) else "leaves out"
         return f"{verb} {span(event.origin, event.first, event.last)}"
-    return _say_beside(event)
+    return _format_delivery_event(event)
 
 
-def _say_beside(event: Event) -> str:
+def _format_delivery_event(event: Event) -> str:
     if isinstance(event, Acknowledged):
         return f"has send {event.ticket} acknowledged by all"
     if isinstance(event, Unacknowledged):
-        return f"never has send {event.ticket} acknowledged by {' '.join(map(life_name, event.members))}"
+        return f"never has send {event.ticket} acknowledged by {' '.join(map(incarnation_name, event.members))}"
     if isinstance(event, Undelivered):
-        to = "all" if event.to is None else life_name(event.to)
+        to = "all" if event.to is None else incarnation_name(event.to)
         return f"cannot say that {event.first}..{event.last} reached {to}"
     if isinstance(event, Stalled):
-        return f"stalls at {life_name(event.origin)}{event.seqno}"
+        return f"stalls at {incarnation_name(event.origin)}{event.seqno}"
     if not isinstance(event, Connected):
-        return _say_membership(event)
-    return f"has a connection {'to' if event.outgoing else 'from'} {life_name(event.peer)} {event.state}"
+        return _format_membership_event(event)
+    return f"has a connection {'to' if event.outgoing else 'from'} {incarnation_name(event.peer)} {event.state}"
 
 
-def _say_membership(event: Event) -> str:
+def _format_membership_event(event: Event) -> str:
     if isinstance(event, Suspected):
-        return f"suspects {life_name(event.member)}"
+        return f"suspects {incarnation_name(event.member)}"
     if isinstance(event, Expelled):
         return f"learns that it was expelled in view {event.view.number}"
     if isinstance(event, Left):
         return "has left" if event.confirmed else "leaves without an answer"
     if isinstance(event, Held):
-        return f"keeps the place of {event.name} ({life_name(event.last)})"
+        return f"keeps the place of {event.name} ({incarnation_name(event.last)})"
     if isinstance(event, Released):
         return f"releases the place of {event.name} ({event.reason})"
     if isinstance(event, HoldFull):
         return f"has no more room for {event.name}"
     if isinstance(event, StateWanted):
-        return f"gives its state to {life_name(event.peer)}"
+        return f"gives its state to {incarnation_name(event.peer)}"
     assert isinstance(event, StateReceived), f"{event} has no words"
-    giver = "nobody" if event.provider is None else life_name(event.provider)
+    giver = "nobody" if event.provider is None else incarnation_name(event.provider)
     return f"gets {len(event.state)} bytes of state from {giver}"
 
 
 # The run
 
 
-class Stage(World):
+class DiagramWorld(World):
     """A world that plays a script and tells its story."""
 
     def __init__(self, config: Config, script: Script) -> None:
         super().__init__(config, script)
-        self.tracer = self.teller = Teller(script)
+        self.tracer = self.diagram = DiagramTracer(script)
         self.on_event = self._end_early
-        look_closely(self)
+        measure_memory_always(self)
 
     def _end_early(self) -> None:
         """A broken promise ends the story, and so do too many events."""
-        if self.events >= LONGEST_EVENTS or any(
-            found.check.startswith("S") for found in self.judge.violations
+        if self.events >= MAX_DIAGRAM_EVENTS or any(
+            found.check.startswith("S") for found in self.oracle.violations
         ):
-            raise _Over
+            raise _RunEnded
 
     def run(self) -> None:
         """Run the script to its end, or until there is nothing more to learn from it."""
         try:
             super().run()
-        except _Over:
-            if not self.judge.violations:
+        except _RunEnded:
+            if not self.oracle.violations:
                 self.close()
 
 
-def look_closely(world: World) -> None:
+def measure_memory_always(world: World) -> None:
     """Let the check of memory measure at every move: a short run has few, and must not depend on which is the 16th."""
-    for check in world.judge.checks:
-        if isinstance(check, S14):
-            check.every_moves = 1
+    for check in world.oracle.checkers:
+        if isinstance(check, BoundedMemoryChecker):
+            check.measure_every = 1
 
 
-class _Over(Exception):  # noqa: N818 - it ends a run early, and is no error
+class _RunEnded(Exception):  # noqa: N818 - it ends a run early, and is no error
     """A promise is broken, or the run does not come to its end."""
 
 
-def show_marks(world: World) -> list[str]:
+def format_marks(world: World) -> list[str]:
     """Return the marks of every stream at every living member, as low/delivered/high."""
     lines = []
     hosts = [host for host in world.hosts.values() if host.member is not None]
@@ -502,21 +513,21 @@ def show_marks(world: World) -> list[str]:
             assert other.member is not None
             found = other.member.digest().get(host.address)
             if found is not None and found.high:
-                marks[other.life_name] = "/".join(map(str, found))
+                marks[other.incarnation_name] = "/".join(map(str, found))
         if marks:
             shown = ", ".join(f"{name} {mark}" for name, mark in marks.items())
-            lines.append(f"marks of {host.life_name}: {shown}")
+            lines.append(f"marks of {host.incarnation_name}: {shown}")
     return lines
 
 
-def _first_of_each(violations: Iterable[Violation]) -> dict[str, Violation]:
-    first: dict[str, Violation] = {}
+def _first_of_each(violations: Iterable[InvariantViolation]) -> dict[str, InvariantViolation]:
+    first: dict[str, InvariantViolation] = {}
     for violation in violations:
         first.setdefault(violation.check, violation)
     return first
 
 
-def show_verdict(violations: Iterable[Violation]) -> list[str]:
+def format_verdict(violations: Iterable[InvariantViolation]) -> list[str]:
     """Return ``ok``, or the first violation of every check of safety that was violated; or else of every other one."""
     first = list(_first_of_each(violations).values())
     if not first:
@@ -524,11 +535,11 @@ def show_verdict(violations: Iterable[Violation]) -> list[str]:
     # Whether things are still done in time says nothing any more once they were done wrong.
     safety = [found for found in first if found.check.startswith("S")]
     return [
-        f"{_say_violation(found)} (at {show_time(found.t_ns)}, member {found.member})"
+        f"{_format_violation(found)} (at {show_time(found.t_ns)}, member {found.member})"
         for found in safety
-    ] or [_say_violation(found) for found in first]
+    ] or [_format_violation(found) for found in first]
 
 
-def _say_violation(found: Violation) -> str:
+def _format_violation(found: InvariantViolation) -> str:
     # Test runners add lines of their own to what a failed assertion says.
     return f"violates {found.check}: {found.message.partition(chr(10))[0]}"

@@ -26,7 +26,7 @@ _PATTERN = re.compile(
 )
 
 
-class Pattern(NamedTuple):
+class FramePattern(NamedTuple):
     """What a frame must be like; None means that it does not matter."""
 
     kind: str | None
@@ -38,7 +38,7 @@ class Pattern(NamedTuple):
     nth: int | None
 
     @classmethod
-    def parse(cls, text: str) -> Pattern:
+    def parse(cls, text: str) -> FramePattern:
         """Read a pattern such as ``DATA 1 a->b``."""
         match = _PATTERN.fullmatch(text.strip())
         if match is None or (match["kind"] != "*" and match["kind"] not in KINDS):
@@ -55,7 +55,7 @@ class Pattern(NamedTuple):
             kind, match["origin"], first, first if last is None else last, source, target, nth
         )
 
-    def fits(self, crossing: Crossing) -> bool:
+    def matches(self, crossing: Crossing) -> bool:
         """Return whether a crossing is what the pattern describes."""
         kind, origin, first, last = crossing.label
         return (
@@ -72,7 +72,7 @@ class Pattern(NamedTuple):
         )
 
 
-class Rule:
+class FaultRule:
     """A fault that a person asked for: the next ``times`` frames that fit the pattern are changed; None means all."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Rule:
     ) -> None:
         self.name = name
         self.text = text
-        self.pattern = Pattern.parse(text)
+        self.pattern = FramePattern.parse(text)
         self.change = change
         self.times = times
         self.struck = 0
@@ -94,9 +94,9 @@ class Rule:
         """Whether the rule was to strike and never did."""
         return self.times is not None and self.struck < self.times
 
-    def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
+    def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
         """Change the copies if the frame fits and the rule is not used up."""
-        if (self.times is not None and self.struck >= self.times) or not self.pattern.fits(
+        if (self.times is not None and self.struck >= self.times) or not self.pattern.matches(
             crossing
         ):
             return copies

@@ -42,29 +42,29 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import Mode
-from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import FrameName
 from gapless.sim.scenario.actions import (
+    ApplyDigest,
     Cancel,
     Close,
     Crash,
     Fate,
     Install,
-    Learn,
     Leave,
-    Mark,
-    Note,
+    PartitionChange,
     Pause,
     Read,
     Resume,
+    SaveDigest,
     Script,
     Send,
     Start,
     Tune,
-    opening,
+    initial_actions,
 )
 from gapless.sim.scenario.literals import (
-    LIFE,
+    INCARNATION_NAME,
     TIME,
     ScenarioError,
     read_bytes,
@@ -138,8 +138,8 @@ _SHOW: dict[type, Callable[..., str]] = {
     Resume: lambda action: "resumes",  # noqa: ARG005
     Crash: lambda action: "crashes",  # noqa: ARG005
     Install: _show_install,
-    Note: lambda action: f"notes digest {_show_key(action.key)}",
-    Learn: lambda action: f"learns digest {_show_key(action.key)}",
+    SaveDigest: lambda action: f"notes digest {_show_key(action.key)}",
+    ApplyDigest: lambda action: f"learns digest {_show_key(action.key)}",
     Send: _show_send,
     Cancel: lambda action: f"cancels send {action.nth}",
     Close: lambda action: f"closes {action.to}",
@@ -161,15 +161,15 @@ def _show_actions(actions: list[Action]) -> Iterator[str]:
     names = tuple(
         action.who for action in actions if isinstance(action, Start) and not action.at_ns
     )
-    begun = opening(names) if names else []
+    begun = initial_actions(names) if names else []
     while names and actions[: len(begun)] != begun:
         names = names[:-1]
-        begun = opening(names) if names else []
+        begun = initial_actions(names) if names else []
     if names:
         yield f"group {' '.join(names)}"
-    for _, group in groupby(enumerate(actions[len(begun) :]), key=_togetherness):
+    for _, group in groupby(enumerate(actions[len(begun) :]), key=_group_key):
         members = [action for _, action in group]
-        if isinstance(members[0], Mark):
+        if isinstance(members[0], PartitionChange):
             yield f"{show_time(members[0].at_ns)} mark {members[0].what} {members[0].who}".rstrip()
         else:
             yield _show_action(
@@ -177,20 +177,20 @@ def _show_actions(actions: list[Action]) -> Iterator[str]:
             )
 
 
-def _togetherness(numbered: tuple[int, Action]) -> object:
+def _group_key(numbered: tuple[int, Action]) -> object:
     at, action = numbered
     if isinstance(action, (Start, Leave, Pause, Resume, Crash, Install)):
         return type(action).__name__, action[:1] + action[2:]
     return at
 
 
-_SUBJECTS = rf"(?P<at>{TIME}) +(?P<who>{LIFE}(?: +{LIFE})*?) +"
+_SUBJECTS = rf"(?P<at>{TIME}) +(?P<who>{INCARNATION_NAME}(?: +{INCARNATION_NAME})*?) +"
 _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
     (re.compile(_SUBJECTS + form), build)
     for form, build in (
         # A key or a node may be called like a verb, so what names one comes first.
-        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
-        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
+        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: SaveDigest(at, who, _either(key))),
+        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: ApplyDigest(at, who, _either(key))),
         (r"closes? +([a-z]+)", Close),
         (
             rf"starts?(?: +durable=(?:{_KEY}))?( +state)?( +stores)?",
@@ -203,7 +203,7 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ("resumes?", Resume),
         ("crash(?:es)?", Crash),
         (
-            rf"installs? +view +(\d{{1,9}}): *({LIFE}(?: +{LIFE})*?)(?: +from +(?:{_KEY}))?",
+            rf"installs? +view +(\d{{1,9}}): *({INCARNATION_NAME}(?: +{INCARNATION_NAME})*?)(?: +from +(?:{_KEY}))?",
             lambda at, who, number, members, *key: Install(
                 at, who, int(number), tuple(members.split()), _either(key)
             ),
@@ -253,7 +253,7 @@ def _either(groups: Iterable[str | None]) -> str:
 def _read_action(line: str) -> list[Action] | None:
     mark = _MARK_FORM.fullmatch(line)
     if mark is not None:
-        return [Mark(read_time(mark[1]), mark[3] or "", mark[2])]
+        return [PartitionChange(read_time(mark[1]), mark[3] or "", mark[2])]
     for form, build in _ACTION_FORMS:
         match = form.fullmatch(line)
         if match is not None:
@@ -265,7 +265,7 @@ def _read_action(line: str) -> list[Action] | None:
 # Fates
 
 
-class _Shape(NamedTuple):
+class _FateForm(NamedTuple):
     """One way to say a fate: its verb, its usual cause, and the word before what it needs."""
 
     verb: str
@@ -273,23 +273,23 @@ class _Shape(NamedTuple):
     word: str
 
 
-_SHAPES = (
-    _Shape("lose", "loss", ""),
-    _Shape("delay", "delay", "to"),
-    _Shape("duplicate", "duplicate", "at"),
-    _Shape("corrupt", "corrupt", "to"),
-    _Shape("forge", "garbage", "as"),
+_FATE_FORMS = (
+    _FateForm("lose", "loss", ""),
+    _FateForm("delay", "delay", "to"),
+    _FateForm("duplicate", "duplicate", "at"),
+    _FateForm("corrupt", "corrupt", "to"),
+    _FateForm("forge", "garbage", "as"),
 )
-_CAUSES = {shape.verb: shape.cause for shape in _SHAPES}
+_CAUSES = {shape.verb: shape.cause for shape in _FATE_FORMS}
 
 
 def _show_fate(name: str, fate: Fate, delay_ns: int) -> str:
-    verb, rest = _shape_of(fate, delay_ns)
+    verb, rest = _fate_form_of(fate, delay_ns)
     cause = "" if fate.reason == _CAUSES.get(verb) else f" by {fate.reason}"
     return f"{verb} {name}{rest}{cause}"
 
 
-def _shape_of(fate: Fate, delay_ns: int) -> tuple[str, str]:
+def _fate_form_of(fate: Fate, delay_ns: int) -> tuple[str, str]:
     """Return the verb for a fate, and what follows the name."""
     usual = (delay_ns, None, INTACT)
     match fate.copies:
@@ -363,7 +363,7 @@ def _read_fates(line: str, delay_ns: int) -> dict[FrameName, Fate] | None:
 def _read_copies(
     verb: str, word: str, rest: str, delay_ns: int
 ) -> tuple[tuple[int, bytes | None, str], ...]:
-    expected = next((shape.word for shape in _SHAPES if shape.verb == verb), ":")
+    expected = next((shape.word for shape in _FATE_FORMS if shape.verb == verb), ":")
     if word != expected or bool(expected) != bool(rest):
         raise ScenarioError(f"cannot read this fate; write {_FATE_EXAMPLES[verb]}")
     usual: tuple[int, bytes | None, str] = (delay_ns, None, INTACT)
@@ -442,9 +442,9 @@ _SWITCHES = {"membership": "membership", "only loss": "only_loss", "in order": "
 _SETTINGS = re.compile(
     rf"(network|calm) +({TIME})|(seed) +(-?\d+)|(membership|only loss|in order)|rare((?: +[a-z-]+)+)"
 )
-_CLOCK_FORM = re.compile(rf"clock +({LIFE}) +epoch +({TIME}) +drift +([+-]?\d+)ppm")
-_GROUP_FORM = re.compile(rf"group +({LIFE}(?: +{LIFE})*)")
-_LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({LIFE}) +by +({TIME})")
+_CLOCK_FORM = re.compile(rf"clock +({INCARNATION_NAME}) +epoch +({TIME}) +drift +([+-]?\d+)ppm")
+_GROUP_FORM = re.compile(rf"group +({INCARNATION_NAME}(?: +{INCARNATION_NAME})*)")
+_LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({INCARNATION_NAME}) +by +({TIME})")
 
 
 def read_script(lines: Iterable[tuple[int, str]]) -> Script:
@@ -488,9 +488,9 @@ def _read_setting(script: Script, line: str) -> bool:
 
 def _read_line(script: Script, line: str) -> bool:
     if group := _GROUP_FORM.fullmatch(line):
-        script.actions += opening(tuple(group[1].split()))
+        script.actions += initial_actions(tuple(group[1].split()))
     elif clock := _CLOCK_FORM.fullmatch(line):
-        script.clocks[clock[1]] = Clock(read_time(clock[2]), int(clock[3]))
+        script.clocks[clock[1]] = DriftingClock(read_time(clock[2]), int(clock[3]))
     elif late := _LATE_FORM.fullmatch(line):
         script.late_ns[late[2], int(late[1])] = read_time(late[3])
     elif (actions := _read_action(line)) is not None:

@@ -18,7 +18,7 @@ from gapless.units import NS_PER_MS, parse_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 """Messages that one line may send."""
 MAX_SENT_BYTES = 1 << 28
 """What one line of a script may send at most: a slip of the pen must not eat the memory."""
@@ -99,13 +99,13 @@ def _stretch(numbered: tuple[int, bytes, tuple[str, int] | None]) -> tuple[str, 
     return ("", at, 0) if generated is None else (generated[0], generated[1] - at, len(content))
 
 
-LIFE = r"[a-z]+'*"
+INCARNATION_NAME = r"[a-z]+'*"
 """How a life is called."""
 TIME = r"\d+(?:\.\d+)?(?:ns|us|ms|s|min)"
 """How a time is written."""
 _BYTES = re.compile(
     rf'"(?P<text>[^"]*)"(?: of (?P<cut>\d+)B)?'
-    rf"|(?P<who>{LIFE})(?P<first>\d+)(?:\.\.(?P<last>\d+))? of (?P<size>\d+)B"
+    rf"|(?P<who>{INCARNATION_NAME})(?P<first>\d+)(?:\.\.(?P<last>\d+))? of (?P<size>\d+)B"
     r"|0x(?P<hex>(?:[0-9a-f]{2})*)"
 )
 
@@ -143,9 +143,9 @@ def _contents(match: re.Match[str]) -> Iterator[bytes]:
         )
         if last < first:
             raise ScenarioError(f"{match[0]!r} ends before it begins")
-        if last - first >= MOST_MESSAGES:
+        if last - first >= MAX_MESSAGES:
             raise ScenarioError(
-                f"{match[0]!r} are too many messages in one line; the most is {MOST_MESSAGES}"
+                f"{match[0]!r} are too many messages in one line; the most is {MAX_MESSAGES}"
             )
         _check_size((last - first + 1) * max(1, size_bytes))
         yield from (payload(match["who"], number, size_bytes) for number in range(first, last + 1))

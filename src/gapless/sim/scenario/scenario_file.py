@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
-from gapless.sim.mutants.runner import named, planted
-from gapless.sim.scenario.actions import Install, Mark, Script, Start
-from gapless.sim.scenario.diagram import Stage, show_marks, show_verdict
+from gapless.sim.mutants.runner import mutant_by_name, planted
+from gapless.sim.scenario.actions import Install, PartitionChange, Script, Start
+from gapless.sim.scenario.diagram import DiagramWorld, format_marks, format_verdict
 from gapless.sim.scenario.grammar import read_script, show_script
 from gapless.sim.scenario.literals import ScenarioError, show_time
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gapless.sim.mutants.stream_mutants import Mutant
-    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.oracle.oracle import InvariantViolation
 
 RULE = "----"
 """The line between the script and its outcome."""
@@ -45,16 +45,16 @@ class Scenario:
 
     def text(self) -> str:
         """Return the whole file; the head stays as it was written, if anybody wrote one."""
-        head = self.head or show_head(self)
+        head = self.head or format_head(self)
         return "\n".join([head.rstrip("\n"), RULE, *self.outcome]) + "\n"
 
 
 @dataclass(slots=True)
-class Outcome:
+class ScenarioResult:
     """What came of a scenario: the golden lines, and the violations among them."""
 
     lines: tuple[str, ...]
-    violations: tuple[Violation, ...]
+    violations: tuple[InvariantViolation, ...]
 
     @property
     def ok(self) -> bool:
@@ -70,7 +70,7 @@ class Outcome:
 # Reading and writing
 
 
-def show_knobs(config: Config) -> str:
+def format_settings(config: Config) -> str:
     """Return the knobs that are not what the profile sets by itself as ``name=value`` words."""
     default = {**Config.make(profile=config.profile).as_dict(), "profile": Config().profile}
     return " ".join(
@@ -80,12 +80,12 @@ def show_knobs(config: Config) -> str:
     )
 
 
-def show_head(scenario: Scenario) -> str:
+def format_head(scenario: Scenario) -> str:
     """Return everything above the rule in its one printed form."""
     lines = [f"# {note}".rstrip() for note in scenario.notes]
     if lines:
         lines.append("")
-    if knobs := show_knobs(scenario.config):
+    if knobs := format_settings(scenario.config):
         lines.append(f"knobs {knobs}")
     if scenario.bug:
         lines.append(f"planted: {scenario.bug}")
@@ -115,7 +115,7 @@ def _parse_head(head: str) -> Scenario:
         elif words.startswith("planted:"):
             scenario.bug = find_mutant(words.removeprefix("planted:").strip(), f"{number}: ").name
         elif words.startswith("knobs "):
-            scenario.config = _read_knobs(words.removeprefix("knobs "), number)
+            scenario.config = _parse_settings(words.removeprefix("knobs "), number)
         elif words == RULE:
             raise ScenarioError(f"{number}: there is no script above the rule")
         elif words:
@@ -127,7 +127,7 @@ def _parse_head(head: str) -> Scenario:
     return scenario
 
 
-def _read_knobs(text: str, number: int) -> Config:
+def _parse_settings(text: str, number: int) -> Config:
     try:
         return Config.from_properties(";".join(text.split()))
     except ConfigError as error:
@@ -137,7 +137,7 @@ def _read_knobs(text: str, number: int) -> Config:
 def find_mutant(name: str, where: str = "") -> Mutant:
     """Return the planted bug called ``name``."""
     try:
-        return named(name)
+        return mutant_by_name(name)
     except LocalProtocolError as error:
         raise ScenarioError(f"{where}{error}") from error
 
@@ -154,28 +154,33 @@ def load(path: Path) -> Scenario:
 # Playing
 
 
-def play(scenario: Scenario, *, bug: str | None = None) -> Outcome:
+def play(scenario: Scenario, *, bug: str | None = None) -> ScenarioResult:
     """Play the script and return what came of it; ``bug`` is planted instead of the file's own ("" for none)."""
-    _check_lives(scenario.script)
+    _check_incarnations(scenario.script)
     with plant(scenario.bug if bug is None else bug):
-        stage = Stage(scenario.config, scenario.script)
+        stage = DiagramWorld(scenario.config, scenario.script)
         try:
             stage.run()
         except LocalProtocolError as error:
             raise ScenarioError(f"the script cannot be played: {error}") from error
-    violations = stage.judge.violations
-    lines = [*stage.teller.lines(), *show_marks(stage), *_idle(stage), *show_verdict(violations)]
-    return Outcome(tuple(lines), tuple(violations))
+    violations = stage.oracle.violations
+    lines = [
+        *stage.diagram.lines(),
+        *format_marks(stage),
+        *_unused_fates(stage),
+        *format_verdict(violations),
+    ]
+    return ScenarioResult(tuple(lines), tuple(violations))
 
 
-def _check_lives(script: Script) -> None:
+def _check_incarnations(script: Script) -> None:
     """Raise unless everybody that does something, or is in a view, has started by then."""
     started: set[str] = set()
     for action in sorted(script.actions, key=lambda action: action.at_ns):
         if isinstance(action, Start):
             started.add(action.who)
         named_lives = {action.who, *(action.members if isinstance(action, Install) else ())}
-        if not isinstance(action, Mark) and (unknown := sorted(named_lives - started)):
+        if not isinstance(action, PartitionChange) and (unknown := sorted(named_lives - started)):
             raise ScenarioError(
                 f"the script cannot be played: at {show_time(action.at_ns)} it speaks of {' '.join(unknown)}, "
                 "which has not started; write a line such as: 5ms c starts"
@@ -187,18 +192,18 @@ def plant(bug: str) -> AbstractContextManager[None]:
     return planted(find_mutant(bug)) if bug else nullcontext()
 
 
-def _idle(stage: Stage) -> list[str]:
+def _unused_fates(stage: DiagramWorld) -> list[str]:
     """Return a line for each fate that struck nothing: in a file made by hand this is most often a slip."""
-    script, teller = stage.script, stage.teller
-    lines = [f"never sent: {name}" for name in script.fates if name not in teller.struck]
-    if teller.last_strike_ns > script.calm_ns:
+    script, teller = stage.script, stage.diagram
+    lines = [f"never sent: {name}" for name in script.fates if name not in teller.applied_fates]
+    if teller.last_fault_ns > script.calm_ns:
         lines.append(
-            f"a fault struck at {show_time(teller.last_strike_ns)}, when the network was to be calm"
+            f"a fault struck at {show_time(teller.last_fault_ns)}, when the network was to be calm"
         )
     return lines
 
 
-def difference(scenario: Scenario, outcome: Outcome) -> list[str]:
+def difference(scenario: Scenario, outcome: ScenarioResult) -> list[str]:
     """Return how the outcome differs from the golden one, in the manner of a patch; nothing if it does not."""
     lines = unified_diff(scenario.outcome, outcome.lines, "golden", "now", lineterm="", n=2)
     return list(lines)

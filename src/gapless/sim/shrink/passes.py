@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gapless.config import KNOBS, Config
+from gapless.config import SETTINGS, Config
 from gapless.delivery_mode import Mode
 from gapless.errors import ConfigError
 from gapless.faults.faults import DUPLICATE, INTACT
@@ -17,23 +17,23 @@ from gapless.faults.frame_names import node_name
 from gapless.sim.scenario.actions import (
     HEAL,
     ZERO,
+    ApplyDigest,
     Cancel,
     Close,
     Crash,
     Fate,
     Install,
-    Learn,
     Leave,
-    Mark,
-    Note,
+    PartitionChange,
     Pause,
     Read,
     Resume,
+    SaveDigest,
     Script,
     Send,
     Start,
     Tune,
-    opening,
+    initial_actions,
     payload,
 )
 from gapless.units import NS_PER_MS
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gapless.faults.frame_names import FrameName
     from gapless.sim.scenario.actions import Action
-    from gapless.sim.shrink.shrinker import Case, Search
+    from gapless.sim.shrink.shrinker import Minimizer, ShrinkCase
 
 ROUND_MS = (
     0,
@@ -77,20 +77,20 @@ SMALL_CAPACITIES = (1, 2, 3, 4, 8)
 # What happens
 
 
-def drop_fates(search: Search) -> None:
+def drop_fates(search: Minimizer) -> None:
     """Take out fates: first all, then as many as possible."""
     items = list(search.script.fates.items())
     search.minimise(items, lambda left: _with(search, fates=dict(left)))
 
 
-def calm_down(search: Search) -> None:
+def drop_network_and_clock_faults(search: Minimizer) -> None:
     """Take out everything that the network and the clocks do, if members make their own views: most is not needed."""
     if search.script.membership:
         search.change(fates={}, late_ns={}, clocks={}, rare=())
         search.change(fates={})
 
 
-def drop_odds(search: Search) -> None:
+def drop_late_timers_and_clocks(search: Minimizer) -> None:
     """Take out what bends time: late timers and clocks."""
     search.change(late_ns={}, clocks={})
     late = list(search.script.late_ns.items())
@@ -99,13 +99,13 @@ def drop_odds(search: Search) -> None:
     search.minimise(clocks, lambda left: _with(search, clocks=dict(left)))
 
 
-def drop_actions(search: Search) -> None:
+def drop_actions(search: Minimizer) -> None:
     """Take out sends, then everything else that a script does, one by one and in pairs that belong together."""
     for kinds in (
         (Send, Cancel),
-        (Mark, Read, Note, Learn, Cancel, Close, Tune),
+        (PartitionChange, Read, SaveDigest, ApplyDigest, Cancel, Close, Tune),
         (Pause, Resume),
-        (Crash, Leave, Start, Install, Note),
+        (Crash, Leave, Start, Install, SaveDigest),
     ):
         droppable = [
             at for at, action in enumerate(search.script.actions) if isinstance(action, kinds)
@@ -120,9 +120,9 @@ def drop_actions(search: Search) -> None:
     for cut in [
         action
         for action in search.script.actions
-        if isinstance(action, Mark) and action.what != HEAL
+        if isinstance(action, PartitionChange) and action.what != HEAL
     ]:
-        _drop_pair(search, cut, Mark)
+        _drop_pair(search, cut, PartitionChange)
     search.change(actions=[_plain_start(action) for action in search.script.actions])
     for at, action in enumerate(search.script.actions):
         if isinstance(action, Start) and (action.durable or action.state):
@@ -145,12 +145,14 @@ def _plain_start(action: Action) -> Action:
     )
 
 
-def _keeping(search: Search, actions: list[Action], droppable: list[int], left: list[int]) -> Case:
+def _keeping(
+    search: Minimizer, actions: list[Action], droppable: list[int], left: list[int]
+) -> ShrinkCase:
     gone = set(droppable) - set(left)
     return _with(search, actions=[action for at, action in enumerate(actions) if at not in gone])
 
 
-def _drop_pair(search: Search, begin: Pause | Mark, end_kind: type) -> None:
+def _drop_pair(search: Minimizer, begin: Pause | PartitionChange, end_kind: type) -> None:
     """Take out a pause or a partition, together with its end."""
     actions = list(search.script.actions)
     if begin not in actions:
@@ -163,7 +165,7 @@ def _drop_pair(search: Search, begin: Pause | Mark, end_kind: type) -> None:
     search.change(actions=[action for n, action in enumerate(actions) if n not in {at, end}])
 
 
-def drop_nodes(search: Search) -> None:
+def drop_nodes(search: Minimizer) -> None:
     """Take out whole nodes, with everything that they do and that is done to them."""
     for node in reversed(search.script.nodes()):
         search.attempt(search.case._replace(script=_without(search.script, node)))
@@ -200,12 +202,12 @@ def _peer(action: Action) -> str:
 def _leave_out(action: Action, stays: Callable[[str], bool]) -> Action:
     if isinstance(action, Install):
         return action._replace(members=tuple(filter(stays, action.members)))
-    if isinstance(action, Mark):
+    if isinstance(action, PartitionChange):
         return action._replace(who=",".join(filter(stays, action.who.split(","))))
     return action
 
 
-def simplify_views(search: Search) -> None:
+def simplify_views(search: Minimizer) -> None:
     """Take out whole views, or all of them; tell everybody at once; let digests go."""
     script = search.script
     if script.membership:
@@ -215,7 +217,7 @@ def simplify_views(search: Search) -> None:
         {action.number for action in script.actions if isinstance(action, Install)}, reverse=True
     ):
         search.change(actions=_without_view(search.script.actions, number))
-        search.change(actions=_told_at_once(search.script.actions, number))
+        search.change(actions=_installed_at_once(search.script.actions, number))
         search.change(
             actions=[_with_digest(action, "", number) for action in search.script.actions]
         )
@@ -230,11 +232,17 @@ def _plain_opening(script: Script) -> list[Action]:
     """Return the actions with one view of everybody from the beginning."""
     names = tuple(script.nodes())
     others = [
-        action for action in script.actions if not isinstance(action, (Start, Install, Note, Crash))
+        action
+        for action in script.actions
+        if not isinstance(action, (Start, Install, SaveDigest, Crash))
     ]
     return [
-        *opening(names),
-        *(action for action in others if action.who in names or isinstance(action, Mark)),
+        *initial_actions(names),
+        *(
+            action
+            for action in others
+            if action.who in names or isinstance(action, PartitionChange)
+        ),
     ]
 
 
@@ -246,10 +254,12 @@ def _without_view(actions: list[Action], number: int) -> list[Action]:
         if not (isinstance(action, Install) and action.number == number)
     ]
     members = {name for action in left if isinstance(action, Install) for name in action.members}
-    return [action for action in left if action.who in members or isinstance(action, Mark)]
+    return [
+        action for action in left if action.who in members or isinstance(action, PartitionChange)
+    ]
 
 
-def _told_at_once(actions: list[Action], number: int) -> list[Action]:
+def _installed_at_once(actions: list[Action], number: int) -> list[Action]:
     times_ns = [
         action.at_ns
         for action in actions
@@ -275,7 +285,7 @@ def _with_digest(action: Action, digest: str, number: int | None = None) -> Acti
 # What is sent
 
 
-def merge_sends(search: Search) -> None:
+def merge_sends(search: Minimizer) -> None:
     """Make one send of two that follow each other at the same member."""
     at = 0
     while at < len(search.script.actions):
@@ -298,7 +308,7 @@ def _merged(actions: list[Action], at: int) -> list[Action] | None:
     return None
 
 
-def cut_sends(search: Search) -> None:
+def cut_sends(search: Minimizer) -> None:
     """Take out single messages, and the odd options of sends."""
     at = 0
     while at < len(search.script.actions):
@@ -314,7 +324,7 @@ def cut_sends(search: Search) -> None:
         at += len(search.script.actions) == before
 
 
-def _cut_send(search: Search, at: int, send: Send) -> None:
+def _cut_send(search: Minimizer, at: int, send: Send) -> None:
     before = len(search.script.actions)
     if len(send.payloads) > 1:
         search.minimise(send.payloads, lambda left: _with_payloads(search, at, left))
@@ -325,7 +335,7 @@ def _cut_send(search: Search, at: int, send: Send) -> None:
         )
 
 
-def _replaced_cancel(search: Search, at: int, nth: int) -> Case:
+def _replaced_cancel(search: Minimizer, at: int, nth: int) -> ShrinkCase:
     cancel = search.script.actions[at]
     assert isinstance(cancel, Cancel)
     return _with(search, actions=_replaced(search.script.actions, at, cancel._replace(nth=nth)))
@@ -342,17 +352,17 @@ def _plainer_sends(send: Send) -> Iterator[Send]:
         yield from (send._replace(timeout_ns=ms * NS_PER_MS) for ms in ROUND_MS[1:])
 
 
-def _with_send(search: Search, at: int, send: Send) -> Case:
+def _with_send(search: Minimizer, at: int, send: Send) -> ShrinkCase:
     return _with(search, actions=_replaced(search.script.actions, at, send))
 
 
-def _send_at(search: Search, at: int) -> Send:
+def _send_at(search: Minimizer, at: int) -> Send:
     send = search.script.actions[at]
     assert isinstance(send, Send)
     return send
 
 
-def _with_payloads(search: Search, at: int, payloads: Iterable[bytes]) -> Case:
+def _with_payloads(search: Minimizer, at: int, payloads: Iterable[bytes]) -> ShrinkCase:
     send = _send_at(search, at)._replace(payloads=tuple(payloads))
     if not send.payloads:
         # The machine refuses an empty send; without it is what the candidate means.
@@ -360,7 +370,7 @@ def _with_payloads(search: Search, at: int, payloads: Iterable[bytes]) -> Case:
     return _with(search, actions=_replaced(search.script.actions, at, send))
 
 
-def plain_payloads(search: Search) -> None:
+def plain_payloads(search: Minimizer) -> None:
     """Give all messages running numbers and round sizes, as small as they can be."""
     for size_bytes in ROUND_BYTES:
         if search.change(actions=list(_numbered(search.script.actions, size_bytes))):
@@ -372,7 +382,7 @@ def plain_payloads(search: Search) -> None:
                 _plain_payload(search, at, place, content)
 
 
-def _plain_payload(search: Search, at: int, place: int, content: bytes) -> None:
+def _plain_payload(search: Minimizer, at: int, place: int, content: bytes) -> None:
     for size_bytes in ROUND_BYTES:
         if size_bytes >= len(content):
             break
@@ -410,19 +420,23 @@ def _number_of(actions: list[Action], at: int, place: int) -> int:
 # Knobs and settings
 
 
-def plain_knobs(search: Search) -> None:
+def reset_settings(search: Minimizer) -> None:
     """Set knobs back to their defaults; then make the capacity small."""
     default = Config()
-    for name in [knob.name for knob in KNOBS.values()]:
+    for name in [knob.name for knob in SETTINGS.values()]:
         value = getattr(default, name)
         if getattr(search.case.config, name) != value:
-            _try_knob(search, name, value)
+            _try_setting(search, name, value)
     capacity = search.case.config.capacity
     if capacity != default.capacity:
-        any(_try_knob(search, "capacity", small) for small in SMALL_CAPACITIES if small < capacity)
+        any(
+            _try_setting(search, "capacity", small)
+            for small in SMALL_CAPACITIES
+            if small < capacity
+        )
 
 
-def _try_knob(search: Search, name: str, value: object) -> bool:
+def _try_setting(search: Minimizer, name: str, value: object) -> bool:
     try:
         config = replace(search.case.config, **{name: value})  # type: ignore[arg-type]
     except ConfigError:
@@ -430,7 +444,7 @@ def _try_knob(search: Search, name: str, value: object) -> bool:
     return search.attempt(search.case._replace(config=config))
 
 
-def plain_settings(search: Search) -> None:
+def reset_seed_and_delay(search: Minimizer) -> None:
     """Set the seed of the members and the delay of the network to what they are without a line."""
     default = Script()
     plain = {
@@ -454,14 +468,16 @@ def plain_settings(search: Search) -> None:
     )
 
 
-def plain_names(search: Search) -> None:
+def plain_names(search: Minimizer) -> None:
     """Call the nodes a, b, c … again, the digests by one letter, and number the views from 1."""
     nodes = search.script.nodes()
     names = {node: node_name(at) for at, node in enumerate(nodes, 1)}
     if any(old != new for old, new in names.items()):
         search.attempt(search.case._replace(script=_renamed(search.script, names)))
     keys = list(
-        dict.fromkeys(action.key for action in search.script.actions if isinstance(action, Note))
+        dict.fromkeys(
+            action.key for action in search.script.actions if isinstance(action, SaveDigest)
+        )
     )
     letters = {key: "klmnop"[at] for at, key in enumerate(keys[:6])}
     if any(old != new for old, new in letters.items()):
@@ -486,7 +502,7 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
         return names.get(node, node) + name[len(node) :]
 
     def renamed(action: Action) -> Action:
-        if isinstance(action, Mark):
+        if isinstance(action, PartitionChange):
             return action._replace(who=",".join(new(name) for name in action.who.split(",")))
         if isinstance(action, Install):
             return action._replace(who=new(action.who), members=tuple(map(new, action.members)))
@@ -509,7 +525,7 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
 
 
 def _with_key(action: Action, letters: dict[str, str]) -> Action:
-    if isinstance(action, (Note, Learn)):
+    if isinstance(action, (SaveDigest, ApplyDigest)):
         return action._replace(key=letters.get(action.key, action.key))
     if isinstance(action, Install):
         return action._replace(digest=letters.get(action.digest, action.digest))
@@ -519,7 +535,7 @@ def _with_key(action: Action, letters: dict[str, str]) -> Action:
 # Fates and times
 
 
-def plain_fates(search: Search) -> None:
+def plain_fates(search: Minimizer) -> None:
     """Let each fate be a plain loss, delay or duplicate with a round time, if that will do."""
     for name in list(search.script.fates):
         fate = search.script.fates[name]
@@ -556,7 +572,7 @@ def _rounded(time_ns: int) -> int:
     return -(-time_ns // NS_PER_MS) * NS_PER_MS
 
 
-def round_times(search: Search) -> None:
+def round_times(search: Minimizer) -> None:
     """Let things happen at round times, as close to each other as they can."""
     if any(action.at_ns % NS_PER_MS for action in search.script.actions):
         search.change(
@@ -578,7 +594,7 @@ def round_times(search: Search) -> None:
         )
 
 
-def _close_up(search: Search, at_ns: int, before_ns: int) -> None:
+def _close_up(search: Minimizer, at_ns: int, before_ns: int) -> None:
     """Let everything from ``at_ns`` on happen sooner: as soon after ``before_ns`` as still fails."""
     gap_ns = at_ns - before_ns
     # Earlier rounds may have moved what stood here; then there is nothing at this time any more.
@@ -588,7 +604,7 @@ def _close_up(search: Search, at_ns: int, before_ns: int) -> None:
     _attempt_first(search, (_sooner(search, at_ns, shift_ns) for shift_ns in shifts_ns))
 
 
-def _sooner(search: Search, at_ns: int, shift_ns: int) -> Case:
+def _sooner(search: Minimizer, at_ns: int, shift_ns: int) -> ShrinkCase:
     actions = [
         action._replace(at_ns=action.at_ns - shift_ns) if action.at_ns >= at_ns else action
         for action in search.script.actions
@@ -599,7 +615,7 @@ def _sooner(search: Search, at_ns: int, shift_ns: int) -> Case:
 # Tools
 
 
-def _with(search: Search, **fields: object) -> Case:
+def _with(search: Minimizer, **fields: object) -> ShrinkCase:
     return search.case._replace(script=replace(search.script, **fields))  # type: ignore[arg-type]
 
 
@@ -611,22 +627,22 @@ def _sorted(actions: Iterable[Action]) -> list[Action]:
     return sorted(actions, key=lambda action: action.at_ns)
 
 
-def _attempt_first(search: Search, candidates: Iterable[Case]) -> bool:
+def _attempt_first(search: Minimizer, candidates: Iterable[ShrinkCase]) -> bool:
     """Attempt one candidate after the other until one still fails."""
     return any(search.attempt(candidate) for candidate in candidates)
 
 
-PASSES: tuple[Callable[[Search], None], ...] = (
-    calm_down,
-    drop_odds,
+PASSES: tuple[Callable[[Minimizer], None], ...] = (
+    drop_network_and_clock_faults,
+    drop_late_timers_and_clocks,
     drop_nodes,
     simplify_views,
     drop_actions,
     drop_fates,
     merge_sends,
     cut_sends,
-    plain_knobs,
-    plain_settings,
+    reset_settings,
+    reset_seed_and_delay,
     plain_payloads,
     plain_fates,
     round_times,

@@ -20,33 +20,33 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gapless.errors import GaplessError, LocalProtocolError
-from gapless.sim.checkers.stream_safety import CHECKS
-from gapless.sim.runner import plan_of, usual_messages, world_of
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.runner import default_messages, plan_of, world_of
 from gapless.sim.scenario.actions import (
     HEAL,
     ZERO,
+    ApplyDigest,
     Crash,
     Install,
-    Learn,
-    Mark,
-    Note,
+    PartitionChange,
     Pause,
     Resume,
+    SaveDigest,
     Script,
     Send,
     Start,
 )
-from gapless.sim.scenario.diagram import LONGEST_EVENTS, look_closely
+from gapless.sim.scenario.diagram import MAX_DIAGRAM_EVENTS, measure_memory_always
 from gapless.sim.scenario.scenario_file import (
     Scenario,
     find_mutant,
+    format_head,
+    format_settings,
     plant,
     play,
-    show_head,
-    show_knobs,
 )
 from gapless.sim.swarm.stream_swarm import MESSAGES
-from gapless.sim.world.tracer import Tracer
+from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 
 if TYPE_CHECKING:
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.faults.faults import Crossing
     from gapless.protocol.ready import Ready
-    from gapless.sim.oracle.model import Life
-    from gapless.sim.profile_cost import CellOrigin
+    from gapless.sim.oracle.model import MemberModel
+    from gapless.sim.profile_cost import ProfileCellOrigin
     from gapless.sim.scenario.actions import Action
     from gapless.sim.world.host import Host
     from gapless.wire import Datagram
 
-MOST_TRIES = 4000
+MAX_TRIES = 4000
 """Replays that one shrink may take."""
-MOST_EVENTS = 1_000_000
+MAX_EVENTS = 1_000_000
 """Events that all replays of one shrink may have together; three times as many where members make their own views."""
 
-TELLING_BYTES = 8
+READABLE_BYTES = 8
 """The size from which on a message can say which one it is."""
 
 _FEWER_MESSAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 50)
@@ -74,7 +74,7 @@ _FEWER_MESSAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 50)
 _T = TypeVar("_T")
 
 
-class Weight(NamedTuple):
+class CaseWeight(NamedTuple):
     """How much there is to read in a case, the most important first."""
 
     items: int
@@ -87,23 +87,23 @@ class Weight(NamedTuple):
     text: str
 
 
-class Case(NamedTuple):
+class ShrinkCase(NamedTuple):
     """What is shrunk: a configuration and a script."""
 
     config: Config
     script: Script
 
-    def weight(self) -> Weight:
+    def weight(self) -> CaseWeight:
         """Return how much there is to read; no two cases weigh the same."""
         script = self.script
         sends = [action.payloads for action in script.actions if isinstance(action, Send)]
-        text = show_head(Scenario(script, self.config))
-        return Weight(
+        text = format_head(Scenario(script, self.config))
+        return CaseWeight(
             len(script.actions) + len(script.fates) + len(script.late_ns) + len(script.clocks),
             text.count("\n"),
             sum(map(len, sends)),
             # Messages too small to hold their own number are hard to tell apart.
-            sum(len(content) < TELLING_BYTES for payloads in sends for content in payloads),
+            sum(len(content) < READABLE_BYTES for payloads in sends for content in payloads),
             sum(len(content) for payloads in sends for content in payloads),
             len(text),
             sum(action.at_ns for action in script.actions),
@@ -118,18 +118,18 @@ class NotReproducedError(GaplessError):
 # Whether a script is a fair run
 
 
-def sound(script: Script) -> bool:
+def is_sound(script: Script) -> bool:
     """Return whether the checks have a right to judge a script (see views.py for the promises of membership)."""
     actions = script.actions
     if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
         return False
     if any(action.at_ns > script.calm_ns for action in actions if not isinstance(action, Send)):
         return False
-    whole = _gathering_is_sound(actions) if script.membership else _membership_is_sound(actions)
+    whole = _self_managed_is_sound(actions) if script.membership else _membership_is_sound(actions)
     return _loss_is_only(script) and whole
 
 
-def _gathering_is_sound(actions: list[Action]) -> bool:
+def _self_managed_is_sound(actions: list[Action]) -> bool:
     """Return whether members that make their own views can: nobody is told one, and what stops them comes to an end."""
     started: set[str] = set()
     paused: set[str] = set()
@@ -137,9 +137,9 @@ def _gathering_is_sound(actions: list[Action]) -> bool:
     for action in actions:
         if isinstance(action, Start):
             started.add(action.who)
-        elif isinstance(action, Mark):
+        elif isinstance(action, PartitionChange):
             cut = cut - {action.who} if action.what == HEAL else cut | {action.who}
-        elif isinstance(action, (Install, Note, Learn)) or action.who not in started:
+        elif isinstance(action, (Install, SaveDigest, ApplyDigest)) or action.who not in started:
             return False
         elif isinstance(action, Pause):
             paused.add(action.who)
@@ -171,7 +171,7 @@ def _membership_is_sound(actions: list[Action]) -> bool:
         elif isinstance(action, Install):
             if not (_install_is_sound(action, views, lists) and started.issuperset(action.members)):
                 return False
-        elif not isinstance(action, Mark) and action.who not in started:
+        elif not isinstance(action, PartitionChange) and action.who not in started:
             return False
     if any(
         action.digest == ZERO and action.number != min(lists)
@@ -201,61 +201,69 @@ def _loss_is_only(script: Script) -> bool:
 # Replays
 
 
-class _Strikes(Tracer):
+class _FaultTimes(SimulationTracer):
     """Takes note of when faults strike, and of nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last_ns = -1
 
-    def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:  # noqa: ARG002
+    def transmit(
+        self,
+        t_ns: int,
+        life: MemberModel,
+        crossing: Crossing,
+        copies: int,
+        reason: str,
+    ) -> None:
         """Note a fate that came true."""
         if reason:
             self.last_ns = t_ns
 
-    def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
+    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
         """Leave the step untold."""
 
     def act(self, t_ns: int, action: Action) -> None:
         """Leave the action untold."""
 
 
-class _Enough(Exception):  # noqa: N818 - it ends a replay early, and is no error
+class _ReplayEnded(Exception):  # noqa: N818 - it ends a replay early, and is no error
     """The violation that a replay looks for is there, or the replay takes too long."""
 
 
 class Replay(World):
     """A world that stops as soon as ``wanted`` is violated (any check if it is empty)."""
 
-    def __init__(self, case: Case, wanted: str = "") -> None:
-        checks = tuple(check for check in CHECKS if not wanted or check.name == wanted)
-        super().__init__(case.config, case.script, checks=checks)
-        self.tracer = self.strikes = _Strikes()
+    def __init__(self, case: ShrinkCase, wanted: str = "") -> None:
+        checks = tuple(check for check in CHECKERS if not wanted or check.id == wanted)
+        super().__init__(case.config, case.script, checkers=checks)
+        self.tracer = self.fault_times = _FaultTimes()
         self.on_event = self._end_early
-        look_closely(self)
+        measure_memory_always(self)
         self.wanted = wanted
 
     def _end_early(self) -> None:
         """End the replay if it was enough."""
-        if (self.judge.violations and self._is_found()) or self.events >= LONGEST_EVENTS:
-            raise _Enough
+        if (self.oracle.violations and self._is_found()) or self.events >= MAX_DIAGRAM_EVENTS:
+            raise _ReplayEnded
 
     def _is_found(self) -> bool:
         return any(
-            violation.check == self.wanted or not self.wanted for violation in self.judge.violations
+            violation.check == self.wanted or not self.wanted
+            for violation in self.oracle.violations
         )
 
-    def _lateness(self, host: Host) -> int:
-        late_ns = super()._lateness(host)
+    def _timer_delay_ns(self, host: Host) -> int:
+        late_ns = super()._timer_delay_ns(host)
         if late_ns:
-            self.strikes.last_ns = max(self.strikes.last_ns, self.now_ns + late_ns)
+            self.fault_times.last_ns = max(self.fault_times.last_ns, self.now_ns + late_ns)
         return late_ns
 
     def fails(self) -> bool:
         """Play the script; return whether the violation is there, by faults that were allowed to strike."""
         try:
             self.run()
-        except _Enough:
+        except _ReplayEnded:
             return self._is_found() and self._is_fair()
         except (GaplessError, AssertionError, KeyError):
             # A candidate that cannot be played at all is no simpler form of anything.
@@ -263,24 +271,24 @@ class Replay(World):
         return self._is_found() and self._is_fair()
 
     def _is_fair(self) -> bool:
-        return self.strikes.last_ns <= self.script.calm_ns
+        return self.fault_times.last_ns <= self.script.calm_ns
 
     def holds(self) -> bool:
         """Play the script; return whether it comes to its end and every check holds."""
-        return not self.fails() and self._is_fair() and self.judge.settled
+        return not self.fails() and self._is_fair() and self.oracle.settled
 
 
 @dataclass(slots=True)
-class Trial:
+class FailurePredicate:
     """The question that decides on a candidate: is it sound, and does ``check`` fail because of ``bug``?"""
 
     check: str
     bug: str = ""
     events: int = 0
 
-    def __call__(self, case: Case) -> bool:
+    def __call__(self, case: ShrinkCase) -> bool:
         """Return whether ``case`` still fails as it should."""
-        if not sound(case.script):
+        if not is_sound(case.script):
             return False
         with plant(self.bug):
             replay = Replay(case, self.check)
@@ -296,15 +304,15 @@ class Trial:
 # The search
 
 
-class Search:
+class Minimizer:
     """The smallest case so far, and the ways to try another."""
 
     def __init__(
         self,
-        case: Case,
-        still_fails: Callable[[Case], bool],
+        case: ShrinkCase,
+        still_fails: Callable[[ShrinkCase], bool],
         *,
-        most_tries: int = MOST_TRIES,
+        most_tries: int = MAX_TRIES,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.case = case
@@ -321,15 +329,15 @@ class Search:
         return self.case.script
 
     @property
-    def spent(self) -> bool:
+    def budget_used_up(self) -> bool:
         """Whether the budget is used up."""
         events = getattr(self._still_fails, "events", 0)
-        most_events = 3 * MOST_EVENTS if self.script.membership else MOST_EVENTS
+        most_events = 3 * MAX_EVENTS if self.script.membership else MAX_EVENTS
         return self.tries >= self._most_tries or events >= most_events
 
-    def attempt(self, candidate: Case) -> bool:
+    def attempt(self, candidate: ShrinkCase) -> bool:
         """Make ``candidate`` the smallest case if it is smaller and still fails; return whether it is."""
-        if self.spent:
+        if self.budget_used_up:
             return False
         weight = candidate.weight()
         if weight >= self._weight or weight.text in self._known:
@@ -347,7 +355,7 @@ class Search:
         """Attempt the smallest script with some fields changed."""
         return self.attempt(self.case._replace(script=replace(self.script, **fields)))  # type: ignore[arg-type]
 
-    def minimise(self, items: Sequence[_T], rebuild: Callable[[list[_T]], Case]) -> list[_T]:
+    def minimise(self, items: Sequence[_T], rebuild: Callable[[list[_T]], ShrinkCase]) -> list[_T]:
         """Take out of ``items`` whatever can go: halves, quarters … single ones, until not one more can (ddmin)."""
         left = list(items)
         chunk = len(left)
@@ -366,21 +374,21 @@ class Search:
 
 
 def shrink(
-    case: Case,
-    still_fails: Callable[[Case], bool],
+    case: ShrinkCase,
+    still_fails: Callable[[ShrinkCase], bool],
     *,
-    most_tries: int = MOST_TRIES,
+    most_tries: int = MAX_TRIES,
     progress: Callable[[int], None] | None = None,
-) -> Search:
+) -> Minimizer:
     """Return the search that ended at the smallest case; ``case`` itself must fail."""
     from gapless.sim.shrink.passes import PASSES
 
-    search = Search(case, still_fails, most_tries=most_tries, progress=progress)
+    search = Minimizer(case, still_fails, most_tries=most_tries, progress=progress)
     before = None
-    while before != search.case and not search.spent:
+    while before != search.case and not search.budget_used_up:
         before = search.case
         for simplify in PASSES:
-            if not search.spent:
+            if not search.budget_used_up:
                 simplify(search)
     return search
 
@@ -388,7 +396,7 @@ def shrink(
 # From a seed to a scenario
 
 
-class Origin(NamedTuple):
+class SeedOrigin(NamedTuple):
     """The run that is to be shrunk, as ``gapless sim`` names it."""
 
     seed: int
@@ -401,11 +409,11 @@ class Origin(NamedTuple):
     @property
     def command(self) -> str:
         """The command that repeats the run."""
-        usual = usual_messages(membership=self.membership)
+        usual = default_messages(membership=self.membership)
         messages = f" --messages {self.messages}" if self.messages != usual else ""
         members = f" --members {self.members}" if self.members is not None else ""
         profile = f" --profile {self.profile}" if self.profile is not None else ""
-        knobs = "" if self.config is None else ";".join(show_knobs(self.config).split())
+        knobs = "" if self.config is None else ";".join(format_settings(self.config).split())
         properties = f' --properties "{knobs}"' if knobs else ""
         membership = " --membership" if self.membership else ""
         return f"gapless sim {self.seed}{membership}{messages}{members}{profile}{properties}"
@@ -424,19 +432,21 @@ class Origin(NamedTuple):
 
 
 @dataclass(slots=True)
-class Shrunk:
+class ShrinkResult:
     """A shrunk failure: the scenario with its outcome, the check, and what it took."""
 
     scenario: Scenario
     check: str
-    origin: Origin | CellOrigin
+    origin: SeedOrigin | ProfileCellOrigin
     tries: int
 
     @property
     def script_lines(self) -> int:
         """How long the script is, comments aside."""
         return sum(
-            1 for line in show_head(self.scenario).splitlines() if line and not line.startswith("#")
+            1
+            for line in format_head(self.scenario).splitlines()
+            if line and not line.startswith("#")
         )
 
     @property
@@ -446,7 +456,7 @@ class Shrunk:
             words = re.findall(r"[a-z0-9]+", self.scenario.bug.replace("+", " plus ").lower())
             return f"{'-'.join(words)}.txt"
         digest = blake2b(
-            show_head(replace(self.scenario, notes=())).encode(), digest_size=4
+            format_head(replace(self.scenario, notes=())).encode(), digest_size=4
         ).hexdigest()
         return f"{self.check}-{digest}.txt"
 
@@ -463,7 +473,7 @@ class Shrunk:
         }
 
 
-def recorded(origin: Origin | CellOrigin, bug: str = "") -> tuple[Case, str]:
+def recorded(origin: SeedOrigin | ProfileCellOrigin, bug: str = "") -> tuple[ShrinkCase, str]:
     """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
     with plant(bug):
         world = origin.world()
@@ -475,27 +485,27 @@ def recorded(origin: Origin | CellOrigin, bug: str = "") -> tuple[Case, str]:
             raise NotReproducedError(
                 f"the run breaks off: {error}; repeat it by: {origin.command}"
             ) from error
-    violations = world.judge.violations
-    return Case(world.config, world.recorded()), violations[0].check if violations else ""
+    violations = world.oracle.violations
+    return ShrinkCase(world.config, world.recorded()), violations[0].check if violations else ""
 
 
 def shrink_seed(
-    origin: Origin | CellOrigin,
+    origin: SeedOrigin | ProfileCellOrigin,
     *,
     bug: str = "",
-    most_tries: int = MOST_TRIES,
+    most_tries: int = MAX_TRIES,
     progress: Callable[[int], None] | None = None,
-) -> Shrunk | None:
+) -> ShrinkResult | None:
     """Shrink the run of a failing seed to a scenario; None if it does not fail."""
     case, check = recorded(origin, bug)
     if not check:
         return None
-    if not sound(case.script):
+    if not is_sound(case.script):
         raise NotReproducedError(
             f"seed {origin.seed} violates {check}, but its script is not a fair run (docs/scenarios.md says what is): "
             f"look at what was drawn before the check is blamed; repeat it by: {origin.command}"
         )
-    trial = Trial(check, bug)
+    trial = FailurePredicate(check, bug)
     case, origin = _smaller_start(origin, trial) or (case, origin)
     if not trial(case):
         raise NotReproducedError(
@@ -505,12 +515,12 @@ def shrink_seed(
     search = shrink(case, trial, most_tries=most_tries, progress=progress)
     scenario = Scenario(search.script, search.case.config, bug, notes=_notes(origin, bug))
     scenario.outcome = play(scenario).lines
-    return Shrunk(scenario, check, origin, search.tries)
+    return ShrinkResult(scenario, check, origin, search.tries)
 
 
 def _smaller_start(
-    origin: Origin | CellOrigin, trial: Trial
-) -> tuple[Case, Origin | CellOrigin] | None:
+    origin: SeedOrigin | ProfileCellOrigin, trial: FailurePredicate
+) -> tuple[ShrinkCase, SeedOrigin | ProfileCellOrigin] | None:
     """Return the same seed with fewer messages, if it fails in the same way: a shorter way down."""
     for messages in _FEWER_MESSAGES:
         if messages < origin.messages:
@@ -521,7 +531,7 @@ def _smaller_start(
     return None
 
 
-def _notes(origin: Origin | CellOrigin, bug: str) -> tuple[str, ...]:
+def _notes(origin: SeedOrigin | ProfileCellOrigin, bug: str) -> tuple[str, ...]:
     source = f"Shrunk from: {origin.command}"
     return (f"A planted bug: {find_mutant(bug).bug}.", source) if bug else (source,)
 
@@ -535,18 +545,18 @@ _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
 
 def shrink_bug(
     bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None
-) -> Shrunk | None:
+) -> ShrinkResult | None:
     """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
     tried = 0
     profile = find_mutant(bug).profile or None
     for messages, seeds in _HUNT:
-        found: list[Shrunk] = []
+        found: list[ShrinkResult] = []
         for seed in range(seeds):
             tried += 1
             if progress is not None:
                 progress(tried)
             try:
-                origin = Origin(
+                origin = SeedOrigin(
                     seed, messages, profile=profile, membership=find_mutant(bug).membership
                 )
                 shrunk = shrink_seed(origin, bug=bug)
@@ -561,5 +571,5 @@ def shrink_bug(
     return None
 
 
-def _weight(shrunk: Shrunk) -> Weight:
-    return Case(shrunk.scenario.config, shrunk.scenario.script).weight()
+def _weight(shrunk: ShrinkResult) -> CaseWeight:
+    return ShrinkCase(shrunk.scenario.config, shrunk.scenario.script).weight()

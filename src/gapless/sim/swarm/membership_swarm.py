@@ -16,15 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gapless.config import UNICASTS
+from gapless.config import UNICAST_PROFILE_NAMES
 from gapless.delivery_mode import Mode
 from gapless.faults.faults import (
     NEVER_NS,
-    Clock,
     Delay,
+    DriftingClock,
     Duplicate,
-    Hold,
     LateTimers,
+    LongHold,
     Partition,
     Targeted,
 )
@@ -36,7 +36,7 @@ from gapless.sim.scenario.actions import (
     PARTITION,
     Crash,
     Leave,
-    Mark,
+    PartitionChange,
     Pause,
     Read,
     Resume,
@@ -45,8 +45,8 @@ from gapless.sim.scenario.actions import (
     Start,
     payload,
 )
-from gapless.sim.swarm.profile_draw import rare_branches, spread, with_profile
-from gapless.sim.swarm.stream_swarm import _SIMPLE, Plan, draw_config
+from gapless.sim.swarm.profile_draw import assign_destinations, rare_branches, with_profile
+from gapless.sim.swarm.stream_swarm import _SIMPLE, SwarmPlan, draw_config
 from gapless.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ FAULTS = (
 
 _PROFILES = ("nakack4", "nakack", "classic", "ordered", "unicast3")
 _WEIGHTS = (14, 2, 2, 1, 2)
-_MOST_NODES = 8
+_MAX_NODES = 8
 
 
 def draw_membership(
@@ -95,23 +95,23 @@ def draw_membership(
     character: str | None = None,
     profile: str | None = None,
     config: Config | None = None,
-) -> Plan:
+) -> SwarmPlan:
     """Draw the run of ``seed``; ``members``, ``character``, ``profile`` and ``config`` override what the seed says."""
     rng = split(seed, "gathering")
     character = character or rng.choices(CHARACTERS, weights=(2, 2, 16))[0]
     drawn = split(seed, "gathering profile").choices(_PROFILES, weights=_WEIGHTS)[0]
     profile = profile or (drawn if config is None else config.profile)
     character = "calm" if profile == "ordered" else character
-    members = members or rng.choices(range(2, _MOST_NODES + 1), weights=(1, 3, 4, 4, 3, 2, 1))[0]
+    members = members or rng.choices(range(2, _MAX_NODES + 1), weights=(1, 3, 4, 4, 3, 2, 1))[0]
     names = tuple(node_name(node) for node in range(1, members + 1))
-    on = _classes_on(split(seed, "gathering classes"), character)
-    pace = config or draw_pace(split(seed, "gathering config"), slow_reader="slow reader" in on)
+    on = _draw_fault_classes(split(seed, "gathering classes"), character)
+    pace = config or draw_settings(split(seed, "gathering config"), slow_reader="slow reader" in on)
     delay_ns = split(seed, "gathering link").choice((50_000, NS_PER_MS, NS_PER_MS, 5 * NS_PER_MS))
-    durable = profile in {"nakack4", *UNICASTS}
-    story = _Story(
+    durable = profile in {"nakack4", *UNICAST_PROFILE_NAMES}
+    story = _IncidentPlan(
         split(seed, "story"), names, pace, delay_ns, character, durable, split(seed, "disks")
     )
-    story.tell()
+    story.draw()
     script = Script(
         seed,
         delay_ns,
@@ -122,19 +122,19 @@ def draw_membership(
         membership=True,
     )
     work = _work(split(seed, "gathering work"), names, messages, story, pace)
-    script.actions += spread(
+    script.actions += assign_destinations(
         seed, work, names, profile, "swarm" if character == "swarm" else "calm"
     )
     _machines(seed, on, names, script)
-    script.actions = _of_the_started(script.actions)
+    script.actions = _drop_before_start(script.actions)
     faults = _faults(seed, on, story)
     late = _late(split(seed, "gathering late"), on, pace)
     whole = config or with_profile(seed, pace, profile)
     whole = replace(whole, xmit_from_random_member=False) if profile == "nakack" else whole
-    return Plan(seed, character, profile, whole, script, faults, late, on)
+    return SwarmPlan(seed, character, profile, whole, script, faults, late, on)
 
 
-def _of_the_started(actions: list[Action]) -> list[Action]:
+def _drop_before_start(actions: list[Action]) -> list[Action]:
     """Return the actions in order, without those of nodes that have not started by then; who reads slowly waits."""
     actions = sorted(actions, key=lambda action: action.at_ns)
     first_ns: dict[str, int] = {}
@@ -144,21 +144,21 @@ def _of_the_started(actions: list[Action]) -> list[Action]:
     left: list[Action] = []
     for action in actions:
         start_ns = first_ns.get(action.who, NEVER_NS)
-        if isinstance(action, Mark) or start_ns <= action.at_ns:
+        if isinstance(action, PartitionChange) or start_ns <= action.at_ns:
             left.append(action)
         elif isinstance(action, Read) and start_ns < NEVER_NS:
             left.append(action._replace(at_ns=start_ns))
     return sorted(left, key=lambda action: (action.at_ns, isinstance(action, Read)))
 
 
-def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
+def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
     if character != "swarm":
         return ()
     share = rng.choice((0.0, 0.1, 0.25, 0.4))
     return tuple(name for name in FAULTS if rng.random() < share)
 
 
-def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
+def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
     """Draw the knobs: those of the streams as ever, those of the membership short, so that much happens in a second."""
     config = draw_config(rng, slow_reader=slow_reader, only_loss=False)
     beat_ns = rng.choice((50, 100, 200)) * NS_PER_MS
@@ -197,7 +197,7 @@ def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
 
 
 @dataclass(slots=True)
-class _Story:
+class _IncidentPlan:
     """The incidents of a run in the making: who is up, what time it is, and what is to happen."""
 
     rng: Random
@@ -209,19 +209,19 @@ class _Story:
     disks: Random
     now_ns: int = 0
     actions: list[Action] = field(default_factory=list)
-    up: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
     bursts_ns: list[int] = field(default_factory=list)
-    named: set[str] = field(default_factory=set)
+    durable_nodes: set[str] = field(default_factory=set)
     storing: set[str] = field(default_factory=set)
 
-    def tell(self) -> None:
+    def draw(self) -> None:
         """Draw everything: the beginning, the incidents, and the end, when everybody that stood still goes on."""
         self._begin()
         for _ in range(self.rng.choice((1, 2, 3, 4))):
             choices = self._choices()
             self.rng.choice(choices)()
             self._pass(self.rng.choice((0, 0, 1, 2)))
-        if not self.up:
+        if not self.running:
             self._start(self.names[0], self.now_ns)
         self._pass(1)
 
@@ -242,28 +242,35 @@ class _Story:
         return self.now_ns + self.rng.randrange(max(1, most_ns))
 
     def _choices(self) -> list[Callable[[], None]]:
-        down = [name for name in self.names if name not in self.up]
+        down = [name for name in self.names if name not in self.running]
         found: list[Callable[[], None]] = [self._restart, self._leave]
-        if len(self.up) > 1:
+        if len(self.running) > 1:
             found += [self._crash, self._coordinator_dies]
-        if len(self.up) > 3:
+        if len(self.running) > 3:
             found += [self._two_crash, self._two_crash]
         if down:
-            found += [self._come]
-        if down and len(self.up) > 1:
+            found += [self._join_some]
+        if down and len(self.running) > 1:
             found += [
                 self._change_at_once,
                 self._change_at_once,
-                self._giver_dies,
-                self._giver_dies,
+                self._provider_dies,
+                self._provider_dies,
             ]
-        if self.durable and len(self.up) > 1:
-            found += [self._go_and_return, self._go_and_return]
-        if self.character != "calm" and self.up:
-            found.append(self._stand_still)
-        if self.character == "swarm" and len(self.up) > 1:
-            found += [self._freeze, self._part, self._part, self._part]
-            found += [self._pin, self._pin] if self.config.on_pin == "expel" else []
+        if self.durable and len(self.running) > 1:
+            found += [self._durable_restart, self._durable_restart]
+        if self.character != "calm" and self.running:
+            found.append(self._pause_briefly)
+        if self.character == "swarm" and len(self.running) > 1:
+            found += [
+                self._pause_beyond_suspicion,
+                self._partition_group,
+                self._partition_group,
+                self._partition_group,
+            ]
+            found += (
+                [self._block_windows, self._block_windows] if self.config.on_pin == "expel" else []
+            )
         return found
 
     # The beginning
@@ -275,8 +282,10 @@ class _Story:
             (0, 0, self.config.found_after_ns, 4 * self.config.found_after_ns)
         )
         if self.durable:
-            self.named = {name for name in self.names if self.rng.random() < 0.4}
-            self.storing = {name for name in sorted(self.named) if self.disks.random() < 0.5}
+            self.durable_nodes = {name for name in self.names if self.rng.random() < 0.4}
+            self.storing = {
+                name for name in sorted(self.durable_nodes) if self.disks.random() < 0.5
+            }
         for name in self.names[:count]:
             self._start(name, self.rng.randrange(spread_ns + 1))
         self.now_ns = spread_ns + self.config.found_after_ns
@@ -284,41 +293,41 @@ class _Story:
 
     def _start(self, name: str, at_ns: int) -> None:
         state, stores = self.rng.random() < 0.3, name in self.storing
-        durable = f"name-{name}" if name in self.named else ""
+        durable = f"name-{name}" if name in self.durable_nodes else ""
         self.actions.append(Start(at_ns, name, durable, state and not stores, stores))
-        if name not in self.up:
-            self.up.append(name)
+        if name not in self.running:
+            self.running.append(name)
 
     # Incidents
 
-    def _come(self) -> None:
+    def _join_some(self) -> None:
         """One or several join, at once."""
-        down = [name for name in self.names if name not in self.up]
+        down = [name for name in self.names if name not in self.running]
         for name in self.rng.sample(down, self.rng.randint(1, len(down))):
             self._start(name, self._soon_ns(self.rng.choice((1, self.config.view_gap_ns + 1))))
-        self._work_hard()
+        self._send_burst()
 
-    def _down(self, name: str) -> None:
-        self.up.remove(name)
+    def _stop(self, name: str) -> None:
+        self.running.remove(name)
 
     def _crash(self) -> None:
-        name = self.rng.choice(self.up)
-        self._work_hard()
+        name = self.rng.choice(self.running)
+        self._send_burst()
         self.actions.append(Crash(self.now_ns, name))
-        self._down(name)
+        self._stop(name)
 
     def _two_crash(self) -> None:
         """Two die at one time while the windows are full."""
-        self._work_hard()
-        for name in self.rng.sample(self.up, 2):
+        self._send_burst()
+        for name in self.rng.sample(self.running, 2):
             self.actions.append(Crash(self._soon_ns(self.config.heartbeat_interval_ns), name))
-            self._down(name)
+            self._stop(name)
         self._pass(1)
 
     def _coordinator_dies(self) -> None:
         """One joins, and a moment later the one that is most likely to make the view is gone."""
-        down = [name for name in self.names if name not in self.up]
-        oldest = self.up[0]
+        down = [name for name in self.names if name not in self.running]
+        oldest = self.running[0]
         if down:
             self._start(self.rng.choice(down), self.now_ns)
         config = self.config
@@ -329,30 +338,30 @@ class _Story:
         )
         moment_ns = self.rng.choice(moments_ns)
         self.actions.append(Crash(self._soon_ns(moment_ns), oldest))
-        self._down(oldest)
+        self._stop(oldest)
         self._pass(1)
 
     def _restart(self) -> None:
         """One dies and comes back at the same address: at once, before anybody has noticed, or after."""
-        name = self.rng.choice(self.up) if self.up else self.names[0]
+        name = self.rng.choice(self.running) if self.running else self.names[0]
         away_ns = self.rng.choice(
             (NS_PER_MS, self.config.heartbeat_interval_ns, 2 * self.notice_ns)
         )
-        if name in self.up:
+        if name in self.running:
             self.actions.append(Crash(self.now_ns, name))
-            self._down(name)
+            self._stop(name)
         self._start(name, self.now_ns + away_ns)
         self.now_ns += away_ns
 
     def _leave(self) -> None:
         """One leaves, often the oldest; sometimes it comes back."""
-        if not self.up:
+        if not self.running:
             return
-        name = self.up[0] if self.rng.random() < 0.5 else self.rng.choice(self.up)
-        self._work_hard()
+        name = self.running[0] if self.rng.random() < 0.5 else self.rng.choice(self.running)
+        self._send_burst()
         self.actions.append(Leave(self._soon_ns(10 * NS_PER_MS), name))
-        self._down(name)
-        if self.character == "swarm" and self.up and self.rng.random() < 0.4:
+        self._stop(name)
+        if self.character == "swarm" and self.running and self.rng.random() < 0.4:
             self._leave_unheard(name)
         if self.rng.random() < 0.3:
             self._pass(2)
@@ -370,104 +379,111 @@ class _Story:
 
     def _change_at_once(self) -> None:
         """Some leave while others that have joined are about to confirm their view."""
-        leaving = self.rng.sample(self.up[1:] or self.up, min(2, len(self.up[1:] or self.up)))
-        for name in [name for name in self.names if name not in self.up][:2]:
+        leaving = self.rng.sample(
+            self.running[1:] or self.running, min(2, len(self.running[1:] or self.running))
+        )
+        for name in [name for name in self.names if name not in self.running][:2]:
             self._start(name, self.now_ns)
         for name in leaving:
             at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
             self.actions.append(Leave(at_ns, name))
-            self._down(name)
+            self._stop(name)
 
-    def _giver_dies(self) -> None:
+    def _provider_dies(self) -> None:
         """One joins and wants the state; the one that is most likely to give it dies on the way."""
-        down = [name for name in self.names if name not in self.up]
-        name, oldest = self.rng.choice(down), self.up[0]
-        self._work_hard()
+        down = [name for name in self.names if name not in self.running]
+        name, oldest = self.rng.choice(down), self.running[0]
+        self._send_burst()
         self.actions.append(
-            Start(self.now_ns, name, f"name-{name}" if name in self.named else "", True)
+            Start(self.now_ns, name, f"name-{name}" if name in self.durable_nodes else "", True)
         )
-        self.up.append(name)
+        self.running.append(name)
         at_ns = (
             self.now_ns
             + self.config.view_gap_ns
             + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
         )
         self.actions.append(Crash(at_ns, oldest))
-        self._down(oldest)
+        self._stop(oldest)
         self._pass(1)
 
-    def _pin(self) -> None:
+    def _block_windows(self) -> None:
         """One stands still under load for so long that it pins the windows."""
         self.bursts_ns += (self.now_ns,) * 3
         self._pause(self.config.pin_after_ns * 3 // 2 + self.config.view_gap_ns)
 
-    def _go_and_return(self) -> None:
+    def _durable_restart(self) -> None:
         """A durable member dies under load and comes back, in time or too late."""
-        named = [name for name in self.up if name in self.named]
+        named = [name for name in self.running if name in self.durable_nodes]
         if not named:
             self._crash()
             return
         name = self.rng.choice(named)
-        self._work_hard()
+        self._send_burst()
         self.actions.append(Crash(self.now_ns, name))
-        self._down(name)
+        self._stop(name)
         hold_ns = self.config.hold_timeout_ns
         away_ns = self.rng.choice(
             (NS_PER_MS, self.notice_ns, hold_ns // 2, self.notice_ns + hold_ns // 2, 3 * hold_ns)
         )
-        self._work_hard(self.now_ns + min(away_ns, self.notice_ns))
+        self._send_burst(self.now_ns + min(away_ns, self.notice_ns))
         self.now_ns += away_ns
         self._start(name, self.now_ns)
 
-    def _stand_still(self) -> None:
+    def _pause_briefly(self) -> None:
         """One or two stand still, but not for so long that they may be expelled."""
         longest_ns = self.config.suspect_after_ns * 9 // 10
         self._pause(self.rng.randrange(longest_ns // 4, longest_ns))
 
-    def _freeze(self) -> None:
+    def _pause_beyond_suspicion(self) -> None:
         """One or two stand still for longer than anybody waits."""
-        self._work_hard()
+        self._send_burst()
         self._pause(self.notice_ns + self.rng.randrange(2 * self.notice_ns))
 
     def _pause(self, length_ns: int) -> None:
-        for name in self.rng.sample(self.up, min(len(self.up), self.rng.choice((1, 1, 2)))):
+        for name in self.rng.sample(
+            self.running, min(len(self.running), self.rng.choice((1, 1, 2)))
+        ):
             self.actions += (Pause(self.now_ns, name), Resume(self.now_ns + length_ns, name))
         self.now_ns += length_ns
 
-    def _part(self) -> None:
+    def _partition_group(self) -> None:
         """The group comes apart: halves, thirds, one alone; both ways or one way; perhaps again while it mends."""
         rng = self.rng
-        self._work_hard()
+        self._send_burst()
         start_ns, end_ns = self.now_ns, self.now_ns + rng.choice((1, 2, 3)) * self.notice_ns
-        if len(self.up) > 2 and rng.random() < 0.4:
-            members = rng.sample(self.up, len(self.up))
+        if len(self.running) > 2 and rng.random() < 0.4:
+            members = rng.sample(self.running, len(self.running))
             third = max(1, len(members) // 3)
             for side in (members[:third], members[third : 2 * third]):
                 self._partition(Partition(side, start_ns, end_ns))
         else:
-            self._partition(Partition.draw(rng, self.up, start_ns, end_ns))
+            self._partition(Partition.draw(rng, self.running, start_ns, end_ns))
         self.now_ns = end_ns
-        self._work_hard(rng.randrange(start_ns, end_ns))
-        if len(self.up) > 1 and rng.random() < 0.4:
+        self._send_burst(rng.randrange(start_ns, end_ns))
+        if len(self.running) > 1 and rng.random() < 0.4:
             # Just when the parts have found each other.
             start_ns = end_ns + rng.randrange(2 * self.config.merge_interval_ns)
             end_ns = start_ns + self.notice_ns
-            self._partition(Partition.draw(rng, self.up, start_ns, end_ns))
+            self._partition(Partition.draw(rng, self.running, start_ns, end_ns))
             self.now_ns = end_ns
-        elif len(self.up) > 1 and rng.random() < 0.3:
-            name = rng.choice(self.up)
+        elif len(self.running) > 1 and rng.random() < 0.3:
+            name = rng.choice(self.running)
             self.actions.append(
                 Crash(end_ns + rng.randrange(2 * self.config.merge_interval_ns), name)
             )
-            self._down(name)
+            self._stop(name)
             self.now_ns += 2 * self.config.merge_interval_ns
 
     def _partition(self, partition: Partition) -> None:
         side = ",".join(sorted(partition.side))
         kind = PARTITION if partition.symmetric else ONE_WAY
-        self.actions += (Mark(partition.start_ns, side, kind), Mark(partition.end_ns, side, HEAL))
+        self.actions += (
+            PartitionChange(partition.start_ns, side, kind),
+            PartitionChange(partition.end_ns, side, HEAL),
+        )
 
-    def _work_hard(self, at_ns: int | None = None) -> None:
+    def _send_burst(self, at_ns: int | None = None) -> None:
         """Let everybody send much at this time."""
         if self.rng.random() < 0.6:
             self.bursts_ns.append(self.now_ns if at_ns is None else at_ns)
@@ -477,7 +493,7 @@ class _Story:
 
 
 def _work(
-    rng: Random, names: tuple[str, ...], messages: int, story: _Story, config: Config
+    rng: Random, names: tuple[str, ...], messages: int, story: _IncidentPlan, config: Config
 ) -> list[Action]:
     """Draw the sends: some over the whole time, some in bursts around the incidents."""
     sizes = rng.choice(
@@ -504,7 +520,7 @@ def _work(
 # What the network and the machines do
 
 
-def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
+def _faults(seed: int, on: tuple[str, ...], story: _IncidentPlan) -> list[Fault]:
     made: list[Fault] = []
     for name in on:
         rng = split(seed, f"gathering {name}")
@@ -518,7 +534,7 @@ def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
             )
         elif name == "hold":
             made.append(
-                Hold(
+                LongHold(
                     rng,
                     per_mille(rng, (2, 20)),
                     rng.choice((200, 2000)) * NS_PER_MS,
@@ -534,7 +550,7 @@ def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
     return made
 
 
-def _target(rng: Random, story: _Story) -> Fault:
+def _target(rng: Random, story: _IncidentPlan) -> Fault:
     """Draw what is lost on purpose: frames of the membership, once or for a while."""
     kind = rng.choice(
         (
@@ -557,10 +573,10 @@ def _target(rng: Random, story: _Story) -> Fault:
             "about", lambda crossing: crossing.label.kind == kind and crossing.target == victim
         )
     start_ns = rng.randrange(story.now_ns)
-    return _Silence(kind, start_ns, start_ns + rng.randrange(1, 2 * story.notice_ns))
+    return _KindLoss(kind, start_ns, start_ns + rng.randrange(1, 2 * story.notice_ns))
 
 
-class _Silence:
+class _KindLoss:
     """For a while every frame of one kind is lost."""
 
     name = "target-about"
@@ -590,7 +606,7 @@ def _machines(seed: int, on: tuple[str, ...], names: tuple[str, ...], script: Sc
     rng = split(seed, "gathering clocks")
     for name in names:
         drift_ppm = rng.choice((-50_000, -1000, 0, 1000, 50_000)) if "clocks" in on else 0
-        script.clocks[name] = Clock(rng.randrange(1000) * NS_PER_S, drift_ppm)
+        script.clocks[name] = DriftingClock(rng.randrange(1000) * NS_PER_S, drift_ppm)
     if "slow reader" in on:
         rng = split(seed, "gathering reader")
         per_message_ns = rng.choice((1, 10, 50)) * NS_PER_MS

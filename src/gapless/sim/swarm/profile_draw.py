@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gapless.config import PROFILES, UNICASTS
+from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES
 from gapless.delivery_mode import Mode
-from gapless.protocol.buggify import RARE
+from gapless.protocol.buggify import RARE_BRANCHES
 from gapless.rng import split
 from gapless.sim.scenario.actions import Close, Send, Tune
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.sim.scenario.actions import Action
 
-FAMILY = (*PROFILES, *UNICASTS)
+ALL_PROFILES = (*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)
 """Every profile that a run may have."""
 
-LOSSLESS = (
+LOSSLESS_FAULTS = (
     "delay",
     "clog",
     "swizzle",
@@ -46,16 +46,16 @@ _RARE_RUNS = 0.25
 
 def draw_profile(seed: int) -> str:
     """Draw the profile of a run; most have the default."""
-    return split(seed, "profile").choices(FAMILY, weights=_WEIGHTS)[0]
+    return split(seed, "profile").choices(ALL_PROFILES, weights=_WEIGHTS)[0]
 
 
 def with_profile(seed: int, config: Config, profile: str) -> Config:
     """Return the config of a run with the knobs of its profile drawn."""
     rng = split(seed, f"profile {profile}")
-    if profile in UNICASTS:
-        return replace(config, unicast=profile, **_connection_knobs(rng))  # type: ignore[arg-type]
+    if profile in UNICAST_PROFILE_NAMES:
+        return replace(config, unicast=profile, **_connection_settings(rng))  # type: ignore[arg-type]
     if profile == "nakack4":
-        return replace(config, **_connection_knobs(rng))  # type: ignore[arg-type]
+        return replace(config, **_connection_settings(rng))  # type: ignore[arg-type]
     knobs: dict[str, object] = {
         "profile": profile,
         "window": "growing",
@@ -65,7 +65,7 @@ def with_profile(seed: int, config: Config, profile: str) -> Config:
         ),
         "stability_bytes": rng.choice((256, 1 << 10, 1 << 20)),
         "discard_delivered": profile != "nakack" or rng.random() < 0.3,
-        **_connection_knobs(rng),
+        **_connection_settings(rng),
     }
     if profile == "nakack":
         knobs["xmit_from_random_member"] = not knobs["discard_delivered"] and rng.random() < 0.5
@@ -78,7 +78,7 @@ def with_profile(seed: int, config: Config, profile: str) -> Config:
     return replace(config, **knobs)  # type: ignore[arg-type]
 
 
-def _connection_knobs(rng: Random) -> dict[str, int]:
+def _connection_settings(rng: Random) -> dict[str, int]:
     return {
         "ack_gap_ns": rng.choice((0, 1, 10, 50)) * NS_PER_MS,
         "conn_expiry_timeout_ns": rng.choice((0, 0, 0, 50 * NS_PER_MS, NS_PER_S)),
@@ -91,24 +91,30 @@ def _connection_knobs(rng: Random) -> dict[str, int]:
 def rare_branches(seed: int, character: str) -> tuple[str, ...]:
     """Draw the rare branches that a run may take."""
     rng = split(seed, "rare")
-    return tuple(name for name in RARE if rng.random() < _RARE_RUNS) if character == "swarm" else ()
+    return (
+        tuple(name for name in RARE_BRANCHES if rng.random() < _RARE_RUNS)
+        if character == "swarm"
+        else ()
+    )
 
 
-def spread(
+def assign_destinations(
     seed: int, actions: list[Action], names: tuple[str, ...], profile: str, character: str
 ) -> list[Action]:
     """Draw to whom and in which mode each send goes, and when connections are closed or retransmission is switched."""
     rng = split(seed, "spread")
-    to_one = 0.9 if profile in UNICASTS else rng.choice((0.0, 0.0, 0.2))
+    to_one = 0.9 if profile in UNICAST_PROFILE_NAMES else rng.choice((0.0, 0.0, 0.2))
     beside = rng.choice((0.0, 0.0, 0.3))
     if character == "stall":
         return actions
     if character != "swarm":
-        to_one, beside = (1.0, 0.0) if profile in UNICASTS else (0.0, 0.0)
+        to_one, beside = (1.0, 0.0) if profile in UNICAST_PROFILE_NAMES else (0.0, 0.0)
     result: list[Action] = []
     for action in actions:
         result.append(
-            _spread_one(rng, action, names, to_one, beside) if isinstance(action, Send) else action
+            _assign_destination(rng, action, names, to_one, beside)
+            if isinstance(action, Send)
+            else action
         )
         if isinstance(action, Send) and to_one and rng.random() < 0.02:
             result.append(Close(action.at_ns + 1, action.who, rng.choice(names)))
@@ -119,7 +125,7 @@ def spread(
     return result
 
 
-def _spread_one(
+def _assign_destination(
     rng: Random, send: Send, names: tuple[str, ...], to_one: float, beside: float
 ) -> Send:
     if rng.random() < to_one:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from gapless.config import Config
 from gapless.faults.faults import (
     BurstLoss,
-    Clock,
     Clog,
     Corrupt,
     Delay,
+    DriftingClock,
     Duplicate,
     Foreign,
     Garbage,
-    Hold,
     LateTimers,
+    LongHold,
     Loss,
     Partition,
     Refuse,
@@ -38,20 +38,20 @@ from gapless.faults.frame_names import node_name
 from gapless.rng import per_mille, split
 from gapless.sim.scenario.actions import (
     Cancel,
-    Mark,
+    PartitionChange,
     Pause,
     Read,
     Resume,
     Script,
     Send,
-    opening,
+    initial_actions,
     payload,
 )
 from gapless.sim.swarm.profile_draw import (
-    LOSSLESS,
+    LOSSLESS_FAULTS,
+    assign_destinations,
     draw_profile,
     rare_branches,
-    spread,
     with_profile,
 )
 from gapless.sim.world.view_oracle import draw_views
@@ -96,7 +96,7 @@ FAULTS = (
 
 
 @dataclass(slots=True)
-class Plan:
+class SwarmPlan:
     """One run before it runs: its configuration, its script, and the faults on duty until the calm."""
 
     seed: int
@@ -105,8 +105,8 @@ class Plan:
     config: Config
     script: Script
     faults: list[Fault]
-    late: LateTimers | None
-    on: tuple[str, ...]
+    late_timers: LateTimers | None
+    enabled_faults: tuple[str, ...]
 
 
 def draw(
@@ -117,7 +117,7 @@ def draw(
     character: str | None = None,
     profile: str | None = None,
     config: Config | None = None,
-) -> Plan:
+) -> SwarmPlan:
     """Draw the run of ``seed``; ``members``, ``character``, ``profile`` and ``config`` override what the seed says."""
     rng = split(seed, "plan")
     drawn = rng.choices(CHARACTERS, weights=(1, 2, 17))[0]
@@ -127,8 +127,8 @@ def draw(
     character = "stall" if profile == "ordered" and character == "loss" else character
     members = members or rng.choices((2, 3, 4, 5), weights=(1, 2, 6, 1))[0]
     names = tuple(node_name(node) for node in range(1, members + 1))
-    on = _classes_on(split(seed, "classes"), character)
-    on = tuple(name for name in on if name in LOSSLESS) if lossless else on
+    on = _draw_fault_classes(split(seed, "classes"), character)
+    on = tuple(name for name in on if name in LOSSLESS_FAULTS) if lossless else on
     pace = config if config is not None and config.retransmits else None
     if pace is None:
         pace = draw_config(
@@ -143,9 +143,10 @@ def draw(
     # thinly.
     work_ns = whole_ns if split(seed, "long work").random() < 0.5 else span_ns
     actions = _work(split(seed, "work"), names, messages, work_ns, pace)
-    actions = spread(seed, actions, names, profile, character)
+    actions = assign_destinations(seed, actions, names, profile, character)
     actions += (
-        Mark(partition.end_ns, ",".join(sorted(partition.side)), "heal") for partition in partitions
+        PartitionChange(partition.end_ns, ",".join(sorted(partition.side)), "heal")
+        for partition in partitions
     )
     script = Script(
         seed,
@@ -161,10 +162,10 @@ def draw(
     late = _late(split(seed, "late"), on, pace)
     config = config or with_profile(seed, pace, profile)
     script.actions.sort(key=lambda action: action.at_ns)
-    return Plan(seed, character, profile, config, script, faults, late, on)
+    return SwarmPlan(seed, character, profile, config, script, faults, late, on)
 
 
-def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
+def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
     """Draw which classes of fault a run has: each with its own probability, itself drawn per run."""
     if character == "calm":
         return ()
@@ -349,7 +350,7 @@ _SIMPLE = {
     "stranger": lambda rng: Stranger(rng, per_mille(rng, (2, 10, 50))),
     "duplicate": _duplicate,
     "clog": _clog,
-    "hold": lambda rng: Hold(rng, per_mille(rng, (2, 20)), 10 * NS_PER_S, rng.randint(1, 5)),
+    "hold": lambda rng: LongHold(rng, per_mille(rng, (2, 20)), 10 * NS_PER_S, rng.randint(1, 5)),
     "delay": _delay,
 }
 
@@ -361,7 +362,9 @@ def _partitions(
 
     They begin while the applications send, and heal before the calm.
     """
-    longest_ns = min(60 * NS_PER_S, max(NS_PER_S, _MOST_INTERVALS_APART * config.xmit_interval_ns))
+    longest_ns = min(
+        60 * NS_PER_S, max(NS_PER_S, _MAX_PARTITION_INTERVALS * config.xmit_interval_ns)
+    )
     made: list[Partition] = []
     for _ in range(rng.choice((1, 1, 2))):
         start_ns = rng.randrange(span_ns)
@@ -371,7 +374,7 @@ def _partitions(
     return made
 
 
-_MOST_INTERVALS_APART = 240
+_MAX_PARTITION_INTERVALS = 240
 """Members that are apart announce and ask in every interval: this bounds what a partition costs in events."""
 
 
@@ -402,13 +405,13 @@ def _members(
     rng = split(seed, "clocks")
     for name in names:
         drift_ppm = rng.choice((-50_000, -1000, 0, 1000, 50_000)) if "clocks" in on else 0
-        script.clocks[name] = Clock(rng.randrange(1000) * NS_PER_S, drift_ppm)
+        script.clocks[name] = DriftingClock(rng.randrange(1000) * NS_PER_S, drift_ppm)
     if "views" in on:
         script.actions += draw_views(
             split(seed, "views"), names, span_ns, config, living=not script.fifo
         )
     else:
-        script.actions += opening(names)
+        script.actions += initial_actions(names)
     if "pause" in on:
         script.actions += _pauses(split(seed, "pause"), names, span_ns)
     if "slow reader" in on:

@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery
 
 
-class Application:
+class SimulatedApplication:
     """What one life of one node has been handed."""
 
     def __init__(self) -> None:
-        self.handed: dict[tuple[Address, int], tuple[int, int, int]] = {}
+        self.applied: dict[tuple[Address, int], tuple[int, int, int]] = {}
 
-    def take(self, delivery: Delivery) -> None:
+    def apply(self, delivery: Delivery) -> None:
         """Take in a delivery of a stream to the group."""
         if delivery.kind != GROUP:
             return
         key = delivery.origin, delivery.epoch
-        _, count, content_hash = self.handed.get(key, (0, 0, 0))
+        _, count, content_hash = self.applied.get(key, (0, 0, 0))
         for message in delivery.messages():
             count += 1
             content_hash = crc32(message, content_hash)
-        self.handed[key] = delivery.last, count, content_hash
+        self.applied[key] = delivery.last, count, content_hash
 
-    def save(self, giver: str, size_bytes: int) -> bytes:
+    def serialize(self, giver: str, size_bytes: int) -> bytes:
         """Return the state, of at least ``size_bytes``; ``giver`` says whose it is."""
         lines = [giver]
-        for (origin, epoch), (last, count, content_hash) in sorted(self.handed.items()):
+        for (origin, epoch), (last, count, content_hash) in sorted(self.applied.items()):
             lines.append(
                 f"{origin.node} {origin.incarnation} {epoch} {last} {count} {content_hash}"
             )
@@ -46,7 +46,7 @@ class Application:
 
     def load(self, state: bytes) -> None:
         """Become what ``state`` says."""
-        self.handed = {}
+        self.applied = {}
         for line in state.decode().strip().splitlines()[1:]:
             node, incarnation, epoch, last, count, content_hash = map(int, line.split())
-            self.handed[Address(node, incarnation), epoch] = last, count, content_hash
+            self.applied[Address(node, incarnation), epoch] = last, count, content_hash

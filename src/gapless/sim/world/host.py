@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gapless.faults.faults import Clock
-from gapless.faults.frame_names import life_name, node_number
+from gapless.faults.faults import DriftingClock
+from gapless.faults.frame_names import incarnation_name, node_number
 from gapless.identity import Address
 from gapless.protocol.buggify import never
-from gapless.protocol.endpoint import Member
-from gapless.protocol.member import Participant
+from gapless.protocol.endpoint import Endpoint
+from gapless.protocol.member import Member
 from gapless.rng import split
-from gapless.sim.world.application import Application
+from gapless.sim.world.application import SimulatedApplication
 
 if TYPE_CHECKING:
     from gapless.config import Config
-    from gapless.protocol.buggify import Rarely
-    from gapless.sim.oracle.model import Life
+    from gapless.protocol.buggify import RareBranchHook
+    from gapless.sim.oracle.model import MemberModel
     from gapless.sim.scenario.actions import Action, Start
-    from gapless.sim.world.network import Parcel
+    from gapless.sim.world.network import CopyInFlight
     from gapless.wire import Datagram
 
 
@@ -38,14 +38,16 @@ class Host:
         "buffered_bytes",
         "clock",
         "disk",
+        "disk_queue",
         "due_ns",
         "durable",
         "epoch_ns",
+        "has_no_drift",
         "incarnation",
+        "incarnation_name",
         "late_until_ns",
-        "life",
-        "life_name",
         "member",
+        "member_model",
         "name",
         "next_start",
         "next_wake_ns",
@@ -56,38 +58,36 @@ class Host:
         "reading",
         "received",
         "slow",
-        "steady",
-        "stores",
-        "storing",
-        "ticket_of",
+        "stores_deliveries",
+        "tickets",
         "ticks",
         "unread",
         "wakes",
         "wants_state",
     )
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: DriftingClock) -> None:
         self.name = name
         self.node = node_number(name)
         self.clock = clock
         self.epoch_ns = clock.epoch_ns
-        self.steady = not clock.drift_ppm
+        self.has_no_drift = not clock.drift_ppm
         self.incarnation = 0
-        self.member: Member | None = None
+        self.member: Endpoint | None = None
         self.durable = ""
         self.wants_state = False
-        self.stores = False
+        self.stores_deliveries = False
         self.disk: dict[Address, int] = {}
         self.next_start: Start | None = None
-        self.application = Application()
+        self.application = SimulatedApplication()
         self._reset()
 
     def _reset(self) -> None:
         self.address = Address(self.node, self.incarnation)
-        self.life_name = life_name(self.address)
-        self.life: Life | None = None
+        self.incarnation_name = incarnation_name(self.address)
+        self.member_model: MemberModel | None = None
         self.paused = False
-        self.buffer: deque[tuple[Parcel, Datagram | None]] = deque()
+        self.buffer: deque[tuple[CopyInFlight, Datagram | None]] = deque()
         self.buffered_bytes = 0
         self.due_ns: int | None = None
         self.next_wake_ns: int | None = None
@@ -99,9 +99,9 @@ class Host:
         self.per_message_ns = 0
         self.unread = 0
         self.reading = False
-        self.storing: dict[Address, int] = {}
+        self.disk_queue: dict[Address, int] = {}
         self.received: dict[str, list[bytes]] = {}
-        self.ticket_of: list[int] = []
+        self.tickets: list[int] = []
 
     def start(
         self,
@@ -111,28 +111,28 @@ class Host:
         seed: int,
         *,
         tracing: bool,
-        rarely: Rarely = never,
-    ) -> Member:
+        rarely: RareBranchHook = never,
+    ) -> Endpoint:
         """Begin the life called ``name``."""
         self.incarnation = 1 + name.count("'")
         self._reset()
         rng = split(seed, f"member {name}")
-        self.member = Member(self.address, group, config, rng, tracing=tracing, rarely=rarely)
+        self.member = Endpoint(self.address, group, config, rng, tracing=tracing, rarely=rarely)
         return self.member
 
-    def next_name(self) -> str:
+    def next_incarnation_name(self) -> str:
         """Return the name of the life after the present one."""
         return self.name + "'" * self.incarnation
 
-    def participate(
-        self, name: str, group: int, config: Config, seed: int, *, rarely: Rarely = never
-    ) -> Participant:
+    def start_self_managed(
+        self, name: str, group: int, config: Config, seed: int, *, rarely: RareBranchHook = never
+    ) -> Member:
         """Begin the life called ``name`` as one that finds its views by itself; what waits for a view waits on."""
         waiting, slow, per_message_ns = self.postponed, self.slow, self.per_message_ns
         self.incarnation = 1 + name.count("'")
         self._reset()
         self.postponed, self.slow, self.per_message_ns = waiting, slow, per_message_ns
-        participant = self.member = Participant(
+        participant = self.member = Member(
             self.address,
             group,
             config,
@@ -144,7 +144,7 @@ class Host:
         )
         return participant
 
-    def crash(self) -> list[Parcel]:
+    def crash(self) -> list[CopyInFlight]:
         """End the life; return what was still in its socket buffer."""
         lost = [parcel for parcel, _ in self.buffer]
         self.member = None

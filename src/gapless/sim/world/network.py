@@ -20,9 +20,9 @@ from gapless.faults.faults import (
     DUPLICATE,
     FORGED,
     INTACT,
-    Chain,
     Copy,
     Crossing,
+    FaultChain,
     Partition,
 )
 from gapless.faults.frame_names import NOISE
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 _make = tuple.__new__
 
 
-class Books:
+class LinkCounters:
     """What happened on one link, in copies."""
 
-    __slots__ = ("added", "changed", "dropped", "intact", "sent", "spoiled", "under_way")
+    __slots__ = ("added", "changed", "dropped", "in_flight", "intact", "mislabelled", "sent")
 
     def __init__(self) -> None:
         self.sent = 0
@@ -47,64 +47,64 @@ class Books:
         self.dropped = 0
         self.intact = 0
         self.changed = 0
-        self.under_way = 0
-        self.spoiled = 0
+        self.in_flight = 0
+        self.mislabelled = 0
 
     def balance(self) -> int:
         """Return what is missing on the side of the outcomes; an honest link returns 0."""
-        return self.sent + self.added - self.intact - self.changed - self.dropped - self.under_way
+        return self.sent + self.added - self.intact - self.changed - self.dropped - self.in_flight
 
 
-Parcel = tuple[bytes, bytes, Books, str]
+CopyInFlight = tuple[bytes, bytes, LinkCounters, str]
 """A copy under way: the bytes that will arrive, the bytes that were sent, the books of its link, and its mark."""
 
 
-class Network:
+class SimulatedNetwork:
     """All links, and the chain of faults before them."""
 
     def __init__(
-        self, chain: Chain, delay_ns: int, *, record: bool = False, fifo: bool = False
+        self, chain: FaultChain, delay_ns: int, *, record: bool = False, fifo: bool = False
     ) -> None:
         self.chain = chain
         self.delay_ns = delay_ns
         self.record = record
         self.fates: dict[FrameName, Fate] = {}
-        self.books: dict[tuple[str, str], Books] = {}
+        self.link_counters: dict[tuple[str, str], LinkCounters] = {}
         self.transmits = 0
         self.data_lost = 0
         self.data_bursts = 0
         self._nth: dict[tuple[object, ...], int] = {}
-        self._losing: set[tuple[str, str]] = set()
+        self._losing_links: set[tuple[str, str]] = set()
         self._last_ns: dict[tuple[str, str], int] | None = {} if fifo else None
-        self.cuts: list[Partition] = []
+        self.partitions: list[Partition] = []
 
-    def cross(
+    def send_with_faults(
         self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
-    ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
+    ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
         """Send a datagram over one link; return the parcels with their delays, and why they are not the default.
 
         Without a label, where nobody asks for names, the crossing is called nothing and lost data
         is not counted.
         """
         link = source, target
-        books = self.books.get(link) or self._open(link)
+        books = self.link_counters.get(link) or self._open_link(link)
         books.sent += 1
-        nth = 0 if label is None else self._count((*label, source, target))
+        nth = 0 if label is None else self._next_occurrence((*label, source, target))
         crossing = _make(Crossing, (source, target, datagram, label or NOISE, nth, self.transmits))
-        if self.cuts and any(cut.cuts(source, target) for cut in self.cuts):
-            return self._cut(link, books, label, crossing)
+        if self.partitions and any(cut.cuts(source, target) for cut in self.partitions):
+            return self._drop_partitioned(link, books, label, crossing)
         copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
         if self._last_ns is not None and copies:
             copies, reason = self._in_order(link, copies, reason, now_ns)
         if not reason:
-            books.under_way += 1
+            books.in_flight += 1
             if label is not None and label.kind in _DATA_KINDS:
-                self._losing.discard(link)
+                self._losing_links.discard(link)
             return [(self.delay_ns, (datagram, datagram, books, INTACT))], "", crossing
-        books.under_way += len(copies)
+        books.in_flight += len(copies)
         if self.record:
             self.fates[crossing.name] = Fate.of(copies, reason)
-        originals = self._enter(books, [copy.mark for copy in copies])
+        originals = self._count_copies(books, [copy.mark for copy in copies])
         if label is not None:
             self._note_loss(link, label, lost=not originals)
         return (
@@ -113,12 +113,12 @@ class Network:
             crossing,
         )
 
-    def _cut(
-        self, link: tuple[str, str], books: Books, label: Label | None, crossing: Crossing
-    ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
+    def _drop_partitioned(
+        self, link: tuple[str, str], books: LinkCounters, label: Label | None, crossing: Crossing
+    ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
         """Drop what would cross a line that the script has drawn; that is said in the script, not frame by frame."""
         books.dropped += 1
-        struck = self.chain.struck
+        struck = self.chain.strike_counts
         struck[Partition.name] = struck.get(Partition.name, 0) + 1
         if label is not None:
             self._note_loss(link, label, lost=True)
@@ -141,29 +141,29 @@ class Network:
         """Return how long what is on its way now may still take, where links keep their order."""
         return max(0, max((self._last_ns or {}).values(), default=0) - now_ns)
 
-    def _count(self, key: tuple[object, ...]) -> int:
+    def _next_occurrence(self, key: tuple[object, ...]) -> int:
         nth = self._nth[key] = self._nth.get(key, 0) + 1
         return nth
 
-    def calm(self, now_ns: int) -> bool:
+    def is_fault_free(self, now_ns: int) -> bool:
         """Return whether nothing can happen to what is sent now."""
-        if self._last_ns is not None or self.cuts:
+        if self._last_ns is not None or self.partitions:
             return False
         return not self.chain.faults or now_ns >= self.chain.until_ns
 
-    def pass_on(self, source: str, target: str, datagram: bytes) -> Parcel:
+    def send_without_faults(self, source: str, target: str, datagram: bytes) -> CopyInFlight:
         """Send a datagram over one link in the calm, where frames need no names."""
         link = source, target
-        books = self.books.get(link) or self._open(link)
+        books = self.link_counters.get(link) or self._open_link(link)
         books.sent += 1
-        books.under_way += 1
+        books.in_flight += 1
         return datagram, datagram, books, INTACT
 
-    def _open(self, link: tuple[str, str]) -> Books:
-        books = self.books[link] = Books()
+    def _open_link(self, link: tuple[str, str]) -> LinkCounters:
+        books = self.link_counters[link] = LinkCounters()
         return books
 
-    def _enter(self, books: Books, marks: list[str]) -> int:
+    def _count_copies(self, books: LinkCounters, marks: list[str]) -> int:
         if marks == _AS_SENT:
             return 1
         originals = marks.count(INTACT) + marks.count(CORRUPT)
@@ -172,7 +172,7 @@ class Network:
         books.dropped += 1 - originals
         # A fault that makes two originals of one, or a copy without a known mark, has cooked the
         # books.
-        books.spoiled += (originals > 1) + (originals + extras != len(marks))
+        books.mislabelled += (originals > 1) + (originals + extras != len(marks))
         return originals
 
     def _note_loss(self, link: tuple[str, str], label: Label, *, lost: bool) -> None:
@@ -180,28 +180,28 @@ class Network:
         if label.kind not in _DATA_KINDS:
             return
         if not lost:
-            self._losing.discard(link)
+            self._losing_links.discard(link)
             return
         self.data_lost += 1
-        if link not in self._losing:
-            self._losing.add(link)
+        if link not in self._losing_links:
+            self._losing_links.add(link)
             self.data_bursts += 1
 
-    def arrive(self, parcel: Parcel) -> None:
+    def arrive(self, parcel: CopyInFlight) -> None:
         """Take an arrived parcel out of the books, by what its bytes are."""
         datagram, sent, books, mark = parcel
-        books.under_way -= 1
+        books.in_flight -= 1
         if datagram is sent or datagram == sent:
             books.intact += 1
-            books.spoiled += mark in _OTHER_BYTES
+            books.mislabelled += mark in _OTHER_BYTES
         else:
             books.changed += 1
-            books.spoiled += mark not in _OTHER_BYTES
+            books.mislabelled += mark not in _OTHER_BYTES
 
-    def drop(self, parcel: Parcel) -> None:
+    def drop(self, parcel: CopyInFlight) -> None:
         """Take a parcel out of the books that reached its node and found no room or nobody there."""
         books = parcel[2]
-        books.under_way -= 1
+        books.in_flight -= 1
         books.dropped += 1
 
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.faults.faults import NEVER_NS, Clock, Partition
+from gapless.faults.faults import NEVER_NS, DriftingClock, Partition
 from gapless.identity import group_id
 from gapless.protocol.buggify import never
-from gapless.protocol.member import Participant
+from gapless.protocol.member import Member
 from gapless.protocol.ready import (
     GROUP as TO_GROUP,
     Expelled,
@@ -31,28 +31,28 @@ from gapless.protocol.ready import (
     StateWanted,
 )
 from gapless.rng import split
-from gapless.sim.checkers.liveness import CLOCK_PERCENT
+from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT
 from gapless.sim.checkers.membership import group_bound_ns
 from gapless.sim.scenario.actions import (
     HEAL,
     ONE_WAY,
     PARTITION,
     Crash,
-    Mark,
+    PartitionChange,
     Pause,
     Resume,
-    Scripted,
+    ScriptedFates,
     Start,
 )
-from gapless.sim.world.application import Application
+from gapless.sim.world.application import SimulatedApplication
 from gapless.sim.world.host import Host
-from gapless.sim.world.scheduler import Stage
+from gapless.sim.world.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gapless.identity import Address, Roster
-    from gapless.protocol.buggify import Rarely
+    from gapless.protocol.buggify import RareBranchHook
     from gapless.protocol.ready import Ready
     from gapless.sim.scenario.actions import Leave
 
@@ -65,30 +65,32 @@ _DISK_NS = (0, 200_000, 2_000_000, 10_000_000, 50_000_000)
 """How long it may take until what was handed out is stored."""
 
 
-class Lives(Stage):
+class ProcessModel(Scheduler):
     """A stage on which lives begin and end."""
 
-    def _judge_gently(self) -> None:
+    def _set_expectations(self) -> None:
         """Tell the judge what this run has to expect of a group: how patient it is, and when it must be one."""
-        script, config, judge = self.script, self.config, self.judge
+        script, config, judge = self.script, self.config, self.oracle
         durable = any(isinstance(action, Start) and action.durable for action in script.actions)
         judge.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
         faults = [
             fault
             for fault in self.network.chain.faults
-            if not (isinstance(fault, Scripted) and not fault.fates)
+            if not (isinstance(fault, ScriptedFates) and not fault.fates)
         ]
-        if faults or self.late is not None or script.late_ns or config.on_pin == "expel":
+        if faults or self.late_timers is not None or script.late_ns or config.on_pin == "expel":
             return
         if any(
-            isinstance(action, Mark) and action.what in {PARTITION, ONE_WAY}
+            isinstance(action, PartitionChange) and action.what in {PARTITION, ONE_WAY}
             for action in script.actions
         ):
             return
         pauses = [action for action in script.actions if isinstance(action, (Pause, Resume))]
-        longest_ns = config.suspect_after_ns * 100 // CLOCK_PERCENT
-        judge.calm = not pauses
-        judge.gentle = all(0 <= length_ns < longest_ns for length_ns in pause_lengths_ns(pauses))
+        longest_ns = config.suspect_after_ns * 100 // SLOW_CLOCK_PERCENT
+        judge.fault_free = not pauses
+        judge.only_short_pauses = all(
+            0 <= length_ns < longest_ns for length_ns in pause_lengths_ns(pauses)
+        )
 
     # Beginning
 
@@ -97,38 +99,44 @@ class Lives(Stage):
         node = who.rstrip("'")
         host = self.hosts.get(node)
         if host is None:
-            host = self.hosts[node] = Host(node, self.script.clocks.get(node, Clock()))
+            host = self.hosts[node] = Host(node, self.script.clocks.get(node, DriftingClock()))
             self._by_node[host.node] = host
         return host
 
     def _start(self, action: Start) -> None:
         host = self._host_of(action.who)
         if not self.script.membership:
-            rarely = self._rarely(action.who) if self.script.rare else never
+            rarely = self._rare_branches(action.who) if self.script.rare else never
             member = host.start(
                 action.who, GROUP, self.config, self.script.seed, tracing=True, rarely=rarely
             )
-            host.life = self.judge.begin(host.address, host.life_name, member)
-            self.observer.started(host.life)
+            host.member_model = self.oracle.on_incarnation_start(
+                host.address, host.incarnation_name, member
+            )
+            self.stream_coverage.on_incarnation_start(host.member_model)
             if self.tracer is not None:
-                self.tracer.begin(self.now_ns, host.life)
+                self.tracer.begin(self.now_ns, host.member_model)
         elif host.member is None:
             host.durable, host.wants_state, host.next_start = action.durable, action.state, None
-            host.stores = action.stores
+            host.stores_deliveries = action.stores
             self._join(host)
         else:
             host.next_start = action  # once the present life has ended by itself
 
     def _join(self, host: Host) -> None:
         """Begin the next life of a node, and let it look for a group."""
-        name = host.next_name()
-        rarely = self._rarely(name) if self.script.rare else never
-        participant = host.participate(name, GROUP, self.config, self.script.seed, rarely=rarely)
-        host.application = Application()
-        life = host.life = self.judge.begin(host.address, host.life_name, participant)
+        name = host.next_incarnation_name()
+        rarely = self._rare_branches(name) if self.script.rare else never
+        participant = host.start_self_managed(
+            name, GROUP, self.config, self.script.seed, rarely=rarely
+        )
+        host.application = SimulatedApplication()
+        life = host.member_model = self.oracle.on_incarnation_start(
+            host.address, host.incarnation_name, participant
+        )
         life.durable, life.transferring = bool(host.durable), host.wants_state
-        self.observer.started(life)
-        if not host.stores:
+        self.stream_coverage.on_incarnation_start(life)
+        if not host.stores_deliveries:
             self._call(host, "join", participant.join, state=host.wants_state)
             return
         life.resumed, life.stored = dict(host.disk), host.disk
@@ -138,43 +146,45 @@ class Lives(Stage):
 
     # The disk of an application that stores what it gets
 
-    def _keep(self, host: Host, ready: Ready) -> None:
+    def _queue_for_disk(self, host: Host, ready: Ready) -> None:
         """Put what was handed out, or will never come, into the line for the disk; it is stored a little later."""
         heard = [event for event in ready.events if isinstance(event, (Lost, Oversized))]
         found = [delivery for delivery in ready.deliveries if delivery.kind == TO_GROUP]
         for origin, last in [(one.origin, one.last) for one in (*heard, *found)]:
             if origin != host.address and last > host.disk.get(origin, 0):
-                if not host.storing:
+                if not host.disk_queue:
                     wait_ns = (
-                        self._disk.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
+                        self._disk_rng.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
                     )
-                    self._push(self.now_ns + wait_ns, self._store, host, host.life_name)
-                host.storing[origin] = max(last, host.storing.get(origin, 0))
+                    self._push(
+                        self.now_ns + wait_ns, self._write_to_disk, host, host.incarnation_name
+                    )
+                host.disk_queue[origin] = max(last, host.disk_queue.get(origin, 0))
 
-    def _store(self, host: Host, life: str) -> None:
+    def _write_to_disk(self, host: Host, life: str) -> None:
         """Store what is in line; what a crash finds there is gone, and one that stands still stores nothing."""
-        if host.member is None or host.life_name != life:
+        if host.member is None or host.incarnation_name != life:
             return
         if host.paused:
-            self._push(self.now_ns + _DISK_NS[-1], self._store, host, life)
+            self._push(self.now_ns + _DISK_NS[-1], self._write_to_disk, host, life)
             return
-        marks, host.storing = host.storing, {}
+        marks, host.disk_queue = host.disk_queue, {}
         host.disk.update(
             {origin: max(last, host.disk.get(origin, 0)) for origin, last in marks.items()}
         )
-        wait_ns = self._disk.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
-        self._push(self.now_ns + wait_ns, self._tell_stored, host, life, marks)
+        wait_ns = self._disk_rng.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
+        self._push(self.now_ns + wait_ns, self._confirm_stored, host, life, marks)
 
-    def _tell_stored(self, host: Host, life: str, marks: dict[Address, int]) -> None:
+    def _confirm_stored(self, host: Host, life: str, marks: dict[Address, int]) -> None:
         """Tell the machine what is on the disk; a crash may come first, and one that stands still says it later."""
-        if host.member is None or host.life_name != life:
+        if host.member is None or host.incarnation_name != life:
             return
         if host.paused:
-            self._push(self.now_ns + _DISK_NS[-1], self._tell_stored, host, life, marks)
+            self._push(self.now_ns + _DISK_NS[-1], self._confirm_stored, host, life, marks)
         else:
-            self._call(host, "stored", host.member.stored, marks)
+            self._call(host, "stored", host.member.confirm_stored, marks)
 
-    def _rarely(self, who: str) -> Rarely:
+    def _rare_branches(self, who: str) -> RareBranchHook:
         """Return the switch of the rare branches of one life: those that are on fire one time in four."""
         on, draw = frozenset(self.script.rare), split(self.script.seed, f"rare {who}").random
 
@@ -183,74 +193,77 @@ class Lives(Stage):
 
         return rarely
 
-    def _mark(self, action: Mark) -> None:
+    def _change_partition(self, action: PartitionChange) -> None:
         """Take note of a mark; where members make their own views, a partition begins or ends with it."""
-        if self.sightings is None:
-            self.observer.mark(action)
+        if self.membership_coverage is None:
+            self.stream_coverage.on_partition_change(action)
             return
-        self.judge.t_ns = self.now_ns
-        self.sightings.mark(action)
-        side, cuts = frozenset(action.who.split(",")), self.network.cuts
+        self.oracle.t_ns = self.now_ns
+        self.membership_coverage.on_partition_change(action)
+        side, cuts = frozenset(action.who.split(",")), self.network.partitions
         if action.what == HEAL:
-            self.network.cuts = [cut for cut in cuts if cut.side != side]
+            self.network.partitions = [cut for cut in cuts if cut.side != side]
         elif action.what in {PARTITION, ONE_WAY}:
             cuts.append(Partition(side, self.now_ns, NEVER_NS, symmetric=action.what == PARTITION))
 
     # Views
 
     def _tick(self, host: Host) -> None:
-        pending = _participant(host).pending if self.script.membership else None
+        pending = _member_of(host).pending if self.script.membership else None
         if pending is None:
             super()._tick(host)
             return
-        life = host.life
+        life = host.member_model
         assert life is not None
-        self.judge.scatter()
+        self.oracle.on_view_pending()
         local_ns = host.clock.local_ns(self.now_ns)
-        self.judge.install(life, pending.view, None, self.now_ns, local_ns, roster=pending)
-        if any(address not in self.judge.model.lives for address in pending.view.members):
+        self.oracle.on_install(life, pending.view, None, self.now_ns, local_ns, roster=pending)
+        if any(address not in self.oracle.model.members for address in pending.view.members):
             self._crash(
-                host, Crash(self.now_ns, host.life_name)
+                host, Crash(self.now_ns, host.incarnation_name)
             )  # S15 has said why; nothing can be judged any more
             return
-        self._call(host, "install", _participant(host).tick)
-        self._look_for_group()
-        if host.life is life and host.member is not None:
+        self._call(host, "install", _member_of(host).tick)
+        self._check_convergence()
+        if host.member_model is life and host.member is not None:
             self._act_postponed(host)
 
     def _act_postponed(self, host: Host) -> None:
         """Let everything happen that had to wait."""
         raise NotImplementedError
 
-    def is_gathered(self) -> bool:
+    def has_converged(self) -> bool:
         """Return whether everybody that lives is a member of one view of exactly those, and no place is kept."""
         living = list(self._alive())
         rosters = [self._roster_of(host) for host in living]
         first = rosters[0] if rosters else None
         if first is None or any(roster is None or roster.id != first.id for roster in rosters):
             return not living
-        return set(first.view.members) == {host.address for host in living} and not first.away
+        return set(first.view.members) == {host.address for host in living} and not first.absent
 
-    def _note_late(self, at_ns: int) -> None:
+    def _on_delayed_arrival(self, at_ns: int) -> None:
         """Take note of when something arrives that is late: until then the run has its faults."""
         if self.script.membership:
-            self.judge.last_fault_ns = max(self.judge.last_fault_ns, at_ns)
+            self.oracle.last_fault_ns = max(self.oracle.last_fault_ns, at_ns)
 
     def _has_all_states(self) -> bool:
         """Return whether everybody that wanted the application's state has it."""
-        return not any(host.life is not None and host.life.transferring for host in self._alive())
+        return not any(
+            host.member_model is not None and host.member_model.transferring
+            for host in self._alive()
+        )
 
     def _is_confirmed(self) -> bool:
         """Return whether nobody is suspected, and whoever made the view has heard that the others have it."""
-        signs = [_participant(host).liveness for host in self._alive()]
-        if any(liveness.dead or liveness._asked for liveness in signs):
+        signs = [_member_of(host).failure_detector for host in self._alive()]
+        if any(liveness.dead or liveness._probed_ns for liveness in signs):
             return False
-        parts = [_participant(host).membership for host in self._alive()]
-        if not all(part.welcome for part in parts) or any(
+        parts = [_member_of(host).membership for host in self._alive()]
+        if not all(part.admitted for part in parts) or any(
             part.coordinator.unconfirmed for part in parts
         ):
             return False  # who has not been told that it is in asks again, and who has not confirmed is told again
-        for life in (host.life for host in self._alive()):
+        for life in (host.member_model for host in self._alive()):
             view = None if life is None else life.view
             if life is not None and view is not None and view.id.coordinator == life.address:
                 others = view.members[1:]
@@ -259,74 +272,78 @@ class Lives(Stage):
 
     @staticmethod
     def _roster_of(host: Host) -> Roster | None:
-        participant = _participant(host)
+        participant = _member_of(host)
         is_member = (
             participant.phase == "member" and participant.pending is None and not host.paused
         )
         return participant.roster if is_member else None
 
-    def _look_for_group(self) -> None:
+    def _check_convergence(self) -> None:
         """Tell the judge when, after the last fault and action, there is one group."""
-        judge = self.judge
-        if judge.gathered_ns is None and self.now_ns >= judge.last_fault_ns and self.is_gathered():
-            judge.gather(self.now_ns)
+        judge = self.oracle
+        if (
+            judge.converged_ns is None
+            and self.now_ns >= judge.last_fault_ns
+            and self.has_converged()
+        ):
+            judge.on_converged(self.now_ns)
 
     # The end of a life, and the application's state
 
-    def _leave(self, host: Host, action: Leave) -> None:  # noqa: ARG002
-        participant = _participant(host)
-        assert host.life is not None
+    def _leave(self, host: Host, action: Leave) -> None:
+        participant = _member_of(host)
+        assert host.member_model is not None
         if participant.phase != "leaving":
-            host.life.leaving_ns = self.now_ns
+            host.member_model.leaving_ns = self.now_ns
             self._call(host, "leave", participant.leave)
 
-    def _take_state(self, host: Host, ready: Ready) -> None:
+    def _load_state(self, host: Host, ready: Ready) -> None:
         """Let the application go on from the state that it is given."""
         for event in ready.events:
             if (
                 isinstance(event, StateReceived)
                 and event.state
-                and event.state in self.judge.states
+                and event.state in self.oracle.states
             ):
                 host.application.load(event.state)
 
-    def _react(self, host: Host, ready: Ready) -> None:
+    def _handle_events(self, host: Host, ready: Ready) -> None:
         """Do what a shell does when a life is over, or somebody wants the state."""
         for event in ready.events:
             if isinstance(event, Expelled):
-                self._end_life(host)
+                self._end_incarnation(host)
                 self._join(host)
                 return
             if isinstance(event, Left):
-                self._end_life(host)
+                self._end_incarnation(host)
                 self._pending_actions -= len(host.postponed)
                 host.postponed = []
                 if host.next_start is not None:
                     self._start(host.next_start)
                 return
             if isinstance(event, StateWanted):
-                self._give_state(host, event)
+                self._provide_state(host, event)
 
-    def _end_life(self, host: Host) -> None:
-        life, waiting = host.life, host.postponed
+    def _end_incarnation(self, host: Host) -> None:
+        life, waiting = host.member_model, host.postponed
         assert life is not None
         for parcel in host.crash():
             self.network.drop(parcel)
-        self.judge.end(life)
+        self.oracle.on_incarnation_end(life)
         host.postponed = waiting
 
-    def _give_state(self, host: Host, event: StateWanted) -> None:
-        life = host.life
+    def _provide_state(self, host: Host, event: StateWanted) -> None:
+        life = host.member_model
         assert life is not None
         size_bytes = split(self.script.seed, f"state {host.name}").choice(_STATE_SIZES_BYTES)
-        state = host.application.save(f"{host.life_name} {event.transfer}", size_bytes)
-        handed = {key: last for key, (last, _, _) in host.application.handed.items()}
-        self.judge.give_state(life, state, handed)
-        self._call(host, "provide", _participant(host).provide, event.transfer, state)
+        state = host.application.serialize(f"{host.incarnation_name} {event.transfer}", size_bytes)
+        handed = {key: last for key, (last, _, _) in host.application.applied.items()}
+        self.oracle.on_state_provided(life, state, handed)
+        self._call(host, "provide", _member_of(host).provide, event.transfer, state)
 
 
-def _participant(host: Host) -> Participant:
-    assert isinstance(host.member, Participant), "in this world everybody makes its own views"
+def _member_of(host: Host) -> Member:
+    assert isinstance(host.member, Member), "in this world everybody makes its own views"
     return host.member
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError
-from gapless.trace.incarnations import LIVES
-from gapless.trace.parquet import arrow, table_of, write_table
+from gapless.trace.incarnations import INCARNATIONS_FILE
+from gapless.trace.parquet import import_pyarrow, rows_to_table, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gapless.sim.runner import Outcome
+    from gapless.sim.runner import SeedResult
 
-SEEDS_A_SET = 16
+SEEDS_PER_FILE_SET = 16
 """So many seeds are one file set."""
 
 
-def prepare(folder: Path) -> None:
+def prepare_folder(folder: Path) -> None:
     """Make the folder of a trace; refuse one that holds simulated runs, for their lives would have the same numbers."""
-    arrow()
+    import_pyarrow()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = sorted(folder.glob("seeds-*"))
@@ -35,26 +35,28 @@ def prepare(folder: Path) -> None:
         )
 
 
-def write_set(folder: str, run: Callable[[int], Outcome], seeds: Sequence[int]) -> list[Outcome]:
+def write_set(
+    folder: str, run: Callable[[int], SeedResult], seeds: Sequence[int]
+) -> list[SeedResult]:
     """Run a chunk of seeds and write their trace; the outcomes come back without it."""
     place = Path(folder) / f"seeds-{seeds[0]:019d}-{len(seeds)}"
     fresh = place.with_name(f".{place.name}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    outcomes: list[Outcome] = []
+    outcomes: list[SeedResult] = []
     rows, lines = [], []
     for seed in seeds:
         outcome = run(seed)
         rows += outcome.trace or []
-        lines += [life.line() for life in outcome.lives]
-        outcome.trace, outcome.lives = None, []
+        lines += [life.to_json_line() for life in outcome.incarnations]
+        outcome.trace, outcome.incarnations = None, []
         outcomes.append(outcome)
-    (fresh / LIVES).write_text("".join(lines), encoding="utf-8")
-    write_table(table_of(rows), fresh / "00001.parquet")
+    (fresh / INCARNATIONS_FILE).write_text("".join(lines), encoding="utf-8")
+    write_table(rows_to_table(rows), fresh / "00001.parquet")
     fresh.rename(place)
     return outcomes
 
 
 def chunks(seeds: Sequence[int]) -> list[Sequence[int]]:
     """Return the seeds in chunks, each of which becomes a file set."""
-    return [seeds[at : at + SEEDS_A_SET] for at in range(0, len(seeds), SEEDS_A_SET)]
+    return [seeds[at : at + SEEDS_PER_FILE_SET] for at in range(0, len(seeds), SEEDS_PER_FILE_SET)]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gapless.faults.frame_names import life_name
+from gapless.faults.frame_names import incarnation_name
 from gapless.trace import incarnations as recorded
-from gapless.trace.row_builder import Scribe
-from gapless.trace.schema import EVENTS, Row
+from gapless.trace.row_builder import RowBuilder
+from gapless.trace.schema import EVENTS, TraceRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gapless.config import Config
-    from gapless.faults.faults import Clock, Crossing
+    from gapless.faults.faults import Crossing, DriftingClock
     from gapless.identity import Address
     from gapless.protocol.ready import Ready
-    from gapless.sim.oracle.model import Life
+    from gapless.sim.oracle.model import MemberModel
     from gapless.sim.scenario.actions import Action
-    from gapless.trace.row_builder import Values
+    from gapless.trace.row_builder import RowValues
     from gapless.wire import Datagram
 
 _WORDS = {event: event for event in EVENTS}
@@ -27,7 +27,7 @@ _ACTS = frozenset(
 )
 
 
-class Tracer:
+class SimulationTracer:
     """Gathers the rows of a run, in order, and the lives that they are about."""
 
     def __init__(
@@ -36,50 +36,52 @@ class Tracer:
         config: Config | None = None,
         *,
         membership: bool = False,
-        clocks: Mapping[str, Clock] | None = None,
+        clocks: Mapping[str, DriftingClock] | None = None,
     ) -> None:
         self.clocks = dict(clocks or {})
-        self.rows: list[Row] = []
-        self.lives: dict[str, Life] = {}
+        self.rows: list[TraceRow] = []
+        self.members: dict[str, MemberModel] = {}
         self._seed = seed
         self._config = config
         self._membership = membership
         self._step = 0
-        self._scribes: dict[str, Scribe] = {}
+        self._row_builders: dict[str, RowBuilder] = {}
         self._counts: dict[str, int] = {}
-        self._present: dict[str, str] = {}
+        self._current_incarnation: dict[str, str] = {}
 
-    def begin(self, t_ns: int, life: Life) -> None:
+    def begin(self, t_ns: int, life: MemberModel) -> None:
         """Write that a life has begun."""
         self._step += 1
-        self._scribe(t_ns, life)
+        self._row_builder(t_ns, life)
 
-    def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
+    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
         """Write the rows of one step: what came in, what the machine says it did, what it delivered."""
         self._step += 1
-        scribe = self._scribe(t_ns, life)
+        scribe = self._row_builder(t_ns, life)
         if said is not None:
             self._write(t_ns, life.name, scribe.row("RX", peer=said.sender))
-        for values in scribe.answer(ready):
+        for values in scribe.rows_of_ready(ready):
             self._write(t_ns, life.name, values)
 
-    def _scribe(self, t_ns: int, life: Life) -> Scribe:
-        scribe = self._scribes.get(life.name)
+    def _row_builder(self, t_ns: int, life: MemberModel) -> RowBuilder:
+        scribe = self._row_builders.get(life.name)
         if scribe is None:
-            by_view = self._config is not None and self._config.row.numbering == "view"
-            scribe = Scribe(life.address, _named, life_name, _WORDS, str, by_view=by_view)
-            self._scribes[life.name] = scribe
+            by_view = self._config is not None and self._config.group_profile.numbering == "view"
+            scribe = RowBuilder(
+                life.address, _named, incarnation_name, _WORDS, str, by_view=by_view
+            )
+            self._row_builders[life.name] = scribe
             self._counts[life.name] = 0
-            self._present[life.name.rstrip("'")] = life.name
-            self.lives[life.name] = life
+            self._current_incarnation[life.name.rstrip("'")] = life.name
+            self.members[life.name] = life
             reach = 0 if self._config is None else self._config.reach
             self._write(t_ns, life.name, scribe.row("BEGIN", high=reach))
         return scribe
 
-    def _write(self, t_ns: int, name: str, values: Values, frame_id: str = "") -> None:
+    def _write(self, t_ns: int, name: str, values: RowValues, frame_id: str = "") -> None:
         idx = self._counts[name]
         self._counts[name] = idx + 1
-        row = Row._make((self._seed, name, idx, self._step, t_ns, *values, frame_id))
+        row = TraceRow._make((self._seed, name, idx, self._step, t_ns, *values, frame_id))
         if row.sent_ns and self.clocks:
             # A run says what its origin's own clock showed, a nak what its asker's did; times of a
             # simulated trace are all on the true one.
@@ -88,9 +90,11 @@ class Tracer:
             row = row if clock is None else row._replace(sent_ns=clock.true_ns(row.sent_ns))
         self.rows.append(row)
 
-    def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:
+    def transmit(
+        self, t_ns: int, life: MemberModel, crossing: Crossing, copies: int, reason: str
+    ) -> None:
         """Write that a datagram crosses a link, and what the network does with it."""
-        scribe = self._scribe(t_ns, life)
+        scribe = self._row_builder(t_ns, life)
         _, origin, first, last = crossing.label
         where: dict[str, Any] = {
             "seqno": first,
@@ -99,7 +103,10 @@ class Tracer:
         }
         values = scribe.row("TX", **where)
         named = list(values)
-        named[2], named[9] = origin.rstrip("@"), self._present.get(crossing.target, crossing.target)
+        named[2], named[9] = (
+            origin.rstrip("@"),
+            self._current_incarnation.get(crossing.target, crossing.target),
+        )
         frame_id = str(crossing.name)
         self._write(t_ns, life.name, tuple(named), frame_id)
         if reason:
@@ -115,17 +122,20 @@ class Tracer:
 
     def act(self, t_ns: int, action: Action) -> None:
         """Write that something was done to a member that lives: CRASH, PAUSE and the like."""
-        name, event = self._present.get(action.who.rstrip("'"), ""), type(action).__name__.upper()
+        name, event = (
+            self._current_incarnation.get(action.who.rstrip("'"), ""),
+            type(action).__name__.upper(),
+        )
         meant = name == action.who or self._membership
-        if event in _ACTS and name and meant and self.lives[name].alive:
+        if event in _ACTS and name and meant and self.members[name].alive:
             self._step += 1
-            self._write(t_ns, name, self._scribes[name].row(event))
+            self._write(t_ns, name, self._row_builders[name].row(event))
 
-    def mentioned(self, character: str) -> list[recorded.Life]:
+    def incarnation_records(self, character: str) -> list[recorded.IncarnationRecord]:
         """Return what the side file of the trace says: the lives of this run, then those that are only spoken of."""
         assert self._config is not None
         found = [
-            recorded.own_life(
+            recorded.own_incarnation(
                 self._seed,
                 name,
                 self._config,
@@ -136,14 +146,15 @@ class Tracer:
                 clock=recorded.VIRTUAL,
                 stores=life.stored is not None,
             )
-            for name, life in self.lives.items()
+            for name, life in self.members.items()
         ]
         others = {name for row in self.rows for name in (row.origin, row.to, row.peer)}
         others.update(
             name for row in self.rows if row.event == "MEMBERS" for name in row.reason.split()
         )
         found += [
-            recorded.Life(self._seed, name) for name in sorted(others.difference(self.lives, ("",)))
+            recorded.IncarnationRecord(self._seed, name)
+            for name in sorted(others.difference(self.members, ("",)))
         ]
         return found
 
@@ -157,8 +168,8 @@ class Tracer:
 
     def _mark(self, t_ns: int, event: str) -> None:
         self._step += 1
-        for name, scribe in self._scribes.items():
-            if self.lives[name].alive:
+        for name, scribe in self._row_builders.items():
+            if self.members[name].alive:
                 self._write(t_ns, name, scribe.row(event))
 
 
@@ -166,4 +177,4 @@ _FATES = {"corrupt": "NET_CORRUPT", "truncate": "NET_CORRUPT"}
 
 
 def _named(address: Address | None) -> str:
-    return "" if address is None else life_name(address)
+    return "" if address is None else incarnation_name(address)

@@ -14,7 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.faults.frame_names import node_name
-from gapless.sim.scenario.actions import ZERO, Crash, Install, Learn, Note, Pause, Resume, Start
+from gapless.sim.scenario.actions import (
+    ZERO,
+    ApplyDigest,
+    Crash,
+    Install,
+    Pause,
+    Resume,
+    SaveDigest,
+    Start,
+)
 
 if TYPE_CHECKING:
     from random import Random
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from gapless.sim.scenario.actions import Action
 
 
-class _Oracle:
+class _ViewSchedule:
     """The membership of a run in the making."""
 
     def __init__(
@@ -39,20 +48,20 @@ class _Oracle:
         self.now_ns = 0
         self.number = 0
         self.nodes = len(names)
-        self.told_ns: dict[str, int] = {}
+        self.last_install_ns: dict[str, int] = {}
         self.actions: list[Action] = []
-        self.zombies: list[str] = []
+        self.expelled_live: list[str] = []
 
     def begin(self) -> None:
         """Start everybody; the first view may come without a digest, and then every sender must tell its start."""
         for name in self.members:
             self.actions.append(Start(0, name))
-        self._tell(0, ZERO if self.rng.random() < 0.5 else "")
+        self._install_everywhere(0, ZERO if self.rng.random() < 0.5 else "")
 
     def change(self, at_ns: int) -> None:
         """Let one thing happen to the membership, after everything that has happened to it before."""
         at_ns = self.now_ns = max(at_ns, self.now_ns)
-        changes = [self._join, self._readmit] if self.zombies else [self._join]
+        changes = [self._join, self._readmit] if self.expelled_live else [self._join]
         if len(self.members) > 2:
             changes += (
                 [self._crash, self._leave, self._expel]
@@ -64,9 +73,9 @@ class _Oracle:
 
     def finish(self) -> None:
         """End those that live on without being members."""
-        self.actions += (Crash(self.span_ns, name) for name in self.zombies)
+        self.actions += (Crash(self.span_ns, name) for name in self.expelled_live)
 
-    def _tell(self, at_ns: int, digest: str) -> None:
+    def _install_everywhere(self, at_ns: int, digest: str) -> None:
         self.number += 1
         members = tuple(self.members)
         for name in members:
@@ -76,39 +85,41 @@ class _Oracle:
     def _install(self, at_ns: int, name: str, members: tuple[str, ...], digest: str) -> None:
         """Tell one member, after everything it was told before, and before the calm."""
         late_ns = self.rng.randrange(self.skew_ns + 1)
-        told_ns = min(max(at_ns + late_ns, self.told_ns.get(name, 0)), self.span_ns)
-        self.told_ns[name] = told_ns
+        told_ns = min(max(at_ns + late_ns, self.last_install_ns.get(name, 0)), self.span_ns)
+        self.last_install_ns[name] = told_ns
         self.actions.append(Install(told_ns, name, self.number, members, digest))
 
-    def _note(self, at_ns: int) -> str:
+    def _save_digest(self, at_ns: int) -> str:
         """Let a member take its digest down: now, or some time ago; or let the digest be lost."""
         how = self.rng.choice(("fresh", "stale", "lost"))
         if how == "lost":
             return ""
         key = f"digest {self.number + 1}"
         early_ns = 0 if how == "fresh" else self.rng.randrange(self.span_ns // 10 + 1)
-        self.actions.append(Note(max(0, at_ns - early_ns), self.rng.choice(self.members), key))
+        self.actions.append(
+            SaveDigest(max(0, at_ns - early_ns), self.rng.choice(self.members), key)
+        )
         return key
 
     def _join(self, at_ns: int) -> None:
         self.nodes += 1
         name = node_name(self.nodes)
-        digest = self._note(at_ns)
+        digest = self._save_digest(at_ns)
         self.actions.append(Start(at_ns, name))
         self.members.append(name)
-        self._tell(at_ns, digest)
+        self._install_everywhere(at_ns, digest)
         if digest and self.rng.random() < 0.5:
             late_ns = self.rng.randrange(self.span_ns // 10 + 1)
-            self.actions.append(Learn(min(self.span_ns, at_ns + late_ns), name, digest))
+            self.actions.append(ApplyDigest(min(self.span_ns, at_ns + late_ns), name, digest))
 
     def _crash(self, at_ns: int) -> None:
         gone = self._remove()
         self.actions.append(Crash(at_ns, gone))
-        self._tell(at_ns + self.rng.randrange(self.skew_ns + 1), "")
+        self._install_everywhere(at_ns + self.rng.randrange(self.skew_ns + 1), "")
 
     def _leave(self, at_ns: int) -> None:
         gone = self._remove()
-        self._tell(at_ns, "")
+        self._install_everywhere(at_ns, "")
         self.actions.append(
             Crash(min(self.span_ns, at_ns + self.rng.randrange(self.skew_ns + 1)), gone)
         )
@@ -120,27 +131,27 @@ class _Oracle:
             Pause(at_ns, gone),
             Resume(min(self.span_ns, at_ns + self.span_ns // 10), gone),
         )
-        self.zombies.append(gone)
-        self._tell(at_ns, "")
+        self.expelled_live.append(gone)
+        self._install_everywhere(at_ns, "")
 
     def _readmit(self, at_ns: int) -> None:
         """Take one that was expelled and lives on back in, in the same life."""
-        back = self.zombies.pop(self.rng.randrange(len(self.zombies)))
-        digest = self._note(at_ns)
+        back = self.expelled_live.pop(self.rng.randrange(len(self.expelled_live)))
+        digest = self._save_digest(at_ns)
         self.members.append(back)
-        self._tell(at_ns, digest)
+        self._install_everywhere(at_ns, digest)
 
     def _restart(self, at_ns: int) -> None:
         """One crashes and comes back at once in a new incarnation, sometimes before the others have noticed."""
         old = self._remove()
         new = old + "'"
-        at_ns = self.now_ns = max(at_ns, self.told_ns.get(old, 0))
+        at_ns = self.now_ns = max(at_ns, self.last_install_ns.get(old, 0))
         self.actions += (Crash(at_ns, old), Start(at_ns, new))
         if self.members and self.rng.random() < 0.5:
-            self._tell(at_ns, "")
-        digest = self._note(at_ns) if self.members else ""
+            self._install_everywhere(at_ns, "")
+        digest = self._save_digest(at_ns) if self.members else ""
         self.members.append(new)
-        self._tell(at_ns, digest)
+        self._install_everywhere(at_ns, digest)
 
     def _remove(self) -> str:
         gone = self.rng.choice(self.members)
@@ -155,7 +166,7 @@ def draw_views(
 
     With ``living`` one may be expelled although it lives.
     """
-    oracle = _Oracle(rng, names, span_ns, config, living=living)
+    oracle = _ViewSchedule(rng, names, span_ns, config, living=living)
     oracle.begin()
     times_ns = sorted(rng.randrange(span_ns) for _ in range(rng.choice((1, 1, 2, 3, 5))))
     for at_ns in times_ns:

@@ -18,29 +18,29 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from gapless.faults.faults import NEVER_NS
-from gapless.faults.frame_names import life_address, node_number
+from gapless.faults.frame_names import incarnation_address, node_number
 from gapless.identity import Marks, View, group_id
-from gapless.sim.checkers.liveness import CLOCK_PERCENT, patience_ns
+from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT, connection_slack_ns
 from gapless.sim.scenario.actions import (
     ZERO,
+    ApplyDigest,
     Cancel,
     Close,
     Crash,
     Install,
-    Learn,
     Leave,
-    Mark,
-    Note,
+    PartitionChange,
     Pause,
     Read,
     Resume,
+    SaveDigest,
     Script,
     Send,
     Start,
     Tune,
 )
 from gapless.sim.world.host import Host
-from gapless.sim.world.process_model import Lives
+from gapless.sim.world.process_model import ProcessModel
 from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
@@ -51,20 +51,20 @@ GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""
 
 _SETTLE_EVERY = 16
-_MOST_EVENTS = 300_000
-_MOST_AT_ONCE = 20_000
+_MAX_EVENTS = 300_000
+_MAX_EVENTS_PER_MOMENT = 20_000
 _MOMENT_NS = 100_000
 _RARELY = 0.25
 
 
-class World(Lives):
+class World(ProcessModel):
     """One simulated group. Make it, then :meth:`run` it, or drive it with :meth:`act` and :meth:`run_until`."""
 
     # Time
 
     def _run(self, until_ns: int, most_events: int = NEVER_NS, *, to_settle: bool = False) -> None:
         """Let events happen that are due up to ``until_ns``, until there were more than ``most_events`` in all."""
-        heap, violations = self._heap, self.judge.violations if self.hasty else ()
+        heap, violations = self._heap, self.oracle.violations if self.fail_fast else ()
         leap_ns = self.network.delay_ns
         while heap and self.events <= most_events and not violations:
             at_ns = heap[0][0]
@@ -82,21 +82,21 @@ class World(Lives):
             self.events += 1
             self.now_ns = at_ns
             if at_ns > self._moment_ns:
-                self._moment_ns, self._at_once = at_ns + _MOMENT_NS, 0
+                self._moment_ns, self._events_in_moment = at_ns + _MOMENT_NS, 0
             else:
-                self._at_once += 1
-                if self._at_once > _MOST_AT_ONCE:
-                    self._stop_spinning()
+                self._events_in_moment += 1
+                if self._events_in_moment > _MAX_EVENTS_PER_MOMENT:
+                    self._stop_livelock()
                     return
             handler(*args)
             if self.on_event is not None:
                 self.on_event()
 
-    def _stop_spinning(self) -> None:
+    def _stop_livelock(self) -> None:
         """Report a group that keeps itself busy without letting time pass, and end the run."""
-        self.judge.t_ns, self.judge.life = self.now_ns, None
-        self.judge.report(
-            "S16", f"more than {_MOST_AT_ONCE} events happen in {_MOMENT_NS // 1000} us"
+        self.oracle.t_ns, self.oracle.current_member = self.now_ns, None
+        self.oracle.report(
+            "S16", f"more than {_MAX_EVENTS_PER_MOMENT} events happen in {_MOMENT_NS // 1000} us"
         )
         self._heap.clear()
         self._pending_actions = 0
@@ -109,11 +109,11 @@ class World(Lives):
     def run(self) -> None:
         """Run the script to its end: the faults, the calm, the settling, the silence."""
         if self.script.membership:
-            self._judge_gently()
+            self._set_expectations()
         self.run_until(self.script.calm_ns - 1)
         self._allow_for_backlog()
         self.settle()
-        if self.judge.settled:
+        if self.oracle.settled:
             self.rest()
         self.close()
 
@@ -122,24 +122,27 @@ class World(Lives):
         backlog_ns = self.network.backlog_ns(self.now_ns)
         if self.script.fifo:
             backlog_ns += max((host.per_message_ns for host in self._alive()), default=0)
-        first_ns, second_ns = self.judge.bounds_ns
-        self.judge.bounds_ns = first_ns + backlog_ns, second_ns + backlog_ns
+        first_ns, second_ns = self.oracle.bounds_ns
+        self.oracle.bounds_ns = first_ns + backlog_ns, second_ns + backlog_ns
 
     def settle(self, give_up_ns: int | None = None) -> bool:
         """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
-        self._run(give_up_ns, self.events + _MOST_EVENTS, to_settle=True)
+        self._run(give_up_ns, self.events + _MAX_EVENTS, to_settle=True)
         if self.script.membership and not self._heap:
             self.now_ns = max(
-                self.now_ns, self.judge.last_fault_ns
+                self.now_ns, self.oracle.last_fault_ns
             )  # everybody is gone: nothing happens any more
-        self.judge.settled = self.is_settled()
-        return self.judge.settled
+        self.oracle.settled = self.is_settled()
+        return self.oracle.settled
 
     def _give_up_ns(self) -> int:
         """Return when a group that has not settled never will: in the worst case every piece that waits takes B2."""
         waiting = [
-            entry.payload for host in self._alive() if host.life for entry in host.life.stream.queue
+            entry.payload
+            for host in self._alive()
+            if host.member_model
+            for entry in host.member_model.stream.queue
         ]
         last_ns = 0
         if self._pending_actions:
@@ -148,13 +151,15 @@ class World(Lives):
             waiting += (payload for action in sends for payload in action.payloads)
         room_bytes = run_room_bytes(self.config.max_frame_bytes)
         pieces = sum(2 + len(payload) // room_bytes for payload in waiting)
-        pieces += sum(host.member.waiting for host in self._alive() if host.member is not None)
-        each_ns = self.judge.bounds_ns[1] + patience_ns(self.config)
-        group_ns = 2 * self.judge.group_bound_ns
-        last_ns = max(last_ns, self.judge.last_fault_ns)
+        pieces += sum(
+            host.member.waiting_sends for host in self._alive() if host.member is not None
+        )
+        each_ns = self.oracle.bounds_ns[1] + connection_slack_ns(self.config)
+        group_ns = 2 * self.oracle.group_bound_ns
+        last_ns = max(last_ns, self.oracle.last_fault_ns)
         if not self.config.retransmits:
             last_ns += (
-                self.config.stall_after_ns * CLOCK_PERCENT // 100
+                self.config.stall_after_ns * SLOW_CLOCK_PERCENT // 100
             )  # what does not come is named only then
         return max(self.now_ns, last_ns) + group_ns + (3 + pieces) * each_ns
 
@@ -163,9 +168,9 @@ class World(Lives):
         if self._pending_actions:
             return False
         if self.script.membership:
-            self._look_for_group()
+            self._check_convergence()
             if (
-                self.judge.gathered_ns is None
+                self.oracle.converged_ns is None
                 or not self._has_all_states()
                 or not self._is_confirmed()
             ):
@@ -174,25 +179,25 @@ class World(Lives):
 
     def rest(self) -> None:
         """Watch the settled group for a while: it must be silent."""
-        self.judge.resting = True
+        self.oracle.resting = True
         config = self.config
         rest_ns = 3 * max(config.xmit_interval_ns, config.tail_delay_ns)
         if self.script.membership:
             rest_ns = max(rest_ns, 3 * config.heartbeat_interval_ns, 3 * config.merge_interval_ns)
-        self.judge.rested_ns = rest_ns
+        self.oracle.rested_ns = rest_ns
         if self.tracer is not None:
             self.tracer.rest(self.now_ns)
         self.run_until(self.now_ns + rest_ns)
-        self.judge.resting = False
+        self.oracle.resting = False
 
     def close(self) -> None:
         """Let the checks look at the whole run."""
         if self.tracer is not None:
             self.tracer.end(self.now_ns)
-        self.judge.books = self.network.books
+        self.oracle.link_counters = self.network.link_counters
         if self.script.only_loss:
-            self.judge.cost = self.network.data_lost, self.network.data_bursts
-        self.judge.close(self.now_ns)
+            self.oracle.cost = self.network.data_lost, self.network.data_bursts
+        self.oracle.close(self.now_ns)
 
     def digest(self) -> str:
         """Return the determinism digest: equal for equal runs, whatever the process or the Python version."""
@@ -216,19 +221,21 @@ class World(Lives):
 
     def act(self, action: Action) -> None:
         """Let an action happen now. What a dead life was to do does not happen; a paused one does it later."""
-        if self.tracer is not None and not isinstance(action, (Send, Mark, Note, Learn)):
+        if self.tracer is not None and not isinstance(
+            action, (Send, PartitionChange, SaveDigest, ApplyDigest)
+        ):
             self.tracer.act(self.now_ns, action)
         if isinstance(action, Start):
             self._start(action)
             return
-        if isinstance(action, Mark):
-            self._mark(action)
+        if isinstance(action, PartitionChange):
+            self._change_partition(action)
             return
         host = self.hosts.get(action.who.rstrip("'"))
         if (
             host is None
             or host.member is None
-            or not (self.script.membership or host.life_name == action.who)
+            or not (self.script.membership or host.incarnation_name == action.who)
         ):
             return
         too_early = isinstance(action, Send) and host.member.view is None
@@ -244,50 +251,54 @@ class World(Lives):
             self._act(action)
 
     def _install(self, host: Host, action: Install) -> None:
-        members = tuple(life_address(name) for name in action.members)
+        members = tuple(incarnation_address(name) for name in action.members)
         view = View.of(action.number, *members)
         for name in action.members:
             self._first_view.setdefault(name, action.number)
         digest = self._digest_of(action)
         member = host.member
         assert member is not None
-        assert host.life is not None
+        assert host.member_model is not None
         if host.address not in members or (member.view is not None and view.id <= member.view.id):
             return
-        self.judge.install(host.life, view, digest, self.now_ns, host.clock.local_ns(self.now_ns))
+        self.oracle.on_install(
+            host.member_model, view, digest, self.now_ns, host.clock.local_ns(self.now_ns)
+        )
         self._call(host, "install", member.install, view, digest=digest)
         self._act_postponed(host)
 
     def _digest_of(self, action: Install) -> Digest | None:
         if action.digest == ZERO:
-            return {life_address(name): Marks(0, 0, 0) for name in action.members}
-        noted = self._notes.get(action.digest)
+            return {incarnation_address(name): Marks(0, 0, 0) for name in action.members}
+        noted = self._saved_digests.get(action.digest)
         if noted is None:
             return None
         new = [
-            life_address(name) for name in action.members if self._first_view[name] == action.number
+            incarnation_address(name)
+            for name in action.members
+            if self._first_view[name] == action.number
         ]
         return {**noted, **dict.fromkeys(new, Marks(0, 0, 0))}
 
-    def _note(self, host: Host, action: Note) -> None:
+    def _save_digest(self, host: Host, action: SaveDigest) -> None:
         assert host.member is not None
-        self._notes[action.key] = host.member.digest()
+        self._saved_digests[action.key] = host.member.digest()
 
-    def _learn(self, host: Host, action: Learn) -> None:
+    def _apply_digest(self, host: Host, action: ApplyDigest) -> None:
         assert host.member is not None
-        digest = self._notes.get(action.key)
+        digest = self._saved_digests.get(action.key)
         if digest is not None:
-            self.judge.learn(digest)
+            self.oracle.on_digest(digest)
             self._call(host, "learn", host.member.set_digest, digest)
 
     def _send(self, host: Host, action: Send) -> None:
         member = host.member
         assert member is not None
-        if host.life is not None and host.life.leaving_ns is not None:
+        if host.member_model is not None and host.member_model.leaving_ns is not None:
             return  # the application has said its farewell
         to = None
         if action.to:
-            to = self._peer(host, action.to)
+            to = self._member_at_node(host, action.to)
             if to is None:
                 return  # the application knows its view, and does not send to one that is not there
         self._call(
@@ -303,33 +314,34 @@ class World(Lives):
         )
 
     @staticmethod
-    def _peer(host: Host, node: str) -> Address | None:
+    def _member_at_node(host: Host, node: str) -> Address | None:
         """Return the member of the host's view that lives at ``node``."""
-        assert host.life is not None
+        assert host.member_model is not None
         return next(
-            (peer for peer in host.life.view_members if peer.node == node_number(node)), None
+            (peer for peer in host.member_model.view_members if peer.node == node_number(node)),
+            None,
         )
 
     def _close(self, host: Host, action: Close) -> None:
-        peer = self._peer(host, action.to)
+        peer = self._member_at_node(host, action.to)
         assert host.member is not None
         if peer is not None:
-            self._call(host, "close", host.member.close, peer)
+            self._call(host, "close", host.member.close_connection, peer)
 
     def _tune(self, host: Host, action: Tune) -> None:
         assert host.member is not None
-        self.judge.tuned = True
+        self.oracle.retransmission_retuned = True
         self._call(host, "tune", host.member.set_xmit_interval, action.xmit_interval_ns)
 
     def _cancel(self, host: Host, action: Cancel) -> None:
         assert host.member is not None
-        if action.nth <= len(host.ticket_of):
-            self._call(host, "cancel", host.member.cancel, host.ticket_of[action.nth - 1])
+        if action.nth <= len(host.tickets):
+            self._call(host, "cancel", host.member.cancel, host.tickets[action.nth - 1])
 
-    def _pause(self, host: Host, action: Pause) -> None:  # noqa: ARG002
+    def _pause(self, host: Host, action: Pause) -> None:
         host.paused = True
 
-    def _resume(self, host: Host, action: Resume) -> None:  # noqa: ARG002
+    def _resume(self, host: Host, action: Resume) -> None:
         host.paused = False
         while host.buffer and not host.paused:
             parcel, said = host.buffer.popleft()
@@ -338,20 +350,20 @@ class World(Lives):
             self._receive(host, parcel, said)
         self._act_postponed(host)
         if host.member is not None:
-            self._arm(host, host.due_ns)
-            self._read_on(host)
+            self._arm_timer(host, host.due_ns)
+            self._schedule_read(host)
 
     def _read(self, host: Host, action: Read) -> None:
         host.slow = action.per_message_ns > 0
         host.per_message_ns = action.per_message_ns
-        self._read_on(host)
+        self._schedule_read(host)
 
 
 _ACTIONS: dict[type, Any] = {
     Install: World._install,
     Leave: World._leave,
-    Note: World._note,
-    Learn: World._learn,
+    SaveDigest: World._save_digest,
+    ApplyDigest: World._apply_digest,
     Send: World._send,
     Cancel: World._cancel,
     Close: World._close,

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
-from gapless.locator import MOST_LOCATOR_BYTES, Locator
+from gapless.locator import MAX_LOCATOR_BYTES, Locator
 
 if TYPE_CHECKING:
-    from gapless.transport.tcp.stream import Stream
+    from gapless.transport.tcp.stream import TcpStream
 
 MAGIC = b"GLT1"
-MOST_DATAGRAM_BYTES = 1 << 18
+MAX_DATAGRAM_BYTES = 1 << 18
 """A stream that announces a longer datagram is not one of ours."""
 BATCH_BYTES = 1 << 18
 """So much is given to the kernel in one call, about."""
@@ -43,7 +43,7 @@ _HEAD = Struct("<I")
 _NUMBERED = Struct("<IQ")
 _HELLO = Struct("<4sQQQQQQQB")
 _KIND_SHIFT = 24
-HEAD_BYTES = _HEAD.size
+RECORD_HEADER_BYTES = _HEAD.size
 
 
 class Hello(NamedTuple):
@@ -78,7 +78,7 @@ class Hello(NamedTuple):
         _, group, node, incarnation, token, peer_token, received, streams, size = (
             _HELLO.unpack_from(data)
         )
-        if size > MOST_LOCATOR_BYTES:
+        if size > MAX_LOCATOR_BYTES:
             raise RemoteProtocolError("hello", f"a locator of {size} bytes")
         end = _HELLO.size + size
         if len(data) < end:
@@ -89,23 +89,23 @@ class Hello(NamedTuple):
         ), end
 
 
-def head(data: memoryview, at: int) -> tuple[int, int]:
+def parse_record_header(data: memoryview, at: int) -> tuple[int, int]:
     """Return kind and length of the record at ``at``, of which the four bytes of the head must be there."""
     (word,) = _HEAD.unpack_from(data, at)
     kind, size = word >> _KIND_SHIFT, word & ((1 << _KIND_SHIFT) - 1)
-    if kind == DATA and 0 < size <= MOST_DATAGRAM_BYTES:
+    if kind == DATA and 0 < size <= MAX_DATAGRAM_BYTES:
         return kind, size
-    if kind in {START, CONFIRM} and size == _NUMBERED.size - HEAD_BYTES:
+    if kind in {START, CONFIRM} and size == _NUMBERED.size - RECORD_HEADER_BYTES:
         return kind, size
     raise RemoteProtocolError("record", f"kind {kind} with {size} bytes")
 
 
-def numbered(kind: int, number: int) -> bytes:
+def encode_numbered(kind: int, number: int) -> bytes:
     """Return the record that says START or CONFIRM with a number."""
-    return _NUMBERED.pack(kind << _KIND_SHIFT | (_NUMBERED.size - HEAD_BYTES), number)
+    return _NUMBERED.pack(kind << _KIND_SHIFT | (_NUMBERED.size - RECORD_HEADER_BYTES), number)
 
 
-def number_of(said: Hello, heard: Hello) -> int:
+def stream_number(said: Hello, heard: Hello) -> int:
     """Return the number of the stream on which these were the hellos; both sides find the same."""
     return max(said.streams, heard.streams) + 1
 
@@ -114,35 +114,35 @@ class Link:
     """One place, with what is not confirmed yet in one direction, and what has come in the other."""
 
     def __init__(self, place: Locator, token: int) -> None:
-        self.place = place
+        self.locator = place
         self.token = token
         self.peer_token = 0
         self.streams = 0
-        self.stream: Stream | None = None
+        self.stream: TcpStream | None = None
         """The stream in use."""
-        self.dial: Stream | None = None
+        self.outgoing: TcpStream | None = None
         """One that this side is opening."""
-        self.incoming: Stream | None = None
+        self.incoming: TcpStream | None = None
         """One that the other side is opening."""
         self.waiting: deque[bytes] = deque()
         self.sent: deque[bytes] = deque()
         """What the present stream has taken, and nobody has confirmed."""
-        self.held_bytes = 0
-        self.confirmed = self._known = 0
-        self.received = self.told = 0
-        self.owed_bytes = 0
+        self.buffered_bytes = 0
+        self.confirmed = self._confirmed_by_peer = 0
+        self.received = self.confirm_sent = 0
+        self.unconfirmed_bytes = 0
         self.failures = 0
-        self.not_before_ns = 0
-        self.moved_ns = 0
+        self.retry_at_ns = 0
+        self.progress_ns = 0
         """When something was last confirmed, or there was nothing to confirm."""
 
     @property
     def is_busy(self) -> bool:
         """Whether there is a stream, or soon may be."""
-        return self.stream is not None or self.dial is not None or self.incoming is not None
+        return self.stream is not None or self.outgoing is not None or self.incoming is not None
 
     @property
-    def has_something(self) -> bool:
+    def has_unconfirmed(self) -> bool:
         """Whether something has still to arrive."""
         return bool(self.waiting or self.sent)
 
@@ -154,21 +154,21 @@ class Link:
 
     # On sending
 
-    def put(self, datagram: bytes) -> None:
+    def enqueue(self, datagram: bytes) -> None:
         """Keep a datagram until it has arrived."""
         self.waiting.append(datagram)
-        self.held_bytes += len(datagram)
+        self.buffered_bytes += len(datagram)
 
-    def batch(self, *, confirm: bool) -> list[bytes | memoryview]:
+    def next_batch(self, *, confirm: bool) -> list[bytes | memoryview]:
         """Return pieces to write now, and take the datagrams among them for sent.
 
         A confirmation that is owed goes along with datagrams, or alone if ``confirm``.
         """
         pieces: list[bytes | memoryview] = []
         waiting, sent = self.waiting, self.sent
-        if self.received > self.told and (waiting or confirm):
-            pieces.append(numbered(CONFIRM, self.received))
-            self.told, self.owed_bytes = self.received, 0
+        if self.received > self.confirm_sent and (waiting or confirm):
+            pieces.append(encode_numbered(CONFIRM, self.received))
+            self.confirm_sent, self.unconfirmed_bytes = self.received, 0
         left_bytes, pack = BATCH_BYTES, _HEAD.pack
         for _ in range(min(BATCH_DATAGRAMS, len(waiting))):
             datagram = waiting.popleft()
@@ -177,18 +177,18 @@ class Link:
             left_bytes -= len(datagram)
             if left_bytes <= 0:
                 break
-        if self.confirmed < self._known:
+        if self.confirmed < self._confirmed_by_peer:
             self._release()
         return pieces
 
-    def confirm(self, number: int, now_ns: int) -> None:
+    def on_confirm(self, number: int, now_ns: int) -> None:
         """Let go of what the other side has."""
         if not self.confirmed <= number <= self.confirmed + len(self.sent) + len(self.waiting):
             raise RemoteProtocolError(
                 "confirm", f"{number} is confirmed after {self.confirmed}, which was never sent"
             )
-        self._known = max(self._known, number)
-        self.moved_ns = now_ns
+        self._confirmed_by_peer = max(self._confirmed_by_peer, number)
+        self.progress_ns = now_ns
         self._release()
 
     def _release(self) -> None:
@@ -198,8 +198,8 @@ class Link:
         than it could say. That comes again all the same, as the numbers of a stream have no holes.
         """
         sent = self.sent
-        for _ in range(min(self._known - self.confirmed, len(sent))):
-            self.held_bytes -= len(sent.popleft())
+        for _ in range(min(self._confirmed_by_peer - self.confirmed, len(sent))):
+            self.buffered_bytes -= len(sent.popleft())
             self.confirmed += 1
 
     def drop(self, token: int) -> int:
@@ -207,7 +207,7 @@ class Link:
         count = len(self.sent) + len(self.waiting)
         self.sent.clear()
         self.waiting.clear()
-        self.held_bytes = self.confirmed = self._known = 0
+        self.buffered_bytes = self.confirmed = self._confirmed_by_peer = 0
         self.token = token
         return count
 
@@ -218,20 +218,20 @@ class Link:
         self.sent.extend(self.waiting)
         self.waiting.clear()
         if heard.peer_token == self.token:
-            self.confirm(max(heard.received, self.confirmed), now_ns)
+            self.on_confirm(max(heard.received, self.confirmed), now_ns)
         else:
-            self.confirmed = self._known = 0
+            self.confirmed = self._confirmed_by_peer = 0
         self.sent, self.waiting = self.waiting, self.sent
         if heard.token == self.peer_token:
-            self.told = said.received
+            self.confirm_sent = said.received
         else:
             self.peer_token = heard.token
-            self.received = self.told = self.owed_bytes = 0
-        self.streams = number_of(said, heard)
-        self.moved_ns = now_ns
-        return numbered(START, self.confirmed + 1)
+            self.received = self.confirm_sent = self.unconfirmed_bytes = 0
+        self.streams = stream_number(said, heard)
+        self.progress_ns = now_ns
+        return encode_numbered(START, self.confirmed + 1)
 
-    def start(self, number: int) -> int:
+    def on_start(self, number: int) -> int:
         """Take the other side's START; return how many of the datagrams that follow have been seen before."""
         if not 1 <= number <= self.received + 1:
             self.peer_token = 0  # the next stream begins anew
@@ -240,8 +240,11 @@ class Link:
 
     # On reception
 
-    def took(self, count: int, size_bytes: int) -> bool:
+    def on_received(self, count: int, size_bytes: int) -> bool:
         """Count what has come; return whether that is to be confirmed at once."""
         self.received += count
-        self.owed_bytes += size_bytes
-        return self.owed_bytes >= CONFIRM_BYTES or self.received - self.told >= CONFIRM_DATAGRAMS
+        self.unconfirmed_bytes += size_bytes
+        return (
+            self.unconfirmed_bytes >= CONFIRM_BYTES
+            or self.received - self.confirm_sent >= CONFIRM_DATAGRAMS
+        )

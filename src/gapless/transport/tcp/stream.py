@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from gapless.transport.tcp.link import BATCH_BYTES, HEAD_BYTES
+from gapless.transport.tcp.link import BATCH_BYTES, RECORD_HEADER_BYTES
 
 if TYPE_CHECKING:
     from gapless.locator import Locator
@@ -18,7 +18,7 @@ BUFFER_BYTES = LARGE_BYTES + BATCH_BYTES
 _KEEP_IDLE_S, _KEEP_INTERVAL_S, _KEEP_COUNT = 5, 2, 3
 
 
-class Stream:
+class TcpStream:
     """A connection, opened by this side (``dialled``) or by the other, for a link once it is known for which."""
 
     def __init__(self, one: socket.socket, link: Link | None, *, dialled: bool) -> None:
@@ -26,22 +26,22 @@ class Stream:
         self.link = link
         self.dialled = dialled
         self.closed = False
-        self.writes = dialled
+        self.wants_write = dialled
         """Whether it waits until it can write: a new connection can when it stands."""
         self.broken = False
         """Whether nothing can be written any more."""
         self.events = 0
         """What its poller waits for."""
-        self.said: Hello | None = None
-        self.heard: Hello | None = None
+        self.local_hello: Hello | None = None
+        self.peer_hello: Hello | None = None
         self.started = False
         """Whether the other side has said START: only then has it taken this stream for the one in use."""
-        self.again = 0
+        self.duplicates_left = 0
         """How many of the next datagrams have come before, on another stream."""
         self.sender = b""
         """Who spoke last, in the form of a datagram's header."""
-        self.out: list[bytes | memoryview] = []
-        self.rest = b""
+        self.write_buffer: list[bytes | memoryview] = []
+        self.read_remainder = b""
         self.missing_bytes = 0
         """What is still to come of a large datagram that has begun."""
         self._parts: list[bytes] = []
@@ -54,18 +54,18 @@ class Stream:
         Behind a large datagram there is often another: then only its length is read, and the rest
         by ``go_on``.
         """
-        size = len(self.rest)
-        buffer[:size] = self.rest
-        end = max(size + 1, HEAD_BYTES) if self.after_large else len(buffer)
+        size = len(self.read_remainder)
+        buffer[:size] = self.read_remainder
+        end = max(size + 1, RECORD_HEADER_BYTES) if self.after_large else len(buffer)
         self.after_large = False
         count = self.socket.recv_into(buffer[size:end])
         return buffer[: size + count] if count else None
 
-    def begin(self, front: memoryview, size_bytes: int) -> None:
+    def begin_large(self, front: memoryview, size_bytes: int) -> None:
         """Keep what has come of a large datagram; the rest is read by itself, so that it is copied only once."""
         self._parts, self.missing_bytes = [bytes(front)] if front else [], size_bytes - len(front)
 
-    def go_on(self) -> bytes | None:
+    def read_large(self) -> bytes | None:
         """Return the datagram that has begun once all of it has come, until then nothing, None at the end."""
         part = self.socket.recv(self.missing_bytes)
         if not part:
@@ -79,16 +79,16 @@ class Stream:
 
     def write(self) -> None:
         """Write what is to go out, as much of it as the kernel takes."""
-        count = self.socket.sendmsg(self.out)
-        for at, piece in enumerate(self.out):
+        count = self.socket.sendmsg(self.write_buffer)
+        for at, piece in enumerate(self.write_buffer):
             if count < len(piece):
-                self.out = [memoryview(piece)[count:], *self.out[at + 1 :]]
+                self.write_buffer = [memoryview(piece)[count:], *self.write_buffer[at + 1 :]]
                 return
             count -= len(piece)
-        self.out = []
+        self.write_buffer = []
 
 
-def prepare(one: socket.socket, dead_after_ms: int) -> None:
+def configure_socket(one: socket.socket, dead_after_ms: int) -> None:
     """Let a socket neither block nor wait for company, and notice by itself when nobody is at the other end."""
     one.setblocking(False)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -104,7 +104,7 @@ def prepare(one: socket.socket, dead_after_ms: int) -> None:
             one.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def who(one: socket.socket, place: Locator | None) -> str:
+def peer_label(one: socket.socket, place: Locator | None) -> str:
     """Return the other end of a socket, for people."""
     if place is not None:
         return str(place)

@@ -28,19 +28,25 @@ from gapless.discovery import Discovery
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.protocol.ready import WORLD
+from gapless.protocol.ready import ANYONE
 from gapless.transport import socket_options
 from gapless.transport.base import (
     LOOPBACK_FRAME_BYTES,
     RECEIVE_BUFFER_BYTES,
     TURN_BYTES,
     WHOLE_RUN_BYTES,
-    Book,
+    AddressBook,
 )
-from gapless.transport.tcp.connector import DEAD_NS, MOST_DIALS, Streams, name_of
-from gapless.transport.tcp.link import CONFIRM, HEAD_BYTES, MOST_DATAGRAM_BYTES, START, head
+from gapless.transport.tcp.connector import DEAD_AFTER_NS, MAX_DIALS, TcpConnector, errno_name
+from gapless.transport.tcp.link import (
+    CONFIRM,
+    MAX_DATAGRAM_BYTES,
+    RECORD_HEADER_BYTES,
+    START,
+    parse_record_header,
+)
 from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES
-from gapless.transport.udp import PORTS, by_target
+from gapless.transport.udp import PORTS, group_by_target
 from gapless.units import NS_PER_MS
 from gapless.wire import decode
 from gapless.wire.frames import Unreliable
@@ -51,13 +57,13 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Transmit
     from gapless.transport.base import Selectable
     from gapless.transport.tcp.link import Link
-    from gapless.transport.tcp.stream import Stream
+    from gapless.transport.tcp.stream import TcpStream
 
 QUEUE_BYTES = 64 << 20
 """What may wait for one member, where lost datagrams are repaired."""
-STRANGER_BYTES = 1 << 20
+STRANGER_QUEUE_BYTES = 1 << 20
 """What may wait for one who is no member."""
-CONFIRM_NS = 50 * NS_PER_MS
+CONFIRM_DELAY_NS = 50 * NS_PER_MS
 """The longest time that a confirmation is owed."""
 
 _HEAD, _NUMBER = Struct("<I"), Struct("<Q")
@@ -65,7 +71,7 @@ _SENDER = slice(16, 32)
 """Who speaks, in the header of a datagram (docs/wire.md)."""
 
 
-class TcpMesh(Streams):
+class TcpMesh(TcpConnector):
     """TCP to each member.
 
     ``host`` and ``ports`` are those of :class:`UdpMesh`; ``advertise`` is where others reach this
@@ -83,7 +89,7 @@ class TcpMesh(Streams):
         advertise: Locator | None = None,
         queue_bytes: int = QUEUE_BYTES,
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
-        dead_after_ns: int = DEAD_NS,
+        dead_after_ns: int = DEAD_AFTER_NS,
     ) -> None:
         ports = [ports] if isinstance(ports, int) else list(ports)
         listener = socket_options.bind(
@@ -93,11 +99,11 @@ class TcpMesh(Streams):
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES
         self.receive_buffer_bytes = receive_buffer_bytes
-        self.keeps_bytes = advertise is None and self.locator.ip.is_loopback
+        self.preserves_bytes = advertise is None and self.locator.ip.is_loopback
         # A stream begins a datagram anew if it was cut within: where that may take long, it should
         # not be large.
-        self.whole_run_bytes = WHOLE_RUN_BYTES if self.keeps_bytes else 0
-        self.book = Book(self.locator, discovery or Discovery(), self._resolve)
+        self.whole_run_bytes = WHOLE_RUN_BYTES if self.preserves_bytes else 0
+        self.book = AddressBook(self.locator, discovery or Discovery(), self._resolve)
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         multicasts = self.book.discovery.multicasts
@@ -123,133 +129,141 @@ class TcpMesh(Streams):
         """Return what has come; write what could not be written before."""
         found: list[bytes] = []
         for key, mask in self._poller.select(0):
-            stream: Stream | None = key.data
+            stream: TcpStream | None = key.data
             if stream is None:
                 self._accept()
             elif not stream.closed:
                 if mask & selectors.EVENT_WRITE:
-                    self._writable(stream)
+                    self._on_writable(stream)
                 if mask & selectors.EVENT_READ and not stream.closed:
-                    self._readable(stream, found)
+                    self._on_readable(stream, found)
                     if len(found) >= limit:
                         break
         now_ns = time.monotonic_ns()
         deadline_ns = self.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
-            self._fire(now_ns)
+            self._run_due_timers(now_ns)
         return found
 
-    def _readable(self, stream: Stream, found: list[bytes]) -> None:
+    def _on_readable(self, stream: TcpStream, found: list[bytes]) -> None:
         left_bytes = TURN_BYTES
         try:
             while left_bytes > 0:
                 size_bytes = (
-                    self._read_on(stream, found)
+                    self._read_large(stream, found)
                     if stream.missing_bytes
                     else self._read(stream, found)
                 )
                 if not size_bytes:
-                    self._lost(stream, "stream.ended", "the other side has closed it")
+                    self._on_stream_lost(stream, "stream.ended", "the other side has closed it")
                 if stream.closed or not (stream.missing_bytes or stream.after_large):
                     return
                 left_bytes -= size_bytes
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(stream, f"stream.{name_of(error)}", error)
+            self._on_stream_lost(stream, f"stream.{errno_name(error)}", error)
         except RemoteProtocolError as error:
-            self._lost(stream, f"stream.{error.reason}", error, loud=True)
+            self._on_stream_lost(stream, f"stream.{error.reason}", error, loud=True)
 
-    def _read(self, stream: Stream, found: list[bytes]) -> int:
+    def _read(self, stream: TcpStream, found: list[bytes]) -> int:
         """Take what one call brings; return how much that was, nothing at the end."""
         data = stream.read(self._buffer)
         if data is None:
             return 0
         at = 0
-        if stream.heard is None:
-            at = self._hear(stream, data)
-        at = self._records(stream, data, at, found)
+        if stream.peer_hello is None:
+            at = self._on_hello(stream, data)
+        at = self._parse_records(stream, data, at, found)
         if not stream.closed:
-            stream.rest = bytes(data[at:])
+            stream.read_remainder = bytes(data[at:])
         return len(data)
 
-    def _read_on(self, stream: Stream, found: list[bytes]) -> int:
+    def _read_large(self, stream: TcpStream, found: list[bytes]) -> int:
         """Go on with a large datagram; return as ``_read`` does."""
         before_bytes = stream.missing_bytes
-        datagram = stream.go_on()
+        datagram = stream.read_large()
         if datagram is None:
             return 0
-        if datagram and self._take(stream, datagram, found):
-            self._took(stream, 1, len(datagram))
+        if datagram and self._accept_datagram(stream, datagram, found):
+            self._on_received(stream, 1, len(datagram))
         return before_bytes - stream.missing_bytes
 
-    def _records(self, stream: Stream, data: memoryview, at: int, found: list[bytes]) -> int:
+    def _parse_records(
+        self, stream: TcpStream, data: memoryview, at: int, found: list[bytes]
+    ) -> int:
         """Add the datagrams that are complete; return where the rest begins."""
         end, unpack = len(data), _HEAD.unpack_from
         count = size_bytes = 0
-        while end - at >= HEAD_BYTES and not stream.closed and stream.heard is not None:
+        while (
+            end - at >= RECORD_HEADER_BYTES and not stream.closed and stream.peer_hello is not None
+        ):
             (size,) = unpack(data, at)
             kind = 0
-            if not 0 < size <= MOST_DATAGRAM_BYTES:
-                kind, size = head(data, at)
-            body, stop = at + HEAD_BYTES, at + HEAD_BYTES + size
+            if not 0 < size <= MAX_DATAGRAM_BYTES:
+                kind, size = parse_record_header(data, at)
+            body, stop = at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + size
             if stop > end:
                 if not kind and size >= LARGE_BYTES and stream.started:
-                    stream.begin(data[body:], size)
+                    stream.begin_large(data[body:], size)
                     at = end
                 break
             if kind:
-                self._on_number(stream, kind, *_NUMBER.unpack_from(data, body))
+                self._on_control_record(stream, kind, *_NUMBER.unpack_from(data, body))
             elif not stream.started:
                 raise RemoteProtocolError("start", "a datagram came before it")
-            elif self._take(stream, bytes(data[body:stop]), found):
+            elif self._accept_datagram(stream, bytes(data[body:stop]), found):
                 count, size_bytes = count + 1, size_bytes + size
             at = stop
         if count:
-            self._took(stream, count, size_bytes)
+            self._on_received(stream, count, size_bytes)
         return at
 
-    def _take(self, stream: Stream, datagram: bytes, found: list[bytes]) -> bool:
+    def _accept_datagram(self, stream: TcpStream, datagram: bytes, found: list[bytes]) -> bool:
         """Add a datagram that has come; return whether it is new."""
-        if stream.again:
-            stream.again -= 1
+        if stream.duplicates_left:
+            stream.duplicates_left -= 1
             self.problems.counters["received.again"] += 1
             return False
         if datagram[_SENDER] != stream.sender:
-            self._see(stream, datagram)
+            self._learn_sender(stream, datagram)
         found.append(datagram)
         return True
 
-    def _took(self, stream: Stream, count: int, size_bytes: int) -> None:
+    def _on_received(self, stream: TcpStream, count: int, size_bytes: int) -> None:
         assert stream.link is not None
-        if stream.link.took(count, size_bytes):
+        if stream.link.on_received(count, size_bytes):
             self._confirm(stream.link)
         else:
-            self._due.setdefault((Streams._confirm, stream.link), time.monotonic_ns() + CONFIRM_NS)
+            self._timers.setdefault(
+                (TcpConnector._confirm, stream.link), time.monotonic_ns() + CONFIRM_DELAY_NS
+            )
 
-    def _see(self, stream: Stream, datagram: bytes) -> None:
+    def _learn_sender(self, stream: TcpStream, datagram: bytes) -> None:
         if len(datagram) >= _SENDER.stop and stream.link is not None:
             stream.sender = datagram[_SENDER]
             node, incarnation = stream.sender[:8], stream.sender[8:]
             address = Address(int.from_bytes(node, "little"), int.from_bytes(incarnation, "little"))
-            self.book.see(address, stream.link.place)
+            self.book.learn_source(address, stream.link.locator)
 
-    def _on_number(self, stream: Stream, kind: int, number: int) -> None:
+    def _on_control_record(self, stream: TcpStream, kind: int, number: int) -> None:
         link = stream.link
         assert link is not None
         if kind == START and not stream.started:
             if link.stream is not stream:
-                self._commit(stream)
+                self._activate(stream)
                 if stream.closed:
                     return
-            stream.again = link.start(number)
+            stream.duplicates_left = link.on_start(number)
             stream.started = True
             link.failures = 0
-            self._due.pop((Streams._expire, stream), None)
-            if link.received > link.told:
-                self._due.setdefault((Streams._confirm, link), time.monotonic_ns() + CONFIRM_NS)
+            self._timers.pop((TcpConnector._on_handshake_timeout, stream), None)
+            if link.received > link.confirm_sent:
+                self._timers.setdefault(
+                    (TcpConnector._confirm, link), time.monotonic_ns() + CONFIRM_DELAY_NS
+                )
         elif kind == CONFIRM and stream.started:
-            link.confirm(number, time.monotonic_ns())
+            link.on_confirm(number, time.monotonic_ns())
         else:
             raise RemoteProtocolError("record", f"kind {kind} out of turn")
 
@@ -258,59 +272,59 @@ class TcpMesh(Streams):
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Put datagrams on their way, to each target in this order."""
         links: dict[Link, None] = {}
-        for to, datagrams in by_target(transmits):
-            for place in self._places(to):
-                link = self._links.get(place) or self._link(place)
-                self._put(link, datagrams)
+        for to, datagrams in group_by_target(transmits):
+            for place in self._targets(to):
+                link = self._links.get(place) or self._get_link(place)
+                self._enqueue(link, datagrams)
                 if link.stream is None:
-                    self._want(link)
+                    self._ensure_stream(link)
                 else:
                     links[link] = None
         for link in links:
-            if link.stream is not None and not link.stream.writes:
+            if link.stream is not None and not link.stream.wants_write:
                 self._flush(link.stream)
 
-    def _places(self, to: Address | None) -> Sequence[Locator]:
-        names = self._names
+    def _targets(self, to: Address | None) -> Sequence[Locator]:
+        names = self._aliases
         if to is None:
-            return self.book.others
-        if to == WORLD:
-            places = dict.fromkeys(names.get(place, place) for place in self.book.world())
+            return self.book.peers
+        if to == ANYONE:
+            places = dict.fromkeys(names.get(place, place) for place in self.book.candidates())
             return [place for place in places if place != self.locator]
-        place = self.book.find(to)
+        place = self.book.lookup(to)
         if place is None:
             self.problems.add("send.unknown", f"nobody knows where {to} is")
             return ()
         return (names.get(place, place),)
 
-    def _put(self, link: Link, datagrams: Sequence[bytes]) -> None:
+    def _enqueue(self, link: Link, datagrams: Sequence[bytes]) -> None:
         """Queue datagrams for a place as far as they are taken."""
         size_bytes = sum(map(len, datagrams))
-        if link.is_busy and link.held_bytes + size_bytes <= STRANGER_BYTES:
+        if link.is_busy and link.buffered_bytes + size_bytes <= STRANGER_QUEUE_BYTES:
             for datagram in datagrams:
-                link.put(datagram)
+                link.enqueue(datagram)
             return
-        member = link.place in self.book.others
+        member = link.locator in self.book.peers
         if not member and not self._may_try(link):
             self.problems.counters["send.unreachable"] += len(datagrams)
             return
-        limit_bytes = self._queue_bytes if member else STRANGER_BYTES
+        limit_bytes = self._queue_bytes if member else STRANGER_QUEUE_BYTES
         for datagram in datagrams:
-            if link.held_bytes + len(datagram) <= limit_bytes or (
+            if link.buffered_bytes + len(datagram) <= limit_bytes or (
                 member and self._must_keep(datagram)
             ):
-                link.put(datagram)
+                link.enqueue(datagram)
             else:
-                self.problems.add("send.full", f"{link.held_bytes} bytes wait for {link.place}")
+                self.problems.add(
+                    "send.full", f"{link.buffered_bytes} bytes wait for {link.locator}"
+                )
 
     def _may_try(self, link: Link) -> bool:
-        return link.is_busy or (
-            self._dials < MOST_DIALS and time.monotonic_ns() >= link.not_before_ns
-        )
+        return link.is_busy or (self._dials < MAX_DIALS and time.monotonic_ns() >= link.retry_at_ns)
 
     def _must_keep(self, datagram: bytes) -> bool:
         """Return whether nobody would repair the loss of a datagram that was meant to arrive."""
-        if self.book.repairs:
+        if self.book.retransmits:
             return False
         try:
             return not all(type(frame) is Unreliable for frame in decode(datagram).frames)
