@@ -79,7 +79,7 @@ def test_what_is_lost_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None
     bug = Mutant(
         "planted",
         "",
-        "gapless.protocol.stream.inbound:Inbound.open_at",
+        "gapless.protocol.stream.inbound:InboundStream.open_at",
         "self._create_window(start)",
         "self._create_window(start + 1)",
     )
@@ -97,7 +97,7 @@ def test_who_is_stuck_is_exit_code_1(
     never = Mutant(
         "planted",
         "",
-        "gapless.protocol.stream.inbound:Inbound.open_at",
+        "gapless.protocol.stream.inbound:InboundStream.open_at",
         "self._create_window(start)",
         "return",
     )

@@ -9,7 +9,7 @@ from gapless.errors import ConfigError
 from gapless.identity import Marks, View
 from gapless.protocol.ready import Lost, Stalled, Started
 from gapless.protocol.ready_builder import ReadyBuilder
-from gapless.protocol.stream.inbound import Inbound
+from gapless.protocol.stream.inbound import InboundStream
 from gapless.run import Run
 from gapless.wire.frames import Data, Nak, Tail
 from tests.protocol.driver import GROUP, MS, SECOND, A, B, C, Group
@@ -311,7 +311,7 @@ def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_t
     group = ordered(3, capacity=16, far_limit=16)
     config = group.config
     context = ReadyBuilder(C, GROUP, config, lambda _: False, tracing=0)
-    stream = Inbound(B, config, config.group_profile, Random(1), None)
+    stream = InboundStream(B, config, config.group_profile, Random(1), None)
     sent = [Run.of(B, first, [b"%d" % first]) for first in range(1, 101)]
     for run in (
         *sent[:90],

@@ -13,8 +13,8 @@ from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.ready import Delivery, Ready
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.stream.acks import AckTable
-from gapless.protocol.stream.inbound import Inbound
-from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.inbound import InboundStream
+from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.window import FixedWindow, Window
 from gapless.run import Run
 from gapless.sim.model_check.bounds import NOW_NS
@@ -304,7 +304,7 @@ def test_purge_at_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    def acknowledge(self: Inbound, context: ReadyBuilder, senders: int = 1) -> None:
+    def acknowledge(self: InboundStream, context: ReadyBuilder, senders: int = 1) -> None:
         assert self.window is not None
         self.ack_now = False
         self.ack_scheduler.on_ack_sent(self.window.high)
@@ -312,7 +312,7 @@ def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
             self.origin, Ack(self.origin, self.window.high, self.config.receive_buffer_bytes)
         )
 
-    monkeypatch.setattr(Inbound, "acknowledge", acknowledge)
+    monkeypatch.setattr(InboundStream, "acknowledge", acknowledge)
     _killed(SMALL, "S8", 6)
 
 
@@ -338,35 +338,35 @@ def test_ack_that_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def hand_out(
-        original: Any, self: Inbound, run: Run, credit: object, context: ReadyBuilder
+        original: Any, self: InboundStream, run: Run, credit: object, context: ReadyBuilder
     ) -> None:
         original(self, run, credit, context)
         if run.first == 2:
             original(self, run, credit, context)
 
-    _patch(monkeypatch, Inbound, "_deliver_run", hand_out)
+    _patch(monkeypatch, InboundStream, "_deliver_run", hand_out)
     _killed(SMALL, "S2", 4)
 
 
 def test_delivered_and_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     def hand_out(
-        original: Any, self: Inbound, run: Run, credit: object, context: ReadyBuilder
+        original: Any, self: InboundStream, run: Run, credit: object, context: ReadyBuilder
     ) -> None:
         original(self, run, credit, context)
         made_up = Run.of(run.origin, run.last + 1, [payload(run.last + 1)])
         context.deliver(Delivery(run.origin, made_up.first, made_up.last, made_up))
 
-    _patch(monkeypatch, Inbound, "_deliver_run", hand_out)
+    _patch(monkeypatch, InboundStream, "_deliver_run", hand_out)
     _killed(SMALL, "S1", 2)
 
 
 def test_other_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     def hand_out(
-        original: Any, self: Inbound, run: Run, credit: object, context: ReadyBuilder
+        original: Any, self: InboundStream, run: Run, credit: object, context: ReadyBuilder
     ) -> None:
         original(self, Run.of(run.origin, run.first, [b"?"] * run.count), credit, context)
 
-    _patch(monkeypatch, Inbound, "_deliver_run", hand_out)
+    _patch(monkeypatch, InboundStream, "_deliver_run", hand_out)
     _killed(SMALL, "S4", 2)
 
 
@@ -404,22 +404,22 @@ def test_repair_that_is_not_exact(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 ) -> None:
     def on_nak(
-        original: Any, self: Outbound, peer: Address, asked: Any, context: ReadyBuilder
+        original: Any, self: OutboundStream, peer: Address, asked: Any, context: ReadyBuilder
     ) -> None:
         if changed := change(asked):
             original(self, peer, changed, context)
 
-    _patch(monkeypatch, Outbound, "on_nak", on_nak)
+    _patch(monkeypatch, OutboundStream, "on_nak", on_nak)
     _killed(SMALL, "S10", 6)
 
 
 def test_data_that_is_sent_again_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def announce(original: Any, self: Outbound, context: ReadyBuilder) -> None:
+    def announce(original: Any, self: OutboundStream, context: ReadyBuilder) -> None:
         original(self, context)
         for run in self.window.runs:
             context.transmit(None, Data(run))
 
-    _patch(monkeypatch, Outbound, "announce_tail", announce)
+    _patch(monkeypatch, OutboundStream, "announce_tail", announce)
     _killed(SMALL, "S10", 2)
 
 
@@ -427,7 +427,7 @@ def test_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     def on_nak(*_: object) -> None:
         raise KeyError("nobody asked")
 
-    monkeypatch.setattr(Outbound, "on_nak", on_nak)
+    monkeypatch.setattr(OutboundStream, "on_nak", on_nak)
     found = _killed(SMALL, "EXCEPTION", 5)
     assert "KeyError" in found.violations[0].reason
 
@@ -440,13 +440,15 @@ def test_timer_that_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_state_that_no_snapshot_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
 
-    def acknowledge(original: Any, self: Inbound, context: ReadyBuilder, senders: int = 1) -> None:
+    def acknowledge(
+        original: Any, self: InboundStream, context: ReadyBuilder, senders: int = 1
+    ) -> None:
         calls[0] += 1
         original(self, context, senders)
         if calls[0] % 3 == 0:
             original(self, context, senders)
 
-    _patch(monkeypatch, Inbound, "acknowledge", acknowledge)
+    _patch(monkeypatch, InboundStream, "acknowledge", acknowledge)
     found = explore(SMALL)
     assert "S17" in {failure.check for failure in found.violations}
 
@@ -454,7 +456,7 @@ def test_state_that_no_snapshot_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_old_news_that_matters_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def on_ack(
         original: Any,
-        self: Outbound,
+        self: OutboundStream,
         peer: Address,
         seqno: int,
         buffer_bytes: int,
@@ -464,7 +466,7 @@ def test_old_news_that_matters_after_all(monkeypatch: pytest.MonkeyPatch) -> Non
             self.send_start(peer, context)
         original(self, peer, seqno, buffer_bytes, context)
 
-    _patch(monkeypatch, Outbound, "on_ack", on_ack)
+    _patch(monkeypatch, OutboundStream, "on_ack", on_ack)
     found = explore(SMALL)
     assert {failure.check for failure in found.violations} == {"REDUCTION"}
     assert not found.complete
@@ -479,7 +481,7 @@ def _silent(*_: object) -> None:
 
 
 def test_tail_that_is_never_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbound, "announce_tail", _silent)
+    monkeypatch.setattr(OutboundStream, "announce_tail", _silent)
     found = _killed(SMALL, "L5", 4)
     assert found.counterexample is not None
     assert "no continuation" in found.counterexample.reason
@@ -496,25 +498,25 @@ def test_tail_whose_timer_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_receiver_that_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inbound, "send_naks", _silent)
+    monkeypatch.setattr(InboundStream, "send_naks", _silent)
     _killed(SMALL, "L5", 2)
 
 
 def test_sends_that_nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flush(original: Any, self: Outbound, context: ReadyBuilder, reason: str) -> None:
+    def flush(original: Any, self: OutboundStream, context: ReadyBuilder, reason: str) -> None:
         if not any(waiting.blocked for waiting in self.queue.queued_sends()):
             original(self, context, reason)
 
-    _patch(monkeypatch, Outbound, "flush", flush)
+    _patch(monkeypatch, OutboundStream, "flush", flush)
     _killed(SMALL, "L5", 3)
 
 
 def test_lost_ack_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_tail(original: Any, self: Inbound, *heard: object) -> None:
+    def on_tail(original: Any, self: InboundStream, *heard: object) -> None:
         original(self, *heard)
         self.ack_now = False
 
-    _patch(monkeypatch, Inbound, "on_tail", on_tail)
+    _patch(monkeypatch, InboundStream, "on_tail", on_tail)
     _killed(SMALL, "L5", 5)
 
 
@@ -533,7 +535,7 @@ def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
     _patch(monkeypatch, Endpoint, "_fire_timer", fire)
     bounds = SMALL._replace(ack_threshold=2)
     assert explore(bounds).ok
-    monkeypatch.setattr(Outbound, "announce_tail", _silent)
+    monkeypatch.setattr(OutboundStream, "announce_tail", _silent)
     _killed(bounds, "L5", 3)
 
 
@@ -541,7 +543,7 @@ def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_traps_are_found_with_and_without_reductions(
     monkeypatch: pytest.MonkeyPatch, *, reduced: bool
 ) -> None:
-    monkeypatch.setattr(Inbound, "send_naks", _silent)
+    monkeypatch.setattr(InboundStream, "send_naks", _silent)
     found = explore(SMALL._replace(messages=2), reduced=reduced)
     assert found.complete
     assert found.traps
@@ -564,7 +566,7 @@ def test_traps_are_exactly_the_states_without_a_way_to_the_goal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counted once more, by a search of its own from each state."""
-    monkeypatch.setattr(Outbound, "announce_tail", _silent)
+    monkeypatch.setattr(OutboundStream, "announce_tail", _silent)
     bounds = SMALL._replace(messages=2, in_flight=1)
     group = TransitionSystem(bounds, reduced=True)
     order = _states(group)
@@ -578,13 +580,13 @@ def test_a_story_names_the_frames_that_were_sent(monkeypatch: pytest.MonkeyPatch
     """The search takes a repair for the original, and old acks for none; what it tells has them as they were."""
 
     def on_data(
-        original: Any, self: Inbound, run: Run, repair: bool, context: ReadyBuilder
+        original: Any, self: InboundStream, run: Run, repair: bool, context: ReadyBuilder
     ) -> None:
         if self.loss_detector.due_ns is not None:
             raise KeyError(run.first)
         original(self, run, repair, context)
 
-    _patch(monkeypatch, Inbound, "on_data", on_data)
+    _patch(monkeypatch, InboundStream, "on_data", on_data)
     found = _killed(SMALL._replace(in_flight=1, messages=1), "EXCEPTION", 7)
     assert found.counterexample is not None
     assert found.counterexample.steps == (
@@ -602,7 +604,7 @@ def test_a_story_says_what_found_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
     def on_data(*_: object) -> None:
         raise KeyError("no data, please")
 
-    monkeypatch.setattr(Inbound, "on_data", on_data)
+    monkeypatch.setattr(InboundStream, "on_data", on_data)
     found = explore(PAIR._replace(in_flight=1))
     assert found.counterexample is not None
     assert found.counterexample.steps == (

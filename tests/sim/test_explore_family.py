@@ -11,8 +11,8 @@ from gapless.profiles import Profile
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.stream.acks import AckScheduler
 from gapless.protocol.stream.connections import Connections
-from gapless.protocol.stream.inbound import Inbound
-from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.inbound import InboundStream
+from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.stability import Stability
 from gapless.sim.model_check.bounds import ALL_PROFILES
 from gapless.sim.model_check.search import SearchBounds, TransitionSystem, explore
@@ -151,11 +151,11 @@ SIDES = pytest.mark.parametrize("coordinator", ["sender", "receiver"])
 @STABLE
 @pytest.mark.behaviour("N7-19")
 def test_purge_before_it_is_stable(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    def release(original: Any, self: Outbound, context: ReadyBuilder, reason: str) -> None:
+    def release(original: Any, self: OutboundStream, context: ReadyBuilder, reason: str) -> None:
         self.stable = self.window.delivered
         original(self, context, reason)
 
-    _patch(monkeypatch, Outbound, "release", release)
+    _patch(monkeypatch, OutboundStream, "release", release)
     _killed(SMALL._replace(profile=profile), "S9", 8)
 
 
@@ -222,28 +222,28 @@ def test_a_lost_vote_is_not_repeated(monkeypatch: pytest.MonkeyPatch, profile: s
 def test_acknowledged_although_not_everybody_has_it(
     monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    def on_ack(original: Any, self: Outbound, peer: Address, seqno: int, *rest: Any) -> None:
+    def on_ack(original: Any, self: OutboundStream, peer: Address, seqno: int, *rest: Any) -> None:
         original(self, peer, seqno, *rest)
         if seqno:
             self._tracked.clear()
 
-    _patch(monkeypatch, Outbound, "on_ack", on_ack)
+    _patch(monkeypatch, OutboundStream, "on_ack", on_ack)
     _killed(PAIR._replace(profile=profile, acknowledged=True), "S8", 3)
 
 
 def test_a_holder_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inbound, "on_nak", _silent)
+    monkeypatch.setattr(InboundStream, "on_nak", _silent)
     _killed(PAIR._replace(profile="nakack", any_holder=True), "S10", 7)
 
 
 def test_a_holder_that_forgets_what_is_not_stable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deliver(original: Any, self: Inbound, *args: Any) -> bool:
+    def deliver(original: Any, self: InboundStream, *args: Any) -> bool:
         due: bool = original(self, *args)
         assert self.window is not None
         self.window.purge(self.window.delivered)
         return due
 
-    _patch(monkeypatch, Inbound, "deliver", deliver)
+    _patch(monkeypatch, InboundStream, "deliver", deliver)
     _killed(PAIR._replace(profile="nakack", any_holder=True), "S9", 3)
 
 
@@ -285,23 +285,23 @@ def test_nobody_answers_the_question_for_the_first_message(
     monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     """Where the sender repeats everything, the first message comes by itself."""
-    monkeypatch.setattr(Outbound, "_send_first", _silent)
+    monkeypatch.setattr(OutboundStream, "_send_first", _silent)
     _killed(SMALL._replace(profile=profile), "S10", 6)
 
 
 @pytest.mark.parametrize("profile", ["unicast3", "unicast"])
 def test_nothing_is_sent_again(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    monkeypatch.setattr(Outbound, "_probe_tail", _silent)
+    monkeypatch.setattr(OutboundStream, "_probe_tail", _silent)
     _killed(SMALL._replace(profile=profile), "L5 S10", 3)
 
 
 def test_everything_is_sent_again_where_the_last_message_would_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def resend(original: Any, self: Outbound, first: int, *rest: Any) -> None:
+    def resend(original: Any, self: OutboundStream, first: int, *rest: Any) -> None:
         original(self, self.window.low + 1, *rest)
 
-    _patch(monkeypatch, Outbound, "_retransmit", resend)
+    _patch(monkeypatch, OutboundStream, "_retransmit", resend)
     _killed(SMALL._replace(profile="unicast3"), "S10", 4)
 
 
@@ -314,7 +314,7 @@ def test_a_duplicate_draws_no_ack(monkeypatch: pytest.MonkeyPatch, profile: str)
 def test_a_receiver_that_asks_where_nobody_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(
         original: Any,
-        self: Inbound,
+        self: InboundStream,
         origin: Address,
         config: Config,
         row: Profile,
@@ -323,7 +323,7 @@ def test_a_receiver_that_asks_where_nobody_is_to(monkeypatch: pytest.MonkeyPatch
     ) -> None:
         original(self, origin, config, row._replace(naks=True), *rest, **more)
 
-    _patch(monkeypatch, Inbound, "__init__", init)
+    _patch(monkeypatch, InboundStream, "__init__", init)
     _killed(THREE._replace(profile="unicast"), "S11", 7)
 
 

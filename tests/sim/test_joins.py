@@ -58,11 +58,15 @@ def test_at_a_pace_with_a_large_window() -> None:
 
 
 START = (
-    "gapless.protocol.stream.outbound:Outbound.install",
+    "gapless.protocol.stream.outbound:OutboundStream.install",
     "returned.get(member, high)) for",
     "returned.get(member, max(0, high - 200))) for",
 )
-SILENCE = ("gapless.protocol.stream.inbound:Inbound.on_gone", "self.window is not None", "False")
+SILENCE = (
+    "gapless.protocol.stream.inbound:InboundStream.on_gone",
+    "self.window is not None",
+    "False",
+)
 
 
 @pytest.mark.behaviour("P-01")
@@ -84,7 +88,7 @@ def test_a_wrong_start_alone_is_mended() -> None:
 
 def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
     bug = (
-        "gapless.protocol.stream.outbound:Outbound.install",
+        "gapless.protocol.stream.outbound:OutboundStream.install",
         "self.release(out, ",
         "self.acks.set_members([member for member in members if member.node <= 3], high)\n        self.release(out, ",
     )
@@ -95,7 +99,7 @@ def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
 
 def test_a_joiner_that_begins_with_whatever_comes_is_seen() -> None:
     bug = (
-        "gapless.protocol.stream.inbound:Inbound.on_data",
+        "gapless.protocol.stream.inbound:InboundStream.on_data",
         "            self._buffer_before_start(run, repair, out)\n            return\n",
         "            self.open_at(run.first - 1, out)\n            window = self.window\n",
     )

@@ -68,7 +68,7 @@ def test_what_goes_wrong_is_seen() -> None:
     bug = Mutant(
         "planted here",
         "",
-        "gapless.protocol.stream.inbound:Inbound.open_at",
+        "gapless.protocol.stream.inbound:InboundStream.open_at",
         "self._create_window(start)",
         "self._create_window(start + 1)",
     )

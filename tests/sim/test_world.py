@@ -198,12 +198,12 @@ def test_what_a_paused_member_was_to_do_happens_when_it_goes_on() -> None:
 
 
 def test_an_error_of_the_machine_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gapless.protocol.stream.outbound import Outbound
+    from gapless.protocol.stream.outbound import OutboundStream
 
     def broken(*args: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(Outbound, "on_ack", broken)
+    monkeypatch.setattr(OutboundStream, "on_ack", broken)
     world = World(Config(), Script(actions=[*initial_actions(("a", "b")), Send(0, "a", (b"x",))]))
     world.run()
     assert "S13" in {violation.check for violation in world.oracle.violations}

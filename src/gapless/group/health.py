@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gapless.identity import Address, View
     from gapless.protocol.member import Member
-    from gapless.protocol.stream.outbound import Outbound
+    from gapless.protocol.stream.outbound import OutboundStream
     from gapless.wire.frames import Range
 
 _SHOWN = 5
@@ -169,7 +169,7 @@ def explain(
 
 
 def _sending(
-    stream: Outbound, names: Mapping[Address, str], member: Member, now_ns: int
+    stream: OutboundStream, names: Mapping[Address, str], member: Member, now_ns: int
 ) -> OutboundStatus:
     window, acks = stream.window, stream.acks
     settled = stream._acked_by_members

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from gapless.identity import Address
     from gapless.protocol.member import Member
-    from gapless.protocol.stream.inbound import Inbound
-    from gapless.protocol.stream.outbound import Outbound
+    from gapless.protocol.stream.inbound import InboundStream
+    from gapless.protocol.stream.outbound import OutboundStream
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What the text of :func:`prometheus` is."""
@@ -138,7 +138,7 @@ def take_snapshot(
     )
 
 
-def _sending(stream: Outbound, member: Member, now_ns: int) -> StreamSnapshot:
+def _sending(stream: OutboundStream, member: Member, now_ns: int) -> StreamSnapshot:
     window, since_ns = stream.window, stream._blocked_since_ns
     held_by: Iterable[Address] = ()
     if since_ns is not None:
@@ -184,7 +184,7 @@ def _peer(other: Address, name: str, member: Member, now_ns: int) -> PeerSnapsho
     )
 
 
-def _missing(stream: Inbound) -> int:
+def _missing(stream: InboundStream) -> int:
     window = stream.window
     if window is None:
         return 0

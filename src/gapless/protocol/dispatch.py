@@ -20,9 +20,9 @@ from gapless.protocol.state_transfer.held_deliveries import StateCoverage
 from gapless.protocol.stream.connections import Connections
 from gapless.protocol.stream.flow_control import DeliveryCredit
 from gapless.protocol.stream.future_view_buffer import FutureViewBuffer
-from gapless.protocol.stream.inbound import STORED_UNKNOWN, Inbound
+from gapless.protocol.stream.inbound import STORED_UNKNOWN, InboundStream
 from gapless.protocol.stream.out_of_band import OutOfBandChannel
-from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.reassembly import Reassembler
 from gapless.protocol.stream.send_queue import TicketCounter
 from gapless.protocol.stream.stability import Stability
@@ -72,8 +72,8 @@ class StreamEndpoint:
         self.profile = config.group_profile
         self.view: View | None = None
         self._tickets = TicketCounter()
-        self.outbound = Outbound(me, config, self.profile, self._tickets)
-        self.inbound: dict[Address, Inbound] = {}
+        self.outbound = OutboundStream(me, config, self.profile, self._tickets)
+        self.inbound: dict[Address, InboundStream] = {}
         self._rng = rng
         self._out = ReadyBuilder(me, group, config, rarely, tracing=tracing)
         self._credit = DeliveryCredit(config.max_unconsumed, config.max_batch_size)
@@ -83,8 +83,8 @@ class StreamEndpoint:
         self.future_view_buffer = FutureViewBuffer(config)
         self._own_reassembler = Reassembler(config.max_message_bytes)
         self._timers = timers.Timers()
-        self._pending_acks: dict[tuple[Address, int], Inbound] = {}
-        self._awaiting_credit: dict[tuple[Address, int], Inbound | None] = {}
+        self._pending_acks: dict[tuple[Address, int], InboundStream] = {}
+        self._awaiting_credit: dict[tuple[Address, int], InboundStream | None] = {}
         self._departed_marks: dict[Address, int] = {}
         self._max_departed = _MAX_DEPARTED_STREAMS
         self._durable = False
@@ -240,14 +240,14 @@ class StreamEndpoint:
         """How many sends wait for room, to the group or to one member."""
         return sum(len(stream.queue) for stream in self._outbounds())
 
-    def _outbounds(self) -> list[Outbound]:
+    def _outbounds(self) -> list[OutboundStream]:
         return (
             [self.outbound, *self.connections.outbounds()]
             if self.connections.outgoing
             else [self.outbound]
         )
 
-    def _inbounds(self) -> list[Inbound]:
+    def _inbounds(self) -> list[InboundStream]:
         return [*self.inbound.values(), *self.connections.inbounds()]
 
     def _check_payloads(self, payloads: Payloads, to: Address | None, mode: Mode) -> None:
@@ -276,7 +276,7 @@ class StreamEndpoint:
         self._out.now_ns = now_ns
         return self._out
 
-    def _finish(self, touched: Iterable[Inbound]) -> Ready:
+    def _finish(self, touched: Iterable[InboundStream]) -> Ready:
         out = self._out
         if self.connections.removed:
             self._forget_removed_connections()
@@ -288,7 +288,7 @@ class StreamEndpoint:
             self._trace_marks(out)
         return out.build(self._timers.next_ns)
 
-    def _finish_streams(self, touched: Iterable[Inbound]) -> Ready:
+    def _finish_streams(self, touched: Iterable[InboundStream]) -> Ready:
         """Do what an input ends with that was about streams and nothing else."""
         return self._finish(touched)
 
@@ -324,7 +324,7 @@ class StreamEndpoint:
             self.stability.schedule_vote(out.now_ns, unstable=self._has_unstable)
             arm(timers.STABLE, self.stability.due_ns)
 
-    def _deliver_and_ack(self, stream: Inbound, out: ReadyBuilder) -> None:
+    def _deliver_and_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
         """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
         if stream.ended:
             return
@@ -352,7 +352,7 @@ class StreamEndpoint:
         """How many members fill the buffer of this one just now."""
         return max(1, len(self._active_senders))
 
-    def _send_ack(self, stream: Inbound, out: ReadyBuilder) -> None:
+    def _send_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
         """Send the ack that is owed for a stream."""
         stream.acknowledge(out, self._active_sender_count)
         self._pending_acks.pop(stream.key, None)
@@ -375,7 +375,7 @@ class StreamEndpoint:
         if self.stability.on_delivered(messages, size_bytes) or out.rarely(buggify.EARLY_VOTE):
             self._vote(out)
 
-    def _arm_gap_timer(self, streams: Iterable[Inbound]) -> None:
+    def _arm_gap_timer(self, streams: Iterable[InboundStream]) -> None:
         for stream in streams:
             if stream.loss_detector.due_ns is not None:
                 self._timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
@@ -390,7 +390,7 @@ class StreamEndpoint:
 
     def _deliver_own_stream(
         self,
-        outbound: Outbound,
+        outbound: OutboundStream,
         pieces: Reassembler,
         out: ReadyBuilder,
         *,
@@ -422,7 +422,7 @@ class StreamEndpoint:
         return run.last - window.delivered if run.flags & NO_LOOPBACK else limit
 
     def _deliver_own_run(
-        self, run: Run, outbound: Outbound, pieces: Reassembler, out: ReadyBuilder
+        self, run: Run, outbound: OutboundStream, pieces: Reassembler, out: ReadyBuilder
     ) -> None:
         if run.flags & NO_LOOPBACK:
             return

@@ -32,8 +32,8 @@ from gapless.protocol.dispatch import ACTIVE_SENDER_NS, StreamEndpoint
 from gapless.protocol.ready import Discarded, Ready, Refused, Undelivered, ViewInstalled
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS, ReadyBuilder
 from gapless.protocol.stream.durable_retention import check_retention
-from gapless.protocol.stream.inbound import STORED_UNKNOWN, Inbound
-from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.inbound import STORED_UNKNOWN, InboundStream
+from gapless.protocol.stream.outbound import OutboundStream
 from gapless.run import ACKED, NO_LOOPBACK
 from gapless.wire.codec import decode
 from gapless.wire.frames import (
@@ -282,22 +282,22 @@ class Endpoint(StreamEndpoint):
         return bool(kept)
 
     def _handle_frames(
-        self, said: Datagram, stream: Inbound, out: ReadyBuilder
-    ) -> Iterable[Inbound]:
+        self, said: Datagram, stream: InboundStream, out: ReadyBuilder
+    ) -> Iterable[InboundStream]:
         """Let every frame have its effect; return the streams that may have moved."""
         sender, frames = said.sender, said.frames
         if len(frames) == 1:
             moved = self._on_frame(frames[0], sender, stream, out)
             return () if moved is None else (moved,)
-        touched: dict[tuple[Address, int], Inbound] = {}
+        touched: dict[tuple[Address, int], InboundStream] = {}
         for frame in self.connections.opening_first(frames):
             if (moved := self._on_frame(frame, sender, stream, out)) is not None:
                 touched[moved.key] = moved
         return touched.values()
 
     def _on_frame(
-        self, frame: Frame, sender: Address, stream: Inbound, out: ReadyBuilder
-    ) -> Inbound | None:
+        self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
+    ) -> InboundStream | None:
         """Let a frame have its effect; return the stream that it spoke of and that may have moved."""
         if isinstance(frame, Data):
             return self._on_data(frame, sender, stream, out)
@@ -313,8 +313,8 @@ class Endpoint(StreamEndpoint):
         return self._on_other_frame(frame, sender, stream, out)
 
     def _on_data(
-        self, frame: Data, sender: Address, stream: Inbound, out: ReadyBuilder
-    ) -> Inbound | None:
+        self, frame: Data, sender: Address, stream: InboundStream, out: ReadyBuilder
+    ) -> InboundStream | None:
         origin, epoch = frame.run.origin, frame.epoch
         if origin != sender:
             # Somebody who holds the message repairs it in the place of its origin.
@@ -355,8 +355,8 @@ class Endpoint(StreamEndpoint):
         out.drop(reason, run.origin, run.first, run.last, peer=run.origin, message_count=run.count)
 
     def _on_other_frame(
-        self, frame: Frame, sender: Address, stream: Inbound, out: ReadyBuilder
-    ) -> Inbound | None:
+        self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
+    ) -> InboundStream | None:
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
         if isinstance(frame, (MembershipFrame, StateFrame)):
             out.drop(
@@ -385,8 +385,8 @@ class Endpoint(StreamEndpoint):
         return None
 
     def _on_stream_marks(
-        self, frame: Tail | Gone | Close, sender: Address, stream: Inbound, out: ReadyBuilder
-    ) -> Inbound | None:
+        self, frame: Tail | Gone | Close, sender: Address, stream: InboundStream, out: ReadyBuilder
+    ) -> InboundStream | None:
         epoch = frame.epoch
         if epoch < FIRST_CONNECTION_EPOCH and epoch != self._epoch:
             out.drop("other view", sender, peer=sender)
@@ -610,14 +610,16 @@ class Endpoint(StreamEndpoint):
             out.emit(Undelivered(None, first, last))
         self._epoch = view.id.number
         self._own_reassembler.clear()
-        self.outbound = Outbound(self.me, self.config, self.profile, self._tickets, self._epoch)
+        self.outbound = OutboundStream(
+            self.me, self.config, self.profile, self._tickets, self._epoch
+        )
         self.outbound.take_over(before)
         self._departed_marks.clear()
         self._traced_marks.clear()
 
-    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[Inbound]:
+    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[InboundStream]:
         """Take in what came before this view; return the streams that may have moved."""
-        touched: dict[tuple[Address, int], Inbound] = {}
+        touched: dict[tuple[Address, int], InboundStream] = {}
         assert self.view is not None
         for said in self.future_view_buffer.take_datagrams(self.view, out, any_view=self._durable):
             moved = self._handle_frames(said, self.inbound[said.sender], out)
@@ -656,7 +658,7 @@ class Endpoint(StreamEndpoint):
         stored = (
             None if self._stored_marks is None else self._stored_marks.pop(origin, STORED_UNKNOWN)
         )
-        stream = Inbound(
+        stream = InboundStream(
             origin,
             self.config,
             self.profile,

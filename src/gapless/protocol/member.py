@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Roster, View
     from gapless.payloads import Payloads
     from gapless.protocol.buggify import RareBranchHook
-    from gapless.protocol.stream.inbound import Inbound
+    from gapless.protocol.stream.inbound import InboundStream
     from gapless.wire.frames import Datagram
 
 _MEMBERSHIP_FRAMES = frozenset(get_args(MembershipFrame))
@@ -232,7 +232,7 @@ class Member(StateTransferEndpoint):
         Runs that continue each other are taken in as one.
         """
         answers: list[Ready] = []
-        touched: dict[tuple[Address, int], Inbound] = {}
+        touched: dict[tuple[Address, int], InboundStream] = {}
         out = self._begin(now_ns)
         for said, times in decode_coalesced(datagrams):
             if isinstance(said, RemoteProtocolError):
@@ -255,7 +255,7 @@ class Member(StateTransferEndpoint):
         )
         return answers
 
-    def _stream_of(self, said: Datagram) -> Inbound | None:
+    def _stream_of(self, said: Datagram) -> InboundStream | None:
         """Return the stream of the member that ``said`` this, if it is about streams only, and for this member."""
         if said.group != self.group or self.phase in {NEW, OVER}:
             return None
@@ -307,7 +307,7 @@ class Member(StateTransferEndpoint):
             self.outbound.closed = False
             self.outbound.flush(out, "view")
 
-    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[Inbound]:
+    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[InboundStream]:
         touched = super()._replay_buffered(out)
         self.membership.on_installed(out)
         self._prune_non_members(out)
@@ -369,7 +369,7 @@ class Member(StateTransferEndpoint):
             self._timers.clear()
         return ready
 
-    def _finish_streams(self, touched: Iterable[Inbound]) -> Ready:
+    def _finish_streams(self, touched: Iterable[InboundStream]) -> Ready:
         """Do what an input ends with that was about streams: unless something is under way, the rest is as it was."""
         membership = self.membership
         if (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.ready import Delivery, Ready
     from gapless.protocol.ready_builder import ReadyBuilder
-    from gapless.protocol.stream.inbound import Inbound
+    from gapless.protocol.stream.inbound import InboundStream
     from gapless.wire.frames import Frame
 
 
@@ -54,8 +54,8 @@ class StateTransferEndpoint(Endpoint):
         return self._finish(())
 
     def _on_other_frame(
-        self, frame: Frame, sender: Address, stream: Inbound, out: ReadyBuilder
-    ) -> Inbound | None:
+        self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
+    ) -> InboundStream | None:
         if isinstance(frame, (StateAsk, StateOffer, StatePull, StateChunk)):
             self.state_transfer.on_frame(sender, frame, out)
             return None

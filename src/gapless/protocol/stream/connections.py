@@ -41,8 +41,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.protocol.ready import UNICAST, Connected, Discarded, Undelivered
-from gapless.protocol.stream.inbound import Inbound
-from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.inbound import InboundStream
+from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.reassembly import Reassembler
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Nak, Tail
 
@@ -104,7 +104,7 @@ class OutgoingConnection(_ConnectionEnd):
     """The sending end; ``pieces`` puts together what a member sends to itself."""
 
     __slots__ = ("reassembler",)
-    stream: Outbound
+    stream: OutboundStream
     reassembler: Reassembler
 
 
@@ -112,7 +112,7 @@ class IncomingConnection(_ConnectionEnd):
     """The receiving end."""
 
     __slots__ = ()
-    stream: Inbound
+    stream: InboundStream
 
 
 class _UnconfirmedEpoch:
@@ -183,17 +183,17 @@ class Connections:
         self._reap_ns: int | None = None
         self.view = 0
 
-    def outbounds(self) -> list[Outbound]:
+    def outbounds(self) -> list[OutboundStream]:
         """Return the sending half of every connection."""
         return [entry.stream for entry in self.outgoing.values()]
 
-    def inbounds(self) -> list[Inbound]:
+    def inbounds(self) -> list[InboundStream]:
         """Return the receiving half of every connection."""
         return [entry.stream for entry in self.incoming.values()]
 
     # On sending
 
-    def open(self, to: Address, out: ReadyBuilder) -> Outbound:
+    def open(self, to: Address, out: ReadyBuilder) -> OutboundStream:
         """Return the stream to ``to``, a new one if there is none."""
         entry = self.outgoing.get(to)
         if entry is None:
@@ -204,7 +204,9 @@ class Connections:
     def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> OutgoingConnection:
         config = self.config
         entry = self.outgoing[to] = OutgoingConnection(now_ns)
-        entry.stream = Outbound(self.me, config, config.unicast_profile, self._tickets, epoch, to)
+        entry.stream = OutboundStream(
+            self.me, config, config.unicast_profile, self._tickets, epoch, to
+        )
         entry.stream.view = self.view
         entry.stream.connect()
         entry.reassembler = Reassembler(config.max_message_bytes, UNICAST, epoch)
@@ -236,7 +238,7 @@ class Connections:
 
     def on_frame(
         self, sender: Address, frame: Data | Tail | Gone | Close, out: ReadyBuilder
-    ) -> Inbound | None:
+    ) -> InboundStream | None:
         """Take in what ``sender`` says of its connection to this member; return its stream if it may have moved."""
         if isinstance(frame, Close):
             return self._on_close(sender, frame.epoch, out)
@@ -291,7 +293,7 @@ class Connections:
             start = max(start, frame.run.first - 1)
         entry = self.incoming[sender] = IncomingConnection(out.now_ns)
         self._schedule_reap(entry)
-        entry.stream = Inbound(
+        entry.stream = InboundStream(
             sender, self.config, self.config.unicast_profile, self._rng, start, 0, epoch
         )
         if ended is not None and ended.fragments is not None and start == ended.resume_seqno:
@@ -353,7 +355,7 @@ class Connections:
         else:
             out.drop(reason, sender, peer=sender, epoch=FIRST_CONNECTION_EPOCH)
 
-    def _on_close(self, sender: Address, epoch: int, out: ReadyBuilder) -> Inbound | None:
+    def _on_close(self, sender: Address, epoch: int, out: ReadyBuilder) -> InboundStream | None:
         """End a connection as its sender says; return the stream of the next one if its first message is here."""
         entry, unknown = self.incoming.get(sender), self._unconfirmed.get(sender)
         if unknown is not None and unknown.epoch == epoch:
@@ -454,7 +456,7 @@ class Connections:
         resume: int,
         *,
         closed: bool = False,
-        stream: Inbound | None = None,
+        stream: InboundStream | None = None,
     ) -> None:
         self._tombstones.pop((peer, epoch), None)
         pieces = None if stream is None else stream.reassembler.snapshot()
@@ -511,7 +513,10 @@ class Connections:
             if self._is_due(incoming, out.now_ns):
                 if incoming.state is ConnectionState.OPEN:
                     self._start_closing(peer, incoming, out)
-                elif incoming.stream.can_deliver or incoming.stream.reassembler.first_seqno is not None:
+                elif (
+                    incoming.stream.can_deliver
+                    or incoming.stream.reassembler.first_seqno is not None
+                ):
                     # Removal would flood the application or lose fragments.
                     incoming.since_ns = out.now_ns
                 else:
@@ -592,7 +597,7 @@ class Connections:
             receiving = self.incoming[origin] = IncomingConnection(0)
             receiving.state, receiving.stream = (
                 state,
-                Inbound(origin, self.config, row, self._rng, 0, 0, epoch),
+                InboundStream(origin, self.config, row, self._rng, 0, 0, epoch),
             )
             receiving.stream.restore(stream)
         for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]

@@ -77,7 +77,7 @@ STORED_UNKNOWN = -1
 """Nothing was stored of a stream: it is where it starts."""
 
 
-class Inbound:
+class InboundStream:
     """The stream of ``origin`` as this member receives it."""
 
     def __init__(

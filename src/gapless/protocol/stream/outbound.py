@@ -57,7 +57,7 @@ _MIN_SHARE_BYTES = 16_384
 """What a sender may have outstanding however many others send: less than a large frame, or many would fill a buffer."""
 
 
-class Outbound:
+class OutboundStream:
     """The own stream: window, ack table, repairs, and the sends that wait."""
 
     def __init__(
@@ -615,7 +615,7 @@ class Outbound:
         first, last = self.end(out)
         return first, last - self.queue.restart_numbering()
 
-    def take_over(self, before: Outbound) -> None:
+    def take_over(self, before: OutboundStream) -> None:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
         self.queue = before.queue
         self.closed = before.closed

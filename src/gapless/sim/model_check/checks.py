@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.profiles import NAKACK4, ORDERED
 from gapless.protocol.stream import ranges
 from gapless.protocol.stream.connections import MAX_FIRST_REQUESTS
-from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.timers import GAP, TAIL
 from gapless.sim.model_check.state_reduction import voted
 from gapless.wire.frames import Ack, Data, Nak, Stable, Tail, Vote
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gapless.profiles import Profile
     from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.ready import Delivery, TraceEntry
-    from gapless.protocol.stream.inbound import Inbound
+    from gapless.protocol.stream.inbound import InboundStream
     from gapless.protocol.stream.window import Window
     from gapless.run import Run
     from gapless.wire.frames import Frame, Range
@@ -92,7 +92,7 @@ class StreamObservation(NamedTuple):
     def of(cls, member: Endpoint, origin: Address, to: Address | None = None) -> StreamObservation:
         """Look at the stream of ``origin``, to all or to one, in ``member``."""
         mine, connections = member.me == origin, member.connections
-        stream: Outbound | Inbound
+        stream: OutboundStream | InboundStream
         if to is None:
             stream = member.outbound if mine else member.inbound[origin]
         elif entry := connections.outgoing.get(to) if mine else connections.incoming.get(origin):
@@ -122,7 +122,7 @@ class StreamObservation(NamedTuple):
         low, delivered, high, held = _observe_window(stream.window)
         acks: dict[Address, int] = {}
         tracked: list[int] = []
-        if isinstance(stream, Outbound):
+        if isinstance(stream, OutboundStream):
             acks, tracked = dict(stream.acks.items()), sorted(stream._tracked.values())
         known = voted(member, origin)
         return cls(

@@ -13,7 +13,7 @@ from gapless.wire.frames import Ack, Data, Gone, Stable, StreamProgress, Tail, V
 if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.protocol.endpoint import Endpoint
-    from gapless.protocol.stream.inbound import Inbound
+    from gapless.protocol.stream.inbound import InboundStream
     from gapless.sim.model_check.bounds import SearchBounds
     from gapless.sim.model_check.checks import Evidence, StreamObservation
     from gapless.wire.frames import Frame
@@ -38,7 +38,7 @@ def drop_stale_marks(member: Endpoint, bounds: SearchBounds) -> None:
         _forget_votes(member, origin)
 
 
-def _forget_marks(stream: Inbound) -> None:
+def _forget_marks(stream: InboundStream) -> None:
     assert stream.window is not None, "the digest tells every start"
     if stream.announced_high <= stream.window.high:
         stream.announced_high = 0

@@ -165,7 +165,7 @@ MEMBERSHIP_MUTANTS = (
     Mutant(
         "acknowledged before it is stored",
         "a member that stores what it gets acknowledges what it was handed",
-        "gapless.protocol.stream.inbound:Inbound.acknowledge",
+        "gapless.protocol.stream.inbound:InboundStream.acknowledge",
         "                seqno = min(seqno, self.stored)",
         "                pass",
         membership=True,
@@ -173,7 +173,7 @@ MEMBERSHIP_MUTANTS = (
     Mutant(
         "the disk counts for nothing",
         "a stream begins where its sender says, though the disk of a former life has more of it",
-        "gapless.protocol.stream.inbound:Inbound._create_window",
+        "gapless.protocol.stream.inbound:InboundStream._create_window",
         "        start = max(start, self.delivered_before or 0)\n",
         "        start = max(start, self.delivered_before or 0) if self.stored is None else start\n",
         membership=True,
@@ -181,7 +181,7 @@ MEMBERSHIP_MUTANTS = (
     Mutant(
         "done without the place",
         "an acknowledged send is done though a durable member that is away has not acknowledged it",
-        "gapless.protocol.stream.outbound:Outbound._purge",
+        "gapless.protocol.stream.outbound:OutboundStream._purge",
         "            upto = known = min(upto, self.retention.minimum)",
         "            upto = min(upto, self.retention.minimum)",
         membership=True,

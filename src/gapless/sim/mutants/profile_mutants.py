@@ -65,7 +65,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "purged when delivered",
         "a stability message lets the sender forget all that it has delivered itself",
-        "gapless.protocol.stream.outbound:Outbound.on_stable",
+        "gapless.protocol.stream.outbound:OutboundStream.on_stable",
         "seqno = min(seqno, self.window.delivered)",
         "seqno = self.window.delivered",
         "nakack",
@@ -74,7 +74,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "holder sends all",
         "a holder answers with everything it holds instead of what was asked for",
-        "gapless.protocol.stream.inbound:Inbound.on_nak",
+        "gapless.protocol.stream.inbound:InboundStream.on_nak",
         "ranges.clip(asked, window.low + 1, window.high)",
         "[(window.low + 1, window.high)]",
         "nakack",
@@ -82,7 +82,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "holder waits for order",
         "a holder keeps to itself what it holds behind a gap",
-        "gapless.protocol.stream.inbound:Inbound.on_nak",
+        "gapless.protocol.stream.inbound:InboundStream.on_nak",
         "ranges.clip(asked, window.low + 1, window.high)",
         "ranges.clip(asked, window.low + 1, window.delivered)",
         "nakack",
@@ -90,7 +90,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "holder lets go",
         "a holder forgets what it has delivered as soon as anything is stable",
-        "gapless.protocol.stream.inbound:Inbound.on_stable",
+        "gapless.protocol.stream.inbound:InboundStream.on_stable",
         "self.window.purge(seqno)",
         "self.window.purge(self.window.delivered)",
         "nakack",
@@ -98,7 +98,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "holder keeps nothing",
         "a member that is to hold messages for others erases them when they are delivered",
-        "gapless.protocol.stream.inbound:Inbound._create_window",
+        "gapless.protocol.stream.inbound:InboundStream._create_window",
         "keep_delivered=self.retains_delivered",
         "keep_delivered=False",
         "nakack",
@@ -132,8 +132,10 @@ PROFILE_MUTANTS = (
         "numbers go on",
         "the sender does not begin its numbers anew with the view",
         "gapless.protocol.endpoint:Endpoint._restart_numbering",
-        "self.outbound = Outbound(self.me, self.config, self.profile, self._tickets, self._epoch)",
-        "self.outbound.epoch = self._epoch",
+        "self.outbound = OutboundStream(\n"
+        "            self.me, self.config, self.profile, self._tickets, self._epoch\n"
+        "        )\n",
+        "self.outbound.epoch = self._epoch\n",
         "classic",
     ),
     Mutant(
@@ -147,7 +149,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "view ends in silence",
         "what was left over of a view is not handed out when the next one comes",
-        "gapless.protocol.stream.inbound:Inbound.drain",
+        "gapless.protocol.stream.inbound:InboundStream.drain",
         "for run in self.window.take():",
         "for run in ():",
         "classic",
@@ -193,7 +195,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "acknowledged too soon",
         "a send is reported as acknowledged when the sender has delivered it",
-        "gapless.protocol.stream.outbound:Outbound._purge",
+        "gapless.protocol.stream.outbound:OutboundStream._purge",
         "if last <= known]",
         "if last <= self.window.delivered]",
     ),
@@ -216,7 +218,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "last never again",
         "the last message of a connection is not sent again when nothing moves",
-        "gapless.protocol.stream.outbound:Outbound._probe_tail",
+        "gapless.protocol.stream.outbound:OutboundStream._probe_tail",
         "elif self._marks_unchanged:",
         "elif False:",
         "unicast3",
@@ -224,7 +226,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "all but the first again",
         "what is sent again leaves out the lowest message that is not acknowledged",
-        "gapless.protocol.stream.outbound:Outbound._probe_tail",
+        "gapless.protocol.stream.outbound:OutboundStream._probe_tail",
         "self._retransmit(window.low + 1, window.high, self.to, out)",
         "self._retransmit(window.low + 2, window.high, self.to, out)",
         "unicast",
@@ -257,7 +259,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "asks all the same",
         "a gap is asked for although retransmission is off",
-        "gapless.protocol.stream.inbound:Inbound.send_naks",
+        "gapless.protocol.stream.inbound:InboundStream.send_naks",
         "if not self.config.retransmits:",
         "if False:",
         "ordered",
@@ -265,7 +267,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "stall in silence",
         "delivery stands still at a gap, and nobody is told",
-        "gapless.protocol.stream.inbound:Inbound._report_stall",
+        "gapless.protocol.stream.inbound:InboundStream._report_stall",
         "        out.emit(Stalled(self.origin, seqno, self.loss_detector.noticed_ns))\n",
         "",
         "ordered",
@@ -273,7 +275,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "early queue bounded",
         "what comes before the start is dropped although nobody will send it again",
-        "gapless.protocol.stream.inbound:Inbound._buffer_before_start",
+        "gapless.protocol.stream.inbound:InboundStream._buffer_before_start",
         "if self.config.retransmits:",
         "if True:",
         "ordered",

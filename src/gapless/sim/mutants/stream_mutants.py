@@ -85,7 +85,7 @@ STREAM_MUTANTS = (
     Mutant(
         "ack of high",
         "the receiver acknowledges what it has seen, not what it has delivered",
-        "gapless.protocol.stream.inbound:Inbound.acknowledge",
+        "gapless.protocol.stream.inbound:InboundStream.acknowledge",
         "Ack(self.origin, seqno,",
         "Ack(self.origin, window.high,",
     ),
@@ -99,7 +99,7 @@ STREAM_MUTANTS = (
     Mutant(
         "self does not count",
         "the sender purges what it has not delivered itself",
-        "gapless.protocol.stream.outbound:Outbound.install",
+        "gapless.protocol.stream.outbound:OutboundStream.install",
         "self.acks.set_members(members, high)",
         "self.acks.set_members([member for member in members if member != self.me], high)",
         "nakack4",
@@ -107,7 +107,7 @@ STREAM_MUTANTS = (
     Mutant(
         "no second ack",
         "an announcement does not make the receiver repeat an ack that may have been lost",
-        "gapless.protocol.stream.inbound:Inbound.on_tail",
+        "gapless.protocol.stream.inbound:InboundStream.on_tail",
         'self.ack_now = tail.start is not None or self.profile.acks != "asked"',
         "self.ack_now = tail.start is not None",
     ),
@@ -145,28 +145,28 @@ STREAM_MUTANTS = (
     Mutant(
         "asks one too many",
         "a nak names a message that was not announced",
-        "gapless.protocol.stream.inbound:Inbound.send_naks",
+        "gapless.protocol.stream.inbound:InboundStream.send_naks",
         "known = max(self.window.high, self.announced_high)",
         "known = max(self.window.high, self.announced_high) + 1",
     ),
     Mutant(
         "tail unheard",
         "what an announcement says is missing is not believed",
-        "gapless.protocol.stream.inbound:Inbound.on_tail",
+        "gapless.protocol.stream.inbound:InboundStream.on_tail",
         "self.announced_high = max(self.announced_high, tail.high)",
         "pass",
     ),
     Mutant(
         "tail once",
         "the tail is announced a single time",
-        "gapless.protocol.stream.outbound:Outbound.announce_tail",
+        "gapless.protocol.stream.outbound:OutboundStream.announce_tail",
         "self._tail_ns = out.now_ns + self._tail_interval_ns",
         "self._tail_ns = None",
     ),
     Mutant(
         "tail too short",
         "the announcement names what is purged as the end",
-        "gapless.protocol.stream.outbound:Outbound._send_tail",
+        "gapless.protocol.stream.outbound:OutboundStream._send_tail",
         "Tail(self.me, low, high, None",
         "Tail(self.me, low, low, None",
     ),
@@ -182,7 +182,7 @@ STREAM_MUTANTS = (
     Mutant(
         "repairs too little",
         "the first range of a nak is overlooked",
-        "gapless.protocol.stream.outbound:Outbound.on_nak",
+        "gapless.protocol.stream.outbound:OutboundStream.on_nak",
         "ranges.clip(asked, self.window.low + 1, self.window.high)",
         "ranges.clip(asked[1:] or asked, self.window.low + 1, self.window.high)",
         "nakack4",
@@ -212,7 +212,7 @@ STREAM_MUTANTS = (
     Mutant(
         "gone too far",
         "the answer for what is purged names what is still there",
-        "gapless.protocol.stream.outbound:Outbound.on_nak",
+        "gapless.protocol.stream.outbound:OutboundStream.on_nak",
         "Gone(self.me, self.window.low,",
         "Gone(self.me, self.window.high,",
     ),
@@ -220,14 +220,14 @@ STREAM_MUTANTS = (
     Mutant(
         "no wake-up by acks",
         "an ack frees room, but nobody tells the sends that wait",
-        "gapless.protocol.stream.outbound:Outbound.release",
+        "gapless.protocol.stream.outbound:OutboundStream.release",
         "        self.flush(out, reason)\n",
         "",
     ),
     Mutant(
         "no wake-up by views",
         "a departure frees room, but the window is not purged",
-        "gapless.protocol.stream.outbound:Outbound.install",
+        "gapless.protocol.stream.outbound:OutboundStream.install",
         'self.release(out, "view")',
         "pass",
         "nakack4",
@@ -235,7 +235,7 @@ STREAM_MUTANTS = (
     Mutant(
         "hole by cancel",
         "a send that gives up uses up a number",
-        "gapless.protocol.stream.outbound:Outbound.give_up",
+        "gapless.protocol.stream.outbound:OutboundStream.give_up",
         "        out.emit(event)\n",
         "        out.emit(event)\n        self.window.high += 1\n",
     ),
