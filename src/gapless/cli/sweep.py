@@ -111,14 +111,7 @@ def sweep(  # noqa: PLR0917 - one parameter per option
     """
     if (grid_file is None) == (preset is None):
         raise click.UsageError("give either a --grid FILE or a --preset: protocols or hunt")
-    if master is not None and no_spark:
-        raise click.UsageError(
-            "--master says where Spark runs, and --no-spark that it does not; give one of them"
-        )
-    if workers is not None and not no_spark:
-        raise click.UsageError(
-            "--workers goes with --no-spark; Spark has as many as its --master says"
-        )
+    _check_spark_options(master, workers, no_spark=no_spark)
     from pyspark_gapless.sweep import grid_file as grid
     from pyspark_gapless.sweep.runner import SweepPlan, run
 
@@ -160,6 +153,17 @@ def sweep(  # noqa: PLR0917 - one parameter per option
     if stop.is_set():
         return EXIT_INTERRUPTED
     return 0 if done.summary.ok and not done.summary.missing else 1
+
+
+def _check_spark_options(master: str | None, workers: int | None, *, no_spark: bool) -> None:
+    if master is not None and no_spark:
+        raise click.UsageError(
+            "--master says where Spark runs, and --no-spark that it does not; give one of them"
+        )
+    if workers is not None and not no_spark:
+        raise click.UsageError(
+            "--workers goes with --no-spark; Spark has as many as its --master says"
+        )
 
 
 @contextmanager

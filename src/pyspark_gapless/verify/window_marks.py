@@ -139,9 +139,7 @@ def _rules() -> list[tuple[str, Column, Column]]:
     first, last = F.col("seqno"), F.col("seqno_last")
     begin = F.when(F.col("member") == F.col("origin"), low).otherwise(delivered)
     has = F.coalesce(soon["delivered"], F.lit(0))
-    stored, dropped = is_one_of("STORE"), is_one_of("DROPPED")
     back = (low < then["low"]) | (delivered < then["delivered"]) | (high < then["high"])
-    limit = soon["delivered"] + reach
     return [
         (
             "S6",
@@ -177,6 +175,17 @@ def _rules() -> list[tuple[str, Column, Column]]:
             is_one_of("NAK_OUT") & (first <= then["delivered"]),
             format_message("asks for %s, but has delivered %d", seqno_range(), then["delivered"]),
         ),
+        *_acceptance_rules(then, soon, reach),
+    ]
+
+
+def _acceptance_rules(
+    then: dict[str, Column], soon: dict[str, Column], reach: Column
+) -> list[tuple[str, Column, Column]]:
+    first, last = F.col("seqno"), F.col("seqno_last")
+    stored, dropped = is_one_of("STORE"), is_one_of("DROPPED")
+    limit = soon["delivered"] + reach
+    return [
         (
             "S12",
             stored & (last <= then["delivered"]),

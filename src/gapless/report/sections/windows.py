@@ -118,8 +118,23 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
             levels=[(reach, f"reach {formatting.count(reach)}")] if near else (),
         ),
     ]
+    behind = _marks_table(points, across)
+    summary = (
+        f"From {formatting.count(floor)} to {formatting.count(max(high))}, at most {formatting.count(most)} held"
+        + (f" of {formatting.count(reach)}." if reach else ".")
+    )
+    note = "The band is what the window holds: from low, which nobody can ask for again, to high, the newest it has seen."
+    if len(points) < len(everything):
+        note += f" Drawn are {len(points)} of {len(everything)} points, of each stretch the one that holds most."
+    title = f"Window: {_title(window)}"
+    return line_chart(
+        f"window-{nth}", title, across, xs, panels, data_table=behind, note=note, summary=summary
+    )
+
+
+def _marks_table(points: list[Any], across: Axis) -> ChartTable:
     shown = downsample(points)
-    behind = ChartTable(
+    return ChartTable(
         ("time", "low", "delivered", "high", "held"),
         [
             (
@@ -131,17 +146,6 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
         ],
         downsample_note(len(shown), len(points)),
         frozenset(range(5)),
-    )
-    summary = (
-        f"From {formatting.count(floor)} to {formatting.count(max(high))}, at most {formatting.count(most)} held"
-        + (f" of {formatting.count(reach)}." if reach else ".")
-    )
-    note = "The band is what the window holds: from low, which nobody can ask for again, to high, the newest it has seen."
-    if len(points) < len(everything):
-        note += f" Drawn are {len(points)} of {len(everything)} points, of each stretch the one that holds most."
-    title = f"Window: {_title(window)}"
-    return line_chart(
-        f"window-{nth}", title, across, xs, panels, data_table=behind, note=note, summary=summary
     )
 
 

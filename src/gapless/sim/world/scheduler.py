@@ -53,6 +53,12 @@ _APPLICATION_CAUSES = ("send", "install")
 _MAX_DECODED = 256
 
 
+def _fault_chain(script: Script, faults: Iterable[Fault] | None) -> FaultChain:
+    if faults is None:
+        return FaultChain([ScriptedFates(script.fates)])
+    return FaultChain(faults, script.calm_ns)
+
+
 class Scheduler:
     """Hosts, network, judge and the clockwork between them; :class:`~gapless.sim.world.world.World` plays a script on it."""
 
@@ -76,11 +82,7 @@ class Scheduler:
         self.now_ns = 0
         self.events = 0
         self.simulated_messages = 0
-        chain = (
-            FaultChain([ScriptedFates(script.fates)])
-            if faults is None
-            else FaultChain(faults, script.calm_ns)
-        )
+        chain = _fault_chain(script, faults)
         self.network = SimulatedNetwork(chain, script.delay_ns, record=record, fifo=script.fifo)
         self._names_matter = record or script.only_loss or chain.names_matter
         self.late_timers = late_timers
