@@ -71,7 +71,7 @@ def test_a_look_at_itself_and_at_another() -> None:
         (peer,) = other.peers
         assert (peer.member, peer.delivered, peer.missing, peer.gap_ns) == (str(a.me), 10, 0, None)
         assert other.counters["received"] >= 10
-        assert other.counters["events.viewinstalled"] == 1
+        assert other.counters["events.view_changed"] == 1
         assert MemberSnapshot.decode(other.encode()) == other
         stats = b.stats()
         assert stats["received.data"] >= 10

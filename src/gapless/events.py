@@ -1,16 +1,16 @@
 """What ``group.events()`` gives beside messages; each says in its docstring what has happened."""
 
 from gapless.group.message import ViewChange
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Discarded,
     Expelled,
-    Held,
-    HoldFull,
     Left,
     Lost,
     Oversized,
-    Pinned,
-    Released,
+    Retained as Held,
+    RetentionBlocking as HoldFull,
+    RetentionReleased as Released,
+    SlowReceivers as Pinned,
     Stalled,
     Suspected,
     Undelivered,

@@ -18,8 +18,9 @@ from gapless.discovery import Discovery, MulticastSockets
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address, RosterEntry, group_id
 from gapless.locator import Locator
+from gapless.protocol.events import Located
 from gapless.protocol.member import Member
-from gapless.protocol.ready import ANYONE, Located, Ready
+from gapless.protocol.ready import ANYONE, Ready
 from gapless.wire.codec import decode
 
 QUICK = Config.make(

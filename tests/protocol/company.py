@@ -15,16 +15,8 @@ from typing import Any
 
 from gapless.config import Config
 from gapless.identity import Address, View
-from gapless.protocol.ready import (
-    GROUP,
-    UNICAST,
-    UNRELIABLE,
-    Delivery,
-    Event,
-    Ready,
-    StateReceived,
-    StateWanted,
-)
+from gapless.protocol.events import Event, StateReceived, StateWanted
+from gapless.protocol.ready import GROUP, UNICAST, UNRELIABLE, Delivery, Ready
 from gapless.protocol.state_transfer.endpoint import StateTransferEndpoint
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Datagram, Frame, StateAsk, StateChunk, StateOffer, StatePull

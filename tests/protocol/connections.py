@@ -7,7 +7,8 @@ import pytest
 
 from gapless.identity import Address, Marks, View
 from gapless.protocol.endpoint import Endpoint
-from gapless.protocol.ready import UNICAST, Connected
+from gapless.protocol.events import Connected
+from gapless.protocol.ready import UNICAST
 from gapless.run import Run
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Data
 from tests.protocol.driver import GROUP, NAMES, Group

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from gapless.config import Config
 from gapless.identity import Address, Digest, Marks, View
 from gapless.protocol.endpoint import Endpoint
-from gapless.protocol.ready import OUT_OF_BAND, Delivery, Event, Ready, TraceEntry
+from gapless.protocol.events import Event
+from gapless.protocol.ready import OUT_OF_BAND, Delivery, Ready, TraceEntry
 from gapless.run import Run
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Data, Frame, OutOfBand

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.config import Config
 from gapless.identity import Address, group_id
+from gapless.protocol.events import Expelled, Left, ViewInstalled
 from gapless.protocol.member import Member
-from gapless.protocol.ready import ANYONE, Expelled, Left, Ready, ViewInstalled
+from gapless.protocol.ready import ANYONE, Ready
 from gapless.wire import decode
 
 if TYPE_CHECKING:

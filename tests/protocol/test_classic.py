@@ -9,8 +9,7 @@ import pytest
 from gapless.delivery_mode import Mode
 from gapless.errors import LocalProtocolError
 from gapless.identity import Marks, View, ViewId
-from gapless.protocol.ready import (
-    GROUP as TO_ALL,
+from gapless.protocol.events import (
     Accepted,
     Acknowledged,
     Discarded,
@@ -20,6 +19,7 @@ from gapless.protocol.ready import (
     Undelivered,
     ViewInstalled,
 )
+from gapless.protocol.ready import GROUP as TO_ALL
 from gapless.run import ACKED, Run
 from gapless.wire.frames import Ack, Data, Gone, Nak, StreamProgress, Tail, Vote
 from tests.protocol.driver import MS, NAMES, SECOND, A, B, C, D, Group, frames

@@ -2,12 +2,7 @@
 
 import pytest
 
-from gapless.protocol.ready import (
-    Connected,
-    Discarded,
-    GivenUp,
-    Undelivered,
-)
+from gapless.protocol.events import Connected, Discarded, GivenUp, Undelivered
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Gone, Nak, Tail
 from tests.protocol.connections import (
     EPOCH,

@@ -6,15 +6,15 @@ import pytest
 
 from gapless.delivery_mode import Mode
 from gapless.identity import Address, Marks, View
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Accepted,
     Acknowledged,
-    Held,
-    HoldFull,
     Lost,
-    Pinned,
     Refused,
-    Released,
+    Retained,
+    RetentionBlocking,
+    RetentionReleased,
+    SlowReceivers,
     Started,
     Unacknowledged,
 )
@@ -106,8 +106,8 @@ def test_the_next_life_gets_exactly_what_follows_the_last_ack() -> None:
     assert told(group, C2, Started)[0] == Started(A, 3)
     assert not told(group, C2, Lost)
     assert group["a"].outbound.window.low == 9
-    assert told(group, A, Held) == [Held(NAME, C)]
-    assert told(group, A, Released) == [Released(NAME, C, "back")]
+    assert told(group, A, Retained) == [Retained(NAME, C)]
+    assert told(group, A, RetentionReleased) == [RetentionReleased(NAME, C, "back")]
 
 
 def test_a_group_that_only_waits_for_one_that_is_away_is_at_rest() -> None:
@@ -204,11 +204,11 @@ def test_a_member_that_pins_is_named_while_a_place_is_kept() -> None:
     send(group, 4, 5)
     group.settle()
     group.run_for(SECOND)
-    assert not group.told("a", Pinned)
+    assert not group.told("a", SlowReceivers)
     group.lose(by="b")
     send(group, 6, 7)
     group.run_for(150 * MS)
-    (pinned,) = group.told("a", Pinned)
+    (pinned,) = group.told("a", SlowReceivers)
     assert (pinned.members, pinned.low, pinned.high) == ((B,), 5, 7)
 
 
@@ -221,7 +221,7 @@ def test_who_is_back_is_waited_for_like_any_other() -> None:
     back(group)
     group.run_for(250 * MS)
     assert not group["a"].is_quiet
-    assert {pinned.members for pinned in group.told("a", Pinned)} == {(C2,)}
+    assert {pinned.members for pinned in group.told("a", SlowReceivers)} == {(C2,)}
     ticket = group.send("a", b"6", mode=Mode.ACKNOWLEDGED).ticket
     group.run_for(50 * MS)
     assert not group.told("a", Acknowledged)
@@ -255,7 +255,7 @@ def test_a_place_that_is_not_listed_any_more_is_released() -> None:
     send(group, 4, 6)
     group.settle()
     group.install(View.of(3, A, B))
-    assert told(group, A, Released) == [Released(NAME, C, "timeout")]
+    assert told(group, A, RetentionReleased) == [RetentionReleased(NAME, C, "timeout")]
     assert group["a"].outbound.window.low == 6
     back(group, 4)
     send(group, 7, 7)
@@ -272,8 +272,8 @@ def test_a_place_stays_kept_over_views_that_concern_others() -> None:
     gone(group, 3, (A,))
     send(group, 6, 6)
     group.settle()
-    assert told(group, A, Held) == [Held(NAME, C)]
-    assert not told(group, A, Released)
+    assert told(group, A, Retained) == [Retained(NAME, C)]
+    assert not told(group, A, RetentionReleased)
     back(group, 4, (A, C2))
     group.settle()
     assert got(group, C2) == numbers(4, 6)
@@ -325,10 +325,12 @@ def test_one_is_back_in_the_view_in_which_another_goes() -> None:
     group.settle()
     assert got(group, C2) == numbers(4, 7)
     assert group["a"].outbound.window.low == 5
-    assert [event for event in group.events[A] if isinstance(event, Held | Released)] == [
-        Held("c", C),
-        Released("c", C, "back"),
-        Held("d", D),
+    assert [
+        event for event in group.events[A] if isinstance(event, Retained | RetentionReleased)
+    ] == [
+        Retained("c", C),
+        RetentionReleased("c", C, "back"),
+        Retained("d", D),
     ]
     group.begin(D2, resume={})
     group.install(View.of(4, A, B, C2, D2), [D2, A, B, C2], returning={D2: D})
@@ -361,8 +363,8 @@ def test_back_before_anybody_knew_that_it_had_gone() -> None:
     back(group, 2)
     group.settle()
     assert got(group, C2) == numbers(4, 6)
-    assert not told(group, A, Held)
-    assert not told(group, A, Released)
+    assert not told(group, A, Retained)
+    assert not told(group, A, RetentionReleased)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["place seen as kept", "never seen as kept"])
@@ -390,7 +392,7 @@ def test_a_place_goes_on_under_a_later_life_that_this_sender_never_saw() -> None
     group.settle()
     gone(group, 5, last=C2)
     assert group["a"].outbound.window.low == 3
-    assert told(group, A, Held) == [Held(NAME, C)]
+    assert told(group, A, Retained) == [Retained(NAME, C)]
     back(group, 6, (A, B, C3), last=C2)
     group.settle()
     assert got(group, C3) == numbers(4, 5)
@@ -424,7 +426,7 @@ def test_the_same_life_goes_on_after_a_partition(named: bool) -> None:
     group.settle()
     assert got(group, C) == numbers(1, 9)
     assert not told(group, C, Lost)
-    assert told(group, A, Released) == [Released(NAME, C, "back")]
+    assert told(group, A, RetentionReleased) == [RetentionReleased(NAME, C, "back")]
     assert group["a"].outbound.window.low == 9
 
 
@@ -453,13 +455,13 @@ def test_a_full_window_names_the_place_once_and_goes_on_when_the_reader_is_back(
     gone(group)
     send(group, 4, 7)
     group.settle()
-    assert not group.told("a", HoldFull)
+    assert not group.told("a", RetentionBlocking)
     first = group.send("a", b"8").ticket
-    assert group.told("a", HoldFull) == [HoldFull(NAME, C)]
+    assert group.told("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
     group.cancel("a", first)
     send(group, 8, 9)
     group.settle()
-    assert group.told("a", HoldFull) == [HoldFull(NAME, C)]
+    assert group.told("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
     assert not group["a"].is_quiet
     assert not group["a"].outbound.delivered_by_members
     back(group)
@@ -478,7 +480,10 @@ def test_a_second_episode_is_told_again() -> None:
     gone(group, 4, last=C2)
     send(group, 9, 13)
     group.settle()
-    assert group.told("a", HoldFull) == [HoldFull(NAME, C), HoldFull(NAME, C2)]
+    assert group.told("a", RetentionBlocking) == [
+        RetentionBlocking(NAME, C),
+        RetentionBlocking(NAME, C2),
+    ]
 
 
 def test_a_window_that_a_member_fills_as_well_is_not_blamed_on_the_place() -> None:
@@ -487,10 +492,10 @@ def test_a_window_that_a_member_fills_as_well_is_not_blamed_on_the_place() -> No
     group.lose(Ack, by="b")
     send(group, 4, 8)
     group.run_for(10 * MS)
-    assert not group.told("a", Released)
+    assert not group.told("a", RetentionReleased)
     group.rules.clear()
     group.settle()
-    assert group.told("a", Released) == [Released(NAME, C, "capacity")]
+    assert group.told("a", RetentionReleased) == [RetentionReleased(NAME, C, "capacity")]
 
 
 def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
@@ -498,21 +503,21 @@ def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
     gone(group)
     send(group, 4, 9)
     group.settle()
-    assert group.told("a", Released) == [Released(NAME, C, "capacity")]
-    assert not group.told("a", HoldFull)
+    assert group.told("a", RetentionReleased) == [RetentionReleased(NAME, C, "capacity")]
+    assert not group.told("a", RetentionBlocking)
     assert group["a"].outbound.window.low == 9
     gone(group, 3)  # others keep it still
     send(group, 10, 11)
     group.settle()
     assert group["a"].outbound.window.low == 11
-    assert len(group.told("a", Held)) == 1
+    assert len(group.told("a", Retained)) == 1
     back(group, 4, resume={A: 3})
     send(group, 12, 12)
     group.settle()
     assert got(group, C2) == [b"12"]
     assert told(group, C2, Lost) == [Lost(A, 4, 11)]
     gone(group, 5, last=C2)
-    assert group.told("a", Held)[1:] == [Held(NAME, C2)]
+    assert group.told("a", Retained)[1:] == [Retained(NAME, C2)]
 
 
 def test_only_the_places_that_are_furthest_behind_are_released() -> None:
@@ -525,7 +530,7 @@ def test_only_the_places_that_are_furthest_behind_are_released() -> None:
     group.install(View.of(3, A, B), absent={"c": C, "d": D})
     send(group, 3, 5)
     group.settle()
-    assert group.told("a", Released) == [Released("d", D, "capacity")]
+    assert group.told("a", RetentionReleased) == [RetentionReleased("d", D, "capacity")]
     assert group["a"].outbound.window.low == 2
 
 
@@ -540,7 +545,7 @@ def test_a_place_that_goes_leaves_what_another_needs() -> None:
     send(group, 3, 4)
     group.settle()
     group.install(View.of(4, A, B), absent={"c": C})
-    assert group.told("a", Released) == [Released("d", D, "timeout")]
+    assert group.told("a", RetentionReleased) == [RetentionReleased("d", D, "timeout")]
     assert group["a"].outbound.window.marks == Marks(2, 4, 4)
     group.begin(C2, resume={})
     group.install(View.of(5, A, B, C2), [C2, A, B], returning={C2: C})
@@ -554,7 +559,7 @@ def test_a_send_that_must_not_wait_is_refused_or_releases() -> None:
     send(group, 4, 7)
     group.settle()
     ready = group.send("a", b"8", wait=False)
-    assert [type(event) for event in ready.events] == [HoldFull, Refused]
+    assert [type(event) for event in ready.events] == [RetentionBlocking, Refused]
     group = make(capacity=4, on_hold_full="release")
     gone(group)
     send(group, 4, 7)
@@ -564,7 +569,7 @@ def test_a_send_that_must_not_wait_is_refused_or_releases() -> None:
         "it would not fit without the place either"
     )
     ready = group.send("a", *numbers(8, 11), wait=False)
-    assert [type(event) for event in ready.events] == [Released, Accepted]
+    assert [type(event) for event in ready.events] == [RetentionReleased, Accepted]
 
 
 def test_bytes_that_are_kept_take_nothing_from_the_buffers_of_the_members() -> None:
@@ -573,7 +578,7 @@ def test_bytes_that_are_kept_take_nothing_from_the_buffers_of_the_members() -> N
     for _ in range(60):
         group.send("a", bytes(100))
         group.settle()
-    assert not group.told("a", HoldFull)
+    assert not group.told("a", RetentionBlocking)
     assert group["a"].outbound.window.stored_bytes == 60 * 102
     group.send("a", *[bytes(100)] * 60)
     outstanding = group["a"].outbound.window.high - 63
@@ -581,7 +586,7 @@ def test_bytes_that_are_kept_take_nothing_from_the_buffers_of_the_members() -> N
         "as much as the members' buffers take, and as is left of the window"
     )
     group.settle()
-    assert group.told("a", HoldFull) == [HoldFull(NAME, C)]
+    assert group.told("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
     back(group)
     group.settle()
     assert len(got(group, C2)) == 120
@@ -593,5 +598,5 @@ def test_a_place_is_not_blamed_for_buffers_that_members_fill() -> None:
     for _ in range(5):
         group.send("a", *[bytes(100)] * 100)
         group.settle()
-    assert not group.told("a", Released)
+    assert not group.told("a", RetentionReleased)
     assert group["a"].outbound.window.marks == Marks(3, 503, 503)

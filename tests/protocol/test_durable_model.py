@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gapless.identity import Address, View
-from gapless.protocol.ready import Lost
+from gapless.protocol.events import Lost
 
 from .driver import MS, A, B, Group
 

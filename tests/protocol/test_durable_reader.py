@@ -7,11 +7,7 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, View
-from gapless.protocol.ready import (
-    Lost,
-    Released,
-    Started,
-)
+from gapless.protocol.events import Lost, RetentionReleased, Started
 from gapless.wire.codec import encode
 from gapless.wire.frames import Ack, Data, Gone, Nak, Tail
 
@@ -329,7 +325,7 @@ def test_kept_places_are_part_of_the_state() -> None:
     sender.check_invariants()
     assert sender.outbound.retention.minimum == 3
     send(group, 7, 8)
-    assert len(group.told("a", Released)) == 2
+    assert len(group.told("a", RetentionReleased)) == 2
     sender.restore(released)
     assert sender.snapshot() == released
     gone(group, 3)

@@ -7,7 +7,7 @@ import pytest
 
 from gapless.delivery_mode import Mode
 from gapless.identity import Marks, View
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Accepted,
     Connected,
     Discarded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.protocol.ready import Expelled, Started
+from gapless.protocol.events import Expelled, Started
 from gapless.wire.frames import Data
 from tests.protocol.gathering import Gathering
 from tests.protocol.gatherings import (

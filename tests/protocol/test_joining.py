@@ -8,8 +8,7 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, RosterEntry, ViewId
-from gapless.protocol.membership import coordinator, membership, view_transfer
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Acknowledged,
     Expelled,
     Left,
@@ -18,6 +17,7 @@ from gapless.protocol.ready import (
     Started,
     ViewInstalled,
 )
+from gapless.protocol.membership import coordinator, membership, view_transfer
 from gapless.wire import encode
 from gapless.wire.frames import Alive, Beacon, Data, Frame, Join, NewView
 from tests.protocol.gathering import GROUP, MS, Gathering, S

@@ -7,17 +7,17 @@ import pytest
 
 from gapless.identity import Address, Digest, Marks, View
 from gapless.protocol.endpoint import Endpoint
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Accepted,
-    Delivery,
     GivenUp,
     Lost,
-    Pinned,
     Refused,
+    SlowReceivers,
     Stalled,
     Started,
     ViewInstalled,
 )
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.wire.frames import Ack, Data, Gone, Nak, Tail
 from tests.protocol.driver import GROUP, MS, SECOND, A, B, C, D, Group, data
@@ -158,7 +158,7 @@ def test_p03_a_frozen_member_does_not_hold_a_sender_for_good() -> None:
     group.run_for(200 * MS)
     assert {event.ticket for event in group.told("a", GivenUp)} == {timed.ticket, cancelled.ticket}
     assert group.told("a", Refused) == [Refused(refused.ticket)]
-    assert group.told("a", Pinned)[0].members == (C,)
+    assert group.told("a", SlowReceivers)[0].members == (C,)
     group.install(View.of(2, A, B), [A, B])
     assert Accepted(waiting.ticket, 5, 5) in group.told("a", Accepted)
     group.settle()
@@ -239,7 +239,7 @@ def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
     assert group["a"].outbound.window.stored_bytes <= 8192
     assert group["b"].inbound[A].window.stored_bytes <= 8192  # type: ignore[union-attr]
     assert len(group.told("a", Accepted)) < len(sends)
-    assert {event.members for event in group.told("a", Pinned)} == {(C,)}
+    assert {event.members for event in group.told("a", SlowReceivers)} == {(C,)}
     del group.members[C]
     group.install(View.of(2, A, B))
     group.settle()

@@ -8,7 +8,7 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
-from gapless.protocol.ready import Expelled, Left, Lost, Stalled, Suspected
+from gapless.protocol.events import Expelled, Left, Lost, Stalled, Suspected
 from gapless.wire.frames import Data, Leave
 from tests.protocol.gathering import Gathering, S
 from tests.protocol.gatherings import (

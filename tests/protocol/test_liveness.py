@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.protocol.ready import Accepted, Expelled, Pinned, Suspected
+from gapless.protocol.events import Accepted, Expelled, SlowReceivers, Suspected
 from gapless.wire.frames import Ack, Alive, Suspect
 from tests.protocol.gathering import Gathering, S
 from tests.protocol.gatherings import FAST, check_views, events, frames_of, gathered, lossy, members
@@ -187,7 +187,7 @@ def test_a_member_that_pins_the_window_is_named(policy: str, named: int) -> None
     for number in range(10):
         world.send("a", b"%d" % number)
     world.run(5)
-    pinned = events(world, "a", Pinned)
+    pinned = events(world, "a", SlowReceivers)
     assert all(event.members == (slow,) for event in pinned)
     assert len(pinned) == named if policy == "wait" else len(pinned) >= named
     assert members(world, "a") == ["a", "b", "c"]

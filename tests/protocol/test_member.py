@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from gapless.identity import Address, Marks, View
-from gapless.protocol.ready import Accepted
+from gapless.protocol.events import Accepted
 from gapless.wire.frames import Ack, Data, Frame, Nak, Tail
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, data, frames
 

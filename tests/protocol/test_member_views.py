@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gapless.identity import Address, Marks, View
-from gapless.protocol.ready import Accepted, Discarded, Lost, Started, ViewInstalled
+from gapless.protocol.events import Accepted, Discarded, Lost, Started, ViewInstalled
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, Run
 from gapless.wire.frames import Ack, Data, Frame, Gone, Nak, Tail
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, data, frames

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from gapless.identity import U32_MAX, Address, Roster, RosterEntry, ViewId
-from gapless.protocol.ready import Expelled, Suspected
+from gapless.protocol.events import Expelled, Suspected
 from gapless.wire.frames import (
     Alive,
     AskView,

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from gapless.protocol.ready import Expelled, Located
+from gapless.protocol.events import Expelled, Located
 from gapless.wire.frames import Beacon, MergeAsk, MergeReply
 from tests.protocol.gathering import Gathering, S
 from tests.protocol.gatherings import (

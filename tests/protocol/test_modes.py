@@ -8,16 +8,8 @@ from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config
 from gapless.delivery_mode import Mode
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.identity import Address, View
-from gapless.protocol.ready import (
-    GROUP,
-    OUT_OF_BAND,
-    UNICAST,
-    UNRELIABLE,
-    Accepted,
-    Acknowledged,
-    GivenUp,
-    Unacknowledged,
-)
+from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Unacknowledged
+from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNICAST, UNRELIABLE
 from gapless.run import ACKED
 from gapless.wire.frames import Ack, Data, OutOfBand, Unreliable, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, frames, got

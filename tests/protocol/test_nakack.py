@@ -7,7 +7,7 @@ import pytest
 
 from gapless.errors import ConfigError
 from gapless.identity import Marks, View
-from gapless.protocol.ready import Lost, Started
+from gapless.protocol.events import Lost, Started
 from gapless.protocol.stream.window import GrowingWindow, Window
 from gapless.run import Run
 from gapless.wire.frames import Data, Gone, Nak, Tail

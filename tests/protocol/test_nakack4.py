@@ -6,7 +6,8 @@ import pytest
 
 from gapless.identity import Marks, View
 from gapless.profiles import GROUP_PROFILES
-from gapless.protocol.ready import Accepted, GivenUp, Ready, Refused
+from gapless.protocol.events import Accepted, GivenUp, Refused
+from gapless.protocol.ready import Ready
 from gapless.wire.frames import Ack, Nak, Stable, StreamProgress, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, data
 

@@ -7,7 +7,7 @@ import pytest
 
 from gapless.delivery_mode import Mode
 from gapless.identity import Marks, View
-from gapless.protocol.ready import Accepted, Acknowledged, Lost, Pinned, Stalled
+from gapless.protocol.events import Accepted, Acknowledged, Lost, SlowReceivers, Stalled
 from gapless.wire.frames import Ack, Data, Nak, Stable, StreamProgress, Tail
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, data, frames
 from tests.protocol.ordering import (
@@ -280,7 +280,7 @@ def test_a_stall_does_not_grow_without_limit() -> None:
     assert group["a"].digest()[A] == Marks(1, 17, 17)
     assert group["b"].digest()[A] == Marks(1, 1, 17)
     assert len(group["a"].outbound.queue) == 83
-    assert group.told("a", Pinned)[-1].members == (B,)
+    assert group.told("a", SlowReceivers)[-1].members == (B,)
 
 
 @pytest.mark.behaviour("NR-19")

@@ -7,7 +7,7 @@ import pytest
 from gapless.config import Config
 from gapless.errors import ConfigError
 from gapless.identity import Marks, View
-from gapless.protocol.ready import Lost, Stalled, Started
+from gapless.protocol.events import Lost, Stalled, Started
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.stream.inbound import InboundStream
 from gapless.run import Run

@@ -7,14 +7,8 @@ import pytest
 from gapless.config import GROUP_PROFILE_NAMES
 from gapless.delivery_mode import Mode
 from gapless.identity import Address, View
-from gapless.protocol.ready import (
-    GROUP,
-    OUT_OF_BAND,
-    Accepted,
-    Acknowledged,
-    GivenUp,
-    Unacknowledged,
-)
+from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Unacknowledged
+from gapless.protocol.ready import GROUP, OUT_OF_BAND
 from gapless.wire.frames import Ack, Data, OutOfBand, OutOfBandAck, Unreliable, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, aside, frames, got
 

@@ -5,7 +5,7 @@ import pytest
 from gapless.config import GROUP_PROFILE_NAMES
 from gapless.delivery_mode import Mode
 from gapless.identity import View
-from gapless.protocol.ready import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
+from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
 from gapless.wire.frames import OutOfBand, OutOfBandAck
 from tests.protocol.driver import MS, SECOND, A, B, C, Group, aside, got
 

@@ -5,7 +5,8 @@ from hypothesis import given, strategies as st
 
 from gapless.config import Config
 from gapless.protocol.buggify import never
-from gapless.protocol.ready import Delivery, Oversized
+from gapless.protocol.events import Oversized
+from gapless.protocol.ready import Delivery
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.stream.flow_control import DeliveryCredit
 from gapless.protocol.stream.reassembly import Reassembler

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gapless.identity import Marks, View
-from gapless.protocol.ready import Connected, Undelivered
+from gapless.protocol.events import Connected, Undelivered
 from gapless.run import Run
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Data, Nak
 from tests.protocol.connections import got

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gapless.identity import Address, ViewId
-from gapless.protocol.ready import Expelled, Lost, Pinned, StateReceived, StateWanted
+from gapless.protocol.events import Expelled, Lost, SlowReceivers, StateReceived, StateWanted
 from gapless.wire.frames import Ack, Alive, Suspect
 from tests.protocol.gathering import MS, Gathering
 from tests.protocol.gatherings import (
@@ -129,7 +129,7 @@ def test_nobody_is_expelled_as_slow_by_one_that_stood_still_itself(sleeper: str)
     world.resume(sleeper)
     world.run(3)
     assert members(world, sleeper) == list("abcde")
-    assert not events(world, sleeper, Pinned)
+    assert not events(world, sleeper, SlowReceivers)
 
 
 def test_one_that_really_pins_is_expelled_also_by_one_that_stood_still_before() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from gapless.payloads import Payloads
 from gapless.protocol import timers
-from gapless.protocol.ready import Accepted, GivenUp, Refused
+from gapless.protocol.events import Accepted, GivenUp, Refused
 from gapless.protocol.stream.send_queue import SendBatch, SendQueue
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, LENGTH_BYTES, NO_LOOPBACK
 from gapless.wire.codec import run_room_bytes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gapless.identity import Marks, View
-from gapless.protocol.ready import Accepted, Pinned
+from gapless.protocol.events import Accepted, SlowReceivers
 from gapless.wire.frames import Data, Gone, Nak, Stable, StreamProgress, Tail, Vote
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, data, frames
 
@@ -470,11 +470,11 @@ def test_the_coordinator_names_the_member_that_holds_up_purging() -> None:
     group.lose(Vote, by="c")
     group.send("a", b"1", b"2")
     group.run_for(1500 * MS)
-    (pinned,) = group.told("a", Pinned)
-    assert pinned == Pinned((C,), 0, 2, SECOND)
+    (pinned,) = group.told("a", SlowReceivers)
+    assert pinned == SlowReceivers((C,), 0, 2, SECOND)
     group.rules.clear()
     group.settle()
-    assert len(group.told("a", Pinned)) == 1
+    assert len(group.told("a", SlowReceivers)) == 1
 
 
 @pytest.mark.behaviour("P-13")
@@ -484,7 +484,7 @@ def test_another_sender_is_told_that_its_window_is_held_up() -> None:
     group.lose(Vote, by="c")
     group.send("b", b"1")
     group.run_for(1500 * MS)
-    assert group.told("b", Pinned) == [Pinned((), 0, 1, SECOND)]
+    assert group.told("b", SlowReceivers) == [SlowReceivers((), 0, 1, SECOND)]
 
 
 @pytest.mark.behaviour("N7-18")

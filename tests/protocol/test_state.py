@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gapless.delivery_mode import Mode
-from gapless.protocol.ready import OUT_OF_BAND, Lost, StateReceived
+from gapless.protocol.events import Lost, StateReceived
+from gapless.protocol.ready import OUT_OF_BAND
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES
 from gapless.wire.frames import (
     Ack,

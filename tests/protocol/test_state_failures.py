@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from gapless.delivery_mode import Mode
-from gapless.protocol.ready import StateReceived, StateWanted
+from gapless.protocol.events import StateReceived, StateWanted
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES
 from gapless.run import Run
 from gapless.wire.frames import Data, Frame, StateAsk, StateChunk, StateOffer, StatePull

@@ -10,15 +10,8 @@ from gapless.config import Config
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, View
 from gapless.protocol import buggify
-from gapless.protocol.ready import (
-    GROUP,
-    OUT_OF_BAND,
-    UNICAST,
-    UNRELIABLE,
-    Delivery,
-    StateReceived,
-    StateWanted,
-)
+from gapless.protocol.events import StateReceived, StateWanted
+from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNICAST, UNRELIABLE, Delivery
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.protocol.state_transfer.block_fetch import (
     BLOCK_BYTES,

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from gapless.protocol.events import StateReceived, StateWanted
 from gapless.protocol.member import Member
-from gapless.protocol.ready import Ready, StateReceived, StateWanted
+from gapless.protocol.ready import Ready
 from gapless.wire.frames import Frame, StateChunk, StateOffer
 from tests.protocol.gathering import Gathering, Host
 

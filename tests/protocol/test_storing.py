@@ -7,7 +7,7 @@ import pytest
 from gapless.delivery_mode import Mode
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Marks, View
-from gapless.protocol.ready import Acknowledged, Lost, Unacknowledged
+from gapless.protocol.events import Acknowledged, Lost, Unacknowledged
 from gapless.wire.frames import Ack, Data
 
 from .driver import MS, A, B, C, Group

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from gapless.protocol.events import Accepted
 from gapless.protocol.member import Member
-from gapless.protocol.ready import Accepted, Ready
+from gapless.protocol.ready import Ready
 from gapless.wire import decode
 from tests.protocol.gathering import Gathering
 

@@ -7,7 +7,7 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
-from gapless.protocol.ready import Lost
+from gapless.protocol.events import Lost
 from gapless.wire.frames import Ack, Close, Data, Frame, Gone, Nak, Tail
 from tests.protocol.connections import EPOCH, epoch_of, got, marks_of, numbers, one, rows
 from tests.protocol.driver import MS, SECOND, A, B, C, D, Group, frames

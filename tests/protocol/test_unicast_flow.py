@@ -4,15 +4,15 @@ import pytest
 
 from gapless.delivery_mode import Mode
 from gapless.identity import View
-from gapless.protocol.ready import (
-    UNICAST,
+from gapless.protocol.events import (
     Accepted,
     Acknowledged,
     GivenUp,
     Oversized,
-    Pinned,
     Refused,
+    SlowReceivers,
 )
+from gapless.protocol.ready import UNICAST
 from gapless.run import Run
 from gapless.wire.frames import Ack, Data, OutOfBand
 from tests.protocol.connections import epoch_of, got, marks_of, numbers, one, rows
@@ -101,7 +101,7 @@ def test_who_pins_a_connection_is_named() -> None:
     group.lose(to="b")
     group.send("a", b"1", to=B)
     group.run_for(1500 * MS)
-    assert [(event.members, event.low, event.high) for event in group.told("a", Pinned)] == [
+    assert [(event.members, event.low, event.high) for event in group.told("a", SlowReceivers)] == [
         ((B,), 0, 1)
     ]
 

@@ -13,8 +13,8 @@ from gapless.config import Config
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Roster, RosterEntry, View, ViewId
 from gapless.protocol import buggify
+from gapless.protocol.events import Discarded, ViewInstalled
 from gapless.protocol.membership.view_transfer import ViewTransfer
-from gapless.protocol.ready import Discarded, ViewInstalled
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.wire import decode
 from gapless.wire.frames import Alive, AskView, Data, NewView

@@ -6,17 +6,9 @@ import pytest
 
 from gapless.config import Config
 from gapless.identity import Address, Roster, RosterEntry, View, ViewId
+from gapless.protocol.events import Expelled, RetentionReleased, StateReceived, Suspected
 from gapless.protocol.member import Member
-from gapless.protocol.ready import (
-    ANYONE,
-    Delivery,
-    Expelled,
-    Ready,
-    Released,
-    StateReceived,
-    Suspected,
-    TraceEntry,
-)
+from gapless.protocol.ready import ANYONE, Delivery, Ready, TraceEntry
 from gapless.run import Run
 from gapless.sim.checkers.membership import group_bound_ns
 from gapless.sim.checkers.stream_safety import CHECKERS
@@ -439,7 +431,7 @@ def test_s9_a_start_that_leaves_out_or_repeats(start: int, broken: set[str]) -> 
 
 def test_s9_a_place_that_was_given_up_counts_no_more() -> None:
     court = one_away(1)
-    court.forge(A, events=(Released("name-3", C, "capacity"),))
+    court.forge(A, events=(RetentionReleased("name-3", C, "capacity"),))
     assert C not in court.lives[A].stream.acks
     court.install(A, roster_of(3, A, B, away=(RosterEntry(C, "name-3"),)))
     assert C not in court.lives[A].stream.acks

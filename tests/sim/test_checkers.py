@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gapless.identity import Address, View
-from gapless.protocol.ready import Accepted, Delivery, Lost, Ready, Started, TraceEntry
+from gapless.protocol.events import Accepted, Lost, Started
+from gapless.protocol.ready import Delivery, Ready, TraceEntry
 from gapless.protocol.stream.retransmit import _RecentRepair
 from gapless.run import Run
 from gapless.sim.checkers.stream_safety import CHECKERS

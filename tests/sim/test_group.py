@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gapless.config import Config
-from gapless.protocol.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
+from gapless.protocol.events import Accepted, Discarded, GivenUp, Lost, Refused, SlowReceivers
 from gapless.sim import SimulatedGroup, World
 from gapless.sim.scenario.actions import (
     ApplyDigest,
@@ -295,7 +295,7 @@ def test_p03_the_member_that_pins_the_window_is_named(gapless_group: Make) -> No
     group.crash("c")
     group.a.send(*numbered(3))
     group.run_for("150ms")
-    pinned = [event for event in group.a.events if isinstance(event, Pinned)]
+    pinned = [event for event in group.a.events if isinstance(event, SlowReceivers)]
     assert [(event.members, event.low) for event in pinned] == [
         ((group.world.hosts["c"].address,), 0)
     ]

@@ -49,7 +49,7 @@ def full_disk(options: dict[str, Any]) -> None:
     for guest in guests:
         guest.until_messages(200)
     print(
-        json.dumps({"told": guests[0].handle.event_counts.get("tracestopped"), "logged": told}),
+        json.dumps({"told": guests[0].handle.event_counts.get("trace_stopped"), "logged": told}),
         flush=True,
     )
     for guest in guests:

@@ -20,8 +20,9 @@ from gapless.discovery import Discovery
 from gapless.faults import faults
 from gapless.faults.faulty_transport import FaultyTransport
 from gapless.locator import Locator
+from gapless.protocol.events import Expelled, Stalled, ViewInstalled
 from gapless.protocol.member import Member
-from gapless.protocol.ready import Delivery, Expelled, Stalled, ViewInstalled
+from gapless.protocol.ready import Delivery
 from gapless.rng import split
 from gapless.runtime.handle import MemberHandle
 from gapless.transport import TcpMesh, UdpMesh, UdpMulticast, open_udp

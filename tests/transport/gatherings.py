@@ -7,7 +7,8 @@ from typing import Any
 
 from gapless.config import Config
 from gapless.discovery import Discovery
-from gapless.protocol.ready import Delivery, ViewInstalled
+from gapless.protocol.events import ViewInstalled
+from gapless.protocol.ready import Delivery
 from gapless.runtime.handle import MemberHandle
 from gapless.transport import InProcessNetwork, TcpMesh, UdpMesh
 from tests.transport.networks import free_ports, seeds

@@ -5,7 +5,8 @@ import logging
 
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.protocol.ready import Located, Transmit
+from gapless.protocol.events import Located
+from gapless.protocol.ready import Transmit
 from gapless.transport import UdpMesh
 
 logging.disable()

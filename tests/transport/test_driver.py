@@ -16,7 +16,8 @@ import pytest
 from gapless.config import Config
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address
-from gapless.protocol.ready import Accepted, Delivery, Left, Ready
+from gapless.protocol.events import Accepted, Left
+from gapless.protocol.ready import Delivery, Ready
 from gapless.runtime.handle import MemberHandle
 from gapless.runtime.member_runtime import PendingCall
 from gapless.transport import InProcessNetwork, InProcessTransport

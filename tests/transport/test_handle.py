@@ -11,19 +11,18 @@ from gapless.config import Config
 from gapless.delivery_mode import Mode
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.identity import Address, View
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Accepted,
     Acknowledged,
-    Delivery,
     Expelled,
     GivenUp,
     Left,
-    Ready,
     Refused,
     StateReceived,
     StateWanted,
     ViewInstalled,
 )
+from gapless.protocol.ready import Delivery, Ready
 from gapless.run import Run
 from gapless.runtime.delivery_queue import DeliveryItem
 from gapless.runtime.handle import MemberHandle

@@ -10,15 +10,8 @@ from gapless.config import Config
 from gapless.identity import Address, View
 from gapless.locator import Locator
 from gapless.payloads import Payloads
-from gapless.protocol.ready import (
-    ANYONE,
-    Delivery,
-    Expelled,
-    Located,
-    Ready,
-    Transmit,
-    ViewInstalled,
-)
+from gapless.protocol.events import Expelled, Located, ViewInstalled
+from gapless.protocol.ready import ANYONE, Delivery, Ready, Transmit
 from gapless.run import Run
 from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.handle import fit_config

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gapless.identity import Address, RosterEntry, View
-from gapless.protocol.ready import Located, Transmit, ViewInstalled
+from gapless.protocol.events import Located, ViewInstalled
+from gapless.protocol.ready import Transmit
 from gapless.run import Run
 from gapless.transport import UdpMesh, shared_memory
 from gapless.transport.shared_memory import (

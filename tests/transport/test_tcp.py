@@ -19,7 +19,8 @@ from gapless.discovery import Discovery, Multicast
 from gapless.errors import ConfigError, TransportError
 from gapless.identity import Address, RosterEntry, View
 from gapless.locator import Locator
-from gapless.protocol.ready import ANYONE, Located, Transmit, ViewInstalled
+from gapless.protocol.events import Located, ViewInstalled
+from gapless.protocol.ready import ANYONE, Transmit
 from gapless.run import Run
 from gapless.runtime.reactor import Reactor
 from gapless.transport import TcpMesh

@@ -12,7 +12,8 @@ from gapless.discovery import Discovery, Multicast
 from gapless.errors import ConfigError, TransportError
 from gapless.identity import Address, View
 from gapless.locator import Locator
-from gapless.protocol.ready import ANYONE, Located, Transmit, ViewInstalled
+from gapless.protocol.events import Located, ViewInstalled
+from gapless.protocol.ready import ANYONE, Transmit
 from gapless.transport import UdpMesh, UdpMulticast
 from gapless.transport.udp import gso_batches
 from gapless.wire import encode

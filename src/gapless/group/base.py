@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gapless.group.session import Payload, Steps
     from gapless.group.timeouts import Duration
     from gapless.identity import Address, View
-    from gapless.protocol.ready import Accepted
+    from gapless.protocol.events import Accepted
     from gapless.runtime.bundler import Bundle
     from gapless.runtime.send_requests import SendRequest as Sending
 

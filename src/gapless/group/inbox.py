@@ -32,19 +32,15 @@ from gapless.group.headers import (
 from gapless.group.message import Batch, Message, ViewChange
 from gapless.group.rpc import PendingRequests, RequestFrame
 from gapless.group.sink_dedup import SinkDedup
-from gapless.protocol.ready import (
-    GROUP,
-    OUT_OF_BAND,
-    UNICAST,
+from gapless.protocol.events import (
     Connected,
-    Delivery,
     Discarded,
     Event,
     Expelled,
-    HoldFull,
     Lost,
     Oversized,
-    Pinned,
+    RetentionBlocking,
+    SlowReceivers,
     Stalled,
     Started,
     StateReceived,
@@ -52,6 +48,7 @@ from gapless.protocol.ready import (
     Undelivered,
     ViewInstalled,
 )
+from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNICAST, Delivery
 from gapless.run import PRIVATE, Run
 from gapless.transport.base import ErrorLog
 
@@ -66,7 +63,16 @@ GroupEvent = ViewChange | Event
 
 _INTERNAL_EVENTS = (Connected, Started)
 """Events that say nothing to an application."""
-_LOGGED_EVENTS = (Discarded, Expelled, HoldFull, Lost, Oversized, Pinned, Stalled, Undelivered)
+_LOGGED_EVENTS = (
+    Discarded,
+    Expelled,
+    RetentionBlocking,
+    Lost,
+    Oversized,
+    SlowReceivers,
+    Stalled,
+    Undelivered,
+)
 """Events that are logged when nobody looks at them."""
 
 
@@ -189,7 +195,11 @@ class Inbox:
             handle.call(lambda member, now_ns: member.provide(told.transfer, None, now_ns))
         elif not self._listens:
             self.log_event(told)
-        elif isinstance(told, Pinned) and self._items and isinstance(self._items[-1], Pinned):
+        elif (
+            isinstance(told, SlowReceivers)
+            and self._items
+            and isinstance(self._items[-1], SlowReceivers)
+        ):
             self._items[-1] = told
         elif not isinstance(told, _INTERNAL_EVENTS):
             self._items.append(told)

@@ -50,7 +50,7 @@ from gapless.group.sink_dedup import SinkDedup
 from gapless.group.timeouts import Duration, deadline_ns
 from gapless.identity import Address
 from gapless.payloads import Payloads
-from gapless.protocol.ready import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
+from gapless.protocol.events import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
 from gapless.run import LENGTH_BYTES
 from gapless.runtime.fork_guard import ProcessToken
 from gapless.runtime.reactor import wait_for_future

@@ -29,7 +29,8 @@ from gapless.identity import U32_MAX, Marks
 from gapless.payloads import Payloads
 from gapless.protocol import buggify, timers
 from gapless.protocol.dispatch import ACTIVE_SENDER_NS, StreamEndpoint
-from gapless.protocol.ready import Discarded, Ready, Refused, Undelivered, ViewInstalled
+from gapless.protocol.events import Discarded, Refused, Undelivered, ViewInstalled
+from gapless.protocol.ready import Ready
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS, ReadyBuilder
 from gapless.protocol.stream.durable_retention import check_retention
 from gapless.protocol.stream.inbound import STORED_UNKNOWN, InboundStream

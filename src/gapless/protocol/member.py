@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, get_args
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import RosterEntry
 from gapless.protocol import buggify, timers
+from gapless.protocol.events import Left, SlowReceivers, Undelivered
 from gapless.protocol.membership.failure_detector import FailureDetector
 from gapless.protocol.membership.membership import (
     LEAVING,
@@ -31,7 +32,7 @@ from gapless.protocol.membership.membership import (
     OVER,
     Membership,
 )
-from gapless.protocol.ready import Left, Pinned, Ready, Undelivered
+from gapless.protocol.ready import Ready
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS, ReadyBuilder
 from gapless.protocol.state_transfer.endpoint import StateTransferEndpoint
 from gapless.wire.coalesce import decode_coalesced
@@ -336,7 +337,7 @@ class Member(StateTransferEndpoint):
         before = len(out.events)
         super()._report_slow_receivers(out)
         if self.config.on_pin == "expel":
-            pinned = [event for event in out.events[before:] if isinstance(event, Pinned)]
+            pinned = [event for event in out.events[before:] if isinstance(event, SlowReceivers)]
             members = tuple(
                 sorted({member for event in pinned for member in event.members} - {self.me})
             )

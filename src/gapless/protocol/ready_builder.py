@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
     from gapless.protocol.buggify import RareBranchHook
-    from gapless.protocol.ready import Event, ViewInstalled
+    from gapless.protocol.events import Event, ViewInstalled
     from gapless.run import Run
 
 SENT_COUNTERS = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}

@@ -20,11 +20,11 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 from gapless.payloads import Payloads
-from gapless.protocol.ready import Accepted
+from gapless.protocol.events import Accepted
 
 if TYPE_CHECKING:
+    from gapless.protocol.events import GivenUp, Refused
     from gapless.protocol.member import Member
-    from gapless.protocol.ready import GivenUp, Refused
 
 BUNDLE_GAP_NS = 100_000
 """A message that comes so soon after the last one is likely not the last of them."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready import Delivery, Event
+from gapless.protocol.events import Event
+from gapless.protocol.ready import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

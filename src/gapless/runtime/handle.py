@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gapless.identity import Address, Roster
+    from gapless.protocol.events import Accepted
     from gapless.protocol.member import Member
-    from gapless.protocol.ready import Accepted, Ready
+    from gapless.protocol.ready import Ready
     from gapless.runtime.bundler import BundleMember
     from gapless.runtime.delivery_queue import DeliveryItem
     from gapless.trace.recorder import Recorder

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, RosterEntry, group_id
-from gapless.protocol.member import Member
-from gapless.protocol.membership.membership import OVER
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
+    EVENT_NAMES,
     Accepted,
     Expelled,
     Located,
@@ -26,6 +25,8 @@ from gapless.protocol.ready import (
     Suspected,
     ViewInstalled,
 )
+from gapless.protocol.member import Member
+from gapless.protocol.membership.membership import OVER
 from gapless.runtime.bundler import Bundler
 from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES, ErrorLog, log
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.delivery_mode import Mode
-    from gapless.protocol.ready import Delivery, Event, Ready, Transmit
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery, Ready, Transmit
     from gapless.runtime.delivery_queue import DeliveryItem, DeliveryQueue
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -287,8 +289,8 @@ class MemberRuntime:
         """Write down what has happened, before anybody can notice it."""
         assert self.trace is not None
         self.trace.flush(transmits)
-        if self.trace.stopped and "tracestopped" not in self.event_counts:
-            self.event_counts["tracestopped"] = 1
+        if self.trace.stopped and "trace_stopped" not in self.event_counts:
+            self.event_counts["trace_stopped"] = 1
             log.error(
                 "%s: the trace in %s ends here: %s",
                 self.group,
@@ -298,7 +300,7 @@ class MemberRuntime:
 
     def _on_events(self, events: Sequence[Event]) -> None:
         for event in events:
-            name = type(event).__name__.lower()
+            name = EVENT_NAMES[type(event)]
             self.event_counts[name] = self.event_counts.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
                 self.send_requests.on_view()

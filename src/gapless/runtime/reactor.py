@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from gapless.protocol.ready import Accepted, Ready, Transmit
+    from gapless.protocol.events import Accepted
+    from gapless.protocol.ready import Ready, Transmit
     from gapless.runtime.member_runtime import MemberRuntime
 
 POLL_HANDOVER_S = 0.002

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 from gapless.delivery_mode import Mode
 from gapless.errors import LocalProtocolError
 from gapless.payloads import Payloads
-from gapless.protocol.ready import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
+from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
 from gapless.transport.base import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.identity import Address
+    from gapless.protocol.events import Event
     from gapless.protocol.member import Member
-    from gapless.protocol.ready import Event, Ready
+    from gapless.protocol.ready import Ready
     from gapless.runtime.bundler import Bundle
 
 MAX_MERGED_BYTES = 1 << 18

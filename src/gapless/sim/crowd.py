@@ -25,18 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.faults.frame_names import kind_of
 from gapless.identity import Address, View, ViewId, group_id
+from gapless.protocol.events import Expelled, Left, Lost, Started, ViewInstalled
 from gapless.protocol.member import Member
-from gapless.protocol.ready import (
-    ANYONE,
-    GROUP,
-    Delivery,
-    Expelled,
-    Left,
-    Lost,
-    Ready,
-    Started,
-    ViewInstalled,
-)
+from gapless.protocol.ready import ANYONE, GROUP, Delivery, Ready
 from gapless.rng import split
 from gapless.units import NS_PER_MS
 from gapless.wire import decode

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Crossing, Fault
     from gapless.identity import Marks
     from gapless.protocol.endpoint import Endpoint
-    from gapless.protocol.ready import Event, Ready
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Ready
     from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.scenario.actions import Action
     from gapless.sim.world.host import Host

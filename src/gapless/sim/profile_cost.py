@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.config import UNICAST_PROFILE_NAMES, Config
 from gapless.faults.faults import NEVER_NS, Loss, Targeted
 from gapless.faults.frame_names import incarnation_address, kind_of, node_name
-from gapless.protocol.ready import Stalled
+from gapless.protocol.events import Stalled
 from gapless.rng import split
 from gapless.sim.checkers.liveness import DeliveryDeadlineChecker, StabilityDeadlineChecker
 from gapless.sim.checkers.stream_safety import CHECKERS

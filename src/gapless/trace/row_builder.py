@@ -20,9 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from gapless.protocol.ready import (
-    GROUP,
-    UNICAST,
+from gapless.protocol.events import (
     Expelled,
     Left,
     Lost,
@@ -31,6 +29,7 @@ from gapless.protocol.ready import (
     StateReceived,
     ViewInstalled,
 )
+from gapless.protocol.ready import GROUP, UNICAST
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK, Run
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH
 
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gapless.identity import Address
-    from gapless.protocol.ready import Delivery, Event, Ready, TraceEntry
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery, Ready, TraceEntry
 
 MAX_NAMES = 65_536
 """So many lives are remembered by their names; strangers can make up any number of them."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.protocol.ready import Located, ViewInstalled
+from gapless.protocol.events import Located, ViewInstalled
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from gapless.discovery import Discovery
     from gapless.identity import RosterEntry
-    from gapless.protocol.ready import Event, Transmit
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Transmit
 
 LOOPBACK_FRAME_BYTES = 65_000
 """The largest frame where nothing between the members cuts it up; most of the work is by the frame, not by the byte."""

@@ -23,7 +23,8 @@ from gapless.faults.faults import Loss
 from gapless.faults.faulty_transport import FaultyTransport
 from gapless.group.health import explain
 from gapless.group.join_options import TRANSPORTS
-from gapless.protocol.ready import Delivery, ViewInstalled
+from gapless.protocol.events import ViewInstalled
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.runtime.handle import MemberHandle
 from gapless.trace.recorder import Recorder, parse_recording_mode

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
 from gapless.faults.faulty_transport import FaultyTransport
-from gapless.protocol.ready import Delivery, Started, ViewInstalled
+from gapless.protocol.events import Started, ViewInstalled
+from gapless.protocol.ready import Delivery
 from gapless.rng import split
 from gapless.runtime.handle import MemberHandle
 from gapless.trace import Recorder

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready import Suspected
+from gapless.protocol.events import Suspected
 from gapless.wire.frames import Alive
 
 if TYPE_CHECKING:

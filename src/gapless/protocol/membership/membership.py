@@ -24,10 +24,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.identity import Roster, ViewId
+from gapless.protocol.events import Expelled, Left
 from gapless.protocol.membership.coordinator import MAX_VIEW_NUMBER, Coordinator
 from gapless.protocol.membership.merge import MergeProtocol
 from gapless.protocol.membership.view_transfer import ViewTransfer
-from gapless.protocol.ready import ANYONE, Expelled, Left
+from gapless.protocol.ready import ANYONE
 from gapless.wire.frames import (
     Alive,
     AskView,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.protocol.ready import Located
+from gapless.protocol.events import Located
 from gapless.wire.codec import new_view_room_bytes
 from gapless.wire.frames import AskView, NewView
 from gapless.wire.roster import decode_roster, encode_roster, is_change, split_body

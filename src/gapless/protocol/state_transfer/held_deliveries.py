@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE, Lost
+from gapless.protocol.events import Lost
+from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE
 from gapless.protocol.stream import ranges
 from gapless.run import PRIVATE, Run
 

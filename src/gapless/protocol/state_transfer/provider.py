@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.errors import LocalProtocolError
-from gapless.protocol.ready import StateWanted
+from gapless.protocol.events import StateWanted
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MAX_STATE_BYTES, block_hashes
 from gapless.protocol.state_transfer.requester import MAX_OFFER_BYTES, NO_STATE, NOT_YET, PATIENCE
 from gapless.wire.codec import state_chunk_room_bytes, state_offer_room_bytes

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gapless.errors import RemoteProtocolError
-from gapless.protocol.ready import StateReceived
+from gapless.protocol.events import StateReceived
 from gapless.protocol.state_transfer import block_fetch
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MAX_BLOCKS, BlockFetcher
 from gapless.protocol.state_transfer.held_deliveries import (

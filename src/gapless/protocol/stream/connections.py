@@ -40,7 +40,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.protocol.ready import UNICAST, Connected, Discarded, Undelivered
+from gapless.protocol.events import Connected, Discarded, Undelivered
+from gapless.protocol.ready import UNICAST
 from gapless.protocol.stream.inbound import InboundStream
 from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.reassembly import Reassembler

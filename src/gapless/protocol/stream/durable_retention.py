@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.errors import LocalProtocolError
-from gapless.protocol.ready import Held, HoldFull, Released
+from gapless.protocol.events import Retained, RetentionBlocking, RetentionReleased
 from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ class DurableRetention:
                 is_back = last in members or last.node in returned
                 if not is_back:
                     self._expired.append(RetainedPosition(last, acked))
-                out.emit(Released(name, last, "back" if is_back else "timeout"))
+                out.emit(RetentionReleased(name, last, "back" if is_back else "timeout"))
         for name, (last, _) in places.items():
             if name not in self._retained:
-                out.emit(Held(name, last))
+                out.emit(Retained(name, last))
 
     def release_or_report(self, minimum: int, out: ReadyBuilder, *, release: bool) -> bool:
         """Do something about a full window, all members being at ``minimum``; return whether places were released."""
@@ -171,10 +171,10 @@ class DurableRetention:
             if release:
                 self._expired.append(self._retained.pop(name))
                 self._released[name] = last
-                out.emit(Released(name, last, "capacity"))
+                out.emit(RetentionReleased(name, last, "capacity"))
             elif name not in self._reported_full:
                 self._reported_full.add(name)
-                out.emit(HoldFull(name, last))
+                out.emit(RetentionBlocking(name, last))
         self._update_minimum()
         return release
 

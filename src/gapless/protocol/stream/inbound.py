@@ -39,7 +39,8 @@ from typing import TYPE_CHECKING
 
 from gapless.identity import U32_MAX
 from gapless.protocol import buggify
-from gapless.protocol.ready import GROUP, UNICAST, Delivery, Lost, Stalled, Started
+from gapless.protocol.events import Lost, Stalled, Started
+from gapless.protocol.ready import GROUP, UNICAST, Delivery
 from gapless.protocol.stream import ranges
 from gapless.protocol.stream.acks import AckScheduler
 from gapless.protocol.stream.loss_detector import LossDetector

@@ -28,15 +28,8 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import MAX_OUT_OF_BAND
-from gapless.protocol.ready import (
-    OUT_OF_BAND,
-    UNRELIABLE,
-    Accepted,
-    Acknowledged,
-    Delivery,
-    GivenUp,
-    Unacknowledged,
-)
+from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Unacknowledged
+from gapless.protocol.ready import OUT_OF_BAND, UNRELIABLE, Delivery
 from gapless.protocol.stream import ranges
 from gapless.run import NO_LOOPBACK, PRIVATE, Run
 from gapless.wire.frames import OutOfBand, OutOfBandAck, Unreliable

@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from gapless.protocol import buggify
-from gapless.protocol.ready import Accepted, Acknowledged, Pinned, Unacknowledged
+from gapless.protocol.events import Accepted, Acknowledged, SlowReceivers, Unacknowledged
 from gapless.protocol.stream import ranges
 from gapless.protocol.stream.acks import AckTable
 from gapless.protocol.stream.durable_retention import DurableRetention, unrecoverable_send
@@ -538,7 +538,9 @@ class OutboundStream:
             members = tuple(self.acks.lagging(self._acked_by_members + 1))
         else:
             members = stability.lagging(self.me, window.low + 1)
-        out.emit(Pinned(members, self._acked_by_members, window.high, self._blocked_since_ns or 0))
+        out.emit(
+            SlowReceivers(members, self._acked_by_members, window.high, self._blocked_since_ns or 0)
+        )
         again_ns = out.now_ns + self.config.pin_after_ns
         self._slow_receiver_due_ns = None if self.config.on_pin == "wait" else again_ns
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready import GROUP, Delivery, Oversized
+from gapless.protocol.events import Oversized
+from gapless.protocol.ready import GROUP, Delivery
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.payloads import Payloads
-from gapless.protocol.ready import GivenUp
+from gapless.protocol.events import GivenUp
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, LENGTH_BYTES, MAX_ENTRY_BYTES
 from gapless.wire.codec import RUN_MAX_COUNT
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready import Expelled, Lost, Oversized, StateReceived, Suspected
+from gapless.protocol.events import Expelled, Lost, Oversized, StateReceived, Suspected
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT
 from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Alive, Beacon, Leave
@@ -24,7 +24,8 @@ from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Alive, Beacon, Leave
 if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.protocol.ready import Delivery, Event
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery
     from gapless.sim.oracle.model import InboundModel, MemberModel
     from gapless.wire import Frame
     from gapless.wire.frames import Ack

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.faults.frame_names import kind_of
-from gapless.protocol.ready import Accepted, Lost, Started
+from gapless.protocol.events import Accepted, Lost, Started
 from gapless.protocol.timers import TIMERS
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK
 from gapless.sim.checkers.liveness import (
@@ -39,7 +39,8 @@ from gapless.wire.primitives import REASONS
 
 if TYPE_CHECKING:
     from gapless.identity import Address, View
-    from gapless.protocol.ready import Delivery, Event, Ready, TraceEntry
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery, Ready, TraceEntry
     from gapless.protocol.stream.window import Window
     from gapless.sim.oracle.model import InboundModel, MemberModel, StreamModel
     from gapless.sim.oracle.oracle import Outgoing

@@ -11,9 +11,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import Mode
-from gapless.protocol.ready import (
-    OUT_OF_BAND,
-    UNICAST,
+from gapless.protocol.events import (
     Accepted,
     Acknowledged,
     Connected,
@@ -23,6 +21,7 @@ from gapless.protocol.ready import (
     Unacknowledged,
     Undelivered,
 )
+from gapless.protocol.ready import OUT_OF_BAND, UNICAST
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 from gapless.sim.oracle.model import StreamModel
 from gapless.sim.oracle.oracle import InvariantChecker, Oracle
@@ -30,7 +29,8 @@ from gapless.wire import Ack, Close, Data, Nak, OutOfBand, Tail, Unreliable
 
 if TYPE_CHECKING:
     from gapless.identity import Address, View
-    from gapless.protocol.ready import Delivery, Event
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.oracle.model_update import ApplicationSend
     from gapless.wire import Frame

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready import (
+from gapless.protocol.events import (
     Expelled,
-    HoldFull,
     Left,
-    Pinned,
-    Released,
+    RetentionBlocking,
+    RetentionReleased,
+    SlowReceivers,
     StateReceived,
     StateWanted,
     Suspected,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Crossing
     from gapless.faults.frame_names import Label
     from gapless.identity import Address, View
-    from gapless.protocol.ready import Event
+    from gapless.protocol.events import Event
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.scenario.actions import PartitionChange
     from gapless.wire import Frame
@@ -172,10 +172,10 @@ class MembershipCoverage(InvariantChecker):
             self._expelled.add(life.address.node)
         elif isinstance(event, Left):
             self._left(life, event)
-        elif isinstance(event, Released) and event.reason == "timeout":
+        elif isinstance(event, RetentionReleased) and event.reason == "timeout":
             self.record("hold_timeout over")
-        elif isinstance(event, HoldFull) or (
-            isinstance(event, Released) and event.reason == "capacity"
+        elif isinstance(event, RetentionBlocking) or (
+            isinstance(event, RetentionReleased) and event.reason == "capacity"
         ):
             self.record("window full of one who is away")
         elif isinstance(event, StateWanted):
@@ -184,7 +184,7 @@ class MembershipCoverage(InvariantChecker):
             isinstance(event, StateReceived) and event.provider is not None and self._has_held(life)
         ):
             self.record("state transfer under load")
-        elif isinstance(event, Pinned) and self.config.on_pin == "expel":
+        elif isinstance(event, SlowReceivers) and self.config.on_pin == "expel":
             self._pins.update(event.members)
 
     @staticmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.protocol.ready import Acknowledged, Lost, Stalled
+from gapless.protocol.events import Acknowledged, Lost, Stalled
 from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 from gapless.wire import Close, Data, Nak
 

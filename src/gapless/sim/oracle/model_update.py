@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.identity import Marks
-from gapless.protocol.ready import GivenUp, Lost, Oversized, Released, Started, StateReceived
+from gapless.protocol.events import (
+    GivenUp,
+    Lost,
+    Oversized,
+    RetentionReleased,
+    Started,
+    StateReceived,
+)
 from gapless.protocol.stream import ranges
 from gapless.run import FRAGMENT, LAST_FRAGMENT
 from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
@@ -19,7 +26,8 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, Digest, Roster, View
-    from gapless.protocol.ready import Delivery, Event
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery
     from gapless.protocol.stream.window import Window
     from gapless.run import Run
     from gapless.sim.oracle.model import InboundModel, MemberModel
@@ -299,7 +307,7 @@ class ModelUpdater:
                     self._update_from_skip(life.inbound[event.origin], event)
             elif isinstance(event, StateReceived):
                 self._update_from_state(life, event)
-            elif isinstance(event, Released) and event.reason == "capacity":
+            elif isinstance(event, RetentionReleased) and event.reason == "capacity":
                 life.evicted_names.add(event.name)
                 life.stream.acks.pop(event.last, None)
                 life.stream.starts.pop(event.last, None)

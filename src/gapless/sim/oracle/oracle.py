@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, get_args
 from gapless.delivery_mode import Mode
 from gapless.faults.faults import NEVER_NS
 from gapless.protocol.dispatch import StreamEndpoint
-from gapless.protocol.ready import GROUP, Refused, StateReceived
+from gapless.protocol.events import Refused, StateReceived
+from gapless.protocol.ready import GROUP
 from gapless.sim.oracle.model import GroupModel, InboundModel, MemberModel, UnnumberedMessage
 from gapless.sim.oracle.model_update import (
     NOTHING,

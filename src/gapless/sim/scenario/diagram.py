@@ -18,24 +18,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT
 from gapless.faults.frame_names import incarnation_name, kind_of, stream_of
-from gapless.protocol.ready import (
-    GROUP,
-    UNICAST,
+from gapless.protocol.events import (
     Accepted,
     Acknowledged,
     Connected,
     Discarded,
     Expelled,
     GivenUp,
-    Held,
-    HoldFull,
     Left,
     Located,
     Lost,
     Oversized,
-    Pinned,
     Refused,
-    Released,
+    Retained,
+    RetentionBlocking,
+    RetentionReleased,
+    SlowReceivers,
     Stalled,
     Started,
     StateReceived,
@@ -45,6 +43,7 @@ from gapless.protocol.ready import (
     Undelivered,
     ViewInstalled,
 )
+from gapless.protocol.ready import GROUP, UNICAST
 from gapless.sim.checkers.stream_safety import BoundedMemoryChecker
 from gapless.sim.scenario.actions import Cancel, Crash, Fate, Leave, Pause, Read, Resume, Start
 from gapless.sim.scenario.literals import show_time
@@ -87,7 +86,8 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Crossing
     from gapless.faults.frame_names import FrameName
     from gapless.identity import Address
-    from gapless.protocol.ready import Delivery, Event, Ready, TraceEntry
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery, Ready, TraceEntry
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.scenario.actions import Action, Script
@@ -415,7 +415,7 @@ def _format_event(event: Event) -> str:
         return f"installs view {event.view.id.number}: {' '.join(map(incarnation_name, event.view.members))}"
     if isinstance(event, Started):
         return f"hears {incarnation_name(event.origin)} from {event.start + 1} on"
-    if isinstance(event, Pinned):
+    if isinstance(event, SlowReceivers):
         return f"is pinned by {' '.join(map(incarnation_name, event.members))}"
     if isinstance(event, Refused):
         return f"is refused send {event.ticket}"
@@ -451,11 +451,11 @@ def _format_membership_event(event: Event) -> str:
         return f"learns that it was expelled in view {event.view.number}"
     if isinstance(event, Left):
         return "has left" if event.confirmed else "leaves without an answer"
-    if isinstance(event, Held):
+    if isinstance(event, Retained):
         return f"keeps the place of {event.name} ({incarnation_name(event.last)})"
-    if isinstance(event, Released):
+    if isinstance(event, RetentionReleased):
         return f"releases the place of {event.name} ({event.reason})"
-    if isinstance(event, HoldFull):
+    if isinstance(event, RetentionBlocking):
         return f"has no more room for {event.name}"
     if isinstance(event, StateWanted):
         return f"gives its state to {incarnation_name(event.peer)}"

@@ -20,16 +20,9 @@ from typing import TYPE_CHECKING
 from gapless.faults.faults import NEVER_NS, DriftingClock, Partition
 from gapless.identity import group_id
 from gapless.protocol.buggify import never
+from gapless.protocol.events import Expelled, Left, Lost, Oversized, StateReceived, StateWanted
 from gapless.protocol.member import Member
-from gapless.protocol.ready import (
-    GROUP as TO_GROUP,
-    Expelled,
-    Left,
-    Lost,
-    Oversized,
-    StateReceived,
-    StateWanted,
-)
+from gapless.protocol.ready import GROUP as TO_GROUP
 from gapless.rng import split
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT
 from gapless.sim.checkers.membership import group_bound_ns
