@@ -32,7 +32,7 @@ from bench.measuring import Sample, ratio, take
 from gapless.cli.rendering import console, make_table, progress_bar
 from gapless.errors import GaplessError
 from gapless.sim.runner import sweep as plain_sweep
-from gapless_lab.sensor_pipeline.runner import quiet_session
+from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.sweep.cell import code_digest
 from pyspark_gapless.sweep.executors import (
     MAX_CONCURRENT_JOBS,

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from gapless_lab.chaos.processes import LabProcess, command_line, descendants
-from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime import class_archive, java
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime.spark_install import find_installation
 
 START_TIMEOUT_S = 600.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.session import session
 
 if TYPE_CHECKING:

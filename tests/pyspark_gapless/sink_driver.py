@@ -3,7 +3,7 @@
 import json
 import sys
 
-from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.session import session
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
 from gapless_lab.spark_cluster import SparkCluster
 from pyspark_gapless.runtime.package_zip import package_root, package_zip
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from tests.pyspark_gapless.cluster import connect_server
 from tests.pyspark_gapless.spools import A, B, Writer
 from tests.pyspark_gapless.sweeping import SMALL, rows_in_process, small

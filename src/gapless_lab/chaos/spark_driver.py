@@ -17,14 +17,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options for a JVM that lives for a minute: its start matters more than its speed later."""
 SPARK_SETTINGS = {
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",

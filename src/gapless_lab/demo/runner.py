@@ -28,8 +28,8 @@ from gapless_lab.sensor_pipeline.runner import (
     MAX_ATTEMPTS,
     RestartingQuery,
     explained,
-    quiet_session,
 )
+from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.sweep.executors import light_settings
 from pyspark_gapless.tables.pipeline import Pipeline
 

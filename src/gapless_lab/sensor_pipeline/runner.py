@@ -10,8 +10,6 @@ the end: what is in the tables is counted and compared with what was acknowledge
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,9 +31,9 @@ from gapless_lab.sensor_pipeline.producers import (
     lossy_transport,
 )
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
+from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.spark_install import find_installation
-from pyspark_gapless.session import active_session, session
 from pyspark_gapless.source.offsets import digest_of
 from pyspark_gapless.tables.pipeline import Pipeline, PipelineStep, RetryLimit, root_cause
 
@@ -116,7 +114,7 @@ class _PipelineRun:
         with ExitStack() as stack:
             stack.enter_context(self._reporting("Spark starts"))
             spark = stack.enter_context(
-                quiet_session(self.plan.master, self.plan.output / "spark.log")
+                quiet_session(self.plan.master, self.plan.output / "spark.log", NAME)
             )
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
@@ -346,58 +344,6 @@ class RestartingQuery:
         if error is not None:
             self._patience.on_failure(error)
             self.query = self._again()
-
-
-@contextmanager
-def quiet_session(
-    master: str | None,
-    log_path: Path,
-    name: str = NAME,
-    settings: Mapping[str, object] | None = None,
-) -> Iterator[SparkSession]:
-    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file.
-
-    ``settings`` are those of a session that is started here; one that is there keeps its own.
-    """
-    from py4j.protocol import Py4JNetworkError
-
-    before = active_session()
-    with _errors_into(log_path), _own_interrupts():
-        spark = session(
-            name, master=master, settings=None if before else settings, log_level="WARN"
-        )
-    try:
-        yield spark
-    finally:
-        if before is None:
-            # A JVM that has died cannot be stopped; what died with it is told by whoever was at
-            # work there.
-            with suppress(ConnectionError, Py4JNetworkError):
-                spark.stop()
-
-
-@contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Keep what is done on Ctrl-C: a new session would have it cancel every job."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _errors_into(path: Path) -> Iterator[None]:
-    """Let processes that are started in this block write their errors into a file, and not over the progress."""
-    kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 @contextmanager

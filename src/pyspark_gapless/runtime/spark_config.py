@@ -18,6 +18,8 @@ from gapless.errors import ConfigError
 
 DEFAULT_MASTER = "local[*]"
 """Where Spark runs unless something else is said: in this process's own JVM, on all cores."""
+FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that runs for a minute: its start matters more than its later speed."""
 MASTER_VARIABLES = ("GAPLESS_MASTER", "SPARK_REMOTE", "SPARK_MASTER")
 """The environment variables that name a master, the first that is set."""
 CONNECT_PORT = 15002

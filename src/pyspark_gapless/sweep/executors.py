@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import GaplessError
-from gapless_lab.chaos.spark_driver import FAST_START_JVM_OPTIONS
-from pyspark_gapless.runtime.spark_config import choose_master, external_settings
+from pyspark_gapless.runtime.spark_config import (
+    FAST_START_JVM_OPTIONS,
+    choose_master,
+    external_settings,
+)
 from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.sweep.schema import COLUMNS
 from pyspark_gapless.sweep.task import SweepRun, make_task, run_table
@@ -169,7 +172,7 @@ def light_settings(master: str | None) -> dict[str, str]:
 @contextmanager
 def spark_executor(master: str | None, log_path: Path) -> Iterator[SweepExecutor]:
     """Give an engine of a Spark at ``master``; what the JVM has to say goes into a file."""
-    from gapless_lab.sensor_pipeline.runner import quiet_session
+    from pyspark_gapless.quiet_session import quiet_session
 
     with (
         quiet_session(master, log_path, NAME, light_settings(master)) as spark,
