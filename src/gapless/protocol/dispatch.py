@@ -503,6 +503,13 @@ class StreamEndpoint:
         """Raise AssertionError if the machine contradicts its own law."""
         for outbound in self._outbounds():
             outbound.check_invariants()
+        self.connections.check_invariants()
+        self.out_of_band.check_invariants()
+        self.future_view_buffer.check_invariants()
+        self._credit.check_invariants()
+        self._own_reassembler.check_invariants()
+        if self.stability is not None:
+            self.stability.check_invariants()
         for origin, stream in self.inbound.items():
             assert origin == stream.origin != self.me, "streams are filed under their origin"
         for stream in self._inbounds():

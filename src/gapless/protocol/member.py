@@ -413,6 +413,11 @@ class Member(StateTransferEndpoint):
         if self.phase != OVER:
             super()._fire_timer(name)
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the endpoint or the membership is inconsistent."""
+        super().check_invariants()
+        self.membership.check_invariants()
+
 
 Member.timer_handlers = {
     **StateTransferEndpoint.timer_handlers,

@@ -442,3 +442,21 @@ class Coordinator:
         self._resends += 1
         pause_ns = self.config.join_interval_ns << min(self._resends, 3)
         self._resend_ns = out.now_ns + pause_ns
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a joiner is a member, or a proposal is never decided."""
+        m = self._membership
+        assert len(self.joiners) <= _MAX_JOINERS, f"{len(self.joiners)} joiners"
+        assert m.members.isdisjoint(self.joiners), "a member is not a joiner"
+        for address, entry in self.joiners.items():
+            assert address == entry.address, f"{address} is filed as {entry.address}"
+        assert self.to_expel <= m.members - {m.me}, "only other members are expelled"
+        assert self.unconfirmed <= m.members - {m.me}, "only other members confirm a view"
+        assert self._newcomers <= m.members, "a newcomer is a member"
+        if m.roster is not None:
+            assert self._highest >= m.roster.id.number, "a number is never used twice"
+            names = {entry.name for entry in m.roster.absent}
+            assert self._absent_since.keys() <= names, "only absent members expire"
+        if self.proposal is not None:
+            assert self.proposal.id.number <= self._highest, "the number of a proposal is taken"
+            assert self._decide_ns is not None or not m.is_acting, "a proposal is decided"

@@ -159,3 +159,16 @@ class FailureDetector:
 
     def _send_alive(self, to: Address, out: ReadyBuilder, *, answer: bool = False) -> None:
         out.transmit(to, Alive(self.me, self._view, True, answer))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a suspicion concerns a stranger, or would be decided too late."""
+        others = set(self._members) - {self.me}
+        assert self.dead <= others, "only other members are dead"
+        assert self._probed_ns.keys() <= others, "only other members are probed"
+        assert self._last_heard_ns.keys() <= others, "only other members are watched"
+        assert others.issuperset(self._watchers), "only other members watch this one"
+        assert len(self._watchers) <= self.config.monitors, "the ring has a width"
+        assert self.dead.isdisjoint(self._probed_ns), "a dead member is not probed"
+        if self._due_ns is not None and self._probed_ns:
+            verdict_ns = min(self._probed_ns.values()) + self.config.verify_timeout_ns
+            assert self._due_ns <= verdict_ns, "a probe that stays unanswered is noticed in time"

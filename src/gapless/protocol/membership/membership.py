@@ -550,6 +550,46 @@ class Membership:
                 (acting,), out, suspected=False
             )  # it may be gone too, and nobody here watches it
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the phase contradicts the roster or the timers."""
+        self.failure_detector.check_invariants()
+        self.view_transfer.check_invariants()
+        self._foreign_views.check_invariants()
+        self.coordinator.check_invariants()
+        self.merging.check_invariants()
+        assert self.phase in {NEW, JOINING, MEMBER, LEAVING, OVER}, f"the phase is {self.phase!r}"
+        entries = () if self.roster is None else self.roster.entries
+        assert self.members == {entry.address for entry in entries}, "members follow the roster"
+        assert self.leaving <= self.members | {self.me}, "only members leave"
+        assert self.moved_away <= self.members - {self.me}, "only other members move away"
+        assert self._granted_leavers.isdisjoint(self.members), "who may leave is out of the view"
+        if self.pending is not None:
+            assert self.roster is None or self.pending.id.number > self.roster.id.number, (
+                "a pending view is newer than the installed one"
+            )
+            assert any(entry.address == self.me for entry in self.pending.entries), (
+                "a pending view names this member"
+            )
+        self._check_phase()
+
+    def _check_phase(self) -> None:
+        if self.phase == JOINING:
+            assert self.roster is None, "a joiner has no view"
+            assert self._retry_ns is not None, "a joiner repeats its join request"
+            assert self.pending is not None or self._found_due_ns is not None, (
+                "a joiner founds a group at last"
+            )
+        elif self.phase in {MEMBER, LEAVING}:
+            assert self.me in self.members, "a member is in its own view"
+            assert not self._concurrent_joiners, "a member has no rivals"
+            assert self.phase == MEMBER or self._give_up_ns is not None, "leaving has a time limit"
+            assert self.admitted or self.pending is not None or self._retry_ns is not None, (
+                "a member that is not admitted repeats its join request"
+            )
+        elif self.phase == OVER:
+            assert self.pending is None, "an incarnation that is over installs no view"
+            assert self.due_ns is None, "an incarnation that is over has no timer"
+
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     Leave: Membership._on_leave,

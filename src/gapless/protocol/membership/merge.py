@@ -222,3 +222,16 @@ class MergeProtocol:
             if place.name not in here:
                 away.setdefault(place.name, place)
         return tuple(away.values())
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a member counts as foreign, or an agreement has no end."""
+        m = self._membership
+        assert len(self._foreign) <= _MAX_FOREIGN, f"{len(self._foreign)} foreign coordinators"
+        assert m.members.isdisjoint(self._foreign), "a member is not a foreign coordinator"
+        assert self.agreed_to is None or self.agreed_to not in m.members, (
+            "a member merges with others, not with its own view"
+        )
+        assert self._views_blocked_until_ns <= self._refuse_until_ns, (
+            "after an agreement the next one is refused for a while"
+        )
+        assert self._reply_deadline_ns is None or m.me not in self._invited, "nobody invites itself"

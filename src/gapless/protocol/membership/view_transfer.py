@@ -127,3 +127,11 @@ class ViewTransfer:
             return None
         self.remember(roster, out)
         return roster
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a table has outgrown its limit, or a roster is misfiled."""
+        assert len(self._known) <= _MAX_KNOWN, f"{len(self._known)} rosters are remembered"
+        assert len(self._partial) <= _MAX_OPEN, f"{len(self._partial)} rosters are incomplete"
+        assert len(self._located) <= _MAX_LOCATED, f"{len(self._located)} locators are remembered"
+        for view, roster in self._known.items():
+            assert view == roster.id, f"the roster of {view} is filed under {roster.id}"

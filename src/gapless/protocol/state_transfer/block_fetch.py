@@ -211,6 +211,24 @@ class BlockFetcher:
             if len(pull.missing) >= _MAX_ASKED_AGAIN:
                 yield pull.missing[_MAX_ASKED_AGAIN - 1][0], pull.last
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the bytes that are missing do not add up."""
+        missing_bytes = sum(ranges.count(pull.missing) for pull in self._pulls.values())
+        assert self.outstanding_bytes == missing_bytes, (
+            f"{missing_bytes} bytes are outstanding, {self.outstanding_bytes} are counted"
+        )
+        assert missing_bytes <= self._window_bytes or len(self._pulls) == 1, "the window is kept"
+        assert self._partial_blocks.keys() == self._missing_bytes.keys(), (
+            "partial blocks are counted"
+        )
+        for first, pull in self._pulls.items():
+            assert first == pull.first <= pull.missing[0][0], "a pull is filed under its first byte"
+            assert pull.missing[-1][1] <= pull.last, "a pull misses only its own bytes"
+            assert pull.tries >= 1, "a pull was sent"
+        assert not self.is_complete or self.blocks.keys() == set(self._hashes), (
+            "a complete state has all its blocks"
+        )
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         pulls = tuple((pull.first, *pull.missing) for pull in self._pulls.values())

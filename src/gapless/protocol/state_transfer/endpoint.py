@@ -102,6 +102,11 @@ class StateTransferEndpoint(Endpoint):
             if len(out.deliveries) == done:
                 return
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the streams or the state transfer are inconsistent."""
+        super().check_invariants()
+        self.state_transfer.check_invariants()
+
 
 StateTransferEndpoint.timer_handlers = {
     **Endpoint.timer_handlers,

@@ -180,6 +180,15 @@ class HeldDeliveries:
             for part in content.parts(left)
         ]
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if deliveries are held without a reason, or marks are misfiled."""
+        assert self.waiting or not self._held, "deliveries are held only while the state is awaited"
+        assert not (self.waiting and self._marks), "no state covers anything before it is here"
+        assert self.held_bytes >= _OVERHEAD_BYTES * len(self._held), "held bytes are counted"
+        assert bool(self.held_bytes) == bool(self._held), "bytes are counted for held deliveries"
+        assert self._members.isdisjoint(self._future_marks), "the mark of a member is in use"
+        assert self._marks.keys().isdisjoint(self._future_marks), "a stream has one mark"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
         aside = tuple((origin, *seen) for origin, seen in sorted(self._covered_out_of_band.items()))

@@ -333,6 +333,22 @@ class StateProvider:
         for question in self._requests.values():
             question.last_heard_ns = now_ns
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a limit is exceeded, or a request concerns a stranger."""
+        states = self._provided_states()
+        served = sum(request.provided is not None for request in self._requests.values())
+        assert len(states) <= _MAX_STATES, f"{len(states)} states are kept"
+        assert served <= _MAX_SERVED, f"{served} members are served"
+        assert self._requests.keys() <= self._members - {self.me}, "only other members are served"
+        for peer, request in self._requests.items():
+            assert len(request.starts) <= _MAX_STARTS, f"{peer} named too many streams"
+            parts = () if request.provided is None else request.provided.parts
+            assert 0 <= request.part < max(1, len(parts)), f"{peer}: the next part exists"
+        for provided in states:
+            assert 0 < provided.number <= self._number, "a state was wanted before it is provided"
+            assert not provided.parts or provided.state is not None, "an offer needs a state"
+            assert not (provided.refused and provided.parts), "a refused state is not offered"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         questions = tuple(

@@ -404,6 +404,24 @@ class StateRequester:
         """Begin all patience anew: this member itself stood still."""
         self._last_heard_ns = self._since_ns = now_ns
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the stage contradicts the provider, the offer or the blocks."""
+        assert self.stage in {IDLE, ASKING, PULLING, DONE}, f"the stage is {self.stage!r}"
+        assert self.is_waiting == self.held_deliveries.waiting, "deliveries wait for the state"
+        assert (self._fetch is not None) == (self.stage == PULLING), "blocks are fetched by pulling"
+        if self._fetch is not None:
+            self._fetch.check_invariants()
+        assert self.stage == ASKING or not self._parts, "parts of an offer wait while asking"
+        assert self._parts_bytes <= MAX_OFFER_BYTES, f"an offer of {self._parts_bytes} bytes"
+        assert self._wrong < _MAX_WRONG, f"{self._wrong} wrong blocks were accepted"
+        if self.is_waiting:
+            assert self.provider is None or self.provider in self._others, (
+                "the provider is a member"
+            )
+            assert self.stage == ASKING or self.provider is not None, "blocks come from a provider"
+        else:
+            assert self.provider is None, "nobody provides a state that is not wanted"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         fetch = None if self._fetch is None else self._fetch.snapshot()

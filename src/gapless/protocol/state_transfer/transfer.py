@@ -149,6 +149,12 @@ class StateTransfer:
         self.requester.on_pause(now_ns)
         self.provider.on_pause(now_ns)
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if one of the three parts is inconsistent."""
+        self.held_deliveries.check_invariants()
+        self.requester.check_invariants()
+        self.provider.check_invariants()
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         return (

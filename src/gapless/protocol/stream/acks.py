@@ -76,6 +76,12 @@ class AckTable:
         """Return the members that have not acknowledged ``seqno``."""
         return [member for member, ack in self._acks.items() if ack < seqno]
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the minimum is not the minimum of the entries."""
+        lowest = min(self._acks.values(), default=self.minimum)
+        assert self.minimum >= 0, f"the minimum is {self.minimum}, below every seqno"
+        assert self.minimum == lowest, f"the minimum is {self.minimum}, the lowest ack {lowest}"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
         return (self.minimum, *self._acks.items())
@@ -164,6 +170,14 @@ class AckScheduler:
         self.last_sent_ns = now_ns
         self.pending = False
         self._messages = self._size_bytes = 0
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if deliveries are counted for an ack that is not pending."""
+        assert self._messages >= 0, f"{self._messages} messages wait for an ack"
+        assert self._size_bytes >= 0, f"{self._size_bytes} bytes wait for an ack"
+        assert self.pending or not (self._messages or self._size_bytes), (
+            "messages wait for an ack that is not pending"
+        )
 
     def snapshot(self) -> tuple[bool, int, int]:
         """Return what the next ack depends on; when the last one was sent is left out, as all times are."""

@@ -562,6 +562,47 @@ class Connections:
         for inbound in self.inbounds():
             inbound.apply_config(config, now_ns)
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a connection is filed wrongly or would be reaped late."""
+        assert self._last_epoch >= FIRST_CONNECTION_EPOCH, (
+            "connection epochs lie above view numbers"
+        )
+        for peer, outgoing in self.outgoing.items():
+            assert outgoing.stream.to == peer, (
+                f"the connection to {peer} is filed under its receiver"
+            )
+            assert FIRST_CONNECTION_EPOCH <= outgoing.stream.epoch <= self._last_epoch, (
+                f"the connection to {peer} has an epoch that was drawn here"
+            )
+            assert outgoing.state is not ConnectionState.CLOSED, f"{peer}: a closed end is removed"
+            outgoing.reassembler.check_invariants()
+        for peer, incoming in self.incoming.items():
+            stream = incoming.stream
+            assert peer == stream.origin != self.me, f"{peer}: filed under its sender"
+            assert stream.window is not None, f"{peer}: a connection opens with a known start"
+            assert incoming.state is not ConnectionState.CLOSED, f"{peer}: a closed end is removed"
+            assert not stream.ended, f"{peer}: the stream of an open connection goes on"
+            assert stream.key not in self._tombstones, (
+                f"{peer}: an open connection has no tombstone"
+            )
+        for peer, unconfirmed in self._unconfirmed.items():
+            assert unconfirmed.tries <= MAX_FIRST_REQUESTS, f"{peer}: first requests are limited"
+            present = self.incoming.get(peer)
+            assert present is None or present.stream.epoch != unconfirmed.epoch, (
+                f"{peer}: the open epoch is confirmed"
+            )
+        self._check_tombstones()
+        ends = (*self.outgoing.values(), *self.incoming.values())
+        due_ns = [at_ns for at_ns in (end.due_ns(self.config) for end in ends) if at_ns is not None]
+        assert not due_ns or (self._reap_ns is not None and self._reap_ns <= min(due_ns)), (
+            "the reap timer never fires after a connection is due"
+        )
+
+    def _check_tombstones(self) -> None:
+        partial = sum(tombstone.fragments is not None for tombstone in self._tombstones.values())
+        assert len(self._tombstones) <= _MAX_TOMBSTONES, f"{len(self._tombstones)} tombstones"
+        assert partial <= _MAX_PARTIAL_TOMBSTONES, f"{partial} tombstones hold fragments"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
         out = tuple(

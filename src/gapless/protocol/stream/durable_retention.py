@@ -191,10 +191,14 @@ class DurableRetention:
         self.minimum = min((hold.acked for hold in self._retained.values()), default=None)
 
     def check_invariants(self, low: int, high: int, here: AckTable) -> None:
-        """Raise AssertionError if a place is kept beyond the window, or for somebody who is ``here``."""
-        for name, (last, ack) in self.retained.items():
-            assert low <= ack <= high, f"what {name!r} needs is kept"
-            assert last not in here, f"{name!r} is here, and its place is kept"
+        """Raise AssertionError if a position lies outside the window, or its member is present."""
+        for name, (last, acked) in self._retained.items():
+            assert low <= acked <= high, f"messages that {name!r} needs were purged"
+            assert last not in here, f"{name!r} is present, and its messages are retained"
+        lowest = min((position.acked for position in self._retained.values()), default=None)
+        assert self.minimum == lowest, f"the minimum is {self.minimum}, the lowest {lowest}"
+        assert self._released.keys().isdisjoint(self._retained), "a released name is retained"
+        assert self._reported_full <= self._retained.keys(), "a full window blames an absent name"
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""

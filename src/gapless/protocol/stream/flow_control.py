@@ -108,6 +108,17 @@ class FlowControl:
             if member in acks
         )
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the byte totals do not rise with the seqnos."""
+        assert self._lasts, "the bytes before the first run are always known"
+        assert len(self._lasts) == len(self._totals), "every run has one byte total"
+        for at in range(1, len(self._lasts)):
+            assert self._lasts[at - 1] < self._lasts[at], "runs are recorded in order of seqno"
+            assert self._totals[at - 1] < self._totals[at], "byte totals rise with every run"
+        sizes = set(self._buffers.values())
+        assert self.buffers_differ == (len(sizes) > 1), "buffers_differ follows the buffers"
+        assert all(size_bytes >= 0 for size_bytes in sizes), "an advertised buffer is not negative"
+
 
 class DeliveryCredit:
     """Messages that the application has room for."""
@@ -138,3 +149,7 @@ class DeliveryCredit:
     def refund(self, messages: int) -> None:
         """Note that the application has consumed messages."""
         self.outstanding = max(0, self.outstanding - messages)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if more messages were consumed than delivered."""
+        assert self.outstanding >= 0, f"{self.outstanding} messages are outstanding"

@@ -130,6 +130,19 @@ class FutureViewBuffer:
                 )
         return found
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the buffered runs are miscounted or misfiled."""
+        runs = sum(
+            max(1, sum(isinstance(frame, Data) for frame in datagram.frames))
+            for datagram, _ in self._datagrams
+        )
+        assert self._runs == runs, f"{runs} runs are buffered, {self._runs} are counted"
+        assert all(0 <= age <= _MAX_VIEWS for _, age in self._datagrams), (
+            "old datagrams are dropped"
+        )
+        for key, frame in self._frames.items():
+            assert key == _frame_key(frame), f"{key} is the key of {_frame_key(frame)}"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
         return (tuple(self._datagrams), tuple(self._frames.values()), self._has_view)

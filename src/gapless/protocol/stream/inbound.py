@@ -566,13 +566,25 @@ class InboundStream:
         )
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the receiving half contradicts its own law."""
+        """Raise AssertionError if the stream contradicts the law of this file."""
         self.loss_detector.check_invariants()
+        self.ack_scheduler.check_invariants()
+        self.reassembler.check_invariants()
+        if self.retransmit_handler is not None:
+            self.retransmit_handler.check_invariants()
+        unstored_bytes = sum(size_bytes for _, size_bytes in self._unstored)
+        assert self._unstored_bytes == unstored_bytes, "bytes that are not stored add up"
+        assert self._granted_bytes >= 0, "an ack grants room, it never takes any"
         if self.window is None:
             assert self.loss_detector.due_ns is not None, "a stream without a start asks for it"
             return
         self.window.check_invariants()
-        assert not self._before_start, "an open stream keeps nothing aside"
+        assert not self._before_start, "an open stream buffers nothing in front of its start"
+        assert self.window.keep_delivered == self.retains_delivered, "the profile sets the window"
+        assert self.start <= self.window.delivered, "delivery begins behind the start"
+        assert self.stable <= self.window.delivered, "what is stable was delivered here"
+        first = self.reassembler.first_seqno
+        assert first is None or first <= self.window.delivered, "a fragment was taken off"
         known = max(self.window.high, min(self.announced_high, self.window.ceiling))
         missing = known - self.window.delivered > self._undelivered_count(self.window)
         assert not missing or not self.profile.naks or self.loss_detector.due_ns is not None, (

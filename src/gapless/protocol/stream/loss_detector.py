@@ -71,6 +71,13 @@ class RttEstimator:
         """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
         self.max_lateness_ns = max(self.max_lateness_ns, late_ns + late_ns // 4)
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an estimate is negative."""
+        assert self.smoothed_ns >= 0, f"the smoothed round trip is {self.smoothed_ns} ns"
+        assert self.deviation_ns >= 0, f"the mean deviation is {self.deviation_ns} ns"
+        assert self.max_lateness_ns >= 0, f"the greatest lateness is {self.max_lateness_ns} ns"
+        assert self.backoff_ns >= 0, f"the back-off is {self.backoff_ns} ns"
+
 
 class _OpenNak(NamedTuple):
     first: int
@@ -308,12 +315,17 @@ class LossDetector:
         self.due_ns = min(times_ns)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the questions contradict the law of this file."""
+        """Raise AssertionError if the open NAKs contradict the law of this file."""
+        self.rtt.check_invariants()
         floor = 0
-        for asked in self._open_naks:
-            assert floor < asked.first <= asked.last, "questions do not overlap"
-            assert asked.retry_ns >= asked.sent_ns + self._config.min_retry_ns, "questions rest"
-            floor = asked.last
+        for nak in self._open_naks:
+            assert floor < nak.first <= nak.last, "open NAKs do not overlap"
+            assert nak.retry_ns >= nak.sent_ns + self._config.min_retry_ns, "a NAK is never early"
+            assert 0 <= nak.lost_tries <= nak.tries, f"{nak} lost more NAKs than were sent"
+            assert nak.noticed_ns <= nak.sent_ns, f"{nak} was sent before the gap was noticed"
+            floor = nak.last
+        assert self._watched_upto >= 0, "a watched gap has a seqno"
+        assert self.due_ns is None or self.due_ns >= 0, "a pass is due at a time"
 
     def snapshot(self) -> tuple[bool, int]:
         """Return the state without its times: in an exhaustive search every rest may be over at any moment."""

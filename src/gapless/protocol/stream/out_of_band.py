@@ -357,6 +357,34 @@ class OutOfBandChannel:
         """Whether nothing waits, neither for its turn nor for acks."""
         return not self._pending and not self._queue
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a pending message, a ticket or a delivered range is misfiled."""
+        most, oldest, before = self.config.max_out_of_band, next(iter(self._pending), 0), 0
+        assert len(self._pending) <= most, f"{len(self._pending)} messages wait for acks"
+        assert not oldest or self._high - oldest < _MAX_SPAN_FACTOR * most, "numbers run ahead"
+        for seqno, pending in self._pending.items():
+            assert before < seqno <= self._high, (
+                "pending messages are in the order of their numbers"
+            )
+            assert pending.run.first == pending.run.last == seqno, (
+                f"{seqno} is filed under its number"
+            )
+            assert pending.unacked_by, f"{seqno} is acknowledged by everybody and still pending"
+            assert pending.unacked_by <= set(self._members) - {self.me}, (
+                f"{seqno} waits for members"
+            )
+            assert seqno in self._unacked_by_ticket.get(pending.ticket, {seqno}), (
+                f"{seqno} is pending and not tracked by its ticket"
+            )
+            assert self._due_ns <= pending.retransmit_ns, f"{seqno} would be sent again too late"
+            before = seqno
+        for queued in self._queue:
+            assert queued.taken <= len(queued.messages), f"ticket {queued.ticket} is sent twice"
+            assert 0 in self._unacked_by_ticket[queued.ticket], f"ticket {queued.ticket} is queued"
+        assert self.me not in self._delivered_ranges, "own messages are not received"
+        for origin, delivered in self._delivered_ranges.items():
+            assert delivered == ranges.merge(delivered), f"{origin}: delivered ranges are merged"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times; sends are named by their order."""
         names = {ticket: -at for at, ticket in enumerate(self._unacked_by_ticket, 1)}

@@ -648,8 +648,13 @@ class OutboundStream:
         self.window.max_bytes = min(config.window_bytes, room_bytes)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the sending half contradicts its own law."""
+        """Raise AssertionError if the stream contradicts the law of this file."""
         self.window.check_invariants()
+        self.acks.check_invariants()
+        self.flow_control.check_invariants()
+        self.retransmit_handler.check_invariants()
+        self.queue.check_invariants()
+        self._check_members()
         acked = self.profile.release != "acks" or self.window.low <= self.acks.minimum
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
         held_bytes = self.flow_control.bytes_upto(self.window.high) - self.flow_control.bytes_upto(
@@ -667,6 +672,17 @@ class OutboundStream:
         watched = self._tail_ns is not None or not self.config.retransmits
         assert watched or self.window.low == self.window.high or self._only_self_unacked, (
             "tail armed"
+        )
+
+    def _check_members(self) -> None:
+        members = {member for member, _ in self.acks.items()}
+        assert self.starts.keys() == members, "every receiver has a start"
+        assert self._unconfirmed <= members, "only receivers confirm their start"
+        assert self.acked_ns.keys() <= members, "only receivers acknowledge"
+        assert 0 <= self.stable <= self.window.delivered, "what is stable was delivered here"
+        assert self._progress_mark <= self.window.high, "progress ends at high"
+        assert self._slow_receiver_due_ns is None or self._blocked_since_ns is not None, (
+            "only a window that does not move has slow receivers"
         )
 
     @property

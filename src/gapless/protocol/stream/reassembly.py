@@ -89,6 +89,21 @@ class Reassembler:
         """Forget the pieces held."""
         self._fragments, self._held_bytes, self._first, self._state = [], 0, 0, _NONE
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the fragments held contradict the state of the message."""
+        held_bytes = sum(len(fragment) for fragment in self._fragments)
+        if self._state == _OPEN:
+            assert self._first > 0, "an open message has a first fragment"
+            assert held_bytes == self._held_bytes <= self._limit_bytes, (
+                f"{held_bytes} bytes of fragments are held, {self._held_bytes} are counted"
+            )
+            return
+        assert not self._fragments, "fragments are held only for an open message"
+        if self._state == _TOO_LARGE:
+            assert self._held_bytes > self._limit_bytes, "only an oversized message is discarded"
+        else:
+            assert self._held_bytes == self._first == 0, "nothing is counted without a message"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
         return (self._first, self._state, self._held_bytes, *self._fragments)

@@ -125,6 +125,16 @@ class RetransmitHandler:
         self._spent_bytes += size_bytes
         return True
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the repair budget is overspent."""
+        spent_bytes, budget_bytes = self._spent_bytes, self._config.repair_budget_bytes
+        assert 0 <= spent_bytes <= budget_bytes, (
+            f"{spent_bytes} bytes of repairs in an interval, the budget is {budget_bytes}"
+        )
+        assert self.suppress_ns >= 0, "repairs are suppressed for a time that is not negative"
+        for repair in self._recent:
+            assert 0 < repair.first <= repair.last, f"{repair} repaired no message"
+
     def reset(self) -> None:
         """Forget what was repaired lately: in an exhaustive search every moment may be over."""
         self._recent = []

@@ -261,6 +261,18 @@ class SendQueue:
             default=None,
         )
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a send behind the head has been taken from, or a cost is wrong."""
+        for at, send in enumerate(self._queue):
+            assert 0 <= send.taken < len(send.messages), f"ticket {send.ticket} is done and queued"
+            assert at == 0 or not (send.taken or send.offset), "messages leave from the head only"
+            assert len(send.costs) == len(send.messages) + 1, "every message has a cost"
+            assert send.offset < max(1, len(send.messages[send.taken])), (
+                "a fragment is left to send"
+            )
+            assert send.first <= send.last or not send.last, "seqnos of a send rise"
+        assert len(set(self.tickets)) == len(self._queue), "a ticket names one send"
+
     def snapshot(self) -> tuple[tuple[object, ...], ...]:
         """Return what still waits as a hashable value."""
         return tuple(

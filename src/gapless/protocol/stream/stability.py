@@ -210,6 +210,21 @@ class Stability:
         )
         return tuple(member for member, delivered in votes if delivered < seqno)
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if something counts as stable that a member has not delivered."""
+        assert self._received >= 0, f"{self._received} messages were delivered since the last vote"
+        assert self._received_bytes >= 0, f"{self._received_bytes} bytes since the last vote"
+        assert self.due_ns is None or self._view is not None, "nobody votes without a view"
+        assert not self._votes or self.is_coordinator, "only the coordinator collects votes"
+        for voter, table in self._votes.items():
+            for origin, (delivered, high) in table.items():
+                assert delivered <= high <= self._highs[origin], f"{voter} votes beyond the high"
+        for origin, (stable, high) in self._stable.items():
+            assert high <= self._highs[origin], f"{origin}: the announced high was voted"
+            assert not self.lagging(origin, stable), f"{origin}: {stable} is stable, not delivered"
+        for origin, count in self._lagging.items():
+            assert count == self._count_lagging(origin), f"{origin}: {count} members hold it back"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value, without times."""
         votes = tuple(
