@@ -53,5 +53,5 @@ def test_a_member_brings_nothing_that_few_members_need(program: str) -> None:
 
 def test_faults_on_a_real_network_are_there_when_asked_for() -> None:
     assert "gapless.faults.faults" in imported_by(
-        "from gapless.faults.faulty_transport import Chaos"
+        "from gapless.faults.faulty_transport import FaultyTransport"
     )

@@ -43,7 +43,7 @@ def test_a_trace_becomes_a_page_with_its_verdict(
     checking = sys.modules["pyspark_gapless.verify.runner"]
     monkeypatch.setattr(checking, "CHECKS", {check: CHECKS[check] for check in FEW_CHECKS})
     monkeypatch.setattr(
-        figures_run, "PARTS", {part: figures_run.SECTIONS[part] for part in FEW_PARTS}
+        figures_run, "SECTIONS", {part: figures_run.SECTIONS[part] for part in FEW_PARTS}
     )
     assert run(["report", str(tmp_path), "--json"]) == 1
     figures = json.loads(capsys.readouterr().out)

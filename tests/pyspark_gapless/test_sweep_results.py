@@ -340,14 +340,14 @@ from pathlib import Path
 from pyspark_gapless.sweep import runner as running
 from pyspark_gapless.sweep.grid_file import read_grid
 
-running.LEAST_WRITE_S = 0.0
+running.MIN_WRITE_INTERVAL_S = 0.0
 
 def tell(progress):
     print(progress.done, progress.written_s > 0, flush=True)
 
 if __name__ == "__main__":
     cells = read_grid(Path(sys.argv[1]).read_text())
-    running.run(running.Plan(cells, range(100_000), Path(sys.argv[2]), None, 1), tell, threading.Event())
+    running.run(running.SweepPlan(cells, range(100_000), Path(sys.argv[2]), None, 1), tell, threading.Event())
 """
 
 

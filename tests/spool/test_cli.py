@@ -204,7 +204,7 @@ def test_repair_beside_a_collector_is_refused(
 
 def test_reading_a_spool_needs_neither_pyarrow_nor_numpy(spool: Path) -> None:
     code = (
-        "import sys; from gapless.spool import SpoolView; v = SpoolView(sys.argv[1]); "
+        "import sys; from gapless.spool import SpoolReader; v = SpoolReader(sys.argv[1]); "
         "n = sum(r.rows for r in v.records(v.slices({}, v.high()))); "
         "print(n, sorted({'pyarrow', 'numpy', 'pyspark', 'click'} & set(sys.modules)))"
     )

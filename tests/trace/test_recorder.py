@@ -185,7 +185,7 @@ def test_a_full_disk_stops_the_recorder_and_not_the_group(tmp_path: Path) -> Non
 
 
 def test_a_journal_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
-    made = recorder(tmp_path, rows_a_file=2)
+    made = recorder(tmp_path, rows_per_file=2)
     for first in (1, 2, 3):
         made.record_ready(Ready(deliveries=[delivered(OTHER, first, [b"x"])]))
         made.flush(())
@@ -293,7 +293,7 @@ def test_two_lives_of_one_process_are_two_lives(tmp_path: Path) -> None:
 
 def _like(group: Any) -> dict[str, Any]:
     """Return how a further member finds the group that this one is in."""
-    found = group._own.options
+    found = group._session.options
     return {
         "host": "127.0.0.1",
         "ports": free_ports(1),

@@ -194,7 +194,7 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
         class Late:
             """The baton; somebody wants something, and finds it taken, just before it is put down."""
 
-            acquire, locked, holder = baton.acquire, baton.locked, None
+            acquire, locked, owner = baton.acquire, baton.locked, None
 
             def release(self) -> None:
                 driver._turn_lock = baton

@@ -132,7 +132,7 @@ def test_memory_that_grows_is_not_sound() -> None:
         ({"stops": -1}, "at least 0"),
         ({"seconds": 0}, "more than 0"),
         ({"rate": 0}, "1 to 10,000"),
-        ({"knobs": {"capacity": -1}}, "capacity"),
+        ({"settings": {"capacity": -1}}, "capacity"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:

@@ -143,7 +143,7 @@ def test_what_is_sent_arrives_as_it_was(net: Net, host: str) -> None:
     net.settle()
     assert a.problems.counters == b.problems.counters == c.problems.counters == {}
     assert [len(one.streams) for one in net.all] == [2, 1, 1]
-    assert link(a, b).held_bytes == link(a, c).held_bytes == 0
+    assert link(a, b).buffered_bytes == link(a, c).buffered_bytes == 0
 
 
 def test_many_small_datagrams_leave_in_one_call(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_many_small_datagrams_leave_in_one_call(net: Net, monkeypatch: pytest.Mo
     write = stream.write
 
     def counted() -> None:
-        calls.append(len(stream.out))
+        calls.append(len(stream.write_buffer))
         write()
 
     monkeypatch.setattr(stream, "write", counted)
@@ -275,14 +275,14 @@ def test_large_datagrams_in_a_row_are_not_copied_together(
     net.until(lambda: net.got[b])
     calls: list[int] = []
     stream = link(b, a).stream
-    go_on = stream.go_on
+    go_on = stream.read_large
 
     def counted() -> bytes | None:
         datagram: bytes | None = go_on()
         calls.append(len(datagram or b""))
         return datagram
 
-    monkeypatch.setattr(stream, "go_on", counted)
+    monkeypatch.setattr(stream, "read_large", counted)
     for datagram in datagrams:
         a.send([Transmit(B, datagram)])
     net.until(lambda: len(net.got[b]) == 7)
@@ -338,7 +338,7 @@ def test_a_forked_child_lets_go_without_a_word(
     a.send([Transmit(None, b"before")])
     net.until(lambda: net.got[b])
     net.settle()
-    link(a, b).put(b"not written yet")
+    link(a, b).enqueue(b"not written yet")
     child = os.fork()
     if not child:
         if closer == "the program":

@@ -257,13 +257,13 @@ class SendRequests:
         for sent in together:
             count = len(sent.payloads)
             if isinstance(event, Accepted):
-                sent.settle(
+                sent.resolve(
                     Accepted(event.ticket, event.first + before, event.first + before + count - 1)
                 )
             elif isinstance(event, GivenUp):
-                sent.settle(event._replace(accepted=min(max(0, event.accepted - before), count)))
+                sent.resolve(event._replace(accepted=min(max(0, event.accepted - before), count)))
             else:
-                sent.settle(event)
+                sent.resolve(event)
             before += count
 
     def fail(self, error: BaseException) -> None:

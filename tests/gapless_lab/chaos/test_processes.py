@@ -65,9 +65,9 @@ def test_processes_do_not_outlive_who_has_started_them(tmp_path: Path) -> None:
     program = f"""\
 import os, sys
 from pathlib import Path
-from gapless_lab.chaos.processes import Process
-one = Process("one", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path)!r}), dict(os.environ))
-one.until(lambda: one.heard, "it speaks", 60)
+from gapless_lab.chaos.processes import LabProcess
+one = LabProcess("one", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path)!r}), dict(os.environ))
+one.wait_until(lambda: one.lines_read, "it speaks", 60)
 print(one.pid, flush=True)
 sys.stdin.read()
 """

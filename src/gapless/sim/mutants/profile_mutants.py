@@ -117,7 +117,7 @@ PROFILE_MUTANTS = (
         "a message of a view that is still to come is taken for one of the present",
         "gapless.protocol.endpoint:Endpoint._on_data",
         "if epoch != self._epoch:",
-        "if epoch != self._epoch and not self._epoch < epoch < CONNECTION:",
+        "if epoch != self._epoch and not self._epoch < epoch < FIRST_CONNECTION_EPOCH:",
         "classic",
     ),
     Mutant(
