@@ -360,7 +360,11 @@ class ChaosTestbed:
     def _stop_producers(self) -> None:
         """Let the producers stop, which they do when all is acknowledged."""
         for producer in self.producers.values():
-            producer.wait_until(lambda one=producer: one.lines_read, "it has not come in", TIMEOUT_S)  # type: ignore[misc]
+            producer.wait_until(
+                lambda one=producer: one.lines_read,  # type: ignore[misc]
+                "it has not come in",
+                TIMEOUT_S,
+            )
             producer.send_line("stop")
         for producer in self.producers.values():
             if code := producer.wait_exit(TIMEOUT_S):
