@@ -13,7 +13,15 @@ from gapless.faults.frame_names import node_name
 from gapless.rng import split
 from gapless.sim.mutants.runner import mutant_by_name, planted
 from gapless.sim.runner import simulate
-from gapless.sim.scenario.actions import Crash, Leave, Read, Script, Send, Start, payload
+from gapless.sim.scenario.actions import (
+    CrashProcess,
+    LeaveGroup,
+    Script,
+    SendMessages,
+    SetReadDelay,
+    StartProcess,
+    payload,
+)
 from gapless.sim.world.world import World
 from gapless.trace.schema import TraceRow
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -56,21 +64,25 @@ class Story:
         names = [node_name(number + 1) for number in range(members)]
         pace_ns = 6 * NS_PER_MS
         begin_ns = NS_PER_S
-        actions: list[Any] = [Start(20 * NS_PER_MS * at, name) for at, name in enumerate(names)]
+        actions: list[Any] = [
+            StartProcess(20 * NS_PER_MS * at, name) for at, name in enumerate(names)
+        ]
         for nth in range(messages):
             for at, name in enumerate(names):
                 # Not all in the same instant, and in two waves, so that a rate over time has a
                 # shape.
                 wave_ns = 800 * NS_PER_MS if nth >= messages // 2 else 0
                 at_ns = begin_ns + wave_ns + nth * pace_ns + at * pace_ns // members
-                actions.append(Send(at_ns, name, (payload(name, nth, 180),)))
+                actions.append(SendMessages(at_ns, name, (payload(name, nth, 180),)))
         end_ns = begin_ns + messages * pace_ns + 800 * NS_PER_MS
         if members > 2:
-            actions.append(Read(begin_ns + (end_ns - begin_ns) * 3 // 5, names[1], 7 * NS_PER_MS))
-            actions.append(Read(begin_ns + (end_ns - begin_ns) * 4 // 5, names[1], 0))
-            actions.append(Crash(begin_ns + (end_ns - begin_ns) // 4, names[2]))
-            actions.append(Start(begin_ns + (end_ns - begin_ns) // 2, names[2] + "'"))
-            actions.append(Leave(end_ns - 200 * NS_PER_MS, names[-1]))
+            actions.append(
+                SetReadDelay(begin_ns + (end_ns - begin_ns) * 3 // 5, names[1], 7 * NS_PER_MS)
+            )
+            actions.append(SetReadDelay(begin_ns + (end_ns - begin_ns) * 4 // 5, names[1], 0))
+            actions.append(CrashProcess(begin_ns + (end_ns - begin_ns) // 4, names[2]))
+            actions.append(StartProcess(begin_ns + (end_ns - begin_ns) // 2, names[2] + "'"))
+            actions.append(LeaveGroup(end_ns - 200 * NS_PER_MS, names[-1]))
         faults: list[Any] = [Delay(split(seed, "delay"), 300_000, 500_000)]
         if loss:
             faults.append(Loss(split(seed, "loss"), (loss,)))

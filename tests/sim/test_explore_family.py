@@ -14,8 +14,8 @@ from gapless.protocol.stream.connections import Connections
 from gapless.protocol.stream.inbound import InboundStream
 from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.stability import Stability
-from gapless.sim.model_check.bounds import ALL_PROFILES
 from gapless.sim.model_check.search import SearchBounds, TransitionSystem, explore
+from gapless.sim.swarm.profile_draw import ALL_PROFILES
 from gapless.wire.codec import encode
 from gapless.wire.frames import Data, Gone, Stable, StreamProgress, Tail
 

@@ -10,11 +10,11 @@ from gapless.protocol.events import Accepted, Discarded, GivenUp, Lost, Refused,
 from gapless.sim import SimulatedGroup, World
 from gapless.sim.scenario.actions import (
     ApplyDigest,
-    Install,
+    InstallView,
     SaveDigest,
     Script,
-    Send,
-    Start,
+    SendMessages,
+    StartProcess,
     initial_actions,
 )
 from gapless.sim.scenario.frame_pattern import FramePattern
@@ -390,12 +390,12 @@ def test_n4_36_a_digest_without_a_view_starts_the_streams(
     script = Script(
         actions=[
             *initial_actions(("a", "b")),
-            Send(1, "a", (b"before",)),
+            SendMessages(1, "a", (b"before",)),
             SaveDigest(50 * NS_PER_MS, "b", "k"),
-            Start(60 * NS_PER_MS, "c"),
-            *(Install(60 * NS_PER_MS, name, 2, names) for name in names),
+            StartProcess(60 * NS_PER_MS, "c"),
+            *(InstallView(60 * NS_PER_MS, name, 2, names) for name in names),
             ApplyDigest(60 * NS_PER_MS, "c", "k"),
-            Send(61 * NS_PER_MS, "a", (b"after",)),
+            SendMessages(61 * NS_PER_MS, "a", (b"after",)),
         ]
     )
     world = gapless_world(Config(), script, keep_payloads=True, trace=True)

@@ -5,14 +5,14 @@ import pytest
 from gapless.config import Config
 from gapless.sim import simulate
 from gapless.sim.scenario.actions import (
-    Crash,
-    Leave,
-    PartitionChange,
-    Pause,
-    Resume,
+    ChangePartition,
+    CrashProcess,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
     Script,
-    Send,
-    Start,
+    SendMessages,
+    StartProcess,
     payload,
 )
 from gapless.sim.world.application import SimulatedApplication
@@ -45,7 +45,10 @@ def world_of(*actions: tuple[object, ...], calm_ms: int = 1000, **knobs: object)
 
 
 def sends(who: str, first_ms: int, count: int, every_ms: int = 10) -> list[tuple[object, ...]]:
-    return [(Send, first_ms + every_ms * at, who, (payload(who, at, 20),)) for at in range(count)]
+    return [
+        (SendMessages, first_ms + every_ms * at, who, (payload(who, at, 20),))
+        for at in range(count)
+    ]
 
 
 def played(world: World) -> World:
@@ -67,7 +70,12 @@ def views(world: World) -> dict[str, tuple[str, ...]]:
 
 def test_three_find_each_other_and_talk() -> None:
     world = played(
-        world_of((Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), *sends("b", 300, 5))
+        world_of(
+            (StartProcess, 0, "a"),
+            (StartProcess, 50, "b"),
+            (StartProcess, 60, "c"),
+            *sends("b", 300, 5),
+        )
     )
     assert set(views(world)) == {"a", "b", "c"}
     assert len(set(views(world).values())) == 1
@@ -75,39 +83,43 @@ def test_three_find_each_other_and_talk() -> None:
 
 
 def test_a_send_waits_for_the_first_view() -> None:
-    world = played(world_of((Start, 0, "a"), (Start, 0, "b"), (Send, 1, "b", (b"early",))))
+    world = played(
+        world_of(
+            (StartProcess, 0, "a"), (StartProcess, 0, "b"), (SendMessages, 1, "b", (b"early",))
+        )
+    )
     assert world.hosts["b"].received == {"b": [b"early"]}
 
 
 def test_the_same_script_gives_the_same_run() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b"),
-        (Start, 60, "c"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
+        (StartProcess, 60, "c"),
         *sends("b", 300, 5),
-        (Crash, 400, "a"),
+        (CrashProcess, 400, "a"),
     ]
     assert played(world_of(*actions)).digest() == played(world_of(*actions)).digest()
 
 
 def test_the_oldest_dies_and_comes_back_at_the_same_address() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b"),
-        (Start, 60, "c"),
-        (Crash, 400, "a"),
-        (Start, 401, "a"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
+        (StartProcess, 60, "c"),
+        (CrashProcess, 400, "a"),
+        (StartProcess, 401, "a"),
     ]
     assert set(views(played(world_of(*actions)))) == {"a'", "b", "c"}
 
 
 def test_one_that_stood_still_for_too_long_is_expelled_and_comes_back() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b"),
-        (Start, 60, "c"),
-        (Pause, 500, "b"),
-        (Resume, 2500, "b"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
+        (StartProcess, 60, "c"),
+        (PauseProcess, 500, "b"),
+        (ResumeProcess, 2500, "b"),
     ]
     world = played(world_of(*actions, calm_ms=2500))
     assert set(views(world)) == {"a", "b'", "c"}
@@ -116,11 +128,11 @@ def test_one_that_stood_still_for_too_long_is_expelled_and_comes_back() -> None:
 
 def test_a_short_pause_is_no_reason_to_expel() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b"),
-        (Start, 60, "c"),
-        (Pause, 500, "b"),
-        (Resume, 800, "b"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
+        (StartProcess, 60, "c"),
+        (PauseProcess, 500, "b"),
+        (ResumeProcess, 800, "b"),
     ]
     world = played(world_of(*actions))
     assert set(views(world)) == {"a", "b", "c"}
@@ -130,11 +142,11 @@ def test_a_short_pause_is_no_reason_to_expel() -> None:
 
 def test_who_leaves_has_said_everything() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
         *sends("a", 300, 10, 1),
-        (Leave, 310, "a"),
-        (Send, 320, "a", (b"no",)),
+        (LeaveGroup, 310, "a"),
+        (SendMessages, 320, "a", (b"no",)),
     ]
     world = played(world_of(*actions))
     assert views(world) == {"b": ("b",)}
@@ -142,22 +154,32 @@ def test_who_leaves_has_said_everything() -> None:
 
 
 def test_a_start_waits_until_the_life_before_has_left() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), (Leave, 310, "b"), (Start, 310, "b")]
+    actions = [
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
+        (LeaveGroup, 310, "b"),
+        (StartProcess, 310, "b"),
+    ]
     assert set(views(played(world_of(*actions)))) == {"a", "b'"}
 
 
 def test_everybody_leaves() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), (Leave, 310, "a"), (Leave, 310, "b")]
+    actions = [
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
+        (LeaveGroup, 310, "a"),
+        (LeaveGroup, 310, "b"),
+    ]
     assert views(played(world_of(*actions))) == {}
 
 
 @pytest.mark.parametrize("kind", ["partition", "one-way"])
 def test_a_partition_ends_in_one_group(kind: str) -> None:
-    starts = [(Start, 10 * at, name) for at, name in enumerate("abcd")]
+    starts = [(StartProcess, 10 * at, name) for at, name in enumerate("abcd")]
     actions = [
         *starts,
-        (PartitionChange, 500, "a,b", kind),
-        (PartitionChange, 2500, "a,b", "heal"),
+        (ChangePartition, 500, "a,b", kind),
+        (ChangePartition, 2500, "a,b", "heal"),
         *sends("a", 450, 30),
         *sends("d", 450, 30),
     ]
@@ -169,11 +191,11 @@ def test_a_partition_ends_in_one_group(kind: str) -> None:
 
 def test_a_durable_member_gets_what_follows_its_last_ack() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b", "store"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b", "store"),
         *sends("a", 300, 6, 50),
-        (Crash, 420, "b"),
-        (Start, 1500, "b", "store"),
+        (CrashProcess, 420, "b"),
+        (StartProcess, 1500, "b", "store"),
     ]
     world = played(world_of(*actions, calm_ms=1500, capacity=16))
     assert len(world.hosts["b"].received["a"]) == 3
@@ -182,20 +204,22 @@ def test_a_durable_member_gets_what_follows_its_last_ack() -> None:
 
 def test_without_a_name_a_new_life_starts_anew() -> None:
     actions = [
-        (Start, 0, "a"),
-        (Start, 50, "b"),
+        (StartProcess, 0, "a"),
+        (StartProcess, 50, "b"),
         *sends("a", 300, 6, 50),
-        (Crash, 420, "b"),
-        (Start, 1500, "b"),
+        (CrashProcess, 420, "b"),
+        (StartProcess, 1500, "b"),
     ]
     world = played(world_of(*actions, calm_ms=1500, capacity=16))
     assert world.hosts["b"].received == {}
 
 
 def test_state_and_what_follows_it_are_everything() -> None:
-    starts = [(Start, 0, "a"), (Start, 50, "b")]
+    starts = [(StartProcess, 0, "a"), (StartProcess, 50, "b")]
     world = played(
-        world_of(*starts, *sends("a", 300, 60), *sends("b", 303, 60), (Start, 500, "c", "", True))
+        world_of(
+            *starts, *sends("a", 300, 60), *sends("b", 303, 60), (StartProcess, 500, "c", "", True)
+        )
     )
     handed = [host.application.applied for host in world.hosts.values()]
     assert handed[0] == handed[1] == handed[2]
@@ -203,7 +227,7 @@ def test_state_and_what_follows_it_are_everything() -> None:
 
 
 def test_the_application_saves_and_loads() -> None:
-    world = played(world_of((Start, 0, "a"), *sends("a", 300, 3)))
+    world = played(world_of((StartProcess, 0, "a"), *sends("a", 300, 3)))
     before, after = world.hosts["a"].application, SimulatedApplication()
     state = before.serialize("a", 1000)
     after.load(state)
@@ -212,7 +236,12 @@ def test_the_application_saves_and_loads() -> None:
 
 
 def test_pauses_are_measured() -> None:
-    actions: list[Pause | Resume] = [Pause(5, "a"), Pause(6, "b"), Resume(9, "a"), Resume(9, "c")]
+    actions: list[PauseProcess | ResumeProcess] = [
+        PauseProcess(5, "a"),
+        PauseProcess(6, "b"),
+        ResumeProcess(9, "a"),
+        ResumeProcess(9, "c"),
+    ]
     longest = list(pause_lengths_ns(actions))
     assert longest[0] == 4
     assert longest[1] > 1 << 60

@@ -11,7 +11,7 @@ from gapless.cli.app import run
 from gapless.config import Config
 from gapless.sim.mutants.runner import MUTANTS
 from gapless.sim.runner import simulate
-from gapless.sim.scenario.actions import Script, Send, initial_actions, payload
+from gapless.sim.scenario.actions import Script, SendMessages, initial_actions, payload
 from gapless.sim.scenario.grammar import read_script
 from gapless.sim.scenario.scenario_file import (
     Scenario,
@@ -190,7 +190,7 @@ def test_what_fails_without_the_bug_does_not_count() -> None:
 
 
 def numbers(count: int) -> ShrinkCase:
-    sends = [Send(at * 1000, "a", (payload("a", at, 8),)) for at in range(count)]
+    sends = [SendMessages(at * 1000, "a", (payload("a", at, 8),)) for at in range(count)]
     return ShrinkCase(
         Config(), Script(actions=[*initial_actions(("a", "b")), *sends], calm_ns=10**9)
     )
@@ -199,7 +199,10 @@ def numbers(count: int) -> ShrinkCase:
 def sent(case: ShrinkCase) -> set[int]:
     """Return the numbers of the messages that a case sends, as they were before anything was renumbered."""
     payloads = (
-        one for action in case.script.actions if isinstance(action, Send) for one in action.payloads
+        one
+        for action in case.script.actions
+        if isinstance(action, SendMessages)
+        for one in action.payloads
     )
     return {int(found[1]) for one in payloads if (found := re.match(rb"a(\d+)\|", one))}
 

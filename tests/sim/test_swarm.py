@@ -9,7 +9,13 @@ from gapless.faults.faults import NEVER_NS
 from gapless.sim import REQUIRED_STREAM_COVERAGE, SwarmPlan, SweepResult, draw, simulate, sweep
 from gapless.sim.checkers.liveness import bounds_ns
 from gapless.sim.runner import FAULT_KINDS
-from gapless.sim.scenario.actions import Crash, Install, Resume, Send, Start
+from gapless.sim.scenario.actions import (
+    CrashProcess,
+    InstallView,
+    ResumeProcess,
+    SendMessages,
+    StartProcess,
+)
 from gapless.sim.swarm.stream_swarm import CHARACTERS, FAULTS
 from gapless.units import NS_PER_MS
 
@@ -66,7 +72,9 @@ def test_the_seeds_cover_the_knobs() -> None:
 
 def test_the_standard_cell_is_four_members_with_a_hundred_messages_each() -> None:
     sizes = Counter(
-        len({action.who for action in draw(seed).script.actions if isinstance(action, Send)})
+        len(
+            {action.who for action in draw(seed).script.actions if isinstance(action, SendMessages)}
+        )
         for seed in SEEDS
     )
     assert set(sizes) == {2, 3, 4, 5}
@@ -74,7 +82,7 @@ def test_the_standard_cell_is_four_members_with_a_hundred_messages_each() -> Non
     plan = draw(1, members=4)
     sent = Counter[str]()
     for action in plan.script.actions:
-        if isinstance(action, Send):
+        if isinstance(action, SendMessages):
             sent[action.who] += len(action.payloads)
     assert set(sent.values()) == {100}
 
@@ -89,16 +97,16 @@ def test_no_life_is_left_without_the_last_view_when_the_calm_comes(first: int) -
 
 def check_views(plan: SwarmPlan) -> None:
     alive: set[str] = set()
-    view: dict[str, Install] = {}
+    view: dict[str, InstallView] = {}
     for action in plan.script.actions:
         assert action.at_ns <= plan.script.calm_ns or not isinstance(
-            action, (Start, Install, Crash, Resume)
+            action, (StartProcess, InstallView, CrashProcess, ResumeProcess)
         )
-        if isinstance(action, Start):
+        if isinstance(action, StartProcess):
             alive.add(action.who)
-        elif isinstance(action, Crash):
+        elif isinstance(action, CrashProcess):
             alive.remove(action.who)
-        elif isinstance(action, Install):
+        elif isinstance(action, InstallView):
             assert action.number > view[action.who].number if action.who in view else True
             view[action.who] = action
     last = max(view.values(), key=lambda action: action.number)

@@ -12,21 +12,21 @@ from gapless.protocol.buggify import RARE_BRANCHES
 from gapless.sim.scenario.actions import (
     ZERO,
     ApplyDigest,
-    Cancel,
-    Close,
-    Crash,
+    CancelSend,
+    ChangePartition,
+    CloseConnection,
+    CrashProcess,
     Fate,
-    Install,
-    Leave,
-    PartitionChange,
-    Pause,
-    Read,
-    Resume,
+    InstallView,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
     Script,
-    Send,
-    Start,
-    Tune,
+    SendMessages,
+    SetReadDelay,
+    SetRetransmitInterval,
+    StartProcess,
     initial_actions,
     payload,
 )
@@ -36,7 +36,11 @@ from gapless.sim.scenario.literals import ScenarioError, show_bytes, show_time
 nodes = st.sampled_from(["a", "b", "c", "z", "ab"])
 lives = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))
 times_ns = st.one_of(st.integers(0, 20).map(lambda ms: ms * 1_000_000), st.integers(0, 10**12))
-keys = st.text(ascii_letters + digits + "'-/. ", min_size=1, max_size=6)
+keys = st.one_of(
+    st.text(ascii_letters + digits + "'-/. ", min_size=1, max_size=6),
+    st.text(min_size=1, max_size=6),
+    st.text('"\\u0a\n', min_size=1, max_size=9),
+)
 sides = st.lists(nodes, max_size=3).map(",".join)
 texts = st.text([chr(code) for code in range(32, 127)], max_size=30).map(str.encode)
 generated = st.builds(payload, lives, st.integers(0, 30), st.integers(0, 60))
@@ -57,19 +61,26 @@ payloads = st.lists(st.one_of(contents.map(lambda one: (one,)), stretches), max_
     lambda parts: tuple(content for part in parts for content in part)
 )
 actions = st.one_of(
-    st.builds(Start, times_ns, lives),
-    st.builds(Start, times_ns, lives, st.one_of(st.just(""), keys), st.booleans()),
-    st.builds(Leave, times_ns, lives),
-    st.builds(Pause, times_ns, lives),
-    st.builds(Resume, times_ns, lives),
-    st.builds(Crash, times_ns, lives),
+    st.builds(StartProcess, times_ns, lives),
+    st.builds(
+        StartProcess,
+        times_ns,
+        lives,
+        st.one_of(st.just(""), keys),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.builds(LeaveGroup, times_ns, lives),
+    st.builds(PauseProcess, times_ns, lives),
+    st.builds(ResumeProcess, times_ns, lives),
+    st.builds(CrashProcess, times_ns, lives),
     st.builds(SaveDigest, times_ns, lives, keys),
     st.builds(ApplyDigest, times_ns, lives, keys),
-    st.builds(Cancel, times_ns, lives, st.integers(1, 99)),
-    st.builds(Read, times_ns, lives, times_ns),
-    st.builds(PartitionChange, times_ns, sides, st.sampled_from(["partition", "heal"])),
+    st.builds(CancelSend, times_ns, lives, st.integers(1, 99)),
+    st.builds(SetReadDelay, times_ns, lives, times_ns),
+    st.builds(ChangePartition, times_ns, sides, st.sampled_from(["partition", "heal"])),
     st.builds(
-        Install,
+        InstallView,
         times_ns,
         lives,
         st.integers(1, 99),
@@ -77,7 +88,7 @@ actions = st.one_of(
         st.one_of(st.sampled_from(["", ZERO]), keys),
     ),
     st.builds(
-        Send,
+        SendMessages,
         times_ns,
         lives,
         payloads,
@@ -87,8 +98,8 @@ actions = st.one_of(
         st.sampled_from(["", "b"]),
         st.sampled_from(list(Mode)),
     ),
-    st.builds(Close, times_ns, lives, st.just("b")),
-    st.builds(Tune, times_ns, lives, times_ns),
+    st.builds(CloseConnection, times_ns, lives, st.just("b")),
+    st.builds(SetRetransmitInterval, times_ns, lives, times_ns),
 )
 names = st.builds(
     FrameName,
@@ -196,12 +207,49 @@ def test_bytes(content: bytes, text: str) -> None:
     assert show_bytes(content) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("store", "store"),
+        ("two words", '"two words"'),
+        ('"', r'"\""'),
+        ('say "hi"', r'"say \"hi\""'),
+        ("back\\slash", r'"back\\slash"'),
+        ("C:\\u00000a", r'"C:\\u00000a"'),
+        ("two\nlines", r'"two\u00000alines"'),
+        ("\ud800", r'"\u00d800"'),
+    ],
+)
+def test_a_durable_name_is_quoted_and_escaped(name: str, text: str) -> None:
+    script = Script(actions=[StartProcess(5_000_000, "a", name, state=True, stores=True)])
+    lines = [f"5ms a starts durable={text} state stores"]
+    assert show_script(script) == lines
+    assert read(lines) == script
+
+
+@pytest.mark.parametrize("key", ['"', 'a "b"', "\\"])
+def test_a_digest_key_is_quoted_and_escaped(key: str) -> None:
+    script = Script(
+        actions=[
+            SaveDigest(1, "a", key),
+            ApplyDigest(2, "b", key),
+            InstallView(3, "b", 2, ("a", "b"), key),
+        ]
+    )
+    assert read(show_script(script)) == script
+
+
+def test_a_backslash_before_any_other_letter_is_a_backslash() -> None:
+    (start,) = read([r'5ms a starts durable="C:\data"']).actions
+    assert start == StartProcess(5_000_000, "a", r"C:\data")
+
+
 def test_an_opening_and_a_view_are_one_line_each() -> None:
     members = ("a", "b", "c")
     script = Script(
         actions=[
             *initial_actions(members),
-            *(Install(5_000_000, who, 2, members, "k") for who in members),
+            *(InstallView(5_000_000, who, 2, members, "k") for who in members),
         ]
     )
     assert show_script(script) == ["group a b c", "5ms a b c install view 2: a b c from k"]
@@ -221,10 +269,10 @@ def test_a_group_that_makes_its_own_views() -> None:
     script = read(lines)
     assert script.membership
     assert script.actions[2:6] == [
-        Start(5_000_000, "c", "store", True),
-        Start(5_000_000, "d", "store", True),
-        Start(6_000_000, "e", "two words"),
-        Start(7_000_000, "f", "", True),
+        StartProcess(5_000_000, "c", "store", True),
+        StartProcess(5_000_000, "d", "store", True),
+        StartProcess(6_000_000, "e", "two words"),
+        StartProcess(7_000_000, "f", "", True),
     ]
     assert show_script(script) == lines
 
@@ -240,9 +288,9 @@ def test_lines_may_stand_in_any_order_and_in_either_number() -> None:
     )
     assert script.delay_ns == 3_000_000
     assert script.actions == [
-        Start(10**6, "a"),
-        Start(10**6, "b"),
-        Send(2 * 10**9, "a", (b"it's (so)",), wait=False),
+        StartProcess(10**6, "a"),
+        StartProcess(10**6, "b"),
+        SendMessages(2 * 10**9, "a", (b"it's (so)",), wait=False),
     ]
     assert [fate.copies for fate in script.fates.values()] == [
         ((3_000_000, None, ""), (9_000_000, None, "duplicate"))

@@ -17,17 +17,17 @@ from gapless.sim.runner import same_digest, seed_result, world_of
 from gapless.sim.scenario.actions import (
     LOST,
     Action,
-    Cancel,
-    Crash,
+    CancelSend,
+    CrashProcess,
     Fate,
-    Install,
-    Pause,
-    Read,
-    Resume,
+    InstallView,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
     Script,
-    Send,
-    Start,
+    SendMessages,
+    SetReadDelay,
+    StartProcess,
     initial_actions,
     payload,
 )
@@ -105,7 +105,7 @@ def test_the_script_of_a_run_repeats_it(seed: int) -> None:
 
 
 def test_taking_one_fate_out_leaves_the_names_of_the_others_alone() -> None:
-    sends = [Send(at * NS_PER_MS, "a", (b"%d" % at,)) for at in range(1, 6)]
+    sends = [SendMessages(at * NS_PER_MS, "a", (b"%d" % at,)) for at in range(1, 6)]
     names = [FrameName("DATA", "a", at, at, "a", "b", 1) for at in (1, 3, 5)]
     struck = []
     for fates in (names, names[1:]):
@@ -125,7 +125,7 @@ def test_a_fate_can_delay_double_and_damage() -> None:
         ),
         "test",
     )
-    world = play(Send(0, "a", (b"x",)), fates={name: fate}, calm_ns=NS_PER_S)
+    world = play(SendMessages(0, "a", (b"x",)), fates={name: fate}, calm_ns=NS_PER_S)
     counters = world.hosts["b"].member.counters  # type: ignore[union-attr]
     assert received(world, "b") == {"a": [b"x"]}
     assert counters["dropped.short"] == 1
@@ -135,7 +135,7 @@ def test_a_fate_can_delay_double_and_damage() -> None:
 def test_a_late_timer_of_a_script_is_late() -> None:
     config = Config.make(ack_delay="10ms", jitter_percent=0)
     script = Script(
-        actions=[*initial_actions(("a", "b")), Send(0, "a", (b"x",))],
+        actions=[*initial_actions(("a", "b")), SendMessages(0, "a", (b"x",))],
         late_ns={("b", 1): 5 * NS_PER_MS},
     )
     world = World(config, script, trace=True)
@@ -147,20 +147,20 @@ def test_a_late_timer_of_a_script_is_late() -> None:
 
 def test_what_a_script_does_to_the_dead_does_not_happen() -> None:
     world = play(
-        Crash(1, "c"),
-        Install(2, "a", 2, ("a", "b")),
-        Install(2, "b", 2, ("a", "b")),
-        Send(3, "c", (b"x",)),
-        Pause(3, "c"),
-        Resume(4, "c"),
-        Read(4, "c", 1),
+        CrashProcess(1, "c"),
+        InstallView(2, "a", 2, ("a", "b")),
+        InstallView(2, "b", 2, ("a", "b")),
+        SendMessages(3, "c", (b"x",)),
+        PauseProcess(3, "c"),
+        ResumeProcess(4, "c"),
+        SetReadDelay(4, "c", 1),
         SaveDigest(4, "c", "k"),
-        Cancel(5, "a", 7),
-        Install(6, "a", 2, ("a", "b")),
-        Start(7, "d"),
-        Send(8, "d", (b"never a member",)),
-        Crash(9, "d"),
-        Send(9, "a", (b"y",)),
+        CancelSend(5, "a", 7),
+        InstallView(6, "a", 2, ("a", "b")),
+        StartProcess(7, "d"),
+        SendMessages(8, "d", (b"never a member",)),
+        CrashProcess(9, "d"),
+        SendMessages(9, "a", (b"y",)),
     )
     assert received(world, "b") == {"a": [b"y"]}
 
@@ -174,16 +174,20 @@ def test_clocks_differ_and_drift() -> None:
         "b": DriftingClock(0, -50_000),
         "c": DriftingClock(NS_PER_S, 0),
     }
-    sends = [Send(at * NS_PER_MS, name, (b"x",)) for at in range(20) for name in "abc"]
+    sends = [SendMessages(at * NS_PER_MS, name, (b"x",)) for at in range(20) for name in "abc"]
     world = play(*sends, clocks=clocks)
     assert {len(messages) for messages in received(world, "b").values()} == {20}
 
 
 def test_a_paused_member_buffers_a_bounded_number_of_bytes() -> None:
     config = Config.make(receive_buffer_bytes="1KiB", capacity=64)
-    sends = [Send(at * NS_PER_MS, "a", (payload("a", at, 200),)) for at in range(1, 20)]
+    sends = [SendMessages(at * NS_PER_MS, "a", (payload("a", at, 200),)) for at in range(1, 20)]
     world = play(
-        Pause(0, "b"), *sends, Resume(30 * NS_PER_MS, "b"), config=config, calm_ns=30 * NS_PER_MS
+        PauseProcess(0, "b"),
+        *sends,
+        ResumeProcess(30 * NS_PER_MS, "b"),
+        config=config,
+        calm_ns=30 * NS_PER_MS,
     )
     assert world.network.link_counters["a", "b"].dropped > 0
     assert "process stood still with a full buffer" in world.stream_coverage.seen
@@ -192,7 +196,10 @@ def test_a_paused_member_buffers_a_bounded_number_of_bytes() -> None:
 
 def test_what_a_paused_member_was_to_do_happens_when_it_goes_on() -> None:
     world = play(
-        Pause(0, "b"), Send(1, "b", (b"later",)), Resume(5 * NS_PER_MS, "b"), calm_ns=5 * NS_PER_MS
+        PauseProcess(0, "b"),
+        SendMessages(1, "b", (b"later",)),
+        ResumeProcess(5 * NS_PER_MS, "b"),
+        calm_ns=5 * NS_PER_MS,
     )
     assert received(world, "a") == {"b": [b"later"]}
 
@@ -204,7 +211,9 @@ def test_an_error_of_the_machine_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
         raise KeyError("planted")
 
     monkeypatch.setattr(OutboundStream, "on_ack", broken)
-    world = World(Config(), Script(actions=[*initial_actions(("a", "b")), Send(0, "a", (b"x",))]))
+    world = World(
+        Config(), Script(actions=[*initial_actions(("a", "b")), SendMessages(0, "a", (b"x",))])
+    )
     world.run()
     assert "S13" in {violation.check for violation in world.oracle.violations}
 
@@ -246,7 +255,7 @@ def test_checks_can_be_chosen() -> None:
 
 
 def test_a_world_of_loss_alone_is_judged_by_its_cost() -> None:
-    sends = [Send(at * NS_PER_MS, "a", (b"%d" % at,)) for at in range(50)]
+    sends = [SendMessages(at * NS_PER_MS, "a", (b"%d" % at,)) for at in range(50)]
     script = Script(
         actions=[*initial_actions(("a", "b")), *sends], calm_ns=NS_PER_S, only_loss=True
     )

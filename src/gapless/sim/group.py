@@ -21,15 +21,15 @@ from gapless.delivery_mode import Mode
 from gapless.faults.faults import DUPLICATE, NEVER_NS, Copy, Partition
 from gapless.faults.frame_names import incarnation_name, node_name
 from gapless.sim.scenario.actions import (
-    Cancel,
-    Crash,
-    Install,
-    Pause,
-    Read,
-    Resume,
+    CancelSend,
+    CrashProcess,
+    InstallView,
+    PauseProcess,
+    ResumeProcess,
     Script,
-    Send,
-    Start,
+    SendMessages,
+    SetReadDelay,
+    StartProcess,
     initial_actions,
 )
 from gapless.sim.scenario.diagram import DiagramTracer
@@ -100,7 +100,7 @@ class SimulatedNode:
         """Send messages to the group, or to the node ``to``; return the number of this send, from 1."""
         timeout_ns = None if timeout is None else parse_duration(timeout)
         self.group._perform(
-            Send(
+            SendMessages(
                 self.group.now_ns,
                 self.incarnation_name,
                 payloads,
@@ -115,12 +115,12 @@ class SimulatedNode:
 
     def cancel(self, nth: int) -> None:
         """Cancel the ``nth`` send of this life."""
-        self.group._perform(Cancel(self.group.now_ns, self.incarnation_name, nth))
+        self.group._perform(CancelSend(self.group.now_ns, self.incarnation_name, nth))
 
     def set_read_delay(self, per_message: str) -> None:
         """From now on the application takes this long for each message; this needs a ``max_unconsumed``."""
         self.group._perform(
-            Read(self.group.now_ns, self.incarnation_name, parse_duration(per_message))
+            SetReadDelay(self.group.now_ns, self.incarnation_name, parse_duration(per_message))
         )
 
 
@@ -265,17 +265,17 @@ class SimulatedGroup:
 
     def pause(self, name: str) -> None:
         """Let a member stand still: it neither receives nor ticks."""
-        self._perform(Pause(self.now_ns, self[name].incarnation_name))
+        self._perform(PauseProcess(self.now_ns, self[name].incarnation_name))
 
     def resume(self, name: str) -> None:
         """Let a member go on."""
-        self._perform(Resume(self.now_ns, self[name].incarnation_name))
+        self._perform(ResumeProcess(self.now_ns, self[name].incarnation_name))
 
     # Members
 
     def crash(self, name: str) -> None:
         """End a life without a word; the others do not know before a view says so."""
-        self._perform(Crash(self.now_ns, self[name].incarnation_name))
+        self._perform(CrashProcess(self.now_ns, self[name].incarnation_name))
 
     def expel(self, name: str) -> None:
         """Give the others a view without this member, whether it lives or not."""
@@ -312,14 +312,14 @@ class SimulatedGroup:
         if node not in self._nodes:
             self._nodes[node] = SimulatedNode(self, node)
             self._diagram.nodes.append(node)
-        self._perform(Start(self.now_ns, life))
+        self._perform(StartProcess(self.now_ns, life))
         self._members.append(life)
         self._install_everywhere()
 
     def _install_everywhere(self) -> None:
         self._view += 1
         for life in self._members:
-            self._perform(Install(self.now_ns, life, self._view, tuple(self._members)))
+            self._perform(InstallView(self.now_ns, life, self._view, tuple(self._members)))
 
     # What came of it
 

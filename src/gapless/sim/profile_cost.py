@@ -27,7 +27,7 @@ from gapless.rng import split
 from gapless.sim.checkers.liveness import DeliveryDeadlineChecker, StabilityDeadlineChecker
 from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.runner import SeedResult, results, seed_result
-from gapless.sim.scenario.actions import Script, Send, initial_actions, payload
+from gapless.sim.scenario.actions import Script, SendMessages, initial_actions, payload
 from gapless.sim.scenario.scenario_file import format_settings, plant
 from gapless.sim.swarm.profile_draw import ALL_PROFILES
 from gapless.sim.world.world import World
@@ -451,13 +451,15 @@ def _world(
     return world, meter
 
 
-def _sends(profile: str, work: ProfileWorkload, names: tuple[str, ...], at: int) -> list[Send]:
+def _sends(
+    profile: str, work: ProfileWorkload, names: tuple[str, ...], at: int
+) -> list[SendMessages]:
     """Return what member number ``at`` sends: to all, or to the member after it."""
     name = names[at]
     to = names[(at + 1) % len(names)] if profile in UNICAST_PROFILE_NAMES else ""
     payloads = [payload(name, number, work.size_bytes) for number in range(1, work.messages + 1)]
     start_ns = at * work.pace_ns // len(names)  # not all in the same instant
     return [
-        Send(start_ns + nth * work.pace_ns, name, (content,), to=to)
+        SendMessages(start_ns + nth * work.pace_ns, name, (content,), to=to)
         for nth, content in enumerate(payloads)
     ]

@@ -15,7 +15,12 @@ from gapless.sim.checkers.liveness import DeliveryDeadlineChecker, StabilityDead
 from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
 from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
-from gapless.sim.scenario.actions import Install
+from gapless.sim.scenario.actions import (
+    CrashProcess,
+    InstallView,
+    PauseProcess,
+    SetReadDelay,
+)
 from gapless.sim.swarm import membership_swarm
 from gapless.sim.swarm.membership_swarm import draw_membership
 from gapless.sim.swarm.stream_swarm import MESSAGES, draw
@@ -253,17 +258,17 @@ def seed_result(seed: int, character: str, profile: str, world: World) -> SeedRe
 
 def faults_of(world: World) -> dict[str, int]:
     """Return how often each kind of fault struck in a run. The views that a group begins with are none."""
-    acts = Counter(type(action).__name__.lower() for action in world.script.actions)
+    actions: Counter[type] = Counter(map(type, world.script.actions))
     views = sum(
-        isinstance(action, Install) and action.number > 1 for action in world.script.actions
+        isinstance(action, InstallView) and action.number > 1 for action in world.script.actions
     )
     clocks = sum(clock.drift_ppm != 0 for clock in world.script.clocks.values())
     if world.script.membership:
         views = len(world.oracle.model.views)
     members = {
-        "pause": acts["pause"],
-        "crash": acts["crash"],
-        "slow-reader": acts["read"],
+        "pause": actions[PauseProcess],
+        "crash": actions[CrashProcess],
+        "slow-reader": actions[SetReadDelay],
         "view": views,
     }
     counts = {

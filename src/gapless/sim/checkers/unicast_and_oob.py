@@ -8,7 +8,7 @@ there on everything is handed out once, in order and without a gap, whatever hap
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gapless.delivery_mode import Mode
 from gapless.protocol.events import (
@@ -23,7 +23,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.ready import OUT_OF_BAND, UNICAST
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
-from gapless.sim.oracle.model import StreamModel
+from gapless.sim.oracle.model import QueuedMessage, StreamModel
 from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 from gapless.wire import Ack, Close, Data, Nak, OutOfBand, Tail, Unreliable
 
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.oracle.model_update import ApplicationSend
     from gapless.wire import Frame
-
-
-class UnsentMessage(NamedTuple):
-    """A message that was handed over and has not gone out yet."""
-
-    ticket: int
-    payload: bytes
 
 
 class ConnectionModel:
@@ -64,7 +57,7 @@ class UnicastChecker(InvariantChecker):
     def __init__(self, oracle: Oracle) -> None:
         super().__init__(oracle)
         self.connections: dict[tuple[Address, int], ConnectionModel] = {}
-        self.queues: dict[tuple[Address, Address], deque[UnsentMessage]] = {}
+        self.queues: dict[tuple[Address, Address], deque[QueuedMessage]] = {}
         self._own_sent: dict[tuple[Address, int], int] = {}
 
     def fail_as(self, name: str, message: str) -> None:
@@ -80,7 +73,9 @@ class UnicastChecker(InvariantChecker):
             return
         if to != life.address or not send.no_loopback:
             queue = self.queues.setdefault((life.address, to), deque())
-            queue.extend(UnsentMessage(send.ticket, payload) for payload in send.payloads)
+            queue.extend(
+                QueuedMessage(send.ticket, payload, send.no_loopback) for payload in send.payloads
+            )
             self._own_sent[life.address, send.ticket] = len(send.payloads)
 
     def told(self, life: MemberModel, event: Event) -> None:
@@ -111,7 +106,7 @@ class UnicastChecker(InvariantChecker):
                 )
 
     def _give_up(
-        self, queue: deque[UnsentMessage], event: GivenUp, sender: Address, to: Address
+        self, queue: deque[QueuedMessage], event: GivenUp, sender: Address, to: Address
     ) -> None:
         """Take the messages of a send out that were not taken; one that is under way in pieces stays."""
         line = next(
@@ -130,7 +125,7 @@ class UnicastChecker(InvariantChecker):
         under_way = queue[0] if goes_on else None
         # What one sends to itself leaves the queue only when it is handed out; the part that was
         # accepted stays.
-        stays: list[UnsentMessage] = []
+        stays: list[QueuedMessage] = []
         if to == sender and event.reason in {"cancel", "timeout"}:
             mine = [waiting for waiting in queue if waiting.ticket == event.ticket]
             handed = self._own_sent[sender, event.ticket] - len(mine)
@@ -351,7 +346,7 @@ class OutOfBandChecker(InvariantChecker):
 
     def __init__(self, oracle: Oracle) -> None:
         super().__init__(oracle)
-        self._queues: dict[Address, deque[tuple[UnsentMessage, Address | None]]] = {}
+        self._queues: dict[Address, deque[tuple[QueuedMessage, Address | None]]] = {}
         self._sent: dict[Address, list[bytes]] = {}
         self._undelivered: dict[tuple[Address, int], set[Address]] = {}
         self._delivered: dict[tuple[Address, Address], set[int]] = {}
@@ -368,7 +363,8 @@ class OutOfBandChecker(InvariantChecker):
         elif send.mode == Mode.OUT_OF_BAND:
             queue = self._queues.setdefault(life.address, deque())
             queue.extend(
-                (UnsentMessage(send.ticket, payload), send.to) for payload in send.payloads
+                (QueuedMessage(send.ticket, payload, send.no_loopback), send.to)
+                for payload in send.payloads
             )
 
     def _assign_numbers(self, life: MemberModel, upto: int) -> list[bytes]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.events import Event
     from gapless.sim.oracle.model import MemberModel
-    from gapless.sim.scenario.actions import PartitionChange
+    from gapless.sim.scenario.actions import ChangePartition
     from gapless.wire import Frame
 
 REQUIRED_MEMBERSHIP_COVERAGE = (
@@ -95,7 +95,7 @@ class MembershipCoverage(InvariantChecker):
 
     # From the world
 
-    def on_partition_change(self, action: PartitionChange) -> None:
+    def on_partition_change(self, action: ChangePartition) -> None:
         """A partition begins."""
         if action.what == "heal":
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.ready import Delivery, TraceEntry
     from gapless.sim.oracle.model import InboundModel, MemberModel
-    from gapless.sim.scenario.actions import PartitionChange
+    from gapless.sim.scenario.actions import ChangePartition
     from gapless.wire import Ack, Datagram
 
 REQUIRED_STREAM_COVERAGE = (
@@ -89,7 +89,7 @@ class StreamCoverage(InvariantChecker):
         """The buffer of a member that stands still is full."""
         self.record("process stood still with a full buffer")
 
-    def on_partition_change(self, action: PartitionChange) -> None:
+    def on_partition_change(self, action: ChangePartition) -> None:
         """A partition ends: look who is behind."""
         side = set(action.who.split(","))
         inside = [

@@ -11,7 +11,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config, RepairTo
+from gapless.config import GROUP_PROFILE_NAMES, Config, RepairTo
 from gapless.identity import Address, Marks, View, group_id
 from gapless.protocol.endpoint import Endpoint
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gapless.profiles import Profile
     from gapless.protocol.ready import Ready
 
-ALL_PROFILES = (*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)
 """Every profile that can be searched."""
 
 NOW_NS = 10**18

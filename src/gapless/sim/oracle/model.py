@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ZERO_MARKS = Marks(0, 0, 0)
 
 
-class UnnumberedMessage(NamedTuple):
+class QueuedMessage(NamedTuple):
     """A message that the application has handed over and that has no number yet."""
 
     ticket: int
@@ -58,7 +58,7 @@ class StreamModel:
         self.marks = ZERO_MARKS
         self.acks: dict[Address, int] = {}
         self.starts: dict[Address, int] = {}
-        self.queue: deque[UnnumberedMessage] = deque()
+        self.queue: deque[QueuedMessage] = deque()
         self.fragment_payloads: list[bytes] = []
 
     def content(self, first: int, last: int) -> bytes:

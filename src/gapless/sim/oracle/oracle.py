@@ -14,7 +14,7 @@ from gapless.faults.faults import NEVER_NS
 from gapless.protocol.dispatch import StreamEndpoint
 from gapless.protocol.events import Refused, StateReceived
 from gapless.protocol.ready import GROUP
-from gapless.sim.oracle.model import GroupModel, InboundModel, MemberModel, UnnumberedMessage
+from gapless.sim.oracle.model import GroupModel, InboundModel, MemberModel, QueuedMessage
 from gapless.sim.oracle.model_update import (
     NOTHING,
     ApplicationSend,
@@ -391,7 +391,7 @@ class Oracle(ModelUpdater):
         life.tickets.add(ready.ticket)
         if not sent.refused:
             life.stream.queue += [
-                UnnumberedMessage(ready.ticket, payload, not_back) for payload in payloads
+                QueuedMessage(ready.ticket, payload, not_back) for payload in payloads
             ]
 
     def fingerprint_if_refused(self, life: MemberModel, said: Datagram | None) -> object:

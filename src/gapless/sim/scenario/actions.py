@@ -1,11 +1,18 @@
-"""The script: all that happens in a simulated world and is not the default.
+"""The script of a simulated run: actions, fates of single frames, and late timers.
 
-By default nothing happens and the network delivers every frame once, after ``delay_ns``. A script
-lists the rest: what the applications and the members do and when (*actions*), what becomes of
-single frames, by their stable names (*fates*), and which timers fire late. A seeded run writes down
-its own script, and playing that script again repeats the run. Because nothing in it refers to a
-position or a count of events, any line of a script can be taken out and the others still mean the
-same.
+Without a script no process starts and the network delivers every frame once, after ``delay_ns``. A
+script lists every deviation from that default:
+
+* *actions*: the inputs of processes and applications, each with its time and its subject;
+* *fates*: what the network does with single frames, each addressed by its stable frame name;
+* late timers, each addressed by its member and its number.
+
+A seeded run records its own script; playing the recorded script repeats the run. No entry refers to
+a position or to a count of events. Therefore any entry can be removed, and the others keep their
+meaning. The shrinker depends on this.
+
+Each action class is named after the call that it makes. ``who`` is the subject: the name of an
+incarnation (``a``, after a restart ``a'``), or of a node where members make their own views.
 """
 
 from __future__ import annotations
@@ -21,15 +28,16 @@ if TYPE_CHECKING:
     from gapless.faults.frame_names import FrameName
 
 ZERO = "zero"
-"""The digest of a group that has just begun: every stream starts at 0."""
+"""The key of the digest of a new group: every stream starts at 0."""
 
 
-class Start(NamedTuple):
-    """A life begins: a process that is not yet a member of any view.
+class StartProcess(NamedTuple):
+    """Start an incarnation, which is not a member of any view yet.
 
-    Where members find each other by themselves, it begins to join: under the ``durable`` name, if
-    it has one, and asking for the application's state if ``state``. With ``stores`` its application
-    has a disk, which outlasts its lives, and the life acknowledges what is on it.
+    Where members make their own views, the incarnation joins the group: under the ``durable`` name
+    unless that is empty, and with a request for the application's state if ``state``. With
+    ``stores`` the application has a disk that outlasts its incarnations, and the member
+    acknowledges only what is on that disk.
     """
 
     at_ns: int
@@ -39,15 +47,18 @@ class Start(NamedTuple):
     stores: bool = False
 
 
-class Leave(NamedTuple):
-    """The application at ``who`` leaves the group in good order; its life ends when the group has taken note."""
+class LeaveGroup(NamedTuple):
+    """Leave the group in good order. The incarnation ends when a view excludes it."""
 
     at_ns: int
     who: str
 
 
-class Install(NamedTuple):
-    """``who`` is told view ``number``; ``digest`` is empty, :data:`ZERO`, or the key of an earlier :class:`SaveDigest`."""
+class InstallView(NamedTuple):
+    """Install view ``number``.
+
+    ``digest`` is empty, :data:`ZERO`, or the key of an earlier :class:`SaveDigest`.
+    """
 
     at_ns: int
     who: str
@@ -57,7 +68,7 @@ class Install(NamedTuple):
 
 
 class SaveDigest(NamedTuple):
-    """The digest of ``who`` is taken down under ``key``, for views to come."""
+    """Save the digest of ``who`` under ``key``, for later views."""
 
     at_ns: int
     who: str
@@ -65,15 +76,15 @@ class SaveDigest(NamedTuple):
 
 
 class ApplyDigest(NamedTuple):
-    """``who`` is told the digest noted under ``key``, without a view: streams that wait for their start begin there."""
+    """Apply the digest saved under ``key`` without a view: streams without a start begin there."""
 
     at_ns: int
     who: str
     key: str
 
 
-class Send(NamedTuple):
-    """The application at ``who`` sends messages, to the group or to the node ``to``, if that is in its view."""
+class SendMessages(NamedTuple):
+    """Send messages to the group, or to the node ``to`` if the sender's view contains it."""
 
     at_ns: int
     who: str
@@ -85,53 +96,56 @@ class Send(NamedTuple):
     mode: Mode = Mode.ORDERED
 
 
-class Cancel(NamedTuple):
-    """The application at ``who`` cancels its ``nth`` send (from 1)."""
+class CancelSend(NamedTuple):
+    """Cancel the ``nth`` send of this incarnation (from 1)."""
 
     at_ns: int
     who: str
     nth: int
 
 
-class Close(NamedTuple):
-    """``who`` has no more to say to the node ``to``: the connection may end when it is idle."""
+class CloseConnection(NamedTuple):
+    """Close the connection to the node ``to`` once it is idle."""
 
     at_ns: int
     who: str
     to: str
 
 
-class Tune(NamedTuple):
-    """``who`` goes on with another ``xmit_interval``; zero switches retransmission off."""
+class SetRetransmitInterval(NamedTuple):
+    """Change the member's ``xmit_interval``; zero switches retransmission off."""
 
     at_ns: int
     who: str
     xmit_interval_ns: int
 
 
-class Pause(NamedTuple):
-    """``who`` stops: it neither receives nor ticks; datagrams wait in its socket buffer as long as there is room."""
+class PauseProcess(NamedTuple):
+    """Suspend the process: no input reaches the member.
+
+    Datagrams wait in the socket buffer while there is room.
+    """
 
     at_ns: int
     who: str
 
 
-class Resume(NamedTuple):
-    """``who`` goes on."""
+class ResumeProcess(NamedTuple):
+    """Resume a paused process."""
 
     at_ns: int
     who: str
 
 
-class Crash(NamedTuple):
-    """The life of ``who`` ends without a word."""
+class CrashProcess(NamedTuple):
+    """End the incarnation without notice."""
 
     at_ns: int
     who: str
 
 
-class Read(NamedTuple):
-    """From now on the application at ``who`` takes ``per_message_ns`` for each message (0: none at all)."""
+class SetReadDelay(NamedTuple):
+    """Let the application take ``per_message_ns`` for each message (0: it reads at once)."""
 
     at_ns: int
     who: str
@@ -139,13 +153,14 @@ class Read(NamedTuple):
 
 
 PARTITION, ONE_WAY, HEAL = "partition", "one-way", "heal"
-"""The marks of a partition: nothing crosses between the two sides, or nothing leaves the side that is named."""
+"""What a partition change does: cut both directions, cut only traffic that leaves, or end."""
 
 
-class PartitionChange(NamedTuple):
-    """Something that the world takes note of: ``partition``, ``one-way`` or ``heal``, with the members of one side.
+class ChangePartition(NamedTuple):
+    """Cut the nodes ``who`` off, or heal their partition; ``what`` says which.
 
-    Where members make their own views, the side is really cut off from one mark to the other.
+    Where members make their own views, the network really drops frames between the two sides. In
+    other runs the action only marks a partition that the fault chain makes.
     """
 
     at_ns: int
@@ -154,32 +169,36 @@ class PartitionChange(NamedTuple):
 
 
 Action = (
-    Start
-    | Leave
-    | Install
+    StartProcess
+    | LeaveGroup
+    | InstallView
     | SaveDigest
     | ApplyDigest
-    | Send
-    | Cancel
-    | Close
-    | Tune
-    | Pause
-    | Resume
-    | Crash
-    | Read
-    | PartitionChange
+    | SendMessages
+    | CancelSend
+    | CloseConnection
+    | SetRetransmitInterval
+    | PauseProcess
+    | ResumeProcess
+    | CrashProcess
+    | SetReadDelay
+    | ChangePartition
 )
+"""Any action of a script."""
 
 
 class Fate(NamedTuple):
-    """What becomes of one frame: its copies, none if it is lost. ``None`` for bytes means the bytes that were sent."""
+    """What the network does with one frame: the copies that arrive, none if the frame is lost.
+
+    A copy is its delay, its bytes (``None`` for the bytes that were sent) and its mark.
+    """
 
     copies: tuple[tuple[int, bytes | None, str], ...]
     reason: str
 
     @classmethod
     def of(cls, copies: list[Copy], reason: str) -> Fate:
-        """Return the fate that a chain of faults decided on."""
+        """Return the fate that a chain of faults decided."""
         return cls(
             tuple(
                 (delay_ns, datagram if mark in _OTHER_BYTES else None, mark)
@@ -190,29 +209,29 @@ class Fate(NamedTuple):
 
     @property
     def lost(self) -> bool:
-        """Whether nothing of the frame arrives."""
+        """Whether no copy of the frame arrives."""
         return not self.copies
 
 
 LOST = Fate((), "loss")
-"""The fate of a frame that is simply lost."""
+"""The fate of a lost frame."""
 
 _OTHER_BYTES = (CORRUPT, FORGED)
 
 
 @dataclass(slots=True)
 class Script:
-    """A run in writing.
+    """Everything that determines a run, except the settings of the group.
 
-    ``seed`` feeds the members' own randomness; from ``calm_ns`` on no fault may strike;
-    ``only_loss`` promises that frames are lost or nothing, so that the cost of repairs can be held
-    against the losses. With ``fifo`` no frame overtakes another on its link, and no buffer of a
-    process that stands still overflows: the links are like TCP. ``rare`` names the switches of
-    :mod:`gapless.protocol.buggify` that are on.
+    ``seed`` feeds the members' own randomness. No fault strikes from ``calm_ns`` on. ``only_loss``
+    promises that loss is the only fault, so that the cost of repairs can be compared with the
+    losses (L4). With ``fifo`` the links behave like TCP: no frame overtakes another on its link,
+    and the socket buffer of a paused process never overflows. ``rare`` names the rare branches of
+    :mod:`gapless.protocol.buggify` that are switched on.
 
-    With ``membership`` nobody is told a view: members find each other and agree on their views by
-    themselves. Actions then name nodes, not lives: what is to be done is done by whatever life the
-    node has at that time.
+    With ``membership`` no view is installed by the script: members find each other and agree on
+    their views. Actions then name nodes, and apply to the incarnation that the node has at that
+    time.
     """
 
     seed: int = 0
@@ -228,20 +247,24 @@ class Script:
     membership: bool = False
 
     def nodes(self) -> list[str]:
-        """Return the letters of every node that has a life in the script, in order of appearance."""
+        """Return the name of every node that the script starts, in order of appearance."""
         return list(
             dict.fromkeys(
-                action.who.rstrip("'") for action in self.actions if isinstance(action, Start)
+                action.who.rstrip("'")
+                for action in self.actions
+                if isinstance(action, StartProcess)
             )
         )
 
     def messages(self) -> int:
-        """Return how many messages the script sends."""
-        return sum(len(action.payloads) for action in self.actions if isinstance(action, Send))
+        """Return the number of messages that the script sends."""
+        return sum(
+            len(action.payloads) for action in self.actions if isinstance(action, SendMessages)
+        )
 
 
 class ScriptedFates:
-    """The fault that plays a script: it gives every frame that has a fate exactly that fate."""
+    """The fault that replays a script: a frame with a fate gets exactly that fate."""
 
     name = "script"
 
@@ -249,7 +272,7 @@ class ScriptedFates:
         self.fates = fates
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Replace the copies by those of the frame's fate."""
+        """Return the copies of the frame's fate, or ``copies`` if it has none."""
         fate = self.fates.get(crossing.name)
         if fate is None:
             return copies
@@ -260,16 +283,16 @@ class ScriptedFates:
 
 
 def payload(who: str, number: int, size_bytes: int) -> bytes:
-    """Return message ``number`` of ``who``: as unlike the others as its size allows."""
+    """Return generated message ``number`` of ``who``, distinct as far as its size allows."""
     text = b"%s%d|" % (who.encode(), number)
     return (text * (size_bytes // len(text) + 1))[:size_bytes]
 
 
 def initial_actions(names: tuple[str, ...], *, at_ns: int = 0, digest: str = ZERO) -> list[Action]:
-    """Return the actions with which a group of ``names`` begins: everybody starts and gets view 1."""
+    """Return the first actions of a group: each of ``names`` starts and installs view 1."""
     return [
-        *(Start(at_ns, name) for name in names),
-        *(Install(at_ns, name, 1, names, digest) for name in names),
+        *(StartProcess(at_ns, name) for name in names),
+        *(InstallView(at_ns, name, 1, names, digest) for name in names),
     ]
 
 
@@ -282,22 +305,22 @@ __all__ = [
     "ZERO",
     "Action",
     "ApplyDigest",
-    "Cancel",
-    "Close",
-    "Crash",
+    "CancelSend",
+    "ChangePartition",
+    "CloseConnection",
+    "CrashProcess",
     "Fate",
-    "Install",
-    "Leave",
-    "PartitionChange",
-    "Pause",
-    "Read",
-    "Resume",
+    "InstallView",
+    "LeaveGroup",
+    "PauseProcess",
+    "ResumeProcess",
     "SaveDigest",
     "Script",
     "ScriptedFates",
-    "Send",
-    "Start",
-    "Tune",
+    "SendMessages",
+    "SetReadDelay",
+    "SetRetransmitInterval",
+    "StartProcess",
     "initial_actions",
     "payload",
 ]

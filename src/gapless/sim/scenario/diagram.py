@@ -45,7 +45,16 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.ready import GROUP, UNICAST
 from gapless.sim.checkers.stream_safety import BoundedMemoryChecker
-from gapless.sim.scenario.actions import Cancel, Crash, Fate, Leave, Pause, Read, Resume, Start
+from gapless.sim.scenario.actions import (
+    CancelSend,
+    CrashProcess,
+    Fate,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
+    SetReadDelay,
+    StartProcess,
+)
 from gapless.sim.scenario.literals import show_time
 from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
@@ -218,15 +227,15 @@ class DiagramTracer(SimulationTracer):
     def act(self, t_ns: int, action: Action) -> None:
         """Tell of an action that the member itself says nothing about."""
         words = {
-            Start: "starts",
-            Pause: "pauses",
-            Resume: "resumes",
-            Crash: "crashes",
-            Leave: "leaves",
-            Read: "reads slower"
-            if isinstance(action, Read) and action.per_message_ns
+            StartProcess: "starts",
+            PauseProcess: "pauses",
+            ResumeProcess: "resumes",
+            CrashProcess: "crashes",
+            LeaveGroup: "leaves",
+            SetReadDelay: "reads slower"
+            if isinstance(action, SetReadDelay) and action.per_message_ns
             else "reads at once",
-            Cancel: f"cancels send {action.nth}" if isinstance(action, Cancel) else "",
+            CancelSend: f"cancels send {action.nth}" if isinstance(action, CancelSend) else "",
         }.get(type(action))
         if words:
             self._add_facts(t_ns, action.who, [words])

@@ -46,21 +46,21 @@ from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingCl
 from gapless.faults.frame_names import FrameName
 from gapless.sim.scenario.actions import (
     ApplyDigest,
-    Cancel,
-    Close,
-    Crash,
+    CancelSend,
+    ChangePartition,
+    CloseConnection,
+    CrashProcess,
     Fate,
-    Install,
-    Leave,
-    PartitionChange,
-    Pause,
-    Read,
-    Resume,
+    InstallView,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
     Script,
-    Send,
-    Start,
-    Tune,
+    SendMessages,
+    SetReadDelay,
+    SetRetransmitInterval,
+    StartProcess,
     initial_actions,
 )
 from gapless.sim.scenario.literals import (
@@ -92,7 +92,7 @@ def _show_action(action: Action, who: str, many: bool) -> str:
     return f"{show_time(action.at_ns)} {who} {verb}"
 
 
-def _show_send(action: Send) -> str:
+def _show_send(action: SendMessages) -> str:
     options = [] if action.wait else ["no wait"]
     if action.timeout_ns is not None:
         options.append(f"timeout {show_time(action.timeout_ns)}")
@@ -106,24 +106,42 @@ def _show_send(action: Send) -> str:
 
 
 def _show_key(key: str) -> str:
-    return key if _PLAIN_KEY.fullmatch(key) else f'"{key}"'
+    if _PLAIN_KEY.fullmatch(key):
+        return key
+    return '"' + "".join(map(_escaped, key)) + '"'
 
 
+def _escaped(letter: str) -> str:
+    if letter in _ESCAPED:
+        return f"\\{letter}"
+    # A line break would end the line, and a lone surrogate cannot be written to a file.
+    return letter if letter.isprintable() else f"\\u{ord(letter):06x}"
+
+
+def _read_key(quoted: str | None, plain: str | None) -> str:
+    """Return the key of the two groups of :data:`_KEY`; both are None if there is no key."""
+    if quoted is not None:
+        return _ESCAPE.sub(lambda match: match["letter"] or chr(int(match["code"], 16)), quoted)
+    return plain or ""
+
+
+_ESCAPED = '"\\'
+_ESCAPE = re.compile(r"\\(?:(?P<letter>[\"\\])|u(?P<code>0[0-9a-f]{5}|10[0-9a-f]{4}))")
 _PLAIN_KEY = re.compile(r"[\w.'/-]+")
-_KEY = r"\"([^\"]*)\"|([\w.'/-]+)"
+_KEY = r"\"((?:[^\"\\]|\\.)*)\"|([\w.'/-]+)"
 
 
-def _show_install(action: Install) -> str:
+def _show_install(action: InstallView) -> str:
     source = f" from {_show_key(action.digest)}" if action.digest else ""
     return f"installs view {action.number}: {' '.join(action.members)}{source}"
 
 
-def _show_start(action: Start) -> str:
+def _show_start(action: StartProcess) -> str:
     name = f" durable={_show_key(action.durable)}" if action.durable else ""
     return f"starts{name}{' state' if action.state else ''}{' stores' if action.stores else ''}"
 
 
-def _show_read(action: Read) -> str:
+def _show_read(action: SetReadDelay) -> str:
     return (
         f"reads a message per {show_time(action.per_message_ns)}"
         if action.per_message_ns
@@ -132,19 +150,19 @@ def _show_read(action: Read) -> str:
 
 
 _SHOW: dict[type, Callable[..., str]] = {
-    Start: _show_start,
-    Leave: lambda action: "leaves",  # noqa: ARG005
-    Pause: lambda action: "pauses",  # noqa: ARG005
-    Resume: lambda action: "resumes",  # noqa: ARG005
-    Crash: lambda action: "crashes",  # noqa: ARG005
-    Install: _show_install,
+    StartProcess: _show_start,
+    LeaveGroup: lambda action: "leaves",  # noqa: ARG005
+    PauseProcess: lambda action: "pauses",  # noqa: ARG005
+    ResumeProcess: lambda action: "resumes",  # noqa: ARG005
+    CrashProcess: lambda action: "crashes",  # noqa: ARG005
+    InstallView: _show_install,
     SaveDigest: lambda action: f"notes digest {_show_key(action.key)}",
     ApplyDigest: lambda action: f"learns digest {_show_key(action.key)}",
-    Send: _show_send,
-    Cancel: lambda action: f"cancels send {action.nth}",
-    Close: lambda action: f"closes {action.to}",
-    Tune: lambda action: f"retransmits every {show_time(action.xmit_interval_ns)}",
-    Read: _show_read,
+    SendMessages: _show_send,
+    CancelSend: lambda action: f"cancels send {action.nth}",
+    CloseConnection: lambda action: f"closes {action.to}",
+    SetRetransmitInterval: lambda action: f"retransmits every {show_time(action.xmit_interval_ns)}",
+    SetReadDelay: _show_read,
 }
 _PLURALS = {
     "starts": "start",
@@ -159,7 +177,7 @@ _PLURALS = {
 def _show_actions(actions: list[Action]) -> Iterator[str]:
     """Return the lines of all actions, in order; the same thing done by several at once is one line."""
     names = tuple(
-        action.who for action in actions if isinstance(action, Start) and not action.at_ns
+        action.who for action in actions if isinstance(action, StartProcess) and not action.at_ns
     )
     begun = initial_actions(names) if names else []
     while names and actions[: len(begun)] != begun:
@@ -169,7 +187,7 @@ def _show_actions(actions: list[Action]) -> Iterator[str]:
         yield f"group {' '.join(names)}"
     for _, group in groupby(enumerate(actions[len(begun) :]), key=_group_key):
         members = [action for _, action in group]
-        if isinstance(members[0], PartitionChange):
+        if isinstance(members[0], ChangePartition):
             yield f"{show_time(members[0].at_ns)} mark {members[0].what} {members[0].who}".rstrip()
         else:
             yield _show_action(
@@ -179,7 +197,9 @@ def _show_actions(actions: list[Action]) -> Iterator[str]:
 
 def _group_key(numbered: tuple[int, Action]) -> object:
     at, action = numbered
-    if isinstance(action, (Start, Leave, Pause, Resume, Crash, Install)):
+    if isinstance(
+        action, (StartProcess, LeaveGroup, PauseProcess, ResumeProcess, CrashProcess, InstallView)
+    ):
         return type(action).__name__, action[:1] + action[2:]
     return at
 
@@ -189,32 +209,41 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
     (re.compile(_SUBJECTS + form), build)
     for form, build in (
         # A key or a node may be called like a verb, so what names one comes first.
-        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: SaveDigest(at, who, _either(key))),
-        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: ApplyDigest(at, who, _either(key))),
-        (r"closes? +([a-z]+)", Close),
+        (
+            rf"notes? +digest +(?:{_KEY})",
+            lambda at, who, *key: SaveDigest(at, who, _read_key(*key)),
+        ),
+        (
+            rf"learns? +digest +(?:{_KEY})",
+            lambda at, who, *key: ApplyDigest(at, who, _read_key(*key)),
+        ),
+        (r"closes? +([a-z]+)", CloseConnection),
         (
             rf"starts?(?: +durable=(?:{_KEY}))?( +state)?( +stores)?",
-            lambda at, who, quoted, plain, *more: Start(
-                at, who, _either((quoted, plain)), *(w is not None for w in more)
+            lambda at, who, quoted, plain, *more: StartProcess(
+                at, who, _read_key(quoted, plain), *(w is not None for w in more)
             ),
         ),
-        ("leaves?", Leave),
-        ("pauses?", Pause),
-        ("resumes?", Resume),
-        ("crash(?:es)?", Crash),
+        ("leaves?", LeaveGroup),
+        ("pauses?", PauseProcess),
+        ("resumes?", ResumeProcess),
+        ("crash(?:es)?", CrashProcess),
         (
             rf"installs? +view +(\d{{1,9}}): *({INCARNATION_NAME}(?: +{INCARNATION_NAME})*?)(?: +from +(?:{_KEY}))?",
-            lambda at, who, number, members, *key: Install(
-                at, who, int(number), tuple(members.split()), _either(key)
+            lambda at, who, number, members, *key: InstallView(
+                at, who, int(number), tuple(members.split()), _read_key(*key)
             ),
         ),
-        (rf"retransmits? +every +({TIME})", lambda at, who, every: Tune(at, who, read_time(every))),
-        (r"cancels? +send +(\d{1,9})", lambda at, who, nth: Cancel(at, who, int(nth))),
+        (
+            rf"retransmits? +every +({TIME})",
+            lambda at, who, every: SetRetransmitInterval(at, who, read_time(every)),
+        ),
+        (r"cancels? +send +(\d{1,9})", lambda at, who, nth: CancelSend(at, who, int(nth))),
         (
             rf"reads? +a +message +per +({TIME})",
-            lambda at, who, each: Read(at, who, read_time(each)),
+            lambda at, who, each: SetReadDelay(at, who, read_time(each)),
         ),
-        ("reads? +at +once", lambda at, who: Read(at, who, 0)),
+        ("reads? +at +once", lambda at, who: SetReadDelay(at, who, 0)),
         (
             r"sends?(?: +(.*))?",
             lambda at, who, rest: _read_send(at, who, rest or ""),
@@ -224,9 +253,9 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
 _MARK_FORM = re.compile(rf"({TIME}) +mark +(\S+)(?: +(\S+))?")
 
 
-def _read_send(at_ns: int, who: str, text: str) -> Send:
+def _read_send(at_ns: int, who: str, text: str) -> SendMessages:
     payloads, options = read_payloads(text)
-    send = Send(at_ns, who, payloads)
+    send = SendMessages(at_ns, who, payloads)
     for word in options.split(", ") if options else ():
         if word == "no wait":
             send = send._replace(wait=False)
@@ -246,14 +275,10 @@ def _read_send(at_ns: int, who: str, text: str) -> Send:
     return send
 
 
-def _either(groups: Iterable[str | None]) -> str:
-    return next((group for group in groups if group), "")
-
-
 def _read_action(line: str) -> list[Action] | None:
     mark = _MARK_FORM.fullmatch(line)
     if mark is not None:
-        return [PartitionChange(read_time(mark[1]), mark[3] or "", mark[2])]
+        return [ChangePartition(read_time(mark[1]), mark[3] or "", mark[2])]
     for form, build in _ACTION_FORMS:
         match = form.fullmatch(line)
         if match is not None:

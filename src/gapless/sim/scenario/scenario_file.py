@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.sim.mutants.runner import mutant_by_name, planted
-from gapless.sim.scenario.actions import Install, PartitionChange, Script, Start
+from gapless.sim.scenario.actions import ChangePartition, InstallView, Script, StartProcess
 from gapless.sim.scenario.diagram import DiagramWorld, format_marks, format_verdict
 from gapless.sim.scenario.grammar import read_script, show_script
 from gapless.sim.scenario.literals import ScenarioError, show_time
@@ -177,10 +177,10 @@ def _check_incarnations(script: Script) -> None:
     """Raise unless everybody that does something, or is in a view, has started by then."""
     started: set[str] = set()
     for action in sorted(script.actions, key=lambda action: action.at_ns):
-        if isinstance(action, Start):
+        if isinstance(action, StartProcess):
             started.add(action.who)
-        named_lives = {action.who, *(action.members if isinstance(action, Install) else ())}
-        if not isinstance(action, PartitionChange) and (unknown := sorted(named_lives - started)):
+        named_lives = {action.who, *(action.members if isinstance(action, InstallView) else ())}
+        if not isinstance(action, ChangePartition) and (unknown := sorted(named_lives - started)):
             raise ScenarioError(
                 f"the script cannot be played: at {show_time(action.at_ns)} it speaks of {' '.join(unknown)}, "
                 "which has not started; write a line such as: 5ms c starts"

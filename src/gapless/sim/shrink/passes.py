@@ -18,21 +18,21 @@ from gapless.sim.scenario.actions import (
     HEAL,
     ZERO,
     ApplyDigest,
-    Cancel,
-    Close,
-    Crash,
+    CancelSend,
+    ChangePartition,
+    CloseConnection,
+    CrashProcess,
     Fate,
-    Install,
-    Leave,
-    PartitionChange,
-    Pause,
-    Read,
-    Resume,
+    InstallView,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
     Script,
-    Send,
-    Start,
-    Tune,
+    SendMessages,
+    SetReadDelay,
+    SetRetransmitInterval,
+    StartProcess,
     initial_actions,
     payload,
 )
@@ -102,10 +102,18 @@ def drop_late_timers_and_clocks(search: Minimizer) -> None:
 def drop_actions(search: Minimizer) -> None:
     """Take out sends, then everything else that a script does, one by one and in pairs that belong together."""
     for kinds in (
-        (Send, Cancel),
-        (PartitionChange, Read, SaveDigest, ApplyDigest, Cancel, Close, Tune),
-        (Pause, Resume),
-        (Crash, Leave, Start, Install, SaveDigest),
+        (SendMessages, CancelSend),
+        (
+            ChangePartition,
+            SetReadDelay,
+            SaveDigest,
+            ApplyDigest,
+            CancelSend,
+            CloseConnection,
+            SetRetransmitInterval,
+        ),
+        (PauseProcess, ResumeProcess),
+        (CrashProcess, LeaveGroup, StartProcess, InstallView, SaveDigest),
     ):
         droppable = [
             at for at, action in enumerate(search.script.actions) if isinstance(action, kinds)
@@ -115,17 +123,17 @@ def drop_actions(search: Minimizer) -> None:
             droppable,
             lambda left, d=droppable, a=actions: _keeping(search, a, d, left),  # type: ignore[misc]
         )
-    for pause in [action for action in search.script.actions if isinstance(action, Pause)]:
-        _drop_pair(search, pause, Resume)
+    for pause in [action for action in search.script.actions if isinstance(action, PauseProcess)]:
+        _drop_pair(search, pause, ResumeProcess)
     for cut in [
         action
         for action in search.script.actions
-        if isinstance(action, PartitionChange) and action.what != HEAL
+        if isinstance(action, ChangePartition) and action.what != HEAL
     ]:
-        _drop_pair(search, cut, PartitionChange)
+        _drop_pair(search, cut, ChangePartition)
     search.change(actions=[_plain_start(action) for action in search.script.actions])
     for at, action in enumerate(search.script.actions):
-        if isinstance(action, Start) and (action.durable or action.state):
+        if isinstance(action, StartProcess) and (action.durable or action.state):
             plain = (
                 action._replace(durable="", stores=False),
                 action._replace(state=False),
@@ -140,7 +148,7 @@ def drop_actions(search: Minimizer) -> None:
 def _plain_start(action: Action) -> Action:
     return (
         action._replace(durable="", state=False, stores=False)
-        if isinstance(action, Start)
+        if isinstance(action, StartProcess)
         else action
     )
 
@@ -152,7 +160,7 @@ def _keeping(
     return _with(search, actions=[action for at, action in enumerate(actions) if at not in gone])
 
 
-def _drop_pair(search: Minimizer, begin: Pause | PartitionChange, end_kind: type) -> None:
+def _drop_pair(search: Minimizer, begin: PauseProcess | ChangePartition, end_kind: type) -> None:
     """Take out a pause or a partition, together with its end."""
     actions = list(search.script.actions)
     if begin not in actions:
@@ -195,14 +203,14 @@ def _without(script: Script, node: str) -> Script:
 
 def _peer(action: Action) -> str:
     """Return the one member that an action is about beside the one that acts, if there is one."""
-    peer = action.to if isinstance(action, (Send, Close)) else None
+    peer = action.to if isinstance(action, (SendMessages, CloseConnection)) else None
     return peer or ""
 
 
 def _leave_out(action: Action, stays: Callable[[str], bool]) -> Action:
-    if isinstance(action, Install):
+    if isinstance(action, InstallView):
         return action._replace(members=tuple(filter(stays, action.members)))
-    if isinstance(action, PartitionChange):
+    if isinstance(action, ChangePartition):
         return action._replace(who=",".join(filter(stays, action.who.split(","))))
     return action
 
@@ -214,7 +222,8 @@ def simplify_views(search: Minimizer) -> None:
         return
     search.change(actions=_plain_opening(script))
     for number in sorted(
-        {action.number for action in script.actions if isinstance(action, Install)}, reverse=True
+        {action.number for action in script.actions if isinstance(action, InstallView)},
+        reverse=True,
     ):
         search.change(actions=_without_view(search.script.actions, number))
         search.change(actions=_installed_at_once(search.script.actions, number))
@@ -224,7 +233,7 @@ def simplify_views(search: Minimizer) -> None:
     for digest in ("", ZERO):
         search.change(actions=[_with_digest(action, digest) for action in search.script.actions])
     for at, action in enumerate(search.script.actions):
-        if isinstance(action, Install) and action.digest:
+        if isinstance(action, InstallView) and action.digest:
             search.change(actions=_replaced(search.script.actions, at, action._replace(digest="")))
 
 
@@ -234,14 +243,14 @@ def _plain_opening(script: Script) -> list[Action]:
     others = [
         action
         for action in script.actions
-        if not isinstance(action, (Start, Install, SaveDigest, Crash))
+        if not isinstance(action, (StartProcess, InstallView, SaveDigest, CrashProcess))
     ]
     return [
         *initial_actions(names),
         *(
             action
             for action in others
-            if action.who in names or isinstance(action, PartitionChange)
+            if action.who in names or isinstance(action, ChangePartition)
         ),
     ]
 
@@ -251,11 +260,13 @@ def _without_view(actions: list[Action], number: int) -> list[Action]:
     left = [
         action
         for action in actions
-        if not (isinstance(action, Install) and action.number == number)
+        if not (isinstance(action, InstallView) and action.number == number)
     ]
-    members = {name for action in left if isinstance(action, Install) for name in action.members}
+    members = {
+        name for action in left if isinstance(action, InstallView) for name in action.members
+    }
     return [
-        action for action in left if action.who in members or isinstance(action, PartitionChange)
+        action for action in left if action.who in members or isinstance(action, ChangePartition)
     ]
 
 
@@ -263,13 +274,13 @@ def _installed_at_once(actions: list[Action], number: int) -> list[Action]:
     times_ns = [
         action.at_ns
         for action in actions
-        if isinstance(action, Install) and action.number == number
+        if isinstance(action, InstallView) and action.number == number
     ]
     if not times_ns:
         return actions
     return _sorted(
         action._replace(at_ns=max(times_ns))
-        if isinstance(action, Install) and action.number == number
+        if isinstance(action, InstallView) and action.number == number
         else action
         for action in actions
     )
@@ -277,7 +288,7 @@ def _installed_at_once(actions: list[Action], number: int) -> list[Action]:
 
 def _with_digest(action: Action, digest: str, number: int | None = None) -> Action:
     """Return the action with another digest, if it is an install (of view ``number``)."""
-    if isinstance(action, Install) and number in {None, action.number}:
+    if isinstance(action, InstallView) and number in {None, action.number}:
         return action._replace(digest=digest)
     return action
 
@@ -296,11 +307,11 @@ def merge_sends(search: Minimizer) -> None:
 
 def _merged(actions: list[Action], at: int) -> list[Action] | None:
     first = actions[at]
-    if not isinstance(first, Send):
+    if not isinstance(first, SendMessages):
         return None
     for later in range(at + 1, len(actions)):
         second = actions[later]
-        if isinstance(second, Send) and second.who == first.who:
+        if isinstance(second, SendMessages) and second.who == first.who:
             if second[3:] != first[3:]:
                 return None
             both = first._replace(payloads=first.payloads + second.payloads)
@@ -314,9 +325,9 @@ def cut_sends(search: Minimizer) -> None:
     while at < len(search.script.actions):
         before = len(search.script.actions)
         action = search.script.actions[at]
-        if isinstance(action, Send):
+        if isinstance(action, SendMessages):
             _cut_send(search, at, action)
-        elif isinstance(action, Cancel):
+        elif isinstance(action, CancelSend):
             _attempt_first(
                 search, (_replaced_cancel(search, at, nth) for nth in range(1, action.nth))
             )
@@ -324,7 +335,7 @@ def cut_sends(search: Minimizer) -> None:
         at += len(search.script.actions) == before
 
 
-def _cut_send(search: Minimizer, at: int, send: Send) -> None:
+def _cut_send(search: Minimizer, at: int, send: SendMessages) -> None:
     before = len(search.script.actions)
     if len(send.payloads) > 1:
         search.minimise(send.payloads, lambda left: _with_payloads(search, at, left))
@@ -337,11 +348,11 @@ def _cut_send(search: Minimizer, at: int, send: Send) -> None:
 
 def _replaced_cancel(search: Minimizer, at: int, nth: int) -> ShrinkCase:
     cancel = search.script.actions[at]
-    assert isinstance(cancel, Cancel)
+    assert isinstance(cancel, CancelSend)
     return _with(search, actions=_replaced(search.script.actions, at, cancel._replace(nth=nth)))
 
 
-def _plainer_sends(send: Send) -> Iterator[Send]:
+def _plainer_sends(send: SendMessages) -> Iterator[SendMessages]:
     """Return the send with fewer options, the plainest first, then with a round timeout."""
     yield send._replace(wait=True, timeout_ns=None, loopback=None, to="", mode=Mode.ORDERED)
     yield send._replace(wait=True, timeout_ns=None, loopback=None)
@@ -352,13 +363,13 @@ def _plainer_sends(send: Send) -> Iterator[Send]:
         yield from (send._replace(timeout_ns=ms * NS_PER_MS) for ms in ROUND_MS[1:])
 
 
-def _with_send(search: Minimizer, at: int, send: Send) -> ShrinkCase:
+def _with_send(search: Minimizer, at: int, send: SendMessages) -> ShrinkCase:
     return _with(search, actions=_replaced(search.script.actions, at, send))
 
 
-def _send_at(search: Minimizer, at: int) -> Send:
+def _send_at(search: Minimizer, at: int) -> SendMessages:
     send = search.script.actions[at]
-    assert isinstance(send, Send)
+    assert isinstance(send, SendMessages)
     return send
 
 
@@ -377,7 +388,7 @@ def plain_payloads(search: Minimizer) -> None:
             return
     search.change(actions=list(_numbered(search.script.actions, None)))
     for at, action in enumerate(search.script.actions):
-        if isinstance(action, Send):
+        if isinstance(action, SendMessages):
             for place, content in enumerate(action.payloads):
                 _plain_payload(search, at, place, content)
 
@@ -399,7 +410,7 @@ def _numbered(actions: list[Action], size_bytes: int | None) -> Iterator[Action]
     """Return the actions with messages that count from 1 at every member; None leaves their sizes alone."""
     counts: dict[str, int] = {}
     for action in actions:
-        if isinstance(action, Send):
+        if isinstance(action, SendMessages):
             first = counts.get(action.who, 0) + 1
             counts[action.who] = first + len(action.payloads) - 1
             payloads = (
@@ -413,7 +424,9 @@ def _numbered(actions: list[Action], size_bytes: int | None) -> Iterator[Action]
 
 def _number_of(actions: list[Action], at: int, place: int) -> int:
     who = actions[at].who
-    earlier = (action for action in actions[:at] if isinstance(action, Send) and action.who == who)
+    earlier = (
+        action for action in actions[:at] if isinstance(action, SendMessages) and action.who == who
+    )
     return place + 1 + sum(len(action.payloads) for action in earlier)
 
 
@@ -483,13 +496,13 @@ def plain_names(search: Minimizer) -> None:
     if any(old != new for old, new in letters.items()):
         search.change(actions=[_with_key(action, letters) for action in search.script.actions])
     numbers = sorted(
-        {action.number for action in search.script.actions if isinstance(action, Install)}
+        {action.number for action in search.script.actions if isinstance(action, InstallView)}
     )
     if numbers != list(range(1, len(numbers) + 1)):
         search.change(
             actions=[
                 action._replace(number=1 + numbers.index(action.number))
-                if isinstance(action, Install)
+                if isinstance(action, InstallView)
                 else action
                 for action in search.script.actions
             ]
@@ -502,11 +515,11 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
         return names.get(node, node) + name[len(node) :]
 
     def renamed(action: Action) -> Action:
-        if isinstance(action, PartitionChange):
+        if isinstance(action, ChangePartition):
             return action._replace(who=",".join(new(name) for name in action.who.split(",")))
-        if isinstance(action, Install):
+        if isinstance(action, InstallView):
             return action._replace(who=new(action.who), members=tuple(map(new, action.members)))
-        if isinstance(action, (Send, Close)) and action.to:
+        if isinstance(action, (SendMessages, CloseConnection)) and action.to:
             return action._replace(who=new(action.who), to=new(action.to))
         return action._replace(who=new(action.who))
 
@@ -527,7 +540,7 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
 def _with_key(action: Action, letters: dict[str, str]) -> Action:
     if isinstance(action, (SaveDigest, ApplyDigest)):
         return action._replace(key=letters.get(action.key, action.key))
-    if isinstance(action, Install):
+    if isinstance(action, InstallView):
         return action._replace(digest=letters.get(action.digest, action.digest))
     return action
 

@@ -26,15 +26,15 @@ from gapless.sim.scenario.actions import (
     HEAL,
     ZERO,
     ApplyDigest,
-    Crash,
-    Install,
-    PartitionChange,
-    Pause,
-    Resume,
+    ChangePartition,
+    CrashProcess,
+    InstallView,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
     Script,
-    Send,
-    Start,
+    SendMessages,
+    StartProcess,
 )
 from gapless.sim.scenario.diagram import MAX_DIAGRAM_EVENTS, measure_memory_always
 from gapless.sim.scenario.scenario_file import (
@@ -96,7 +96,7 @@ class ShrinkCase(NamedTuple):
     def weight(self) -> CaseWeight:
         """Return how much there is to read; no two cases weigh the same."""
         script = self.script
-        sends = [action.payloads for action in script.actions if isinstance(action, Send)]
+        sends = [action.payloads for action in script.actions if isinstance(action, SendMessages)]
         text = format_head(Scenario(script, self.config))
         return CaseWeight(
             len(script.actions) + len(script.fates) + len(script.late_ns) + len(script.clocks),
@@ -123,7 +123,9 @@ def is_sound(script: Script) -> bool:
     actions = script.actions
     if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
         return False
-    if any(action.at_ns > script.calm_ns for action in actions if not isinstance(action, Send)):
+    if any(
+        action.at_ns > script.calm_ns for action in actions if not isinstance(action, SendMessages)
+    ):
         return False
     whole = _self_managed_is_sound(actions) if script.membership else _membership_is_sound(actions)
     return _loss_is_only(script) and whole
@@ -135,15 +137,17 @@ def _self_managed_is_sound(actions: list[Action]) -> bool:
     paused: set[str] = set()
     cut: set[str] = set()
     for action in actions:
-        if isinstance(action, Start):
+        if isinstance(action, StartProcess):
             started.add(action.who)
-        elif isinstance(action, PartitionChange):
+        elif isinstance(action, ChangePartition):
             cut = cut - {action.who} if action.what == HEAL else cut | {action.who}
-        elif isinstance(action, (Install, SaveDigest, ApplyDigest)) or action.who not in started:
+        elif (
+            isinstance(action, (InstallView, SaveDigest, ApplyDigest)) or action.who not in started
+        ):
             return False
-        elif isinstance(action, Pause):
+        elif isinstance(action, PauseProcess):
             paused.add(action.who)
-        elif isinstance(action, (Resume, Crash)):
+        elif isinstance(action, (ResumeProcess, CrashProcess)):
             paused.discard(action.who)
     return bool(started) and not paused and not cut
 
@@ -157,26 +161,26 @@ def _membership_is_sound(actions: list[Action]) -> bool:
     paused: set[str] = set()
     for action in actions:
         node = action.who.rstrip("'")
-        if isinstance(action, Start):
+        if isinstance(action, StartProcess):
             if node in alive or len(action.who) <= len(latest.get(node, "")):
                 return False
             alive[node] = latest[node] = action.who
             started.add(action.who)
-        elif isinstance(action, Crash) and alive.get(node) == action.who:
+        elif isinstance(action, CrashProcess) and alive.get(node) == action.who:
             del alive[node]
-        elif isinstance(action, Pause):
+        elif isinstance(action, PauseProcess):
             paused.add(action.who)
-        elif isinstance(action, Resume):
+        elif isinstance(action, ResumeProcess):
             paused.discard(action.who)
-        elif isinstance(action, Install):
+        elif isinstance(action, InstallView):
             if not (_install_is_sound(action, views, lists) and started.issuperset(action.members)):
                 return False
-        elif not isinstance(action, PartitionChange) and action.who not in started:
+        elif not isinstance(action, ChangePartition) and action.who not in started:
             return False
     if any(
         action.digest == ZERO and action.number != min(lists)
         for action in actions
-        if isinstance(action, Install)
+        if isinstance(action, InstallView)
     ):
         # Only a group that has just begun has streams that all start at zero.
         return False
@@ -186,7 +190,7 @@ def _membership_is_sound(actions: list[Action]) -> bool:
 
 
 def _install_is_sound(
-    action: Install, views: dict[str, int], lists: dict[int, tuple[str, ...]]
+    action: InstallView, views: dict[str, int], lists: dict[int, tuple[str, ...]]
 ) -> bool:
     if action.who not in action.members or views.get(action.who, 0) >= action.number:
         return False

@@ -34,15 +34,15 @@ from gapless.sim.scenario.actions import (
     HEAL,
     ONE_WAY,
     PARTITION,
-    Crash,
-    Leave,
-    PartitionChange,
-    Pause,
-    Read,
-    Resume,
+    ChangePartition,
+    CrashProcess,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
     Script,
-    Send,
-    Start,
+    SendMessages,
+    SetReadDelay,
+    StartProcess,
     payload,
 )
 from gapless.sim.swarm.profile_draw import assign_destinations, rare_branches, with_profile
@@ -139,16 +139,16 @@ def _drop_before_start(actions: list[Action]) -> list[Action]:
     actions = sorted(actions, key=lambda action: action.at_ns)
     first_ns: dict[str, int] = {}
     for action in actions:
-        if isinstance(action, Start):
+        if isinstance(action, StartProcess):
             first_ns.setdefault(action.who, action.at_ns)
     left: list[Action] = []
     for action in actions:
         start_ns = first_ns.get(action.who, NEVER_NS)
-        if isinstance(action, PartitionChange) or start_ns <= action.at_ns:
+        if isinstance(action, ChangePartition) or start_ns <= action.at_ns:
             left.append(action)
-        elif isinstance(action, Read) and start_ns < NEVER_NS:
+        elif isinstance(action, SetReadDelay) and start_ns < NEVER_NS:
             left.append(action._replace(at_ns=start_ns))
-    return sorted(left, key=lambda action: (action.at_ns, isinstance(action, Read)))
+    return sorted(left, key=lambda action: (action.at_ns, isinstance(action, SetReadDelay)))
 
 
 def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
@@ -294,7 +294,7 @@ class _IncidentPlan:
     def _start(self, name: str, at_ns: int) -> None:
         state, stores = self.rng.random() < 0.3, name in self.storing
         durable = f"name-{name}" if name in self.durable_nodes else ""
-        self.actions.append(Start(at_ns, name, durable, state and not stores, stores))
+        self.actions.append(StartProcess(at_ns, name, durable, state and not stores, stores))
         if name not in self.running:
             self.running.append(name)
 
@@ -313,14 +313,16 @@ class _IncidentPlan:
     def _crash(self) -> None:
         name = self.rng.choice(self.running)
         self._send_burst()
-        self.actions.append(Crash(self.now_ns, name))
+        self.actions.append(CrashProcess(self.now_ns, name))
         self._stop(name)
 
     def _two_crash(self) -> None:
         """Two die at one time while the windows are full."""
         self._send_burst()
         for name in self.rng.sample(self.running, 2):
-            self.actions.append(Crash(self._soon_ns(self.config.heartbeat_interval_ns), name))
+            self.actions.append(
+                CrashProcess(self._soon_ns(self.config.heartbeat_interval_ns), name)
+            )
             self._stop(name)
         self._pass(1)
 
@@ -337,7 +339,7 @@ class _IncidentPlan:
             config.join_interval_ns,
         )
         moment_ns = self.rng.choice(moments_ns)
-        self.actions.append(Crash(self._soon_ns(moment_ns), oldest))
+        self.actions.append(CrashProcess(self._soon_ns(moment_ns), oldest))
         self._stop(oldest)
         self._pass(1)
 
@@ -348,7 +350,7 @@ class _IncidentPlan:
             (NS_PER_MS, self.config.heartbeat_interval_ns, 2 * self.notice_ns)
         )
         if name in self.running:
-            self.actions.append(Crash(self.now_ns, name))
+            self.actions.append(CrashProcess(self.now_ns, name))
             self._stop(name)
         self._start(name, self.now_ns + away_ns)
         self.now_ns += away_ns
@@ -359,7 +361,7 @@ class _IncidentPlan:
             return
         name = self.running[0] if self.rng.random() < 0.5 else self.rng.choice(self.running)
         self._send_burst()
-        self.actions.append(Leave(self._soon_ns(10 * NS_PER_MS), name))
+        self.actions.append(LeaveGroup(self._soon_ns(10 * NS_PER_MS), name))
         self._stop(name)
         if self.character == "swarm" and self.running and self.rng.random() < 0.4:
             self._leave_unheard(name)
@@ -386,7 +388,7 @@ class _IncidentPlan:
             self._start(name, self.now_ns)
         for name in leaving:
             at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
-            self.actions.append(Leave(at_ns, name))
+            self.actions.append(LeaveGroup(at_ns, name))
             self._stop(name)
 
     def _provider_dies(self) -> None:
@@ -395,7 +397,9 @@ class _IncidentPlan:
         name, oldest = self.rng.choice(down), self.running[0]
         self._send_burst()
         self.actions.append(
-            Start(self.now_ns, name, f"name-{name}" if name in self.durable_nodes else "", True)
+            StartProcess(
+                self.now_ns, name, f"name-{name}" if name in self.durable_nodes else "", True
+            )
         )
         self.running.append(name)
         at_ns = (
@@ -403,7 +407,7 @@ class _IncidentPlan:
             + self.config.view_gap_ns
             + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
         )
-        self.actions.append(Crash(at_ns, oldest))
+        self.actions.append(CrashProcess(at_ns, oldest))
         self._stop(oldest)
         self._pass(1)
 
@@ -420,7 +424,7 @@ class _IncidentPlan:
             return
         name = self.rng.choice(named)
         self._send_burst()
-        self.actions.append(Crash(self.now_ns, name))
+        self.actions.append(CrashProcess(self.now_ns, name))
         self._stop(name)
         hold_ns = self.config.hold_timeout_ns
         away_ns = self.rng.choice(
@@ -444,7 +448,10 @@ class _IncidentPlan:
         for name in self.rng.sample(
             self.running, min(len(self.running), self.rng.choice((1, 1, 2)))
         ):
-            self.actions += (Pause(self.now_ns, name), Resume(self.now_ns + length_ns, name))
+            self.actions += (
+                PauseProcess(self.now_ns, name),
+                ResumeProcess(self.now_ns + length_ns, name),
+            )
         self.now_ns += length_ns
 
     def _partition_group(self) -> None:
@@ -470,7 +477,7 @@ class _IncidentPlan:
         elif len(self.running) > 1 and rng.random() < 0.3:
             name = rng.choice(self.running)
             self.actions.append(
-                Crash(end_ns + rng.randrange(2 * self.config.merge_interval_ns), name)
+                CrashProcess(end_ns + rng.randrange(2 * self.config.merge_interval_ns), name)
             )
             self._stop(name)
             self.now_ns += 2 * self.config.merge_interval_ns
@@ -479,8 +486,8 @@ class _IncidentPlan:
         side = ",".join(sorted(partition.side))
         kind = PARTITION if partition.symmetric else ONE_WAY
         self.actions += (
-            PartitionChange(partition.start_ns, side, kind),
-            PartitionChange(partition.end_ns, side, HEAL),
+            ChangePartition(partition.start_ns, side, kind),
+            ChangePartition(partition.end_ns, side, HEAL),
         )
 
     def _send_burst(self, at_ns: int | None = None) -> None:
@@ -513,7 +520,7 @@ def _work(
                 at_ns = rng.randrange(story.now_ns)
             acknowledged = story.durable and story.disks.random() < 0.2
             mode = Mode.ACKNOWLEDGED if acknowledged else Mode.ORDERED
-            actions.append(Send(min(at_ns, story.now_ns), name, payloads, mode=mode))
+            actions.append(SendMessages(min(at_ns, story.now_ns), name, payloads, mode=mode))
     return actions
 
 
@@ -610,4 +617,6 @@ def _machines(seed: int, on: tuple[str, ...], names: tuple[str, ...], script: Sc
     if "slow reader" in on:
         rng = split(seed, "gathering reader")
         per_message_ns = rng.choice((1, 10, 50)) * NS_PER_MS
-        script.actions += (Read(0, name, per_message_ns) for name in names if rng.random() < 0.5)
+        script.actions += (
+            SetReadDelay(0, name, per_message_ns) for name in names if rng.random() < 0.5
+        )

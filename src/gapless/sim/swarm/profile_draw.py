@@ -13,7 +13,7 @@ from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES
 from gapless.delivery_mode import Mode
 from gapless.protocol.buggify import RARE_BRANCHES
 from gapless.rng import split
-from gapless.sim.scenario.actions import Close, Send, Tune
+from gapless.sim.scenario.actions import CloseConnection, SendMessages, SetRetransmitInterval
 from gapless.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -113,21 +113,21 @@ def assign_destinations(
     for action in actions:
         result.append(
             _assign_destination(rng, action, names, to_one, beside)
-            if isinstance(action, Send)
+            if isinstance(action, SendMessages)
             else action
         )
-        if isinstance(action, Send) and to_one and rng.random() < 0.02:
-            result.append(Close(action.at_ns + 1, action.who, rng.choice(names)))
+        if isinstance(action, SendMessages) and to_one and rng.random() < 0.02:
+            result.append(CloseConnection(action.at_ns + 1, action.who, rng.choice(names)))
     if profile == "ordered" and rng.random() < 0.3:
-        sends = [action for action in actions if isinstance(action, Send)]
+        sends = [action for action in actions if isinstance(action, SendMessages)]
         every_ns = rng.choice(_TUNED_NS)
-        result += (Tune(rng.choice(sends).at_ns, name, every_ns) for name in names)
+        result += (SetRetransmitInterval(rng.choice(sends).at_ns, name, every_ns) for name in names)
     return result
 
 
 def _assign_destination(
-    rng: Random, send: Send, names: tuple[str, ...], to_one: float, beside: float
-) -> Send:
+    rng: Random, send: SendMessages, names: tuple[str, ...], to_one: float, beside: float
+) -> SendMessages:
     if rng.random() < to_one:
         send = send._replace(to=rng.choice(names))
     if rng.random() >= beside:

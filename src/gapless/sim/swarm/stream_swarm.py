@@ -37,13 +37,13 @@ from gapless.faults.faults import (
 from gapless.faults.frame_names import node_name
 from gapless.rng import per_mille, split
 from gapless.sim.scenario.actions import (
-    Cancel,
-    PartitionChange,
-    Pause,
-    Read,
-    Resume,
+    CancelSend,
+    ChangePartition,
+    PauseProcess,
+    ResumeProcess,
     Script,
-    Send,
+    SendMessages,
+    SetReadDelay,
     initial_actions,
     payload,
 )
@@ -54,7 +54,7 @@ from gapless.sim.swarm.profile_draw import (
     rare_branches,
     with_profile,
 )
-from gapless.sim.world.view_oracle import draw_views
+from gapless.sim.swarm.view_schedule import draw_views
 from gapless.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def draw(
     actions = _work(split(seed, "work"), names, messages, work_ns, pace)
     actions = assign_destinations(seed, actions, names, profile, character)
     actions += (
-        PartitionChange(partition.end_ns, ",".join(sorted(partition.side)), "heal")
+        ChangePartition(partition.end_ns, ",".join(sorted(partition.side)), "heal")
         for partition in partitions
     )
     script = Script(
@@ -264,18 +264,18 @@ def _work(
             payloads = tuple(payload(name, number + at, rng.choice(sizes)) for at in range(count))
             number += count
             sends += 1
-            send = Send(rng.randrange(span_ns), name, payloads)
+            send = SendMessages(rng.randrange(span_ns), name, payloads)
             if rng.random() < impatient:
                 send = _impatient(rng, send, config)
                 if rng.random() < 0.3:
                     actions.append(
-                        Cancel(send.at_ns + rng.randrange(config.xmit_interval_ns), name, sends)
+                        CancelSend(send.at_ns + rng.randrange(config.xmit_interval_ns), name, sends)
                     )
             actions.append(send)
     return actions
 
 
-def _impatient(rng: Random, send: Send, config: Config) -> Send:
+def _impatient(rng: Random, send: SendMessages, config: Config) -> SendMessages:
     how = rng.choice(("try", "timeout", "alone"))
     if how == "try":
         return send._replace(wait=False)
@@ -418,7 +418,7 @@ def _members(
         rng = split(seed, "slow reader")
         per_message_ns = rng.choice((span_ns // 1000, span_ns // 100, span_ns // 20))
         script.actions += (
-            Read(0, name, max(1, per_message_ns)) for name in names if rng.random() < 0.5
+            SetReadDelay(0, name, max(1, per_message_ns)) for name in names if rng.random() < 0.5
         )
 
 
@@ -428,5 +428,5 @@ def _pauses(rng: Random, names: tuple[str, ...], span_ns: int) -> list[Action]:
         who = rng.choice(names)
         start_ns = rng.randrange(span_ns)
         end_ns = min(span_ns, start_ns + rng.randint(span_ns // 50, span_ns // 2))
-        actions += (Pause(start_ns, who), Resume(end_ns, who))
+        actions += (PauseProcess(start_ns, who), ResumeProcess(end_ns, who))
     return actions

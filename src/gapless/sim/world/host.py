@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.protocol.buggify import RareBranchHook
     from gapless.sim.oracle.model import MemberModel
-    from gapless.sim.scenario.actions import Action, Start
+    from gapless.sim.scenario.actions import Action, StartProcess
     from gapless.sim.world.network import CopyInFlight
     from gapless.wire import Datagram
 
@@ -78,7 +78,7 @@ class Host:
         self.wants_state = False
         self.stores_deliveries = False
         self.disk: dict[Address, int] = {}
-        self.next_start: Start | None = None
+        self.next_start: StartProcess | None = None
         self.application = SimulatedApplication()
         self._reset()
 

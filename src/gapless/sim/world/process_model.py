@@ -30,12 +30,12 @@ from gapless.sim.scenario.actions import (
     HEAL,
     ONE_WAY,
     PARTITION,
-    Crash,
-    PartitionChange,
-    Pause,
-    Resume,
+    ChangePartition,
+    CrashProcess,
+    PauseProcess,
+    ResumeProcess,
     ScriptedFates,
-    Start,
+    StartProcess,
 )
 from gapless.sim.world.application import SimulatedApplication
 from gapless.sim.world.host import Host
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Roster
     from gapless.protocol.buggify import RareBranchHook
     from gapless.protocol.ready import Ready
-    from gapless.sim.scenario.actions import Leave
+    from gapless.sim.scenario.actions import LeaveGroup
 
 GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""
@@ -64,7 +64,9 @@ class ProcessModel(Scheduler):
     def _set_expectations(self) -> None:
         """Tell the judge what this run has to expect of a group: how patient it is, and when it must be one."""
         script, config, judge = self.script, self.config, self.oracle
-        durable = any(isinstance(action, Start) and action.durable for action in script.actions)
+        durable = any(
+            isinstance(action, StartProcess) and action.durable for action in script.actions
+        )
         judge.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
         faults = [
             fault
@@ -74,11 +76,13 @@ class ProcessModel(Scheduler):
         if faults or self.late_timers is not None or script.late_ns or config.on_pin == "expel":
             return
         if any(
-            isinstance(action, PartitionChange) and action.what in {PARTITION, ONE_WAY}
+            isinstance(action, ChangePartition) and action.what in {PARTITION, ONE_WAY}
             for action in script.actions
         ):
             return
-        pauses = [action for action in script.actions if isinstance(action, (Pause, Resume))]
+        pauses = [
+            action for action in script.actions if isinstance(action, (PauseProcess, ResumeProcess))
+        ]
         longest_ns = config.suspect_after_ns * 100 // SLOW_CLOCK_PERCENT
         judge.fault_free = not pauses
         judge.only_short_pauses = all(
@@ -96,7 +100,7 @@ class ProcessModel(Scheduler):
             self._by_node[host.node] = host
         return host
 
-    def _start(self, action: Start) -> None:
+    def _start(self, action: StartProcess) -> None:
         host = self._host_of(action.who)
         if not self.script.membership:
             rarely = self._rare_branches(action.who) if self.script.rare else never
@@ -186,7 +190,7 @@ class ProcessModel(Scheduler):
 
         return rarely
 
-    def _change_partition(self, action: PartitionChange) -> None:
+    def _change_partition(self, action: ChangePartition) -> None:
         """Take note of a mark; where members make their own views, a partition begins or ends with it."""
         if self.membership_coverage is None:
             self.stream_coverage.on_partition_change(action)
@@ -213,7 +217,7 @@ class ProcessModel(Scheduler):
         self.oracle.on_install(life, pending.view, None, self.now_ns, local_ns, roster=pending)
         if any(address not in self.oracle.model.members for address in pending.view.members):
             self._crash(
-                host, Crash(self.now_ns, host.incarnation_name)
+                host, CrashProcess(self.now_ns, host.incarnation_name)
             )  # S15 has said why; nothing can be judged any more
             return
         self._call(host, "install", _member_of(host).tick)
@@ -283,7 +287,7 @@ class ProcessModel(Scheduler):
 
     # The end of a life, and the application's state
 
-    def _leave(self, host: Host, action: Leave) -> None:
+    def _leave(self, host: Host, action: LeaveGroup) -> None:
         participant = _member_of(host)
         assert host.member_model is not None
         if participant.phase != "leaving":
@@ -340,11 +344,11 @@ def _member_of(host: Host) -> Member:
     return host.member
 
 
-def pause_lengths_ns(actions: Iterable[Pause | Resume]) -> Iterator[int]:
+def pause_lengths_ns(actions: Iterable[PauseProcess | ResumeProcess]) -> Iterator[int]:
     """Return how long each pause is; a pause that never ends is as long as can be."""
     begun_ns: dict[str, int] = {}
     for action in actions:
-        if isinstance(action, Pause):
+        if isinstance(action, PauseProcess):
             begun_ns.setdefault(action.who, action.at_ns)
         elif action.who in begun_ns:
             yield action.at_ns - begun_ns.pop(action.who)

@@ -14,7 +14,6 @@ from zlib import crc32
 from gapless.errors import LocalProtocolError
 from gapless.faults.faults import FaultChain
 from gapless.faults.frame_names import incarnation_name, label_of
-from gapless.identity import group_id
 from gapless.protocol.buggify import SHED
 from gapless.protocol.ready import ANYONE
 from gapless.rng import split
@@ -24,7 +23,7 @@ from gapless.sim.coverage.membership_coverage import MembershipCoverage
 from gapless.sim.coverage.stream_coverage import StreamCoverage
 from gapless.sim.oracle.oracle import Oracle
 from gapless.sim.scenario.actions import (
-    Crash,
+    CrashProcess,
     Script,
     ScriptedFates,
 )
@@ -43,9 +42,6 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.oracle import InvariantChecker
     from gapless.sim.scenario.actions import Action, Script
     from gapless.wire import Datagram
-
-GROUP = group_id("gapless.sim")
-"""The group that every simulated member belongs to."""
 
 _ARRIVE, _TICK, _SEND, _DELIVER = range(4)
 _APPLICATION_CAUSES = ("send", "install")
@@ -169,7 +165,7 @@ class Scheduler:
             name = self._names[address] = incarnation_name(address)
         return name
 
-    def _crash(self, host: Host, action: Crash) -> None:
+    def _crash(self, host: Host, action: CrashProcess) -> None:
         assert host.member_model is not None
         self._pending_actions -= len(host.postponed)
         host.next_start = None
@@ -207,7 +203,7 @@ class Scheduler:
     def _report_exception(self, host: Host, cause: str, error: Exception) -> None:
         self.oracle.t_ns, self.oracle.current_member = self.now_ns, host.member_model
         self.oracle.report("S13", f"{cause} raised {type(error).__name__}: {error}")
-        self._crash(host, Crash(self.now_ns, host.incarnation_name))
+        self._crash(host, CrashProcess(self.now_ns, host.incarnation_name))
 
     def _arrive(self, host: Host, parcel: CopyInFlight, said: Datagram | None) -> None:
         if host.member is None:

@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gapless.faults.frame_names import incarnation_name
+from gapless.sim.scenario.actions import (
+    CancelSend,
+    CloseConnection,
+    CrashProcess,
+    InstallView,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
+    SetReadDelay,
+    SetRetransmitInterval,
+)
 from gapless.trace import incarnations as recorded
 from gapless.trace.row_builder import RowBuilder
 from gapless.trace.schema import EVENTS, TraceRow
@@ -22,9 +33,18 @@ if TYPE_CHECKING:
     from gapless.wire import Datagram
 
 _WORDS = {event: event for event in EVENTS}
-_ACTS = frozenset(
-    {"CRASH", "PAUSE", "RESUME", "INSTALL", "LEAVE", "CANCEL", "CLOSE", "TUNE", "READ"}
-)
+_EVENT_OF_ACTION: dict[type, str] = {
+    CrashProcess: "CRASH",
+    PauseProcess: "PAUSE",
+    ResumeProcess: "RESUME",
+    InstallView: "INSTALL",
+    LeaveGroup: "LEAVE",
+    CancelSend: "CANCEL",
+    CloseConnection: "CLOSE",
+    SetRetransmitInterval: "TUNE",
+    SetReadDelay: "READ",
+}
+"""The trace event of every action that has one."""
 
 
 class SimulationTracer:
@@ -122,12 +142,10 @@ class SimulationTracer:
 
     def act(self, t_ns: int, action: Action) -> None:
         """Write that something was done to a member that lives: CRASH, PAUSE and the like."""
-        name, event = (
-            self._current_incarnation.get(action.who.rstrip("'"), ""),
-            type(action).__name__.upper(),
-        )
+        name = self._current_incarnation.get(action.who.rstrip("'"), "")
+        event = _EVENT_OF_ACTION.get(type(action))
         meant = name == action.who or self._membership
-        if event in _ACTS and name and meant and self.members[name].alive:
+        if event is not None and name and meant and self.members[name].alive:
             self._step += 1
             self._write(t_ns, name, self._row_builders[name].row(event))
 

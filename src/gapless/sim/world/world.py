@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.faults.faults import NEVER_NS
 from gapless.faults.frame_names import incarnation_address, node_number
-from gapless.identity import Marks, View, group_id
+from gapless.identity import Marks, View
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT, connection_slack_ns
 from gapless.sim.scenario.actions import (
     ZERO,
     ApplyDigest,
-    Cancel,
-    Close,
-    Crash,
-    Install,
-    Leave,
-    PartitionChange,
-    Pause,
-    Read,
-    Resume,
+    CancelSend,
+    ChangePartition,
+    CloseConnection,
+    CrashProcess,
+    InstallView,
+    LeaveGroup,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
     Script,
-    Send,
-    Start,
-    Tune,
+    SendMessages,
+    SetReadDelay,
+    SetRetransmitInterval,
+    StartProcess,
 )
 from gapless.sim.world.host import Host
 from gapless.sim.world.process_model import ProcessModel
@@ -47,14 +47,10 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Digest
     from gapless.sim.scenario.actions import Action
 
-GROUP = group_id("gapless.sim")
-"""The group that every simulated member belongs to."""
-
 _SETTLE_EVERY = 16
 _MAX_EVENTS = 300_000
 _MAX_EVENTS_PER_MOMENT = 20_000
 _MOMENT_NS = 100_000
-_RARELY = 0.25
 
 
 class World(ProcessModel):
@@ -147,7 +143,7 @@ class World(ProcessModel):
         last_ns = 0
         if self._pending_actions:
             last_ns = max(action.at_ns for action in self.script.actions)
-            sends = (action for action in self.script.actions if isinstance(action, Send))
+            sends = (action for action in self.script.actions if isinstance(action, SendMessages))
             waiting += (payload for action in sends for payload in action.payloads)
         room_bytes = run_room_bytes(self.config.max_frame_bytes)
         pieces = sum(2 + len(payload) // room_bytes for payload in waiting)
@@ -222,13 +218,13 @@ class World(ProcessModel):
     def act(self, action: Action) -> None:
         """Let an action happen now. What a dead life was to do does not happen; a paused one does it later."""
         if self.tracer is not None and not isinstance(
-            action, (Send, PartitionChange, SaveDigest, ApplyDigest)
+            action, (SendMessages, ChangePartition, SaveDigest, ApplyDigest)
         ):
             self.tracer.act(self.now_ns, action)
-        if isinstance(action, Start):
+        if isinstance(action, StartProcess):
             self._start(action)
             return
-        if isinstance(action, PartitionChange):
+        if isinstance(action, ChangePartition):
             self._change_partition(action)
             return
         host = self.hosts.get(action.who.rstrip("'"))
@@ -238,8 +234,8 @@ class World(ProcessModel):
             or not (self.script.membership or host.incarnation_name == action.who)
         ):
             return
-        too_early = isinstance(action, Send) and host.member.view is None
-        if too_early or (host.paused and not isinstance(action, (Resume, Crash))):
+        too_early = isinstance(action, SendMessages) and host.member.view is None
+        if too_early or (host.paused and not isinstance(action, (ResumeProcess, CrashProcess))):
             self._pending_actions += 1
             host.postponed.append(action)
         else:
@@ -250,7 +246,7 @@ class World(ProcessModel):
         for action in actions:
             self._act(action)
 
-    def _install(self, host: Host, action: Install) -> None:
+    def _install(self, host: Host, action: InstallView) -> None:
         members = tuple(incarnation_address(name) for name in action.members)
         view = View.of(action.number, *members)
         for name in action.members:
@@ -267,7 +263,7 @@ class World(ProcessModel):
         self._call(host, "install", member.install, view, digest=digest)
         self._act_postponed(host)
 
-    def _digest_of(self, action: Install) -> Digest | None:
+    def _digest_of(self, action: InstallView) -> Digest | None:
         if action.digest == ZERO:
             return {incarnation_address(name): Marks(0, 0, 0) for name in action.members}
         noted = self._saved_digests.get(action.digest)
@@ -291,7 +287,7 @@ class World(ProcessModel):
             self.oracle.on_digest(digest)
             self._call(host, "learn", host.member.set_digest, digest)
 
-    def _send(self, host: Host, action: Send) -> None:
+    def _send(self, host: Host, action: SendMessages) -> None:
         member = host.member
         assert member is not None
         if host.member_model is not None and host.member_model.leaving_ns is not None:
@@ -322,26 +318,26 @@ class World(ProcessModel):
             None,
         )
 
-    def _close(self, host: Host, action: Close) -> None:
+    def _close(self, host: Host, action: CloseConnection) -> None:
         peer = self._member_at_node(host, action.to)
         assert host.member is not None
         if peer is not None:
             self._call(host, "close", host.member.close_connection, peer)
 
-    def _tune(self, host: Host, action: Tune) -> None:
+    def _tune(self, host: Host, action: SetRetransmitInterval) -> None:
         assert host.member is not None
         self.oracle.retransmission_retuned = True
         self._call(host, "tune", host.member.set_xmit_interval, action.xmit_interval_ns)
 
-    def _cancel(self, host: Host, action: Cancel) -> None:
+    def _cancel(self, host: Host, action: CancelSend) -> None:
         assert host.member is not None
         if action.nth <= len(host.tickets):
             self._call(host, "cancel", host.member.cancel, host.tickets[action.nth - 1])
 
-    def _pause(self, host: Host, action: Pause) -> None:
+    def _pause(self, host: Host, action: PauseProcess) -> None:
         host.paused = True
 
-    def _resume(self, host: Host, action: Resume) -> None:
+    def _resume(self, host: Host, action: ResumeProcess) -> None:
         host.paused = False
         while host.buffer and not host.paused:
             parcel, said = host.buffer.popleft()
@@ -353,23 +349,23 @@ class World(ProcessModel):
             self._arm_timer(host, host.due_ns)
             self._schedule_read(host)
 
-    def _read(self, host: Host, action: Read) -> None:
+    def _read(self, host: Host, action: SetReadDelay) -> None:
         host.slow = action.per_message_ns > 0
         host.per_message_ns = action.per_message_ns
         self._schedule_read(host)
 
 
 _ACTIONS: dict[type, Any] = {
-    Install: World._install,
-    Leave: World._leave,
+    InstallView: World._install,
+    LeaveGroup: World._leave,
     SaveDigest: World._save_digest,
     ApplyDigest: World._apply_digest,
-    Send: World._send,
-    Cancel: World._cancel,
-    Close: World._close,
-    Tune: World._tune,
-    Pause: World._pause,
-    Resume: World._resume,
-    Crash: World._crash,
-    Read: World._read,
+    SendMessages: World._send,
+    CancelSend: World._cancel,
+    CloseConnection: World._close,
+    SetRetransmitInterval: World._tune,
+    PauseProcess: World._pause,
+    ResumeProcess: World._resume,
+    CrashProcess: World._crash,
+    SetReadDelay: World._read,
 }

@@ -17,12 +17,12 @@ from gapless.faults.frame_names import node_name
 from gapless.sim.scenario.actions import (
     ZERO,
     ApplyDigest,
-    Crash,
-    Install,
-    Pause,
-    Resume,
+    CrashProcess,
+    InstallView,
+    PauseProcess,
+    ResumeProcess,
     SaveDigest,
-    Start,
+    StartProcess,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _ViewSchedule:
     def begin(self) -> None:
         """Start everybody; the first view may come without a digest, and then every sender must tell its start."""
         for name in self.members:
-            self.actions.append(Start(0, name))
+            self.actions.append(StartProcess(0, name))
         self._install_everywhere(0, ZERO if self.rng.random() < 0.5 else "")
 
     def change(self, at_ns: int) -> None:
@@ -73,7 +73,7 @@ class _ViewSchedule:
 
     def finish(self) -> None:
         """End those that live on without being members."""
-        self.actions += (Crash(self.span_ns, name) for name in self.expelled_live)
+        self.actions += (CrashProcess(self.span_ns, name) for name in self.expelled_live)
 
     def _install_everywhere(self, at_ns: int, digest: str) -> None:
         self.number += 1
@@ -87,7 +87,7 @@ class _ViewSchedule:
         late_ns = self.rng.randrange(self.skew_ns + 1)
         told_ns = min(max(at_ns + late_ns, self.last_install_ns.get(name, 0)), self.span_ns)
         self.last_install_ns[name] = told_ns
-        self.actions.append(Install(told_ns, name, self.number, members, digest))
+        self.actions.append(InstallView(told_ns, name, self.number, members, digest))
 
     def _save_digest(self, at_ns: int) -> str:
         """Let a member take its digest down: now, or some time ago; or let the digest be lost."""
@@ -105,7 +105,7 @@ class _ViewSchedule:
         self.nodes += 1
         name = node_name(self.nodes)
         digest = self._save_digest(at_ns)
-        self.actions.append(Start(at_ns, name))
+        self.actions.append(StartProcess(at_ns, name))
         self.members.append(name)
         self._install_everywhere(at_ns, digest)
         if digest and self.rng.random() < 0.5:
@@ -114,22 +114,22 @@ class _ViewSchedule:
 
     def _crash(self, at_ns: int) -> None:
         gone = self._remove()
-        self.actions.append(Crash(at_ns, gone))
+        self.actions.append(CrashProcess(at_ns, gone))
         self._install_everywhere(at_ns + self.rng.randrange(self.skew_ns + 1), "")
 
     def _leave(self, at_ns: int) -> None:
         gone = self._remove()
         self._install_everywhere(at_ns, "")
         self.actions.append(
-            Crash(min(self.span_ns, at_ns + self.rng.randrange(self.skew_ns + 1)), gone)
+            CrashProcess(min(self.span_ns, at_ns + self.rng.randrange(self.skew_ns + 1)), gone)
         )
 
     def _expel(self, at_ns: int) -> None:
         """Take one out that stands still; it goes on later and does not know."""
         gone = self._remove()
         self.actions += (
-            Pause(at_ns, gone),
-            Resume(min(self.span_ns, at_ns + self.span_ns // 10), gone),
+            PauseProcess(at_ns, gone),
+            ResumeProcess(min(self.span_ns, at_ns + self.span_ns // 10), gone),
         )
         self.expelled_live.append(gone)
         self._install_everywhere(at_ns, "")
@@ -146,7 +146,7 @@ class _ViewSchedule:
         old = self._remove()
         new = old + "'"
         at_ns = self.now_ns = max(at_ns, self.last_install_ns.get(old, 0))
-        self.actions += (Crash(at_ns, old), Start(at_ns, new))
+        self.actions += (CrashProcess(at_ns, old), StartProcess(at_ns, new))
         if self.members and self.rng.random() < 0.5:
             self._install_everywhere(at_ns, "")
         digest = self._save_digest(at_ns) if self.members else ""
