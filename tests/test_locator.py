@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import ConfigError, RemoteProtocolError
 from gapless.locator import MAX_LOCATOR_BYTES, Locator
-from tests.discovery.networks import need_ipv6
+from tests.support.multicast import need_ipv6
 
 
 def usable(ip: IPv4Address | IPv6Address) -> bool:

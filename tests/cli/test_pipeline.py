@@ -1,4 +1,4 @@
-"""``gapless pipeline``: wrong options, what is missing, and what people are shown; tests/spark runs it."""
+"""``gapless pipeline``: wrong options, what is missing, and what people are shown; tests/pyspark_gapless runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gapless.cli.app import run
 from gapless.cli.pipeline import Speeds, line, live_view, show
 from gapless_lab.sensor_pipeline.report import PipelineReport
 from gapless_lab.sensor_pipeline.runner import PipelineProgress, committed_offsets
-from tests.cli.lacking import without
+from tests.support.missing_packages import without
 
 WRONG = {
     "loss of everything": (["--loss", "2"], "from 0 to 0.5"),

@@ -1,4 +1,4 @@
-"""``gapless sweep``: wrong options, what is missing, and what people are shown; tests/spark runs it on Spark."""
+"""``gapless sweep``: wrong options, what is missing, and what people are shown; tests/pyspark_gapless runs it on Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gapless.cli import sweep as command
 from gapless.cli.app import run
 from pyspark_gapless.sweep.runner import SweepProgress
-from tests.cli.lacking import without
+from tests.support.missing_packages import without
 
 GRID = """
 [grid]

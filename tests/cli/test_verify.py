@@ -1,4 +1,4 @@
-"""``gapless verify``: wrong input, what is missing, and what people are shown; tests/spark runs it."""
+"""``gapless verify``: wrong input, what is missing, and what people are shown; tests/pyspark_gapless runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gapless.cli.app import run
 from gapless.cli.verify import CheckProgress, show
 from pyspark_gapless.verify.verdict import CheckResult, TraceVerdict
-from tests.cli.lacking import without
+from tests.support.missing_packages import without
 
 
 def test_without_spark_it_says_what_to_install(tmp_path: Path) -> None:

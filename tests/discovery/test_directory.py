@@ -9,8 +9,8 @@ from gapless.discovery import Directory, Discovery, DiscoveryProblem, Seeds
 from gapless.errors import ConfigError
 from gapless.identity import group_id
 from gapless.units import NS_PER_S
-from tests.discovery.places import announced, at, crash, settled, texts
-from tests.discovery.processes import announcers, in_namespace, said
+from tests.support.announcements import announced, at, crash, settled, texts
+from tests.support.announcers import announcers, in_namespace, said
 
 DAY_NS = 24 * 3600 * NS_PER_S
 

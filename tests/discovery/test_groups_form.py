@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.discovery.networks import free_port, need_ipv6, need_multicast
-from tests.discovery.udp_group import UdpMember, pump
+from tests.support.multicast import free_port, need_ipv6, need_multicast
+from tests.support.udp_group import UdpMember, pump
 
 Ports = list[int]
 Text = Callable[[Ports, Path], str]

@@ -7,8 +7,8 @@ import pytest
 
 from gapless.discovery import Discovery, Seeds, SharedFile
 from gapless.units import NS_PER_S
-from tests.discovery.places import announced, at, crash, texts
-from tests.discovery.processes import announcers, said
+from tests.support.announcements import announced, at, crash, texts
+from tests.support.announcers import announcers, said
 
 DAY_NS = 24 * 3600 * NS_PER_S
 

@@ -13,9 +13,9 @@ import pytest
 import gapless
 from gapless import blocking
 from gapless.errors import ClosedError, TimedOutError
-from tests.group.company import company, options, read, run, threads
-from tests.group.processes import program
-from tests.transport.networks import free_ports
+from tests.support.group_programs import program
+from tests.support.networks import free_ports
+from tests.support.real_groups import company, options, read, run, threads
 
 PROMPT_S = 3.0
 """Well below any timeout that might be waited out instead."""

@@ -15,7 +15,7 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
-from tests.group.company import company, read, run, threads
+from tests.support.real_groups import company, read, run, threads
 
 
 @pytest.mark.parametrize("transport", ["auto", "mesh", "tcp"])

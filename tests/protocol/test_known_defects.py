@@ -20,7 +20,7 @@ from gapless.protocol.events import (
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.wire.frames import Ack, Data, Gone, Nak, Tail
-from tests.protocol.driver import GROUP, MS, SECOND, A, B, C, D, Group, data
+from tests.support.virtual_group import GROUP, MS, SECOND, A, B, C, D, Group, data
 
 
 def numbers(first: int, last: int) -> list[bytes]:

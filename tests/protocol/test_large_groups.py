@@ -22,7 +22,7 @@ from gapless.wire.frames import (
     StreamProgress,
     Vote,
 )
-from tests.protocol.driver import GROUP, MS, SECOND, A, B, lines_of
+from tests.support.virtual_group import GROUP, MS, SECOND, A, B, lines_of
 
 _PER_VOTE = 40
 

@@ -21,13 +21,13 @@ import pytest
 from gapless_lab.spark_cluster import SparkCluster
 from pyspark_gapless.runtime.package_zip import package_root, package_zip
 from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
-from tests.pyspark_gapless.cluster import connect_server
-from tests.pyspark_gapless.spools import A, B, Writer
-from tests.pyspark_gapless.sweeping import SMALL, rows_in_process, small
+from tests.support.small_sweep import SMALL, rows_in_process, small
+from tests.support.spark_connect import connect_server
+from tests.support.spools import A, B, Writer
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-PROGRAM = Path(__file__).with_name("program.py")
+PROGRAM = Path(__file__).resolve().parents[1] / "support" / "programs" / "spark_program.py"
 BOTH = {
     "spark.cores.max": 2,
     "spark.scheduler.minRegisteredResourcesRatio": 1.0,

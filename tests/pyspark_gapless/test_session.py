@@ -16,7 +16,7 @@ from gapless.errors import ConfigError, GaplessError
 from pyspark_gapless.runtime.package_zip import package_root
 from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.session import SessionError, session
-from tests.pyspark_gapless.program import SCHEMA, whereabouts
+from tests.support.programs.spark_program import SCHEMA, whereabouts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ def test_spark_submit_says_where_and_how(tmp_path: Path) -> None:
         "--conf",
         "spark.ui.enabled=false",
     ]
-    program = Path(__file__).with_name("program.py")
+    program = Path(__file__).resolve().parents[1] / "support" / "programs" / "spark_program.py"
     command = [
         str(find_installation({}).home / "bin" / "spark-submit"),
         *told,

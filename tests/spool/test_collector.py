@@ -15,8 +15,8 @@ from gapless.protocol.ready import Delivery
 from gapless.spool import MESSAGE, SpoolGone, SpoolLocked, SpoolMismatch, SpoolReader
 from gapless.spool.appender import GAP_TIMEOUT_NS, DeliveryAppender
 from gapless.spool.collector import Collector
-from tests.spool import scenes
-from tests.spool.collecting import KNOBS, wait_until
+from tests.support import deliveries as scenes
+from tests.support.collectors import KNOBS, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

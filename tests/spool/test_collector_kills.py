@@ -11,12 +11,12 @@ import pytest
 
 from gapless import blocking
 from gapless.spool import SpoolWriter, collector as collectors
-from tests.spool.collecting import GROUP, contents, indexes, meeting_place, wait_until
+from tests.support.collectors import GROUP, contents, indexes, meeting_place, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.spool.collecting import Producer
+    from tests.support.collectors import Producer
 
 COUNT = 6000
 KILLS = 2

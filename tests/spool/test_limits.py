@@ -11,7 +11,7 @@ from gapless.errors import ConfigError
 from gapless.spool import SpoolFull, SpoolLimits, SpoolReader, SpoolWriter
 from gapless.spool.segment_file import list_segments
 from gapless.units import NS_PER_S
-from tests.spool.scenes import A, B, C, expected, opened, pieces, rows_of, run
+from tests.support.deliveries import A, B, C, expected, opened, pieces, rows_of, run
 
 
 def fill(spool: SpoolWriter, first: int, size_bytes: int = 100) -> int:

@@ -18,7 +18,7 @@ from gapless.spool.format import (
     encode_records,
 )
 from gapless.spool.segment_file import CommittedOffset, SpoolInfo, list_segments, segment_path
-from tests.spool.scenes import GROUP, A, B, expected, opened, rows_of, run
+from tests.support.deliveries import GROUP, A, B, expected, opened, rows_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,8 +21,8 @@ from gapless.spool import SpoolReader
 from gapless.spool.appender import DeliveryAppender
 from gapless.spool.fsck import check
 from gapless.spool.index import HOLE_REPEATED
-from tests.spool.collecting import GROUP, PATIENCE_S, meeting_place
-from tests.spool.scenes import opened, rows_of
+from tests.support.collectors import GROUP, PATIENCE_S, meeting_place
+from tests.support.deliveries import opened, rows_of
 
 LIVES = [Address(0xA, 1), Address(0xB, 1), Address(0xC, 1)]
 ROWS = 60

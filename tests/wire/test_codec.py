@@ -45,7 +45,7 @@ from gapless.wire.frames import (
     StatePull,
     Suspect,
 )
-from tests.wire.samples import (
+from tests.support.frames import (
     BASE_VIEW,
     FIRST,
     GOLDEN,

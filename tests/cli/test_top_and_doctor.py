@@ -1,0 +1,189 @@
+"""``gapless top`` and ``gapless doctor``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.request
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from gapless import doctor
+from gapless.cli.app import run
+from tests.support.commands import stage
+
+
+def test_top_asks_every_member_how_it_stands() -> None:
+    with stage(3) as group:
+        talker = group.start("chat", "--json", "--nick", "ann")
+        talker.wait_for('"kind": "view"')
+        reader = group.start("listen", "--json")
+        talker.wait_for('"joined"')
+        talker.type("hello\n")
+        reader.wait_for("hello")
+        watcher = group.start("top", "--once", "--json", "--interval", "100ms")
+        code, out, err = watcher.end()
+        assert (code, err) == (0, "")
+        seen = json.loads(out)
+        assert len(seen["members"]) == 3
+        assert seen["slow"] == []
+        looks = {row["member"]: row["look"] for row in seen["members"]}
+        assert all(look["phase"] == "member" for look in looks.values())
+        talks = [look for look in looks.values() if look["sending"][0]["high"] == 1]
+        assert len(talks) == 1
+        assert [(peer["acked"], peer["unacked"]) for peer in talks[0]["peers"]] == [(1, 0), (1, 0)]
+
+
+def test_top_names_who_is_silent_and_holds_a_window() -> None:
+    with stage(3) as group:
+        group.options[-1] += ";suspect_after=50s;capacity=64;ack_threshold=1"
+        reader = group.start("listen", "--json", "--events")
+        reader.wait_for('"kind": "view"')
+        sender = group.start("send", "--json")
+        reader.wait_for('"joined"')
+        watcher = group.start("top", "--json", "--interval", "200ms")
+        watcher.wait_for('"slow": []')
+        reader.process.send_signal(signal.SIGSTOP)
+        sender.type("".join(f"{number}\n" for number in range(200)))
+        while True:
+            seen = json.loads(watcher.wait_for('"slow": [{'))
+            reasons = " ".join(trouble["reason"] for trouble in seen["slow"])
+            if "has not answered" in reasons and "holds the window" in reasons:
+                break
+        assert len({trouble["member"] for trouble in seen["slow"]}) == 1
+        reader.process.send_signal(signal.SIGCONT)
+        assert sender.end()[0] == 0
+        watcher.interrupt()
+        assert watcher.end()[0] == 0
+
+
+def test_top_as_a_picture() -> None:
+    with stage(2) as group:
+        reader = group.start("listen", "--json", "--events")
+        reader.wait_for('"kind": "view"')
+        code, out, err = group.start("top", "--once", "--interval", "10ms").end()
+    assert (code, err) == (0, "")
+    assert "2 members" in out.decode()
+    assert "nobody is slow" in out.decode()
+    assert "unread" in out.decode()
+
+
+def test_the_doctor_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--host", "127.0.0.1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    found = json.loads(out)
+    assert found["verdict"] == "ok"
+    checks = {finding["check"]: finding for finding in found["findings"]}
+    assert {
+        "interfaces",
+        "multicast, IPv4",
+        "receive buffer",
+        "offload",
+        "ports",
+        "clock",
+        "java",
+    } <= set(checks)
+    assert "127.0.0.1" in checks["interfaces"]["found"]
+    assert checks["group of two"]["verdict"] == "ok"
+    assert [
+        name for name, one in checks.items() if one["verdict"] != "ok" and not one["advice"]
+    ] == []
+
+
+def test_the_doctor_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--host", "::1"]) in {0, 1}
+    assert "interfaces" in capsys.readouterr().out
+
+
+def test_ports_that_are_taken_are_bad(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert run(["doctor", "--host", "127.0.0.1", "--ports", str(port), "--json"]) == 1
+    (finding,) = [
+        one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "ports"
+    ]
+    assert finding["verdict"] == "bad"
+    assert str(port) in finding["found"]
+    assert finding["advice"]
+
+
+def test_an_address_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--host", "203.0.113.9", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [one["check"] for one in found if one["verdict"] == "bad"][:2] == [
+        "address",
+        "group of two",
+    ]
+
+
+def test_a_small_buffer_is_a_warning_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "RECEIVE_BUFFER_BYTES", 1 << 30)
+    finding = doctor.buffer("receive", socket.SO_RCVBUF, "rmem_max")
+    assert finding.verdict == "warning"
+    assert "sysctl -w net.core.rmem_max" in finding.advice
+
+
+def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    finding = doctor.java()
+    assert finding.verdict == "note"
+    assert "/nowhere" in finding.found
+    assert finding.advice
+
+
+def test_the_doctor_knows_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAPLESS_MASTER", "spark://there:7077")
+    finding = doctor.spark()
+    assert finding.verdict == "ok"
+    assert f"PySpark {version('pyspark')} in" in finding.found
+    assert "pyarrow" in finding.found
+    assert "runs on spark://there:7077" in finding.found
+
+
+def test_the_doctor_refuses_a_spark_of_another_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    finding = doctor.spark()
+    assert finding.verdict == "note"
+    assert "Spark 3.5.1" in finding.found
+    assert "unset SPARK_HOME" in finding.advice
+
+
+def test_the_doctor_refuses_a_master_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAPLESS_MASTER", "mesos://there:5050")
+    finding = doctor.spark()
+    assert finding.verdict == "note"
+    assert "GAPLESS_MASTER: 'mesos://there:5050' is no master" in finding.found
+
+
+def test_top_serves_the_figures_of_all_members() -> None:
+    with stage(2) as group:
+        reader = group.start("listen", "--json", "--events")
+        reader.wait_for('"kind": "view"')
+        watcher = group.start("top", "--json", "--interval", "100ms", "--serve", "0")
+        address = watcher.wait_for("serving ", "stderr").split()[1]
+        watcher.wait_for('"slow": []')
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            text = answer.read().decode()
+        members = {
+            line.split('member="')[1].partition('"')[0]
+            for line in text.splitlines()
+            if "gapless_view{" in line
+        }
+        assert len(members) == 2
+        watcher.interrupt()
+        assert watcher.end()[0] == 0
+
+
+@pytest.mark.parametrize("place", ["here", ":", ":9464", "99999", "host:"])
+def test_a_place_to_serve_that_is_none(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", "talk", "--serve", place]) == 2
+    assert "--serve" in capsys.readouterr().err

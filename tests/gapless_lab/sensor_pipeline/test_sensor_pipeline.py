@@ -1,0 +1,295 @@
+"""The plant without Spark: what its sensors send, what its producers write down, what a plan may say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapless.errors import ConfigError
+from gapless.spool import SpoolReader
+from gapless.spool.collector import Collector
+from gapless_lab.sensor_pipeline import readings
+from gapless_lab.sensor_pipeline.ledger import (
+    ProducerIncarnation,
+    ProducerLedger,
+    read_incarnations,
+)
+from gapless_lab.sensor_pipeline.plan import PipelineInfo, PipelinePlan, locked
+from gapless_lab.sensor_pipeline.producers import (
+    CONFIG,
+    MAX_LEAD,
+    ProducerPacer,
+    SensorProducer,
+    lossy_transport,
+)
+from gapless_lab.sensor_pipeline.report import StreamRows, missing_by_incarnation, missing_by_stream
+from pyspark_gapless.tables.pipeline import root_cause
+from tests.support.spools import A, B, Writer
+
+GROUP = "plant-test"
+
+
+# Readings
+
+
+def test_readings_are_drawn_from_the_seed() -> None:
+    some = [readings.reading(1, 2, number) for number in range(1, 4001)]
+    assert some == [readings.reading(1, 2, number) for number in range(1, 4001)]
+    assert some != [readings.reading(2, 2, number) for number in range(1, 4001)]
+    assert {each.broken for each in some} == {"", *readings.BREAKS}
+    assert 20 < sum(bool(each.broken) for each in some) < 60
+
+
+def test_readings_are_of_their_time_or_late() -> None:
+    late = [
+        readings.START + number * readings.STEP - readings.reading(1, 1, number).at
+        for number in range(1, 8001)
+    ]
+    assert sum(each == timedelta() for each in late) > 7500
+    assert sum(timedelta() < each <= readings.LATE for each in late) > 150
+    assert 4 < sum(each == readings.TOO_LATE for each in late) < 40
+    assert max(each for each in late if each != readings.TOO_LATE) <= readings.LATE
+
+
+def test_a_good_reading_is_a_json_object() -> None:
+    good = next(
+        each
+        for each in (readings.reading(3, 1, number) for number in range(1, 9))
+        if not each.broken
+    )
+    value = json.loads(good.payload())
+    assert list(value) == ["site", "sensor", "number", "at", "celsius", "humidity"]
+    assert (value["site"], value["number"], value["celsius"]) == (
+        good.site,
+        good.number,
+        good.celsius,
+    )
+
+
+# Ledgers
+
+
+def test_a_ledger_outlasts_its_producer(tmp_path: Path) -> None:
+    path = tmp_path / "producers" / "1.jsonl"
+    with ProducerLedger(path) as ledger:
+        assert ledger.next_number == 1
+        ledger.begin("a.1", 1)
+        ledger.acknowledge(120)
+        ledger.acknowledge(80)
+    with path.open("a") as file:
+        file.write('{"acknowl')  # as a kill leaves it
+    with ProducerLedger(path) as ledger:
+        assert ledger.incarnations == [ProducerIncarnation("a.1", 1, 120)]
+        assert ledger.next_number == 121
+        ledger.begin("a.2", 121)
+        ledger.acknowledge(10)
+    assert read_incarnations(path) == [
+        ProducerIncarnation("a.1", 1, 120),
+        ProducerIncarnation("a.2", 121, 10),
+    ]
+
+
+def test_what_is_lost_is_found() -> None:
+    lives = [
+        ProducerIncarnation("a.1", 1, 10),
+        ProducerIncarnation("b.1", 1, 10),
+        ProducerIncarnation("c.1", 1, 10),
+        ProducerIncarnation("d.1", 1, 0),
+    ]
+    held = {
+        "a.1": StreamRows(10, 10, 1, 10),
+        "b.1": StreamRows(9, 9, 1, 10),
+        "c.1": StreamRows(8, 8, 1, 8),
+    }
+    assert missing_by_incarnation(held, lives) == (30, {"b.1": 1, "c.1": 2})
+    more = {key: StreamRows(12, 12, 1, 12) for key in ("a.1", "b.1", "c.1")}
+    assert missing_by_incarnation(more, lives) == (30, {}), (
+        "what was stored and not acknowledged in time may be there too"
+    )
+
+
+# Producers
+
+
+class Group:
+    """A lossy group with a collector, to which a test adds producers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spool = folder / "spool"
+        self.collector = Collector(
+            self.spool, GROUP, transport=self.transport("collector"), config=CONFIG
+        )
+
+    def transport(self, who: str) -> Any:
+        return lossy_transport(GROUP, self.folder / "meeting", 0.05, 1, who)
+
+    def high(self) -> dict[str, int]:
+        view = SpoolReader(self.spool)
+        view.refresh()
+        return view.high()
+
+    def producers(self, count: int, messages: int) -> list[SensorProducer]:
+        pace = ProducerPacer()
+        pace.started.set()
+        return [
+            SensorProducer(
+                number,
+                group=GROUP,
+                collector="collector",
+                transport=lambda number=number: self.transport(f"producer {number}"),  # type: ignore[misc]
+                ledger=ProducerLedger(self.folder / f"{number}.jsonl"),
+                stored_seqno=lambda origin: self.high().get(origin, 0),
+                pace=pace,
+                seed=1,
+                messages=messages,
+                rate=None,
+            )
+            for number in range(1, count + 1)
+        ]
+
+    def numbers(self, producer: int) -> list[int]:
+        """Return the numbers of the readings that the spool has of a producer, by the lives in its ledger."""
+        found: list[int] = []
+        for life in read_incarnations(self.folder / f"{producer}.jsonl"):
+            found += range(life.first, life.first + self.high().get(life.origin, 0))
+        return found
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    made = Group(tmp_path)
+    with made.collector:
+        yield made
+
+
+def work(producers: list[SensorProducer]) -> None:
+    for producer in producers:
+        producer.start()
+    for producer in producers:
+        producer.join(120)
+        assert not producer.is_alive()
+        assert producer.error is None
+
+
+def test_producers_go_on_where_they_were(group: Group) -> None:
+    first = group.producers(2, 700)
+    work(first)
+    assert [each.acknowledged for each in first] == [700, 700]
+    assert [group.numbers(number) for number in (1, 2)] == [list(range(1, 701))] * 2
+    # The last acknowledgements were not written down, as if the producer had been killed just
+    # before.
+    path = group.folder / "1.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    assert read_incarnations(path)[0].acknowledged < 700
+    second = group.producers(2, 1000)
+    assert [each.remaining for each in second] == [300, 300], "the spool knows what it has"
+    work(second)
+    assert [group.numbers(number) for number in (1, 2)] == [list(range(1, 1001))] * 2
+    work(group.producers(2, 1000))
+    assert len(group.high()) == 4, "who has nothing to send does not come"
+
+
+def test_nobody_runs_far_ahead() -> None:
+    pace = ProducerPacer()
+    pace.report_position(1, 0)
+    pace.report_position(2, 500)
+    assert pace.wait_for_turn(MAX_LEAD, 0.0)
+    assert not pace.wait_for_turn(MAX_LEAD + 1, 0.0)
+    pace.report_position(1, None)
+    assert pace.wait_for_turn(MAX_LEAD + 500, 0.0)
+
+
+# Plans
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "both sources": ({"spool": Path("x"), "group": "orders"}, "give one of them"),
+    "once and follow": ({"once": True, "follow": True}, "give one of them"),
+    "discover alone": ({"discover": "multicast://"}, "--group"),
+    "no producers": ({"producers": 0}, "expected 1 to 32"),
+    "no messages": ({"messages": 0}, "expected 1 or more"),
+    "loss of everything": ({"loss": 1.0}, "from 0 to 0.5"),
+    "loss of nothing known": ({"loss": float("nan")}, "from 0 to 0.5"),
+    "a slow rate": ({"rate": 0.5}, "expected 1 to"),
+    "no time": ({"seconds": 0.0}, "more than 0"),
+    "no master": ({"master": "loca"}, "no master that Spark knows"),
+    "connect": ({"master": "sc://host:15002"}, "behind Spark Connect"),
+    "a pattern": ({"output": Path("out[1]")}, "name another folder"),
+    "two paths": ({"spool": Path("a,b")}, "name another folder"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_plan_that_cannot_be(name: str, tmp_path: Path) -> None:
+    options, said = WRONG[name]
+    with pytest.raises(ConfigError, match=said):
+        PipelinePlan(**{"output": tmp_path, **options})
+
+
+def test_an_output_goes_on_as_it_was_begun(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    begun = PipelineInfo.of(PipelinePlan(output=output, seed=7))
+    assert PipelineInfo.of(PipelinePlan(output=output)) == begun, "the same group, the same seed"
+    with pytest.raises(ConfigError, match="begun with --seed 7"):
+        PipelineInfo.of(PipelinePlan(output=output, seed=8))
+    with pytest.raises(ConfigError, match="begun with producers of its own"):
+        PipelineInfo.of(PipelinePlan(output=output, group="orders"))
+    (output / "pipeline.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        PipelineInfo.of(PipelinePlan(output=output))
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="was not made by a pipeline"):
+        PipelineInfo.of(PipelinePlan(output=tmp_path))
+
+
+def test_one_pipeline_at_a_time(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / "new"),
+        pytest.raises(ConfigError, match="another pipeline works here"),
+        locked(tmp_path / "new"),
+    ):
+        pass
+    with locked(tmp_path / "new"):
+        assert (tmp_path / "new" / "lock").read_text().strip().isdecimal()
+
+
+def test_what_spark_raises_is_told_in_a_line() -> None:
+    trace = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: something\nIdentifier: bronze\n"
+        "Traceback (most recent call last):\n{}\n=== Streaming Query ==="
+    )
+    assert (
+        root_cause(trace.format("gapless.spool.errors.SpoolCorrupt: 7.run: the record at 9"))
+        == "7.run: the record at 9"
+    )
+    assert root_cause(trace.format("RuntimeError: fell")) == "RuntimeError: fell"
+    assert (
+        root_cause("[X] Query: Python worker failed to connect back. Y")
+        == "Python worker failed to connect back"
+    )
+    assert root_cause("") == "Spark gave no reason"
+
+
+def test_a_spool_says_what_is_not_in_the_table(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "spool")
+    writer.runs(A, 10)
+    writer.runs(B, 10)
+    writer.lost(B, 5)
+    writer.commit()
+    high = {str(A): 10, str(B): 15}
+    whole = {str(A): StreamRows(10, 10, 1, 10), str(B): StreamRows(10, 10, 1, 10)}
+    assert missing_by_stream(whole, high, writer.path) == (20, {}), (
+        "what never came was not acknowledged"
+    )
+    part = {str(B): StreamRows(8, 8, 1, 8)}
+    assert missing_by_stream(part, high, writer.path) == (20, {str(A): 10, str(B): 2})
+    writer.close()

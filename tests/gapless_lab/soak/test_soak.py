@@ -1,0 +1,146 @@
+"""Groups of real processes under loss, duplication, reordering, kill -9 and SIGSTOP, whose traces are checked."""
+
+import json
+import signal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapless.cli.app import run
+from gapless.errors import ConfigError
+from gapless.trace import read
+from gapless.trace.reader import file_sets
+from gapless_lab.soak import SoakPlan, SoakReport
+from gapless_lab.soak.runner import draw_nemesis_ops, is_at_rest, report
+from tests.support.networks import in_namespace
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_a_soak_breaks_no_invariant(
+    transport: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--seconds",
+        "6",
+        "--transport",
+        transport,
+        "--seed",
+        "5",
+        "--trace",
+        str(tmp_path / "traces"),
+    ]
+    code = run(["soak", *arguments, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["violations"], found["rested"], found["sound"]) == (0, [], True, True)
+    assert found["lives"] >= 6  # four, one killed and back, one stopped, expelled and back
+    assert found["expelled"] >= 1
+    assert found["sent"] > 500
+    assert found["delivered"] > found["sent"]
+    assert found["repairs"] > 0
+    assert all(found["struck"].values())
+    check_plants(tmp_path / "traces")
+
+
+def check_plants(folder: Path) -> None:
+    """The checks look at these very traces: whatever is taken out of them, or put in, is found."""
+    assert len(file_sets(folder)) == 5
+    rows = list(read(folder))
+    ends = {row.member for row in rows if row.event == "REST"}
+    handed = [
+        row for row in rows if row.event == "DELIVER" and row.member in ends and row.origin in ends
+    ]
+    middle = handed[len(handed) // 2]
+    at = rows.index(middle)
+    taken_out = [*rows[:at], *rows[at + 1 :]]
+    put_in = [*rows[:at], middle, *rows[at:]]
+    damaged = [*rows[:at], middle._replace(hash=1), *rows[at + 1 :]]
+    counted: dict[str, Any] = {"rested": True, "struck": {}, "memory": {}}
+    for planted, broken in ((taken_out, {"S3", "L1"}), (put_in, {"S2"}), (damaged, {"S4"})):
+        judged = report(SoakPlan(), planted, **counted)
+        assert {violation.check for violation in judged.violations} == broken
+        assert not judged.is_sound
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_hosts_whose_network_drops_packets(transport: str) -> None:
+    probe = (
+        "ip link add bridge9 type bridge; ip link add port9 type veth peer name cable9;"
+        " tc qdisc add dev port9 root tbf rate 1mbit burst 4kb limit 4kb; ip link del port9; ip link del bridge9;"
+        " unshare --net true"
+    )
+    found = in_namespace(probe, "inside_hosts.py", transport, "5")
+    assert found["dropped"] > 0
+    assert (found["violations"], found["rested"]) == ([], True)
+    assert found["lives"] >= 6
+    assert found["repairs"] > 0 or transport == "tcp"
+
+
+def test_blows_come_from_the_seed_and_hit_different_members() -> None:
+    blows = draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=3))
+    assert blows == draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=3))
+    assert blows != draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=4))
+    assert {blow.member for blow in blows} == {0, 1, 2, 3}
+    assert all(blow.at_s < 60 for blow in blows)
+    assert sorted(blow.signal_number or 0 for blow in blows) == sorted(
+        [0, 0, *[signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT] * 2]
+    )
+    for member in range(4):
+        first, second = [blow for blow in blows if blow.member == member]
+        assert (first.signal_number, second.signal_number) in {
+            (signal.SIGKILL, None),
+            (signal.SIGSTOP, signal.SIGCONT),
+        }
+        assert second.at_s - first.at_s > 1.5 or first.signal_number == signal.SIGKILL
+    assert all(one.at_s <= other.at_s for one, other in pairwise(blows))
+
+
+def test_rest_is_when_everybody_has_everything() -> None:
+    one = {
+        "me": "a",
+        "low": 3,
+        "high": 3,
+        "heard": {"a": 3, "b": 0},
+        "members": ["a", "b"],
+        "idle": True,
+    }
+    other = {"me": "b", "low": 0, "high": 0, "heard": {"a": 3}, "members": ["a", "b"], "idle": True}
+    assert is_at_rest([one, other])
+    for wrong in ({"heard": {"a": 2}}, {"members": ["b"]}, {"idle": False}, {"high": 1}):
+        assert not is_at_rest([one, {**other, **wrong}])
+
+
+def test_memory_that_grows_is_not_sound() -> None:
+    def judged(*seen: float) -> SoakReport:
+        short = {"2.2": [10.0, 20.0, 30.0]}  # it was started late, and is still at its beginning
+        return report(SoakPlan(), [], rested=True, struck={}, memory={"1.1": list(seen), **short})
+
+    assert judged(*[30] * 3, 31, 32, 33, 33, 33).is_sound
+    growing = judged(*[30] * 3, 31, 32, 33, 38, 42)
+    assert not growing.is_flat
+    assert not growing.is_sound
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"transport": "pigeon"}, "udp, tcp"),
+        ({"members": 1}, "2 to 64"),
+        ({"loss": 1.0}, "share"),
+        ({"kills": 4}, "fewer than members"),
+        ({"stops": -1}, "at least 0"),
+        ({"seconds": 0}, "more than 0"),
+        ({"rate": 0}, "1 to 10,000"),
+        ({"settings": {"capacity": -1}}, "capacity"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        SoakPlan(**wrong)
+
+
+def test_traces_do_not_mix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.jsonl").touch()
+    assert run(["soak", "--trace", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err

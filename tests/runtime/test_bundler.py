@@ -1,0 +1,287 @@
+"""Messages that are sent one after another share frames, keep their order and their numbers, and leave soon."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gapless import blocking
+from gapless.errors import ClosedError
+from gapless.payloads import Payloads
+from gapless.runtime import bundler as module
+from gapless.runtime.bundler import Bundle, Bundler
+from tests.support.real_groups import (
+    WITHIN_S,
+    company,
+    other_than,
+    read as read_async,
+    run,
+    threads,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def _breathless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every message follow the one before at once, however slow the machine is."""
+    monkeypatch.setattr(module, "BUNDLE_GAP_NS", 10**18)
+
+
+@pytest.fixture
+def _restless() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield None
+    sys.setswitchinterval(before)
+
+
+class Whose:
+    """One who may ask for a number."""
+
+    bundled: tuple[Bundle, int] | None = None
+
+
+def some(count: int) -> list[bytes]:
+    return [b"%d" % at for at in range(count)]
+
+
+def frames(group: blocking.Group) -> int:
+    return group.stats().get("sent.data", 0)
+
+
+def read(group: blocking.Group, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        message = group.receive(WITHIN_S)
+        assert message is not None
+        found.append(message.payload)
+    return found
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_they_share_frames_and_have_their_numbers() -> None:
+    with threads(2, send_gap="100ms") as (one, two):
+        before = frames(one)
+        sent = [one.send(payload) for payload in some(500)]
+        assert (
+            [receipt.first for receipt in sent]
+            == [receipt.last for receipt in sent]
+            == list(range(1, 501))
+        )
+        assert read(two, 500) == read(one, 500) == some(500)
+        assert frames(one) - before < 50
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_without_a_gap_each_leaves_by_itself() -> None:
+    with threads(2, send_gap="0ms") as (one, two):
+        before = frames(one)
+        for payload in some(50):
+            one.send(payload)
+        assert read(two, 50) == some(50)
+        assert frames(one) - before == 50
+
+
+def test_one_that_follows_nobody_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUNDLE_GAP_NS", 0)
+    with threads(2) as (one, two):
+        before = frames(one)
+        for payload in some(20):
+            assert one.send(payload)._accepted is not None
+        assert read(two, 20) == some(20)
+        assert frames(one) - before == 20
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_whoever_sends_and_does_nothing_more_has_sent() -> None:
+    """Nobody calls anything at the sender any more: its protocol thread sees to what lies there."""
+    with threads(2, send_gap="100ms") as (one, two):
+        for round_ in range(20):
+            one.send(b"first")
+            one.send(b"last %d" % round_)
+            assert read(two, 2) == [b"first", b"last %d" % round_]
+            assert read(one, 2) == [b"first", b"last %d" % round_]
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_nothing_overtakes_what_lies_there() -> None:
+    with threads(2, send_gap="100ms", loopback=False) as (one, two):
+        expected = []
+        for at in range(100):
+            one.send(b"laid %d" % at)
+            expected.append(b"laid %d" % at)
+            if at % 7 == 0:
+                one.send_many([b"many %d" % at, b"more"])
+                expected += [b"many %d" % at, b"more"]
+            if at % 11 == 0:
+                one.send(b"acknowledged", mode="acknowledged").delivered(WITHIN_S)
+                expected.append(b"acknowledged")
+            if at % 13 == 0:
+                assert one.try_send(b"tried") is not None
+                expected.append(b"tried")
+            if at % 17 == 0:
+                one.send(b"back", loopback=True)
+                expected.append(b"back")
+        assert read(two, len(expected)) == expected
+        one.send(b"to one", other_than(one))
+        assert read(two, 1) == [b"to one"]
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_a_full_window_makes_the_sender_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with threads(2, send_gap="100ms", capacity=64, max_unconsumed=64, loopback=False) as (one, two):
+        room: list[int] = []
+        allow = Bundler.set_room
+
+        def note(self: Bundler, member: Any) -> None:
+            allow(self, member)
+            room.append(self._room)
+
+        monkeypatch.setattr(Bundler, "set_room", note)
+        sender = threading.Thread(
+            target=lambda: [one.send(payload) for payload in some(1000)], daemon=True
+        )
+        sender.start()
+        assert read(two, 1000) == some(1000)
+        sender.join(WITHIN_S)
+        assert not sender.is_alive()
+        assert max(room) <= 64
+        assert 0 in room
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_what_lies_there_leaves_before_its_sender_does() -> None:
+    with threads(2, send_gap="100ms", loopback=False) as (one, two):
+        for payload in some(300):
+            one.send(payload)
+        one.close()
+        assert read(two, 300) == some(300)
+        with pytest.raises(ClosedError):
+            one.send(b"too late")
+
+
+@pytest.mark.usefixtures("_breathless", "_restless")
+def test_threads_that_send_at_the_same_time_lose_nothing() -> None:
+    with threads(2, send_gap="1ms", loopback=False) as (one, two):
+        numbers: list[int] = []
+
+        def send(name: bytes) -> None:
+            receipts = [one.send(b"%s %d" % (name, at)) for at in range(300)]
+            numbers.extend(receipt.first for receipt in receipts)
+
+        senders = [
+            threading.Thread(target=send, args=(name,), daemon=True) for name in (b"x", b"y", b"z")
+        ]
+        for sender in senders:
+            sender.start()
+        found = read(two, 900)
+        for sender in senders:
+            sender.join(WITHIN_S)
+        for name in (b"x", b"y", b"z"):
+            assert [one for one in found if one.startswith(name)] == [
+                b"%s %d" % (name, at) for at in range(300)
+            ]
+        assert sorted(numbers) == list(range(1, 901))
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_the_handler_of_a_signal_may_send() -> None:
+    with threads(2, send_gap="1ms", loopback=False) as (one, two):
+        handled = 0
+
+        def handle(*_: object) -> None:
+            nonlocal handled
+            handled += 1
+            one.send(b"handled")
+
+        former = signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        try:
+            for payload in some(3000):
+                one.send(payload)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+        found = read(two, 3000 + handled)
+        assert handled
+        assert [one for one in found if one != b"handled"] == some(3000)
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> None:
+    async def story() -> None:
+        async with company(2, send_gap="1ms", loopback=False) as (one, two):
+            rounds = 0
+
+            async def count() -> None:
+                nonlocal rounds
+                while True:
+                    rounds += 1
+                    await asyncio.sleep(0)
+
+            counter = asyncio.create_task(count())
+            before = (await one.stats()).get("sent.data", 0)
+            sent = [await one.send(payload) for payload in some(2000)]
+            assert rounds > 2
+            counter.cancel()
+            assert [receipt.first for receipt in sent] == list(range(1, 2001))
+            assert await read_async(two, 2000) == some(2000)
+            assert (await one.stats())["sent.data"] - before < 500
+
+    run(story())
+
+
+@pytest.mark.usefixtures("_breathless")
+def test_what_waits_for_its_turn_is_not_overtaken_by_another_task() -> None:
+    async def story() -> None:
+        async with company(2, send_gap="100ms", loopback=False) as (one, two):
+            for at in range(50):
+                laid = (
+                    one.send(b"laid"),
+                    one.send(b"timed", timeout=WITHIN_S),
+                    one.send(b"next %d" % at),
+                )
+                await asyncio.gather(*laid)
+                assert await read_async(two, 3) == [b"laid", b"timed", b"next %d" % at]
+
+    run(story())
+
+
+def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
+    """Or it would lie there until somebody comes by for another reason."""
+
+    class Late(deque[Any]):
+        """A tray on which another thread lays a message just when the last one is taken."""
+
+        def popleft(self) -> Any:
+            """Return the next message."""
+            found = super().popleft()
+            if found[0] == b"last":
+                told.append(tray.add(b"late", Whose()))
+            return found
+
+    told: list[bool | None] = []
+    tray = Bundler(1 << 16, 10**12)
+    tray._items = Late()
+    assert [tray.add(payload, Whose()) for payload in (b"first", b"last")] == [False, None]
+    laid = tray.take()
+    assert laid is not None
+    assert laid.payloads == (b"first", b"last")
+    assert (told, len(tray)) == ([False], 1)
+
+
+def test_numbers_of_what_was_never_sent() -> None:
+    laid = Bundle(Payloads.of_validated([b"x"]))
+    laid.fail(ClosedError("closed"))
+    laid.fail(ClosedError("again"))
+    with pytest.raises(ClosedError, match="closed"):
+        laid.result(0)

@@ -1,0 +1,125 @@
+"""Gatherings with short patience, and what the tests of the membership ask of them.
+
+``Clock`` is a gathering that can do something right before the n-th datagram from now on arrives:
+with it a test goes through every point at which a member can die.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from gapless.wire import encode
+from gapless.wire.frames import NewView
+from tests.support.virtual_membership import GROUP, Gathering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gapless.identity import Address, View, ViewId
+    from gapless.protocol.ready import Ready
+    from gapless.wire.frames import Frame
+
+FAST: dict[str, Any] = {
+    "heartbeat_interval": "100ms",
+    "suspect_after": "500ms",
+    "verify_timeout": "100ms",
+    "found_after": "200ms",
+    "join_interval": "50ms",
+    "join_timeout": "200ms",
+    "merge_interval": "300ms",
+    "leave_timeout": "2s",
+}
+"""Short patience: a death is known within a second, a merge made within two."""
+
+
+class Clock(Gathering):
+    """A gathering in which something happens right before a certain datagram arrives."""
+
+    def __init__(self, count: int = 3, **knobs: Any) -> None:
+        super().__init__(count, **{**FAST, **knobs})
+        self.arrived = 0
+        self._left = -1
+        self._action: Callable[[], None] | None = None
+
+    def before(self, arrivals: int, action: Callable[[], None]) -> None:
+        """Do ``action`` right before so many datagrams and one more have arrived."""
+        self.arrived, self._left, self._action = 0, arrivals, action
+
+    def _arrive(self, name: str, datagram: bytes) -> None:
+        if self._action is not None and self.arrived == self._left:
+            action, self._action = self._action, None
+            action()
+        self.arrived += 1
+        super()._arrive(name, datagram)
+
+
+def gathered(count: int, world: Gathering | None = None, **knobs: Any) -> Gathering:
+    """Return a gathering of ``count`` members in one view, the oldest first by name."""
+    world = world or Gathering(count, **{**FAST, **knobs})
+    for name in list(world.hosts)[:count]:
+        world.join(name)
+        world.settle(5)
+    world.run(0.2)
+    return world
+
+
+def lossy(world: Gathering, share: float, seed: int = 1) -> None:
+    """Let the network lose this share of all datagrams."""
+    rng = Random(seed)
+    world.loses = lambda: rng.random() < share
+
+
+def say(world: Gathering, name: str, sender: Address, *frames: Frame, to_me: bool = False) -> Ready:
+    """Let a datagram of anybody come to ``name``, and what it answers take its course."""
+    member = world[name]
+    addressee = member.me.incarnation if to_me else None
+    ready = member.receive(encode(GROUP, sender, frames, addressee), world.now_ns)
+    world._work(name, ready)
+    return ready
+
+
+def frames_of(world: Gathering, kind: type, *sources: str, since_ns: int = 0) -> list[Any]:
+    """Return the frames of one kind that were sent."""
+    return [
+        frame
+        for at_ns, name, frame in world.sent
+        if type(frame) is kind and at_ns >= since_ns and (not sources or name in sources)
+    ]
+
+
+def members(world: Gathering, name: str) -> list[str]:
+    """Return the names of those in the view of ``name``, in order."""
+    view = world[name].view
+    assert view is not None
+    return [chr(ord("a") + address.node - 1) for address in view.members]
+
+
+def events(world: Gathering, name: str, kind: type) -> list[Any]:
+    """Return the events of one kind that ``name`` was told, in all its lives."""
+    return [event for event in world.hosts[name].events if type(event) is kind]
+
+
+def check_views(world: Gathering) -> None:
+    """Check S15: the same id means the same members, numbers rise, and everybody is in its own views."""
+    made: dict[ViewId, View] = {}
+    for host in world.hosts.values():
+        last: dict[Address, int] = {}
+        for view in host.views:
+            assert made.setdefault(view.id, view) == view
+            assert view.id.coordinator == view.members[0]
+            (me,) = [member for member in view.members if member.node == host.node]
+            assert view.id.number > last.get(me, 0)
+            last[me] = view.id.number
+
+
+def check_no_twice(world: Gathering, names: Iterable[str] | None = None) -> None:
+    """Check that nobody got a message twice, where no two messages are alike."""
+    for name in names or world.hosts:
+        got = world.hosts[name].got
+        assert len(set(got)) == len(got), f"{name} got something twice"
+
+
+def is_roster(frame: object) -> TypeGuard[NewView]:
+    """Return whether a frame carries a roster or a part of one."""
+    return isinstance(frame, NewView)
