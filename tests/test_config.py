@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import pickle
 import typing
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from gapless.config import GROUP_PROFILE_NAMES, SETTINGS, Config
+from gapless.config import DEPRECATED_SETTINGS, GROUP_PROFILE_NAMES, SETTINGS, Config
 from gapless.config_fields import Kind, SettingSpec
 from gapless.errors import ConfigError, GaplessError
 from gapless.units import GIB, MIB, NS_PER_MS
@@ -35,11 +36,13 @@ def fitted(values: dict[str, Any]) -> Config:
         values["xmit_interval_ns"] = max(values["xmit_interval_ns"], 1000)
         values["min_grace_ns"] = min(values["min_grace_ns"], values["xmit_interval_ns"])
         values["min_retry_ns"] = min(values["min_retry_ns"], values["xmit_interval_ns"])
-        values["pin_after_ns"] = max(values["pin_after_ns"], 2 * values["xmit_interval_ns"])
+        values["slow_receiver_after_ns"] = max(
+            values["slow_receiver_after_ns"], 2 * values["xmit_interval_ns"]
+        )
     values["discard_delivered"] = (
         values["discard_delivered"] and not values["xmit_from_random_member"]
     )
-    values["far_limit"] = max(values["far_limit"], values["capacity"])
+    values["max_seqno_ahead"] = max(values["max_seqno_ahead"], values["capacity"])
     values["repair_budget_bytes"] = max(values["repair_budget_bytes"], values["max_frame_bytes"])
     return Config(**values)
 
@@ -58,16 +61,16 @@ def test_defaults_are_the_documented_ones() -> None:
         "unicast": "unicast3",
         "window": "fixed",
         "capacity": 16384,
-        "far_limit": 262144,
+        "max_seqno_ahead": 262144,
         "window_bytes": "16MiB",
         "ack_threshold": 0,
         "ack_delay": "10ms",
-        "ack_gap": "20ms",
+        "min_ack_interval": "20ms",
         "xmit_interval": "500ms",
         "adaptive_grace": True,
         "min_grace": "1ms",
         "min_retry": "5ms",
-        "initial_round_trip": "10ms",
+        "initial_rtt": "10ms",
         "jitter_percent": 25,
         "max_xmit_req_size": 1024,
         "use_mcast_xmit": "auto",
@@ -83,7 +86,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "checksum": "auto",
         "max_message_bytes": "64MiB",
         "max_batch_size": 0,
-        "max_unconsumed": 0,
+        "unread_limit": 0,
         "become_server_queue_size": 50,
         "stall_after": "2s",
         "on_stall": "report",
@@ -92,9 +95,9 @@ def test_defaults_are_the_documented_ones() -> None:
         "conn_close_timeout": "4min",
         "sync_min_interval": "200ms",
         "receive_buffer_bytes": "208KiB",
-        "frames_ahead": 512,
-        "pin_after": "5s",
-        "on_pin": "warn",
+        "max_frames_ahead": 512,
+        "slow_receiver_after": "5s",
+        "on_slow_receiver": "warn",
         "heartbeat_interval": "1s",
         "suspect_after": "5s",
         "verify_timeout": "1s",
@@ -102,12 +105,12 @@ def test_defaults_are_the_documented_ones() -> None:
         "found_after": "1s",
         "join_interval": "200ms",
         "join_timeout": "1s",
-        "send_gap": "500us",
-        "view_gap": "20ms",
+        "bundle_delay": "500us",
+        "view_bundle_delay": "20ms",
         "merge_interval": "2s",
         "leave_timeout": "10s",
-        "hold_timeout": "1min",
-        "on_hold_full": "wait",
+        "retention_timeout": "1min",
+        "on_retention_full": "wait",
         "state_window_bytes": "256KiB",
         "state_backlog_bytes": "64MiB",
         "state_timeout": "5s",
@@ -253,9 +256,11 @@ def test_replace_reads_like_make_and_leaves_the_original() -> None:
 
 
 def test_nobody_is_expelled_before_a_loss_can_be_repaired() -> None:
-    said = error_of(Config.make, on_pin="expel", pin_after="999ms", xmit_interval="500ms")
-    assert "pin_after = '999ms' with xmit_interval = '500ms'" in said
-    assert "raise pin_after to two xmit_intervals" in said
+    said = error_of(
+        Config.make, on_slow_receiver="expel", slow_receiver_after="999ms", xmit_interval="500ms"
+    )
+    assert "slow_receiver_after = '999ms' with xmit_interval = '500ms'" in said
+    assert "raise slow_receiver_after to two xmit_intervals" in said
 
 
 @pytest.mark.parametrize(
@@ -264,7 +269,7 @@ def test_nobody_is_expelled_before_a_loss_can_be_repaired() -> None:
         ({"capacity": 4, "ack_threshold": 5}, "ack_threshold", "capacity"),
         ({"min_grace": "501ms"}, "min_grace", "xmit_interval"),
         ({"min_retry": "501ms"}, "min_retry", "xmit_interval"),
-        ({"window": "growing", "far_limit": 100}, "capacity", "far_limit"),
+        ({"window": "growing", "max_seqno_ahead": 100}, "capacity", "max_seqno_ahead"),
         ({"repair_budget_bytes": 1399}, "max_frame_bytes", "repair_budget_bytes"),
     ],
 )
@@ -280,11 +285,11 @@ def test_values_that_do_not_fit_say_which_to_change(
     "knobs",
     [
         {"capacity": 4, "ack_threshold": 4},
-        {"on_pin": "expel", "pin_after": "1s", "xmit_interval": "500ms"},
-        {"on_pin": "warn", "pin_after": "1ms", "xmit_interval": "500ms"},
+        {"on_slow_receiver": "expel", "slow_receiver_after": "1s", "xmit_interval": "500ms"},
+        {"on_slow_receiver": "warn", "slow_receiver_after": "1ms", "xmit_interval": "500ms"},
         {"min_grace": "500ms", "min_retry": "500ms"},
-        {"window": "growing", "far_limit": 16384},
-        {"window": "fixed", "far_limit": 1},
+        {"window": "growing", "max_seqno_ahead": 16384},
+        {"window": "fixed", "max_seqno_ahead": 1},
         {"repair_budget_bytes": 1400},
     ],
 )
@@ -436,3 +441,27 @@ def test_explain_shows_value_default_and_bounds() -> None:
         "a duration from 0s to 1h",
     )
     assert row.meaning == SETTINGS["xmit_interval"].meaning
+
+
+@pytest.mark.parametrize(("old", "new"), DEPRECATED_SETTINGS.items())
+def test_a_name_of_0_1_is_accepted_with_a_warning(old: str, new: str) -> None:
+    value = Config().as_dict()[new]
+    changed = {"unread_limit": 7, "retention_timeout": "2s"}.get(new, value)
+    expected = Config.make(**{new: changed})
+    reads: list[Callable[[], Config]] = [
+        lambda: Config.make(**{old: changed}),
+        lambda: Config().replace(**{old: changed}),
+        lambda: Config.from_properties(f"{old}={changed}"),
+        lambda: Config.from_toml(f"[gapless]\n{old} = {json.dumps(changed)}\n"),
+    ]
+    for read in reads:
+        with pytest.warns(DeprecationWarning, match=f"setting {old} is now {new}"):
+            assert read() == expected
+
+
+def test_an_old_and_a_new_name_of_one_setting_are_not_both_accepted() -> None:
+    with (
+        pytest.warns(DeprecationWarning, match="pin_after is now"),
+        pytest.raises(ConfigError, match="pin_after sets slow_receiver_after a second time"),
+    ):
+        Config.make(slow_receiver_after="1s", pin_after="2s")

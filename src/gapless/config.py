@@ -10,6 +10,7 @@ bytes. What is wrong is always a :class:`gapless.errors.ConfigError` that names 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
@@ -42,7 +43,7 @@ RepairTo = Literal["auto", "always", "never"]
 Checksum = Literal["auto", "all", "headers"]
 OnStall = Literal["report", "retransmit"]
 OnSlowReceiver = Literal["warn", "wait", "expel"]
-OnHoldFull = Literal["wait", "release"]
+OnRetentionFull = Literal["wait", "release"]
 
 
 class SettingInfo(NamedTuple):
@@ -73,7 +74,7 @@ class Config:
     capacity: int = count(
         16384, "Messages that a fixed window holds.", minimum=1, maximum=1_048_576
     )
-    far_limit: int = count(
+    max_seqno_ahead: int = count(
         262_144,
         "How far above the delivered mark a growing window still takes a seqno.",
         minimum=1,
@@ -88,7 +89,9 @@ class Config:
     )
     ack_delay_ns: int = duration("10ms", "Longest time that an ack is owed before it goes out.")
 
-    ack_gap_ns: int = duration("20ms", "Shortest time between two acks of a connection (unicast3).")
+    min_ack_interval_ns: int = duration(
+        "20ms", "Shortest time between two acks of a connection (unicast3)."
+    )
 
     xmit_interval_ns: int = duration(
         "500ms",
@@ -102,7 +105,7 @@ class Config:
     min_retry_ns: int = duration(
         "5ms", "Shortest pause before the same gap is asked for again.", minimum="1us"
     )
-    initial_round_trip_ns: int = duration(
+    initial_rtt_ns: int = duration(
         "10ms", "Round trip that is assumed until one has been measured.", minimum="1us"
     )
     jitter_percent: int = percent(
@@ -163,7 +166,7 @@ class Config:
     max_batch_size: int = count(
         0, "Messages that one delivery hands out at most; 0 means no limit."
     )
-    max_unconsumed: int = count(
+    unread_limit: int = count(
         0, "Messages that may be handed out and not yet reported as consumed; 0 means no limit."
     )
     become_server_queue_size: int = count(
@@ -203,19 +206,19 @@ class Config:
         minimum="1KiB",
         maximum="2GiB",
     )
-    frames_ahead: int = count(
+    max_frames_ahead: int = count(
         512,
         "Frames that others may send ahead of what this member has read, as far as its buffer takes them; 0 means as"
         " many as it takes.",
         maximum=1_048_576,
     )
-    pin_after_ns: int = duration(
+    slow_receiver_after_ns: int = duration(
         "5s",
         "How long a member may pin the window before an event names it.",
         minimum="1ms",
         maximum="24h",
     )
-    on_pin: OnSlowReceiver = choice(
+    on_slow_receiver: OnSlowReceiver = choice(
         "warn",
         get_args(OnSlowReceiver),
         "What comes of a member that pins the window: it is named again and again (warn), named once (wait), or"
@@ -249,13 +252,13 @@ class Config:
         "Time in which a new member must confirm its view before others are told.",
         minimum="1ms",
     )
-    send_gap_ns: int = duration(
+    bundle_delay_ns: int = duration(
         "500us",
         "Time in which messages that are sent one after another, without a pause, are gathered into one frame; 0 lets"
         " each leave at once.",
         maximum="100ms",
     )
-    view_gap_ns: int = duration(
+    view_bundle_delay_ns: int = duration(
         "20ms", "Time in which joins and leaves are gathered into one view."
     )
     merge_interval_ns: int = duration(
@@ -268,14 +271,14 @@ class Config:
         "Time in which a leaving member waits for acks and for the group to take note.",
         minimum="1ms",
     )
-    hold_timeout_ns: int = duration(
+    retention_timeout_ns: int = duration(
         "1min",
         "Time for which the place of a durable member is kept while it is away.",
         maximum="24h",
     )
-    on_hold_full: OnHoldFull = choice(
+    on_retention_full: OnRetentionFull = choice(
         "wait",
-        get_args(OnHoldFull),
+        get_args(OnRetentionFull),
         "What comes of a window that is full because a durable member is away: sends wait, or its place is released.",
     )
     state_window_bytes: int = size(
@@ -319,7 +322,7 @@ class Config:
     @property
     def reach(self) -> int:
         """How many messages may be outstanding in a stream."""
-        return self.capacity if self.window == "fixed" else self.far_limit
+        return self.capacity if self.window == "fixed" else self.max_seqno_ahead
 
     @classmethod
     def make(cls, **knobs: object) -> Config:
@@ -417,11 +420,11 @@ class Config:
                 "capacity",
                 "or no ack would go out before the window is full",
             )
-        if self.window == "growing" and self.far_limit < self.capacity:
+        if self.window == "growing" and self.max_seqno_ahead < self.capacity:
             raise _pair_error(
                 self,
                 "capacity",
-                "far_limit",
+                "max_seqno_ahead",
                 "or a growing window would hold less than a fixed one",
             )
         if self.retransmits and self.min_grace_ns > self.xmit_interval_ns:
@@ -438,15 +441,15 @@ class Config:
                 self, "max_frame_bytes", "repair_budget_bytes", "or a full frame is never repaired"
             )
         if (
-            self.on_pin == "expel"
+            self.on_slow_receiver == "expel"
             and self.retransmits
-            and self.pin_after_ns < 2 * self.xmit_interval_ns
+            and self.slow_receiver_after_ns < 2 * self.xmit_interval_ns
         ):
             values = self.as_dict()
             raise ConfigError(
-                f"pin_after = {values['pin_after']!r} with xmit_interval = {values['xmit_interval']!r} and on_pin = "
+                f"slow_receiver_after = {values['slow_receiver_after']!r} with xmit_interval = {values['xmit_interval']!r} and on_slow_receiver = "
                 "'expel': a member would be expelled before what it lost could be repaired, again and again; raise "
-                "pin_after to two xmit_intervals or more"
+                "slow_receiver_after to two xmit_intervals or more"
             )
 
 
@@ -459,10 +462,40 @@ def _pair_error(config: Config, small: str, large: str, why: str) -> ConfigError
 
 
 def _read(knobs: Mapping[str, object]) -> dict[str, Any]:
-    for key in knobs:
-        if key not in SETTINGS:
+    values: dict[str, Any] = {}
+    for key, value in knobs.items():
+        setting = SETTINGS.get(_current_key(key))
+        if setting is None:
             raise unknown_setting(key, SETTINGS)
-    return {SETTINGS[key].name: SETTINGS[key].parse(value) for key, value in knobs.items()}
+        if setting.name in values:
+            raise ConfigError(f"{key} sets {setting.key} a second time; keep one of them")
+        values[setting.name] = setting.parse(value)
+    return values
+
+
+DEPRECATED_SETTINGS = {
+    "ack_gap": "min_ack_interval",
+    "far_limit": "max_seqno_ahead",
+    "frames_ahead": "max_frames_ahead",
+    "hold_timeout": "retention_timeout",
+    "initial_round_trip": "initial_rtt",
+    "max_unconsumed": "unread_limit",
+    "on_hold_full": "on_retention_full",
+    "on_pin": "on_slow_receiver",
+    "pin_after": "slow_receiver_after",
+    "send_gap": "bundle_delay",
+    "view_gap": "view_bundle_delay",
+}
+"""Names of settings in 0.1, and their present names; the old ones are accepted until 0.3."""
+
+
+def _current_key(key: str) -> str:
+    """Return the present name of a setting; a name of 0.1 gives a DeprecationWarning."""
+    if (current := DEPRECATED_SETTINGS.get(key)) is None:
+        return key
+    # The level names the caller of Config.make or Config.from_properties.
+    warnings.warn(f"setting {key} is now {current}", DeprecationWarning, stacklevel=4)
+    return current
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -484,7 +517,7 @@ def _property(key: str, value: str) -> tuple[SettingSpec, str]:
         if value.lower() not in kinds:
             raise ConfigError(f"dynamic_buffers = {value!r}: expected true or false")
         return SETTINGS["window"], kinds[value.lower()]
-    key = _JGROUPS_NAMES.get(key, key)
+    key = _current_key(_JGROUPS_NAMES.get(key, key))
     if key == "xmit_interval" and value.startswith("-"):
         return SETTINGS[key], "0"  # whatever is not above zero switches retransmission off
     if key not in SETTINGS:

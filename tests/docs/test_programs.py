@@ -15,7 +15,7 @@ from gapless import blocking
 from gapless.config import SETTINGS
 from gapless.metrics import prometheus as metrics
 from gapless.metrics.prometheus import prometheus
-from gapless.protocol import ready
+from gapless.protocol.events import EVENT_NAMES
 from gapless.sim import SimulatedGroup
 from gapless.spool.collector import Collector
 from gapless.transport import InProcessNetwork
@@ -138,9 +138,7 @@ def test_every_figure_of_the_alerts_is_one_that_members_serve(tmp_path: Path) ->
 def test_every_event_of_the_alerts_exists() -> None:
     kinds = re.findall(r'gapless_events_total\{kind=~"([^"]+)"\}', OPERATIONS.read_text("utf-8"))
     assert kinds
-    assert {kind for found in kinds for kind in found.split("|")} <= {
-        name.lower() for name in vars(ready)
-    }
+    assert {kind for found in kinds for kind in found.split("|")} <= set(EVENT_NAMES.values())
 
 
 def test_every_knob_of_the_page_exists() -> None:

@@ -23,9 +23,10 @@ PROMPT_S = 3.0
 
 def test_closing_ends_whatever_waits() -> None:
     async def story() -> None:
-        async with company(
-            2, capacity=4, max_unconsumed=4, loopback=False, leave_timeout="30s"
-        ) as (one, two):
+        async with company(2, capacity=4, unread_limit=4, loopback=False, leave_timeout="30s") as (
+            one,
+            two,
+        ):
             sends = [asyncio.create_task(one.send(b"%d" % number)) for number in range(12)]
             reading = asyncio.create_task(anext(one, None))
             done, waiting = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
@@ -50,7 +51,7 @@ def test_closing_ends_whatever_waits() -> None:
 
 def test_what_nobody_has_read_does_not_keep_a_member() -> None:
     async def story() -> None:
-        async with company(2, capacity=64, max_unconsumed=2, leave_timeout="30s") as (one, two):
+        async with company(2, capacity=64, unread_limit=2, leave_timeout="30s") as (one, two):
             sending = asyncio.create_task(one.send_many([b"x"] * 60))
             assert len(await read(two, 60)) == 60
             await sending
@@ -65,9 +66,10 @@ def test_closing_does_not_wait_for_one_that_does_not_read_longer_than_it_may(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
-        async with company(
-            2, capacity=4, max_unconsumed=1, loopback=False, leave_timeout="30s"
-        ) as (one, two):
+        async with company(2, capacity=4, unread_limit=1, loopback=False, leave_timeout="30s") as (
+            one,
+            two,
+        ):
             await one.send_many([b"x"] * 3)
             start_s = time.monotonic()
             await one.close("100ms")
@@ -84,9 +86,10 @@ def test_closing_does_not_wait_for_one_that_does_not_read_longer_than_it_may(
 
 def test_an_error_in_the_program_closes_soon() -> None:
     async def story() -> float:
-        async with company(
-            2, capacity=4, max_unconsumed=1, loopback=False, leave_timeout="30s"
-        ) as (one, _):
+        async with company(2, capacity=4, unread_limit=1, loopback=False, leave_timeout="30s") as (
+            one,
+            _,
+        ):
             await one.send_many([b"x"] * 3)
             start_s = time.monotonic()
             await one.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
@@ -96,7 +99,7 @@ def test_an_error_in_the_program_closes_soon() -> None:
 
 
 def test_threads_that_wait_are_told() -> None:
-    with threads(2, capacity=4, max_unconsumed=4, loopback=False) as (one, _):
+    with threads(2, capacity=4, unread_limit=4, loopback=False) as (one, _):
         told: list[BaseException | None] = []
 
         def sender() -> None:

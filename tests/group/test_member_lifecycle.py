@@ -77,7 +77,7 @@ def test_one_that_is_expelled_comes_back_and_its_program_sees_it() -> None:
 def test_a_send_that_waits_is_sent_in_the_next_life() -> None:
     async def story() -> None:
         async with company(
-            3, capacity=4, max_unconsumed=4, loopback=False, leave_timeout="1s"
+            3, capacity=4, unread_limit=4, loopback=False, leave_timeout="1s"
         ) as groups:
             one, two, last = by_age(groups)
             await last.send_many([b"%d" % number for number in range(8)])

@@ -142,7 +142,7 @@ def test_what_cannot_be_sent_is_said(options: dict[str, object], words: str) -> 
 
 def test_a_reader_that_stops_slows_the_sender_and_loses_nothing() -> None:
     async def story() -> None:
-        async with company(2, capacity=32, max_unconsumed=16, loopback=False) as (one, two):
+        async with company(2, capacity=32, unread_limit=16, loopback=False) as (one, two):
             with pytest.raises(
                 TimedOutError, match=r"no room to send .* of 200 messages were sent"
             ) as raised:
@@ -168,7 +168,7 @@ def test_a_reader_that_stops_slows_the_sender_and_loses_nothing() -> None:
 
 def test_nobody_reads_and_nobody_is_held_up_without_listen() -> None:
     async def story() -> None:
-        async with company(2, each={"listen": False}, max_unconsumed=4, capacity=16) as (one, two):
+        async with company(2, each={"listen": False}, unread_limit=4, capacity=16) as (one, two):
             await asyncio.gather(
                 *(group.send_many([b"x"] * 200, timeout=20) for group in (one, two))
             )
@@ -179,7 +179,7 @@ def test_nobody_reads_and_nobody_is_held_up_without_listen() -> None:
 
 def test_a_send_that_is_cancelled_while_it_waits_is_not_sent() -> None:
     async def story() -> None:
-        async with company(2, capacity=4, max_unconsumed=4, loopback=False) as (one, two):
+        async with company(2, capacity=4, unread_limit=4, loopback=False) as (one, two):
             await one.send_many([b"%d" % number for number in range(8)])
             waiting = [asyncio.create_task(one.send(b"waits %d" % number)) for number in range(3)]
             while (await one.explain()).sending[0].waiting < 3:
@@ -203,7 +203,7 @@ def test_a_storm_of_cancelled_sends_leaves_no_gap(seed: int) -> None:
         sent.append(payload)
 
     async def story() -> None:
-        async with company(2, capacity=8, max_unconsumed=8, loopback=False) as (one, two):
+        async with company(2, capacity=8, unread_limit=8, loopback=False) as (one, two):
             sent: list[bytes] = []
             seqnos: list[int] = []
             found: list[bytes] = []
@@ -240,7 +240,7 @@ def test_a_storm_of_cancelled_sends_leaves_no_gap(seed: int) -> None:
 
 def test_acknowledged_means_that_everybody_has_it() -> None:
     async def story() -> None:
-        async with company(3, max_unconsumed=1, loopback=False) as (one, two, three):
+        async with company(3, unread_limit=1, loopback=False) as (one, two, three):
             await one.send(b"first")
             sent = await one.send(b"second", mode="acknowledged")
             with pytest.raises(TimedOutError, match="explain"):
@@ -260,7 +260,7 @@ def test_acknowledged_means_that_everybody_has_it() -> None:
 
 def test_acknowledged_to_one_that_leaves() -> None:
     async def story() -> None:
-        async with company(2, max_unconsumed=1) as (one, two):
+        async with company(2, unread_limit=1) as (one, two):
             await two.send(b"fills the inbox of two", to=two.me)
             sent = await one.send(b"x", to=two.me, mode="acknowledged")
             gone = two.me
@@ -371,7 +371,7 @@ def test_a_group_that_is_not_open_says_so() -> None:
 
 def test_a_thread_that_comes_back_for_batches_is_done_with_those_before() -> None:
     """Or the senders would wait for room for ever."""
-    with threads(2, max_unconsumed=8) as (one, two):
+    with threads(2, unread_limit=8) as (one, two):
         found: list[bytes] = []
 
         def take() -> None:

@@ -23,7 +23,7 @@ def publish(rows: range, query: str = "q", batch: int = 0) -> dict[str, Any]:
 
 def test_a_sink_that_begins_again_in_another_life_is_read_once() -> None:
     async def story() -> None:
-        async with company(3, max_unconsumed=64) as (one, two, reader):
+        async with company(3, unread_limit=64) as (one, two, reader):
             # Half of a batch, all of it by another member, and the next batch; what is not of a
             # sink stays as it is.
             await one.send_many(**publish(range(100)))

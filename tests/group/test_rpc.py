@@ -76,7 +76,7 @@ def test_messages_and_requests_do_not_wait_for_each_other() -> None:
     """A reader may ask in the middle of its messages, and is answered though it reads nothing meanwhile."""
 
     async def story() -> None:
-        async with company(2, max_unconsumed=8, capacity=64, loopback=False) as (one, two):
+        async with company(2, unread_limit=8, capacity=64, loopback=False) as (one, two):
             flood = asyncio.create_task(two.send_many([b"%d" % number for number in range(500)]))
             serving = asyncio.create_task(serve(two))
             assert two.me is not None

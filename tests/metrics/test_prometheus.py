@@ -29,7 +29,7 @@ QUICK = {
     "join_interval": "20ms",
     "capacity": 64,
     "ack_threshold": 1,
-    "max_unconsumed": 16,
+    "unread_limit": 16,
 }
 
 

@@ -116,7 +116,7 @@ def test_v09_the_last_switch_counts_and_switching_back_cancels() -> None:
 
 @pytest.mark.behaviour("OL-04")
 def test_ol04_a_send_that_fails_or_is_refused_does_not_use_the_switch_up() -> None:
-    group = Group(2, profile="classic", capacity=1, far_limit=1, max_message_bytes=10)
+    group = Group(2, profile="classic", capacity=1, max_seqno_ahead=1, max_message_bytes=10)
     group["a"].set_next_mode(ACKNOWLEDGED)
     with pytest.raises(LocalProtocolError, match="max_message_bytes"):
         group.send("a", b"x" * 11)
@@ -154,7 +154,7 @@ def test_i18_an_acknowledged_send_returns_at_once_and_is_reported_when_all_have_
 @pytest.mark.behaviour("OL-02")
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol02_it_is_not_reported_before_the_last_has_delivered(profile: str) -> None:
-    group = Group(3, profile=profile, max_unconsumed=1)
+    group = Group(3, profile=profile, unread_limit=1)
     group.send("a", b"1", mode=ACKNOWLEDGED)
     ticket = group.send("a", b"2", mode=ACKNOWLEDGED).ticket
     group.consumed("a", 1)
@@ -272,7 +272,7 @@ def test_a_message_in_pieces_can_be_acknowledged(profile: str) -> None:
 @pytest.mark.behaviour("OL-02")
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_an_acknowledged_send_that_is_given_up_is_not_reported_again(profile: str) -> None:
-    group = Group(2, profile=profile, capacity=1, far_limit=1)
+    group = Group(2, profile=profile, capacity=1, max_seqno_ahead=1)
     group.lose(Ack, Vote)
     group.send("a", b"1")
     ticket = group.send("a", b"2", mode=ACKNOWLEDGED, timeout_ns=10 * MS).ticket
@@ -353,7 +353,7 @@ def test_unreliable_comes_as_often_as_it_arrives() -> None:
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_unreliable_never_waits(profile: str) -> None:
     """M-15: Neither for a full window, nor behind a gap, nor for the application."""
-    group = Group(2, profile=profile, capacity=1, max_unconsumed=1, far_limit=1)
+    group = Group(2, profile=profile, capacity=1, unread_limit=1, max_seqno_ahead=1)
     group.lose(Data)
     group.send("a", b"1")
     group.send("a", b"waits")

@@ -249,7 +249,7 @@ def test_the_coordinator_decides_between_views_of_one_number() -> None:
 
 
 def test_consuming_less_than_nothing_is_refused() -> None:
-    group = Group(2, max_unconsumed=1)
+    group = Group(2, unread_limit=1)
     with pytest.raises(LocalProtocolError, match="-1 messages"):
         group["a"].consumed(-1, group.now_ns)
     group.send("a", b"1", b"2")
@@ -269,7 +269,7 @@ def test_an_address_that_the_wire_cannot_say_is_refused(me: Address, group_id: i
 
 def test_a_snapshot_goes_on_like_the_original() -> None:
     """Credit, own pieces, gaps, owed acks and waiting sends included: the rest of the story is the same."""
-    config: dict[str, Any] = {"capacity": 3, "max_unconsumed": 3, "max_frame_bytes": 256}
+    config: dict[str, Any] = {"capacity": 3, "unread_limit": 3, "max_frame_bytes": 256}
 
     def story(group: Group) -> list[bytes]:
         for _ in range(60):

@@ -39,7 +39,7 @@ def test_n4_01_the_window_neither_grows_nor_shrinks() -> None:
 @pytest.mark.behaviour("N4-02")
 def test_n4_02_the_marks_of_a_sender() -> None:
     """N4-02: low = acknowledged by all, delivered = delivered locally, high = sent."""
-    group = Group(3, max_unconsumed=4)
+    group = Group(3, unread_limit=4)
     group.send("a", *numbers(1, 6))
     assert marks(group, "a", A) == Marks(0, 4, 6)
     group.receive("a", B, Ack(A, 6, 1 << 20))
@@ -220,7 +220,7 @@ def test_n4_26_own_delivery_is_an_ack() -> None:
     alone.send("a", *numbers(1, 9))
     assert (alone.messages("a", "a"), marks(alone, "a", A)) == (numbers(1, 9), Marks(9, 9, 9))
     assert alone["a"].deadline_ns is None
-    slow = Group(2, max_unconsumed=1)
+    slow = Group(2, unread_limit=1)
     slow.send("a", b"1", b"2")
     slow.receive("a", B, Ack(A, 2, 1 << 20))
     assert marks(slow, "a", A) == Marks(1, 1, 2)
@@ -455,7 +455,7 @@ def test_a_duplicate_teaches_nothing_about_the_round_trip() -> None:
     first = data(A, 2, repair=True)
     group.receive("b", A, first)
     learnt = (trip.smoothed_ns, trip.deviation_ns, trip.max_lateness_ns)
-    assert trip.smoothed_ns < group.config.initial_round_trip_ns
+    assert trip.smoothed_ns < group.config.initial_rtt_ns
     group.run_for(5 * MS)
     group.receive("b", A, first)
     group.receive("b", A, data(A, 2))

@@ -351,7 +351,7 @@ def test_p01_a_stream_of_which_nothing_was_delivered_starts_behind() -> None:
 
 def test_what_is_here_is_not_given_up() -> None:
     """Between two gaps, and next in line but waiting for the application's room."""
-    group = Group(2, max_unconsumed=2)
+    group = Group(2, unread_limit=2)
     group.receive("b", A, data(A, 1, *numbers(1, 3)), data(A, 5), data(A, 9))
     group.receive("b", A, Gone(A, 8))
     assert (group.messages("b", "a"), group.told("b", Lost)) == (numbers(1, 2), [])
@@ -423,7 +423,7 @@ def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
 @pytest.mark.behaviour("I-08")
 def test_i08_what_is_consecutive_is_delivered_whatever_the_room() -> None:
     """I-08: the application gets it with the view, for nobody will ask for it later; then the view is told."""
-    group = Group(3, max_unconsumed=1)
+    group = Group(3, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 3)), data(A, 5))
     assert group.messages("b", "a") == [b"1"]
     ready = group.step(B, lambda m: m.install(View.of(2, B, C), group.now_ns))

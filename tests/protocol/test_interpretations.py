@@ -69,7 +69,7 @@ def test_i12_reports_now_and_then_are_acks_by_another_name() -> None:
 @pytest.mark.behaviour("I-11")
 def test_i11_the_numbers_of_the_example_are_acks() -> None:
     """5, 8, 13, 52, 62, 83 and 101 delivered within a second, half a second between acks: few go out, the last does."""
-    group = Group(2, ack_gap="500ms", ack_threshold=1000, capacity=4000)
+    group = Group(2, min_ack_interval="500ms", ack_threshold=1000, capacity=4000)
     done = 0
     for upto in (5, 8, 13, 52, 62, 83, 101):
         unicasts(group, done + 1, upto)

@@ -111,7 +111,7 @@ def test_p17_a_joiner_does_not_get_what_was_sent_before_it_was_a_member(
 
 @pytest.mark.behaviour("P-21")
 def test_p21_what_a_departed_member_sent_comes_before_the_view() -> None:
-    group = Group(3, max_unconsumed=1)
+    group = Group(3, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 3)))
     ready = group.step(B, lambda m: m.install(View.of(2, B, C), group.now_ns))
     assert [delivery.messages() for delivery in ready.deliveries] == [numbers(2, 3)]
@@ -146,7 +146,7 @@ def test_p21_what_waited_for_room_is_sent_and_delivered_in_the_view() -> None:
 @pytest.mark.behaviour("P-03")
 def test_p03_a_frozen_member_does_not_hold_a_sender_for_good() -> None:
     """The sends can end by themselves; the application learns who it is; without that member all goes on."""
-    group = Group(3, capacity=4, pin_after="100ms")
+    group = Group(3, capacity=4, slow_receiver_after="100ms")
     group.lose(by="c")
     group.send("a", *numbers(1, 4))
     group.run_for(20 * MS)
@@ -219,7 +219,7 @@ def test_p06_many_senders_in_a_full_window_keep_the_order_of_the_wire() -> None:
 @pytest.mark.parametrize("profile", ["nakack4", "nakack", "ordered"])
 def test_p10_a_far_number_is_refused_and_asked_for_by_nobody(profile: str) -> None:
     """One frame with number five million: neither memory nor questions."""
-    group = Group(2, profile=profile, far_limit=100_000)
+    group = Group(2, profile=profile, max_seqno_ahead=100_000)
     group.receive("b", A, data(A, 5_000_000))
     assert group["b"].digest()[A] == Marks(0, 0, 0)
     assert group["b"].counters["dropped.far"] == 1
@@ -231,7 +231,11 @@ def test_p10_a_far_number_is_refused_and_asked_for_by_nobody(profile: str) -> No
 def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
     """It never votes, so nothing is stable: the sender stops at its bytes, b sheds, and the coordinator names c."""
     group = Group(
-        3, profile="nakack", window_bytes="8KiB", pin_after="200ms", stability_interval="50ms"
+        3,
+        profile="nakack",
+        window_bytes="8KiB",
+        slow_receiver_after="200ms",
+        stability_interval="50ms",
     )
     group.lose(by="c")
     sends = [group.send("a", bytes(500)).ticket for _ in range(40)]

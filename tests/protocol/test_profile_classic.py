@@ -336,7 +336,7 @@ def test_ol09_a_member_that_leaves_and_comes_back_starts_like_everybody() -> Non
 
 @pytest.mark.behaviour("OL-09")
 def test_ol09_what_waits_unsent_goes_on_in_the_new_view_with_new_numbers() -> None:
-    group = classic(capacity=2, far_limit=2)
+    group = classic(capacity=2, max_seqno_ahead=2)
     group.lose(Vote)  # nothing becomes stable: the window stays full
     group.send("a", b"1", b"2")
     waiting = group.send("a", b"3", b"4").ticket
@@ -350,7 +350,7 @@ def test_ol09_what_waits_unsent_goes_on_in_the_new_view_with_new_numbers() -> No
 
 @pytest.mark.behaviour("OL-09")
 def test_ol09_a_send_that_a_view_cuts_in_two_is_accepted_with_its_numbers_of_the_new_view() -> None:
-    group = classic(capacity=2, far_limit=2)
+    group = classic(capacity=2, max_seqno_ahead=2)
     group.send("a", b"1")
     ticket = group.send("a", b"2", b"3", b"4").ticket
     group.install(View.of(2, A, B))
@@ -360,7 +360,7 @@ def test_ol09_a_send_that_a_view_cuts_in_two_is_accepted_with_its_numbers_of_the
 
 @pytest.mark.behaviour("OL-09")
 def test_ol09_a_send_that_waits_across_a_view_still_times_out() -> None:
-    group = classic(capacity=1, far_limit=1)
+    group = classic(capacity=1, max_seqno_ahead=1)
     group.lose(Vote)
     group.send("a", b"1")
     group.send("a", b"2")
@@ -374,7 +374,7 @@ def test_ol09_a_send_that_waits_across_a_view_still_times_out() -> None:
 
 @pytest.mark.behaviour("OL-09")
 def test_ol09_a_message_in_pieces_that_a_view_interrupts_is_sent_again_whole() -> None:
-    group = classic(capacity=2, far_limit=2, max_frame_bytes=256)
+    group = classic(capacity=2, max_seqno_ahead=2, max_frame_bytes=256)
     group.lose(Vote)
     group.send("a", b"x" * 900)
     group.run_for(50 * MS)
@@ -431,7 +431,7 @@ def test_v07_a_member_alone_loses_nothing_when_another_joins() -> None:
 
 @pytest.mark.behaviour("OL-09", "I-08")
 def test_ol09_receivers_deliver_what_is_consecutive_before_the_view_and_report_the_rest() -> None:
-    group = classic(max_unconsumed=1)
+    group = classic(unread_limit=1)
     group.receive("b", A, of_view(A, 1, 1, b"1", b"2"), of_view(A, 1, 4))
     assert [delivery.last for delivery in group.deliveries[B]] == [
         1
@@ -445,7 +445,7 @@ def test_ol09_receivers_deliver_what_is_consecutive_before_the_view_and_report_t
 
 @pytest.mark.behaviour("OL-09")
 def test_ol09_own_messages_that_wait_for_the_application_come_before_the_view_too() -> None:
-    group = classic(max_unconsumed=1)
+    group = classic(unread_limit=1)
     group.send("a", b"1", b"2", mode=ACKNOWLEDGED)
     ready = group.step(A, lambda m: m.install(View.of(2, A, B), group.now_ns))
     assert ready.before_view == 1
@@ -496,7 +496,7 @@ def test_ol20_a_joiner_need_not_acknowledge_what_was_sent_before_it_came() -> No
 
 @pytest.mark.behaviour("OL-02", "OL-09")
 def test_an_acknowledged_send_that_waits_is_acknowledged_in_the_new_view() -> None:
-    group = classic(capacity=1, far_limit=1)
+    group = classic(capacity=1, max_seqno_ahead=1)
     group.lose(Vote)
     group.send("a", b"1")
     ticket = group.send("a", b"2", mode=ACKNOWLEDGED).ticket
@@ -510,7 +510,7 @@ def test_an_acknowledged_send_that_waits_is_acknowledged_in_the_new_view() -> No
 
 @pytest.mark.behaviour("OL-02", "OL-09")
 def test_an_acknowledged_send_that_a_view_cuts_in_two_is_not_called_acknowledged() -> None:
-    group = classic(capacity=1, far_limit=1)
+    group = classic(capacity=1, max_seqno_ahead=1)
     group.lose(Data, by="a", times=1)
     ticket = group.send("a", b"1", b"2", mode=ACKNOWLEDGED).ticket
     group.run_for(5 * MS)

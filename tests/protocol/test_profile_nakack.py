@@ -126,7 +126,7 @@ def test_what_is_sent_is_in_the_table_before_it_is_on_the_wire() -> None:
 
 @pytest.mark.behaviour("N7-08", "N7-16")
 def test_sending_moves_high_and_only_handing_out_moves_delivered() -> None:
-    group = nakack(2, max_unconsumed=1)
+    group = nakack(2, unread_limit=1)
     singles(group, "a", [1, 2, 3])
     assert group["a"].digest()[A] == Marks(0, 1, 3)
     group.consumed("a", 1)
@@ -214,7 +214,7 @@ def test_discard_delivered_erases_at_receivers_and_not_at_the_origin() -> None:
 @pytest.mark.behaviour("N7-15", "I-01", "I-02")
 def test_the_example_of_1_2_4_5_7() -> None:
     """Nothing was purged, so low is 0; nothing was handed out, so delivered is 0; up to 2 could be; high is 7."""
-    group = nakack(2, max_unconsumed=1)
+    group = nakack(2, unread_limit=1)
     group.send("b", b"takes the only place")
     for seqno in (1, 2, 4, 5, 7):
         group.receive("b", A, data(A, seqno))
@@ -229,7 +229,7 @@ def test_the_example_of_1_2_4_5_7() -> None:
 
 @pytest.mark.behaviour("N7-16")
 def test_a_digest_carries_what_the_application_took() -> None:
-    group = nakack(2, max_unconsumed=3)
+    group = nakack(2, unread_limit=3)
     group.receive("b", A, data(A, 1, *numbers(1, 9)))
     assert group["b"].digest()[A] == Marks(0, 3, 9)
     group.consumed("b", 2)
@@ -239,8 +239,8 @@ def test_a_digest_carries_what_the_application_took() -> None:
 @pytest.mark.behaviour("P-10")
 @pytest.mark.parametrize(("seqno", "taken"), [(101, False), (100, True), (5_000_000, False)])
 def test_a_seqno_far_ahead_is_refused(seqno: int, taken: bool) -> None:
-    """P-10, W-16: up to ``far_limit`` above delivered, and no further; a refused one leaves no trace in the table."""
-    group = nakack(2, far_limit=100, capacity=100)
+    """P-10, W-16: up to ``max_seqno_ahead`` above delivered, and no further; a refused one leaves no trace in the table."""
+    group = nakack(2, max_seqno_ahead=100, capacity=100)
     group.receive("b", A, data(A, seqno))
     assert group["b"].digest()[A] == Marks(0, 0, seqno if taken else 0)
     assert group["b"].counters.get("dropped.far", 0) == (not taken)
@@ -248,7 +248,7 @@ def test_a_seqno_far_ahead_is_refused(seqno: int, taken: bool) -> None:
 
 @pytest.mark.behaviour("P-10")
 def test_an_announcement_far_ahead_asks_for_no_more_than_there_is_room_for() -> None:
-    group = nakack(2, far_limit=100, capacity=100, max_xmit_req_size=0)
+    group = nakack(2, max_seqno_ahead=100, capacity=100, max_xmit_req_size=0)
     group.receive("b", A, Tail(A, 0, 1 << 40))
     group.run_for(10 * MS)
     assert [nak.ranges for nak in group.frames(Nak, "b")] == [((1, 100),)]

@@ -63,7 +63,7 @@ def test_n4_06_what_a_receiver_had_no_room_for_is_asked_for_later() -> None:
 @pytest.mark.parametrize("window", ["fixed", "growing"])
 def test_n4_40_the_same_machine_with_either_window(window: str) -> None:
     """Losses and all; only the fixed one makes the sender wait."""
-    group = Group(3, window=window, capacity=4, far_limit=1000)
+    group = Group(3, window=window, capacity=4, max_seqno_ahead=1000)
     group.lose_seqnos(2, 5, 11, to="c")
     waits = []
     for seqno in range(1, 41):
@@ -149,7 +149,7 @@ def test_n4_39_votes_and_stability_messages_are_dropped() -> None:
 @pytest.mark.behaviour("N4-39", "P-03")
 def test_n4_39_one_slow_receiver_holds_the_sender_and_nobody_else() -> None:
     """Back-pressure through the window alone: c takes one message at a time, b and c both get everything."""
-    group = Group(3, capacity=4, max_unconsumed=1)
+    group = Group(3, capacity=4, unread_limit=1)
     for seqno in range(1, 13):
         group.send("a", b"%d" % seqno, loopback=False)
     for _ in range(12):

@@ -228,7 +228,7 @@ def test_a_gap_that_opens_while_another_closes_has_a_time_of_its_own() -> None:
 
 @pytest.mark.behaviour("NR-18")
 def test_an_application_that_takes_its_time_is_no_stall() -> None:
-    group = ordered(max_unconsumed=1, stall_after="100ms")
+    group = ordered(unread_limit=1, stall_after="100ms")
     group.send("a", *numbers(1, 3), loopback=False)
     group.run_for(10 * SECOND)
     assert group.told("b", Stalled) == []
@@ -273,7 +273,7 @@ def test_a_stall_switches_retransmission_on_whatever_the_other_knobs_say(knob: s
 @pytest.mark.behaviour("NR-17", "NR-18", "P-20")
 def test_a_stall_does_not_grow_without_limit() -> None:
     """The stalled member's vote holds low where it is, and the sender waits; it is told who is behind."""
-    group = ordered(2, far_limit=16, capacity=16, pin_after="5s")
+    group = ordered(2, max_seqno_ahead=16, capacity=16, slow_receiver_after="5s")
     group.lose_seqnos(2)
     singles(group, "a", 1, 100)
     group.run_for(10 * SECOND)
@@ -315,7 +315,7 @@ def test_a_group_may_be_mixed() -> None:
 
 @pytest.mark.behaviour("NR-16")
 def test_a_send_waits_when_there_is_no_room_and_none_is_lost() -> None:
-    group = ordered(3, far_limit=4, capacity=4)
+    group = ordered(3, max_seqno_ahead=4, capacity=4)
     for first in range(1, 100, 10):
         group.send("b", *numbers(first, first + 9))
     assert group["b"].digest()[B].high == 4
@@ -328,7 +328,7 @@ def test_a_send_waits_when_there_is_no_room_and_none_is_lost() -> None:
 @pytest.mark.behaviour("NR-15")
 def test_a_datagram_is_worked_on_in_the_call_that_brings_it() -> None:
     """S-56: however busy the application is; what it has no room for is held in the window, not thrown away."""
-    group = ordered(2, max_unconsumed=1)
+    group = ordered(2, unread_limit=1)
     for seqno in range(1, 21):
         group.receive("b", A, data(A, seqno))
         assert group["b"].digest()[A].high == seqno
@@ -347,11 +347,11 @@ def test_whatever_a_sender_may_send_a_receiver_takes(seed: int) -> None:
     group = ordered(
         3,
         seed=seed,
-        far_limit=most,
+        max_seqno_ahead=most,
         capacity=most,
         window_bytes=rng.choice(["1KiB", "4KiB", "16MiB"]),
         discard_delivered=rng.random() < 0.5,
-        max_unconsumed=rng.choice([0, 1, 4]),
+        unread_limit=rng.choice([0, 1, 4]),
         max_frame_bytes=rng.choice(["256B", "1400B"]),
         stability_interval=rng.choice(["5ms", "50ms"]),
     )

@@ -308,7 +308,7 @@ def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_t
     None
 ):
     """From the start on its sender waits: what is a whole window behind the newest was never meant for this member."""
-    group = ordered(3, capacity=16, far_limit=16)
+    group = ordered(3, capacity=16, max_seqno_ahead=16)
     config = group.config
     context = ReadyBuilder(C, GROUP, config, lambda _: False, tracing=0)
     stream = InboundStream(B, config, config.group_profile, Random(1), None)

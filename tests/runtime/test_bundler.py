@@ -69,7 +69,7 @@ def read(group: blocking.Group, count: int) -> list[bytes]:
 
 @pytest.mark.usefixtures("_breathless")
 def test_they_share_frames_and_have_their_numbers() -> None:
-    with threads(2, send_gap="100ms") as (one, two):
+    with threads(2, bundle_delay="100ms") as (one, two):
         before = frames(one)
         sent = [one.send(payload) for payload in some(500)]
         assert (
@@ -83,7 +83,7 @@ def test_they_share_frames_and_have_their_numbers() -> None:
 
 @pytest.mark.usefixtures("_breathless")
 def test_without_a_gap_each_leaves_by_itself() -> None:
-    with threads(2, send_gap="0ms") as (one, two):
+    with threads(2, bundle_delay="0ms") as (one, two):
         before = frames(one)
         for payload in some(50):
             one.send(payload)
@@ -104,7 +104,7 @@ def test_one_that_follows_nobody_leaves_at_once(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("_breathless")
 def test_whoever_sends_and_does_nothing_more_has_sent() -> None:
     """Nobody calls anything at the sender any more: its protocol thread sees to what lies there."""
-    with threads(2, send_gap="100ms") as (one, two):
+    with threads(2, bundle_delay="100ms") as (one, two):
         for round_ in range(20):
             one.send(b"first")
             one.send(b"last %d" % round_)
@@ -114,7 +114,7 @@ def test_whoever_sends_and_does_nothing_more_has_sent() -> None:
 
 @pytest.mark.usefixtures("_breathless")
 def test_nothing_overtakes_what_lies_there() -> None:
-    with threads(2, send_gap="100ms", loopback=False) as (one, two):
+    with threads(2, bundle_delay="100ms", loopback=False) as (one, two):
         expected = []
         for at in range(100):
             one.send(b"laid %d" % at)
@@ -138,7 +138,10 @@ def test_nothing_overtakes_what_lies_there() -> None:
 
 @pytest.mark.usefixtures("_breathless")
 def test_a_full_window_makes_the_sender_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    with threads(2, send_gap="100ms", capacity=64, max_unconsumed=64, loopback=False) as (one, two):
+    with threads(2, bundle_delay="100ms", capacity=64, unread_limit=64, loopback=False) as (
+        one,
+        two,
+    ):
         room: list[int] = []
         allow = Bundler.set_room
 
@@ -160,7 +163,7 @@ def test_a_full_window_makes_the_sender_wait(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("_breathless")
 def test_what_lies_there_leaves_before_its_sender_does() -> None:
-    with threads(2, send_gap="100ms", loopback=False) as (one, two):
+    with threads(2, bundle_delay="100ms", loopback=False) as (one, two):
         for payload in some(300):
             one.send(payload)
         one.close()
@@ -171,7 +174,7 @@ def test_what_lies_there_leaves_before_its_sender_does() -> None:
 
 @pytest.mark.usefixtures("_breathless", "_restless")
 def test_threads_that_send_at_the_same_time_lose_nothing() -> None:
-    with threads(2, send_gap="1ms", loopback=False) as (one, two):
+    with threads(2, bundle_delay="1ms", loopback=False) as (one, two):
         numbers: list[int] = []
 
         def send(name: bytes) -> None:
@@ -195,7 +198,7 @@ def test_threads_that_send_at_the_same_time_lose_nothing() -> None:
 
 @pytest.mark.usefixtures("_breathless")
 def test_the_handler_of_a_signal_may_send() -> None:
-    with threads(2, send_gap="1ms", loopback=False) as (one, two):
+    with threads(2, bundle_delay="1ms", loopback=False) as (one, two):
         handled = 0
 
         def handle(*_: object) -> None:
@@ -219,7 +222,7 @@ def test_the_handler_of_a_signal_may_send() -> None:
 @pytest.mark.usefixtures("_breathless")
 def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> None:
     async def story() -> None:
-        async with company(2, send_gap="1ms", loopback=False) as (one, two):
+        async with company(2, bundle_delay="1ms", loopback=False) as (one, two):
             rounds = 0
 
             async def count() -> None:
@@ -243,7 +246,7 @@ def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> 
 @pytest.mark.usefixtures("_breathless")
 def test_what_waits_for_its_turn_is_not_overtaken_by_another_task() -> None:
     async def story() -> None:
-        async with company(2, send_gap="100ms", loopback=False) as (one, two):
+        async with company(2, bundle_delay="100ms", loopback=False) as (one, two):
             for at in range(50):
                 laid = (
                     one.send(b"laid"),

@@ -103,7 +103,7 @@ def test_members_that_stop_or_are_killed_hold_nobody_up() -> None:
 
 def test_a_process_that_does_not_read_slows_the_others_down() -> None:
     ports = free_ports(2)
-    knobs = {**QUICK, "capacity": 256, "max_unconsumed": 100}
+    knobs = {**QUICK, "capacity": 256, "unread_limit": 100}
     with companions(2, seeds(ports), ports=ports, knobs=knobs) as (a, b):
         b.ask("hold")
         a.tell("send", count=3000, batch=50)

@@ -184,7 +184,7 @@ def test_before_the_first_view_a_send_waits() -> None:
 
 @pytest.mark.parametrize("over", ["memory", "udp"])
 def test_an_application_that_does_not_read_slows_the_senders_and_loses_nothing(over: str) -> None:
-    with gathering(2, over, knobs={"capacity": 64, "max_unconsumed": 32}) as (a, b):
+    with gathering(2, over, knobs={"capacity": 64, "unread_limit": 32}) as (a, b):
         messages = [b"%d" % number for number in range(1000)]
         sent = [a.handle.submit(messages[at : at + 10]) for at in range(0, 1000, 10)]
         a.until_messages(32)
@@ -207,7 +207,7 @@ def test_an_application_that_does_not_read_slows_the_senders_and_loses_nothing(o
 
 
 def test_a_send_that_waits_can_time_out_or_be_cancelled_and_leaves_no_hole() -> None:
-    with gathering(2, knobs={"capacity": 8, "max_unconsumed": 4}) as (a, b):
+    with gathering(2, knobs={"capacity": 8, "unread_limit": 4}) as (a, b):
         first = a.handle.submit([b"%d" % number for number in range(40)])
         timed = a.handle.submit([b"late"], timeout_ns=50 * MS)
         result = timed.result(PATIENCE_S)
@@ -227,7 +227,7 @@ def test_a_send_that_waits_can_time_out_or_be_cancelled_and_leaves_no_hole() -> 
 
 
 def test_close_is_prompt_with_blocked_sends() -> None:
-    with gathering(2, knobs={"capacity": 8, "max_unconsumed": 4, "leave_timeout": "30s"}) as (a, _):
+    with gathering(2, knobs={"capacity": 8, "unread_limit": 4, "leave_timeout": "30s"}) as (a, _):
         blocked = [a.handle.submit([b"%d" % number for number in range(40)]) for _ in range(10)]
         acknowledged = a.handle.submit([b"x"], mode=Mode.ACKNOWLEDGED)
         start_s = time.monotonic()
@@ -245,7 +245,7 @@ def test_close_is_prompt_with_blocked_sends() -> None:
 
 
 def test_leaving_waits_until_everything_has_arrived() -> None:
-    with gathering(2, knobs={"capacity": 8, "max_unconsumed": 4}) as (a, b):
+    with gathering(2, knobs={"capacity": 8, "unread_limit": 4}) as (a, b):
         a.handle.submit([b"%d" % number for number in range(50)])
         a.handle.leave()
         with pytest.raises(ClosedError, match="is leaving"):
@@ -260,7 +260,7 @@ def test_leaving_waits_until_everything_has_arrived() -> None:
 
 
 def test_an_expelled_member_comes_back_as_a_new_life() -> None:
-    with gathering(3, knobs={"max_unconsumed": 8}) as guests:
+    with gathering(3, knobs={"unread_limit": 8}) as guests:
         (a, b, c), before = by_age(guests), address(by_age(guests)[1])
         a.handle.submit([b"%d" % number for number in range(8)]).result(PATIENCE_S)
         held: list[DeliveryItem] = []

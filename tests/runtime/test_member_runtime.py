@@ -112,13 +112,13 @@ def test_a_full_inbox_drops_and_counts(network: InProcessNetwork) -> None:
 def test_the_config_fits_the_transport(network: InProcessNetwork) -> None:
     transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
     config = fit_config(Config(), transport)
-    assert (config.max_frame_bytes, config.receive_buffer_bytes, config.max_unconsumed) == (
+    assert (config.max_frame_bytes, config.receive_buffer_bytes, config.unread_limit) == (
         5000,
         100_000,
         16_384,
     )
-    asked = fit_config(Config.make(max_frame_bytes=1200, max_unconsumed=7), transport)
-    assert (asked.max_frame_bytes, asked.max_unconsumed) == (1200, 7)
+    asked = fit_config(Config.make(max_frame_bytes=1200, unread_limit=7), transport)
+    assert (asked.max_frame_bytes, asked.unread_limit) == (1200, 7)
     assert fit_config(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
 
 
@@ -156,12 +156,15 @@ def test_of_a_large_buffer_others_are_told_so_many_frames(
     network: InProcessNetwork, ahead: int, told_bytes: int
 ) -> None:
     transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
-    assert fit_config(Config.make(frames_ahead=ahead), transport).receive_buffer_bytes == told_bytes
+    assert (
+        fit_config(Config.make(max_frames_ahead=ahead), transport).receive_buffer_bytes
+        == told_bytes
+    )
 
 
 def test_one_small_frame_ahead_is_still_a_buffer(network: InProcessNetwork) -> None:
     transport = network.open(max_frame_bytes=300)
-    assert fit_config(Config.make(frames_ahead=1), transport).receive_buffer_bytes == 1024
+    assert fit_config(Config.make(max_frames_ahead=1), transport).receive_buffer_bytes == 1024
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_of_two_that_wait_both_are_served() -> None:
 
 
 def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
-    with watched(capacity=4, max_unconsumed=4, pin_after="100s") as member:
+    with watched(capacity=4, unread_limit=4, slow_receiver_after="100s") as member:
         member.handle.submit([b"more than there is room for"] * 20)
         outcomes: list[Any] = []
         with in_thread(lambda: member.handle.poll_until(lambda: bool(outcomes))):
@@ -379,7 +379,7 @@ def test_control_c_inside_a_turn_waits_for_its_end() -> None:
 
 def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
     with (
-        watched(capacity=4, max_unconsumed=4) as member,
+        watched(capacity=4, unread_limit=4) as member,
         handling(signal.SIGINT, signal.default_int_handler),
     ):
         member.handle.submit([b"more than there is room for"] * 20)

@@ -242,9 +242,7 @@ def test_reordered_frames_cost_no_nak(gapless_group: Make) -> None:
 
 def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Make) -> None:
     """2 is lost and asked for again and again; 4 is only late, and comes within its grace."""
-    group = gapless_group(
-        2, min_grace="10ms", min_retry="4ms", initial_round_trip="1ms", jitter_percent=0
-    )
+    group = gapless_group(2, min_grace="10ms", min_retry="4ms", initial_rtt="1ms", jitter_percent=0)
     group.drop("DATA 2 a->b")
     group.drop("REPAIR 2 a->b", times=3)
     group.delay("DATA 4 a->b", by="8ms")
@@ -261,9 +259,7 @@ def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Mak
 
 def test_a_round_trip_that_was_guessed_too_short_is_found_out(gapless_group: Make) -> None:
     """The first loss costs several naks, for the answers take long; the later ones cost one each."""
-    group = gapless_group(
-        2, delay="20ms", initial_round_trip="1ms", min_retry="1ms", jitter_percent=0
-    )
+    group = gapless_group(2, delay="20ms", initial_rtt="1ms", min_retry="1ms", jitter_percent=0)
     naks = []
     for round_number in range(6):
         group.drop(f"DATA {2 * round_number + 1} a->b")
@@ -291,7 +287,7 @@ def test_n4_29_a_view_without_the_dead_one_releases_the_sender(gapless_group: Ma
 
 
 def test_p03_the_member_that_pins_the_window_is_named(gapless_group: Make) -> None:
-    group = gapless_group(3, capacity=2, pin_after="100ms")
+    group = gapless_group(3, capacity=2, slow_receiver_after="100ms")
     group.crash("c")
     group.a.send(*numbered(3))
     group.run_for("150ms")
@@ -443,7 +439,7 @@ def test_one_way_only_is_a_partition_too(gapless_group: Make) -> None:
 
 
 def test_m16_a_slow_reader_slows_the_sender(gapless_group: Make) -> None:
-    group = gapless_group(2, capacity=4, max_unconsumed=2, loopback=False)
+    group = gapless_group(2, capacity=4, unread_limit=2, loopback=False)
     group.b.set_read_delay("10ms")
     group.a.send(*numbered(12))
     group.run_for("5ms")

@@ -146,7 +146,7 @@ def test_what_is_sent_while_it_is_away_comes_when_it_is_back(
 def test_a_place_that_was_released_leaves_a_hole_that_is_told(
     spool: Path, where: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    where["config"] = {**KNOBS, "hold_timeout": "200ms"}
+    where["config"] = {**KNOBS, "retention_timeout": "200ms"}
     with blocking.join(GROUP, **where) as group:
         with Collector(spool, GROUP, **where):
             group.wait_for("collector", timeout=60)

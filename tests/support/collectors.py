@@ -31,7 +31,7 @@ KNOBS = {
     "verify_timeout": "500ms",
     "merge_interval": "500ms",
     "leave_timeout": "3s",
-    "hold_timeout": "10min",
+    "retention_timeout": "10min",
 }
 """Knobs with which a group settles within a second or two, and keeps places for as long as any test takes."""
 

@@ -191,7 +191,7 @@ class Company:
             )
             if isinstance(event, StateWanted) and app.answers:
                 self._answer(name, event, app.state() if app.able else None)
-        if ready.deliveries and app.consumes and member.config.max_unconsumed:
+        if ready.deliveries and app.consumes and member.config.unread_limit:
             messages = sum(delivery.message_count for delivery in ready.deliveries)
             self.at(self.now_ns + 1, lambda: self._consume(name, messages))
         return ready

@@ -102,7 +102,7 @@ def collect(
 
     A message is acknowledged to its sender when it is on disk. When the spool is full senders wait,
     until readers have read on. Ended or killed, the collector goes on where it was, if it is back
-    within hold_timeout. With --json one object a second and one at the end. docs/collector.md says
+    within retention_timeout. With --json one object a second and one at the end. docs/collector.md says
     more.
     """
     from gapless.spool.collector import Collector
@@ -139,10 +139,10 @@ def _run(collector: Collector, *, as_json: bool) -> int:
 
 
 def _greeting(collector: Collector) -> str:
-    kept = format_duration(collector.hold_timeout_ns)
+    kept = format_duration(collector.retention_timeout_ns)
     return (
         f"{collector.group}: collecting into {collector.path} as {collector.name!r}, whose place is kept for {kept} "
-        "while it is away (hold_timeout); Ctrl-C ends"
+        "while it is away (retention_timeout); Ctrl-C ends"
     )
 
 

@@ -207,12 +207,12 @@ def _missing(member: Member, names: Mapping[Address, str]) -> Iterable[MissingMe
 
 
 def health(
-    explanation: Explanation, lives: int, pin_after_ns: int, error: Exception | None
+    explanation: Explanation, lives: int, slow_receiver_after_ns: int, error: Exception | None
 ) -> Health:
     """Judge what :func:`explain` has found."""
     problems = [] if error is None else [str(error)]
     for sending in explanation.sending:
-        if sending.stalled_ns is not None and sending.stalled_ns >= pin_after_ns:
+        if sending.stalled_ns is not None and sending.stalled_ns >= slow_receiver_after_ns:
             problems += str(sending).splitlines()
     if explanation.application_blocks:
         problems.append("the application does not read, and others wait for it")

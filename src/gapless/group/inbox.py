@@ -6,7 +6,7 @@ and no code of the application runs.
 
 On reading: messages are counted as consumed when the reader comes back for more, a run at a time.
 So what a reader does not take stays unconsumed, the machine hands out no more than
-``max_unconsumed``, and the senders wait. What a sink has published before is left out here, so that
+``unread_limit``, and the senders wait. What a sink has published before is left out here, so that
 what is remembered of it is true at the place where the reader is.
 
 On leaving: whatever comes counts as consumed at once, so that it does not keep this member.
@@ -158,7 +158,7 @@ class Inbox:
                 self._items.append(Batch(part, view, self.names))
             if not self._listens or self._consumes_all:
                 self._consume(part.message_count)
-        if self._unconsumed >= handle.config.max_unconsumed:
+        if self._unconsumed >= handle.config.unread_limit:
             self.full += 1
 
     def _extract_requests(self, delivery: Delivery) -> list[Delivery]:

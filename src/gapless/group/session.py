@@ -547,7 +547,7 @@ class GroupSession:
         """Look at the machine."""
         from gapless.group import health  # nothing needs it before somebody asks
 
-        inbox, group, most = self.inbox, self.options.group, self.handle.config.max_unconsumed
+        inbox, group, most = self.inbox, self.options.group, self.handle.config.unread_limit
         asking = self.handle.query(
             lambda member: health.explain(member, group, inbox.names, inbox.unread, most)
         )
@@ -563,7 +563,10 @@ class GroupSession:
             try:
                 explanation = yield from self.explain()
                 return health.health(
-                    explanation, self.inbox.incarnations, handle.config.pin_after_ns, handle.error
+                    explanation,
+                    self.inbox.incarnations,
+                    handle.config.slow_receiver_after_ns,
+                    handle.error,
                 )
             except ClosedError:
                 pass

@@ -52,7 +52,7 @@ def _send_snapshot(
 def _gauges(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
     return {
         "unread": inbox.unread,
-        "most_unread": handle.config.max_unconsumed,
+        "most_unread": handle.config.unread_limit,
         "lives": inbox.incarnations,
         "receive_buffer_bytes": handle.transport.receive_buffer_bytes,
         "max_frame_bytes": handle.config.max_frame_bytes,

@@ -76,7 +76,7 @@ class StreamEndpoint:
         self.inbound: dict[Address, InboundStream] = {}
         self._rng = rng
         self._out = ReadyBuilder(me, group, config, rarely, tracing=tracing)
-        self._credit = DeliveryCredit(config.max_unconsumed, config.max_batch_size)
+        self._credit = DeliveryCredit(config.unread_limit, config.max_batch_size)
         self.connections = Connections(me, config, rng, self._tickets, self._credit)
         self.out_of_band = OutOfBandChannel(me, config, self._credit)
         self.stability = Stability(me, config, rng) if self.profile.release == "stability" else None
@@ -528,7 +528,7 @@ class StreamEndpoint:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times and counters; the view must not change meanwhile."""
-        unconsumed = self._credit.outstanding if self.config.max_unconsumed else 0
+        unconsumed = self._credit.outstanding if self.config.unread_limit else 0
         streams = tuple(stream.snapshot() for stream in self.inbound.values())
         stability = None if self.stability is None else self.stability.snapshot()
         beside = (

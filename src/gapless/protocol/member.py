@@ -329,14 +329,14 @@ class Member(StateTransferEndpoint):
         """Name who pins a window, and by policy ask to leave it out; one that stood still itself looks anew first."""
         if (
             self._pause_ended_ns is not None
-            and out.now_ns - self._pause_ended_ns < self.config.pin_after_ns
+            and out.now_ns - self._pause_ended_ns < self.config.slow_receiver_after_ns
         ):
             for stream in self._outbounds():
                 stream.restart_progress_watch(out.now_ns)
             return
         before = len(out.events)
         super()._report_slow_receivers(out)
-        if self.config.on_pin == "expel":
+        if self.config.on_slow_receiver == "expel":
             pinned = [event for event in out.events[before:] if isinstance(event, SlowReceivers)]
             members = tuple(
                 sorted({member for event in pinned for member in event.members} - {self.me})

@@ -2,7 +2,7 @@
 
 On sending: a message that follows another at once is laid here, without a lock and without the
 machine, if the last turn has left room for it. The first one wakes whoever leads. One that fills a
-frame, or comes ``send_gap`` after the first, takes a turn itself: whoever sends without a pause
+frame, or comes ``bundle_delay`` after the first, takes a turn itself: whoever sends without a pause
 need not wait for another thread to come to it.
 
 On a turn: the machine is given what lies here before anything else, so nothing overtakes it, and it

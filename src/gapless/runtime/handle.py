@@ -4,7 +4,7 @@ On sending: ``send`` queues the messages and gives a :class:`SendRequest`, a fut
 them.
 
 On reception: ``take`` gives the runs, views and events that have come, ``consumed`` says how many
-messages the application is done with. With ``max_unconsumed`` messages handed out and not consumed
+messages the application is done with. With ``unread_limit`` messages handed out and not consumed
 the machine hands out no more, its window fills, and the senders wait: nothing is dropped, and no
 turn ever waits for the application.
 
@@ -81,7 +81,7 @@ class MemberHandle:
         self._process = ProcessToken.current
         self._small_bytes = min(self.config.max_frame_bytes // 4, self.config.max_message_bytes)
         self._leaving = False
-        self._delivery_queue = DeliveryQueue(self.config.max_unconsumed // 4, on_ready)
+        self._delivery_queue = DeliveryQueue(self.config.unread_limit // 4, on_ready)
         node = SystemRandom().getrandbits(64) if node is None else node
         self._runtime = MemberRuntime(
             group,
@@ -389,7 +389,7 @@ def fit_config(config: Config, transport: Transport) -> Config:
     """Return ``config`` as it fits the transport: its buffer, and frames and runs as large as its path takes well.
 
     A smaller frame that somebody has asked for stays, and runs then go in such frames. Work is by
-    the frame: of a large buffer no more is advertised than ``frames_ahead``, or more would wait in
+    the frame: of a large buffer no more is advertised than ``max_frames_ahead``, or more would wait in
     it, and with it each question for what was lost, and each answer. Messages that cannot be
     damaged on their way need no checksum. Without a limit of messages that wait for the application
     an application that does not read would fill the memory, so there is one.
@@ -401,8 +401,8 @@ def fit_config(config: Config, transport: Transport) -> Config:
     ):
         asked_bytes = transport.max_frame_bytes
     buffer_bytes = transport.receive_buffer_bytes
-    if config.frames_ahead:
-        buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
+    if config.max_frames_ahead:
+        buffer_bytes = max(1024, min(buffer_bytes, config.max_frames_ahead * asked_bytes))
     whole_runs = transport.whole_run_bytes > 0 and asked_bytes == transport.max_frame_bytes
     run_bytes = config.max_run_bytes
     if whole_runs and run_bytes == SETTINGS["max_run_bytes"].default:
@@ -416,7 +416,7 @@ def fit_config(config: Config, transport: Transport) -> Config:
         max_run_bytes=run_bytes,
         whole_runs=whole_runs,
         receive_buffer_bytes=buffer_bytes,
-        max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
+        unread_limit=config.unread_limit or MAX_UNCONSUMED,
     )
 
 

@@ -90,7 +90,7 @@ class MemberRuntime:
         self.config = config
         self.rejoin = rejoin
         self.send_requests = SendRequests(config.max_frame_bytes // 2)
-        self.bundler = Bundler(config.max_frame_bytes, config.send_gap_ns)
+        self.bundler = Bundler(config.max_frame_bytes, config.bundle_delay_ns)
         self.calls: deque[PendingCall] = deque()
         self.error: GaplessError | None = None
         self.event_counts: dict[str, int] = {}

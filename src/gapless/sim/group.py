@@ -118,7 +118,7 @@ class SimulatedNode:
         self.group._perform(CancelSend(self.group.now_ns, self.incarnation_name, nth))
 
     def set_read_delay(self, per_message: str) -> None:
-        """From now on the application takes this long for each message; this needs a ``max_unconsumed``."""
+        """From now on the application takes this long for each message; this needs a ``unread_limit``."""
         self.group._perform(
             SetReadDelay(self.group.now_ns, self.incarnation_name, parse_duration(per_message))
         )

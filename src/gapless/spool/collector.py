@@ -4,7 +4,7 @@
 of its own. What that thread does stands in work.py; here is how it comes in and goes.
 
 On the end: what is at hand is committed and acknowledged, and the member leaves. The group keeps
-its place for ``hold_timeout``, as it does for every durable member: the next life goes on where
+its place for ``retention_timeout``, as it does for every durable member: the next life goes on where
 this one was.
 """
 
@@ -155,9 +155,9 @@ class Collector:
         )
 
     @property
-    def hold_timeout_ns(self) -> int:
+    def retention_timeout_ns(self) -> int:
         """How long the group keeps the place of this collector while it is away, if others have the same knobs."""
-        return self._config.hold_timeout_ns
+        return self._config.retention_timeout_ns
 
     @property
     def _config(self) -> Config:

@@ -183,7 +183,7 @@ class BenchWorker:
 
     def _explain(self) -> str:
         """Return who holds what up, in one line."""
-        most = self.handle.config.max_unconsumed
+        most = self.handle.config.unread_limit
         asked = self.handle.query(lambda member: explain(member, "bench", {}, 0, most))
         return "; ".join(str(asked.result(TIMEOUT_S)).splitlines())
 

@@ -31,7 +31,7 @@ DEFAULT_SETTINGS = {
     "verify_timeout": "500ms",
     "merge_interval": "500ms",
     "leave_timeout": "5s",
-    "hold_timeout": "1h",
+    "retention_timeout": "1h",
     "capacity": 1024,
 }
 """Deaths are noticed soon, and the place of the collector is kept for as long as a run takes."""

@@ -188,7 +188,15 @@ def test_ticks_that_come_late_now_and_then_expel_nobody() -> None:
 @pytest.mark.parametrize(("policy", "named"), [("warn", 2), ("wait", 1)])
 def test_a_member_that_pins_the_window_is_named(policy: str, named: int) -> None:
     world = gathered(
-        3, Gathering(3, **FAST, capacity=4, on_pin=policy, pin_after="300ms", xmit_interval="150ms")
+        3,
+        Gathering(
+            3,
+            **FAST,
+            capacity=4,
+            on_slow_receiver=policy,
+            slow_receiver_after="300ms",
+            xmit_interval="150ms",
+        ),
     )
     slow = world["c"].me
     world.drop = lambda source, _, frame: source == "c" and isinstance(frame, Ack)
@@ -209,7 +217,14 @@ def test_a_member_that_pins_the_window_is_named(policy: str, named: int) -> None
 def test_a_member_that_pins_the_window_is_expelled_where_the_policy_says_so(sender: str) -> None:
     world = gathered(
         4,
-        Gathering(4, **FAST, capacity=4, on_pin="expel", pin_after="300ms", xmit_interval="150ms"),
+        Gathering(
+            4,
+            **FAST,
+            capacity=4,
+            on_slow_receiver="expel",
+            slow_receiver_after="300ms",
+            xmit_interval="150ms",
+        ),
     )
     slow = world["d"].me
     world.drop = lambda source, _, frame: source == "d" and isinstance(frame, Ack)
@@ -227,7 +242,14 @@ def test_a_member_that_pins_the_window_is_expelled_where_the_policy_says_so(send
 def test_members_that_pin_are_not_expelled_if_they_are_no_minority() -> None:
     world = gathered(
         4,
-        Gathering(4, **FAST, capacity=4, on_pin="expel", pin_after="300ms", xmit_interval="150ms"),
+        Gathering(
+            4,
+            **FAST,
+            capacity=4,
+            on_slow_receiver="expel",
+            slow_receiver_after="300ms",
+            xmit_interval="150ms",
+        ),
     )
     world.drop = lambda source, _, frame: source in "cd" and isinstance(frame, Ack)
     for number in range(10):

@@ -38,7 +38,7 @@ def _nothing(ready: Ready) -> bool:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_nothing_comes_of_a_life_that_is_over(profile: str) -> None:
-    world = gathered(3, Gathering(3, rejoin=False, **FAST, profile=profile, max_unconsumed=2))
+    world = gathered(3, Gathering(3, rejoin=False, **FAST, profile=profile, unread_limit=2))
     member, a = world["c"], world["a"].me
     world.send("a", *(b"a%d" % at for at in range(8)))
     world.send("c", *(b"c%d" % at for at in range(8)))
@@ -115,7 +115,9 @@ def test_who_never_saw_that_it_was_apart_is_heard_by_all_again(
 
 @pytest.mark.parametrize("sleeper", ["a", "b"])
 def test_nobody_is_expelled_as_slow_by_one_that_stood_still_itself(sleeper: str) -> None:
-    world = gathered(5, on_pin="expel", pin_after="300ms", xmit_interval="150ms")
+    world = gathered(
+        5, on_slow_receiver="expel", slow_receiver_after="300ms", xmit_interval="150ms"
+    )
     world.delay = lambda source, target, frame: 40 * MS if source == "e" else 0
     world.send(sleeper, b"x")
     world.run(0.02)  # all but e have acknowledged
@@ -133,7 +135,9 @@ def test_nobody_is_expelled_as_slow_by_one_that_stood_still_itself(sleeper: str)
 
 
 def test_one_that_really_pins_is_expelled_also_by_one_that_stood_still_before() -> None:
-    world = gathered(5, on_pin="expel", pin_after="300ms", xmit_interval="150ms")
+    world = gathered(
+        5, on_slow_receiver="expel", slow_receiver_after="300ms", xmit_interval="150ms"
+    )
     world.pause("b")
     world.run(0.45)
     world.resume("b")

@@ -291,7 +291,7 @@ def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
 
 
 def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -> None:
-    company = Company("ab", max_unconsumed=5)
+    company = Company("ab", unread_limit=5)
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     late = company.lose(Data, to="c")

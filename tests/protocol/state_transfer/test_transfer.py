@@ -355,7 +355,7 @@ def test_state_and_messages_together_are_everything_once(data: st.DataObject) ->
         padding=noise(draw(st.sampled_from([0, 100, 3 * BLOCK_BYTES]))),
         profile=draw(st.sampled_from(["nakack4", "nakack"])),
         capacity=draw(st.sampled_from([16, 256])),
-        max_unconsumed=draw(st.sampled_from([0, 7])),
+        unread_limit=draw(st.sampled_from([0, 7])),
         state_backlog_bytes=draw(st.sampled_from(["1KiB", "64MiB"])),
         state_timeout="1s",
     )

@@ -283,7 +283,7 @@ def test_an_end_reports_everything_that_did_not_arrive(how: str) -> None:
 @rows
 def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> None:
     """S-64: nothing is sent to one who has left, neither data nor acks that were owed nor CLOSE; no timer goes on."""
-    group = pair(3, unicast=row, capacity=4, stability_interval="50ms", ack_gap="50ms")
+    group = pair(3, unicast=row, capacity=4, stability_interval="50ms", min_ack_interval="50ms")
     group.lose_seqnos(2, 6)
     for seqno in range(1, 9):
         group.send("a", b"%d" % seqno, to=B)
@@ -325,7 +325,7 @@ def test_p15_who_comes_back_gets_a_new_connection() -> None:
 
 @pytest.mark.behaviour("I-08")
 def test_what_a_departed_peer_had_sent_is_delivered_whatever_the_room() -> None:
-    group = pair(3, max_unconsumed=1)
+    group = pair(3, unread_limit=1)
     group.receive("b", A, one(A, 1, *numbers(1, 3), opens=True), one(A, 5))
     group.install(View.of(2, B, C), [B])
     assert got(group, "b", "a") == numbers(1, 3)
@@ -338,7 +338,7 @@ def test_what_a_departed_peer_had_sent_is_delivered_whatever_the_room() -> None:
 @pytest.mark.behaviour("U3-23")
 def test_an_end_that_is_gone_neither_acknowledges_nor_delivers() -> None:
     """Whatever was owed or waited for room has been seen to, or goes with it."""
-    group = pair(unicast="unicast2", stability_interval="50ms", max_unconsumed=2)
+    group = pair(unicast="unicast2", stability_interval="50ms", unread_limit=2)
     group.receive("b", A, one(A, 1, *numbers(1, 4), opens=True))
     assert (set(group["b"]._pending_acks), set(group["b"]._awaiting_credit)) == (
         {(A, EPOCH)},
@@ -355,7 +355,7 @@ def test_an_end_that_is_gone_neither_acknowledges_nor_delivers() -> None:
 @pytest.mark.behaviour("U3-20")
 def test_what_the_application_has_no_room_for_is_not_removed() -> None:
     """M-16: to remove it would mean to hand out everything at once."""
-    group = pair(max_unconsumed=2, **IDLE)
+    group = pair(unread_limit=2, **IDLE)
     group.receive("b", A, one(A, 1, *numbers(1, 6), opens=True))
     group.run_for(30 * SECOND)
     assert got(group, "b", "a") == numbers(1, 2)
@@ -403,7 +403,7 @@ def test_pieces_are_kept_while_their_sender_is_out_of_the_view() -> None:
 @pytest.mark.behaviour("U3-20")
 def test_the_connection_to_oneself_ends_too_but_not_before_everything_is_consumed() -> None:
     """C-17."""
-    group = pair(max_unconsumed=2, max_frame_bytes=256, **IDLE)
+    group = pair(unread_limit=2, max_frame_bytes=256, **IDLE)
     group.send("a", b"1", b"2", b"x" * 500, to=A)
     group.run_for(30 * SECOND)
     group.consumed("a", 2)
@@ -459,7 +459,7 @@ def test_a_snapshot_holds_connections(row: str) -> None:
     """A copy goes on where the original was, at either end and for oneself."""
     knobs: dict[str, Any] = {
         "unicast": row,
-        "max_unconsumed": 4,
+        "unread_limit": 4,
         "max_frame_bytes": 256,
         "stability_interval": "20ms",
     }

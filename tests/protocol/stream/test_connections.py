@@ -159,7 +159,7 @@ def test_what_had_to_wait_opens_the_connection_when_it_goes_out() -> None:
 @pytest.mark.behaviour("U3-18")
 def test_a_peer_that_answers_keeps_the_connection_alive() -> None:
     """Its application takes nothing for a minute; nobody gives up on it."""
-    group = pair(max_unconsumed=1, **IDLE)
+    group = pair(unread_limit=1, **IDLE)
     group.send("a", *numbers(1, 5), to=B)
     group.run_for(60 * SECOND)
     assert group.told("a", Undelivered) == []

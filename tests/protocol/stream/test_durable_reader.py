@@ -319,7 +319,7 @@ def test_marks_that_make_no_sense_are_refused() -> None:
 
 
 def test_kept_places_are_part_of_the_state() -> None:
-    group = make(capacity=4, on_hold_full="release")
+    group = make(capacity=4, on_retention_full="release")
     gone(group)
     send(group, 4, 6)
     group.settle()

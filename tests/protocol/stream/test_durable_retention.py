@@ -170,7 +170,7 @@ def test_an_acknowledged_send_is_in_vain_when_the_place_is_released() -> None:
 
 
 def test_an_acknowledged_send_is_in_vain_when_a_full_window_releases_the_place() -> None:
-    group = make(capacity=4, on_hold_full="release")
+    group = make(capacity=4, on_retention_full="release")
     gone(group)
     ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
     send(group, 5, 7)
@@ -198,7 +198,7 @@ def test_an_acknowledged_send_waits_for_a_member_whose_ack_is_lost_and_for_one_t
 
 
 def test_a_member_that_pins_is_named_while_a_place_is_kept() -> None:
-    group = make(pin_after="100ms", capacity=8)
+    group = make(slow_receiver_after="100ms", capacity=8)
     gone(group)
     send(group, 4, 5)
     group.settle()
@@ -212,7 +212,7 @@ def test_a_member_that_pins_is_named_while_a_place_is_kept() -> None:
 
 
 def test_who_is_back_is_waited_for_like_any_other() -> None:
-    group = make(pin_after="100ms")
+    group = make(slow_receiver_after="100ms")
     gone(group)
     send(group, 4, 5)
     group.settle()
@@ -486,7 +486,7 @@ def test_a_second_episode_is_told_again() -> None:
 
 
 def test_a_window_that_a_member_fills_as_well_is_not_blamed_on_the_place() -> None:
-    group = make(capacity=4, on_hold_full="release")
+    group = make(capacity=4, on_retention_full="release")
     gone(group)
     group.lose(Ack, by="b")
     send(group, 4, 8)
@@ -498,7 +498,7 @@ def test_a_window_that_a_member_fills_as_well_is_not_blamed_on_the_place() -> No
 
 
 def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
-    group = make(capacity=4, on_hold_full="release")
+    group = make(capacity=4, on_retention_full="release")
     gone(group)
     send(group, 4, 9)
     group.settle()
@@ -520,7 +520,7 @@ def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
 
 
 def test_only_the_places_that_are_furthest_behind_are_released() -> None:
-    group = Group(4, capacity=4, on_hold_full="release")
+    group = Group(4, capacity=4, on_retention_full="release")
     group.crash(D)
     group.install(View.of(2, A, B, C), absent={"d": D})
     send(group, 1, 2)
@@ -559,7 +559,7 @@ def test_a_send_that_must_not_wait_is_refused_or_releases() -> None:
     group.settle()
     ready = group.send("a", b"8", wait=False)
     assert [type(event) for event in ready.events] == [RetentionBlocking, Refused]
-    group = make(capacity=4, on_hold_full="release")
+    group = make(capacity=4, on_retention_full="release")
     gone(group)
     send(group, 4, 7)
     group.settle()
@@ -592,7 +592,7 @@ def test_bytes_that_are_kept_take_nothing_from_the_buffers_of_the_members() -> N
 
 
 def test_a_place_is_not_blamed_for_buffers_that_members_fill() -> None:
-    group = make(receive_buffer_bytes="2KiB", max_frame_bytes="512B", on_hold_full="release")
+    group = make(receive_buffer_bytes="2KiB", max_frame_bytes="512B", on_retention_full="release")
     gone(group)
     for _ in range(5):
         group.send("a", *[bytes(100)] * 100)

@@ -38,7 +38,7 @@ def consume_all(group: Group, *names: str, at_a_time: int = 1) -> dict[str, int]
 @pytest.mark.behaviour("N4-39")
 def test_m16_a_slow_application_slows_the_sender() -> None:
     """M-16, S-61, N4-39: its window fills, the ack does not move, the sender waits, and nothing is lost."""
-    group = Group(2, capacity=4, max_unconsumed=3)
+    group = Group(2, capacity=4, unread_limit=3)
     group.step(A, lambda m: m.send(numbers(1, 30), group.now_ns, loopback=False))
     group.run_for(2 * SECOND)
     assert group.messages("b", "a") == numbers(1, 3)
@@ -55,7 +55,7 @@ def test_m16_a_slow_application_slows_the_sender() -> None:
 
 def test_m16_room_for_less_than_a_run() -> None:
     """One message at a time out of one run; each is there once, in order."""
-    group = Group(2, max_unconsumed=1)
+    group = Group(2, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 20)))
     for seqno in range(1, 21):
         assert group.numbered("b", "a")[-1] == (seqno, b"%d" % seqno)
@@ -65,7 +65,7 @@ def test_m16_room_for_less_than_a_run() -> None:
 
 
 def test_m16_a_gap_does_not_use_up_room() -> None:
-    group = Group(2, max_unconsumed=2)
+    group = Group(2, unread_limit=2)
     group.receive("b", A, data(A, 2), data(A, 3))
     group.receive("b", A, data(A, 1))
     assert group.messages("b", "a") == numbers(1, 2)
@@ -74,7 +74,7 @@ def test_m16_a_gap_does_not_use_up_room() -> None:
 
 
 def test_m16_a_message_in_pieces_is_one_message_to_the_application() -> None:
-    group = Group(2, capacity=4, max_unconsumed=1, max_frame_bytes=256)
+    group = Group(2, capacity=4, unread_limit=1, max_frame_bytes=256)
     group.step(A, lambda m: m.send([b"x" * 3000, b"y" * 3000], group.now_ns, loopback=False))
     group.run_for(2 * SECOND)
     assert group.messages("b", "a") == [b"x" * 3000]
@@ -85,7 +85,7 @@ def test_m16_a_message_in_pieces_is_one_message_to_the_application() -> None:
 @pytest.mark.parametrize(("members", "at_a_time"), [(2, 1), (3, 1), (4, 1), (4, 2), (4, 3)])
 def test_streams_that_wait_take_turns(members: int, at_a_time: int) -> None:
     """No stream starves, the own one included, however little the application takes at a time."""
-    group = Group(members, max_unconsumed=at_a_time)
+    group = Group(members, unread_limit=at_a_time)
     names = "abcd"[:members]
     for name in names:
         group.send(name, *numbers(1, 60))
@@ -100,7 +100,7 @@ def test_streams_that_wait_take_turns(members: int, at_a_time: int) -> None:
 @pytest.mark.behaviour("N4-26")
 def test_the_own_slow_application_pins_the_own_window() -> None:
     """N4-26, M-16: and consuming releases it."""
-    group = Group(2, capacity=2, max_unconsumed=1)
+    group = Group(2, capacity=2, unread_limit=1)
     group.send("a", *numbers(1, 6))
     group.run_for(SECOND)
     assert group["a"].digest()[A] == Marks(1, 1, 3)
@@ -109,7 +109,7 @@ def test_the_own_slow_application_pins_the_own_window() -> None:
 
 
 def test_alone_with_a_slow_application() -> None:
-    group = Group(1, capacity=2, max_unconsumed=1)
+    group = Group(1, capacity=2, unread_limit=1)
     group.send("a", *numbers(1, 6))
     consume_all(group, "a")
     assert group.messages("a", "a") == numbers(1, 6)
@@ -119,7 +119,7 @@ def test_alone_with_a_slow_application() -> None:
 @pytest.mark.behaviour("N4-10")
 def test_an_announcement_beyond_a_full_window_is_no_gap_yet() -> None:
     """N4-10: what has no slot is not missing; it is asked for once the application has made room."""
-    group = Group(2, capacity=4, max_unconsumed=1)
+    group = Group(2, capacity=4, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 4)))
     group.receive("b", A, data(A, 5))
     group.receive("b", A, Tail(A, 0, 10, None))
@@ -163,13 +163,13 @@ def test_m11_what_is_not_wanted_back_is_not_delivered_to_its_sender() -> None:
 
 def test_m11_a_window_full_of_such_messages_does_not_block() -> None:
     """M-11, S-27: they need no room of the application; behind one that waits for it they wait too."""
-    group = Group(2, capacity=4, max_unconsumed=1, loopback=False)
+    group = Group(2, capacity=4, unread_limit=1, loopback=False)
     group.receive("a", B, data(B, 1), data(B, 2))
     group.send("a", *numbers(1, 20))
     consume_all(group, "b")
     assert group.messages("b", "a") == numbers(1, 20)
     assert group.messages("a", "a") == []
-    mixed = Group(2, max_unconsumed=1)
+    mixed = Group(2, unread_limit=1)
     mixed.send("a", b"1", b"2")
     mixed.send("a", b"3", loopback=False)
     assert mixed["a"].digest()[A].delivered == 1
@@ -373,7 +373,7 @@ def test_room_behind_a_gap_ends_with_the_window() -> None:
 
 def test_what_only_waits_for_the_application_grants_no_room() -> None:
     """A slow application slows the senders: what it does not take is no gap."""
-    group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, max_unconsumed=4)
+    group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, unread_limit=4)
     group.send("a", *[b"x" * 98] * 1000)
     group.run_for(SECOND)
     assert {ack.buffer_bytes for ack in group.frames(Ack, "b")} == {8_000}
@@ -385,7 +385,7 @@ def test_what_only_waits_for_the_application_grants_no_room() -> None:
 @pytest.mark.behaviour("P-03", "P-13")
 def test_p03_an_event_names_the_member_that_pins_the_window() -> None:
     """P-03, P-13, rule 10: again and again while it lasts, and not once it is over."""
-    group = Group(3, pin_after="2s", capacity=4)
+    group = Group(3, slow_receiver_after="2s", capacity=4)
     group.send("a", *numbers(1, 3))
     group.settle()
     group.lose(by="c")
@@ -408,7 +408,7 @@ def test_p03_an_event_names_the_member_that_pins_the_window() -> None:
 
 def test_a_window_that_moves_is_not_pinned() -> None:
     """It is low that counts, not how long something has been outstanding."""
-    group = Group(2, pin_after="1s")
+    group = Group(2, slow_receiver_after="1s")
     for at in range(10):
         group.send("a", b"x")
         group.run_for(900 * MS)
@@ -421,7 +421,7 @@ def test_a_window_that_moves_is_not_pinned() -> None:
 
 
 def test_the_own_application_may_be_the_one_that_pins() -> None:
-    group = Group(2, pin_after="1s", max_unconsumed=1)
+    group = Group(2, slow_receiver_after="1s", unread_limit=1)
     group.send("a", b"1", b"2")
     group.receive("a", B, Ack(A, 2, 1 << 20))
     group.run_for(SECOND)

@@ -117,7 +117,7 @@ def test_s11_a_range_that_was_asked_for_rests() -> None:
 @pytest.mark.behaviour("P-11")
 def test_p11_every_try_doubles_the_rest_up_to_the_interval() -> None:
     """P-11."""
-    gap = gaps(min_retry="5ms", initial_round_trip="10ms", xmit_interval="500ms")
+    gap = gaps(min_retry="5ms", initial_rtt="10ms", xmit_interval="500ms")
     gap.on_gap(1, T0)
     rests = []
     for _ in range(7):
@@ -213,7 +213,7 @@ def test_the_grace_stays_between_its_bounds(trip_ms: int) -> None:
 
 
 def test_a_repair_is_a_sample_of_the_round_trip() -> None:
-    gap = gaps(initial_round_trip="80ms")
+    gap = gaps(initial_rtt="80ms")
     gap.on_gap(3, T0)
     now_ns = due(gap)
     gap.due_naks([(3, 3)], now_ns)
@@ -225,7 +225,7 @@ def test_a_repair_is_a_sample_of_the_round_trip() -> None:
 
 def test_an_answer_to_a_repeated_question_is_no_sample() -> None:
     """It may belong to the first question or to the second."""
-    gap = gaps(initial_round_trip="80ms")
+    gap = gaps(initial_rtt="80ms")
     gap.on_gap(3, T0)
     gap.due_naks([(3, 3)], due(gap))
     gap.due_naks([(3, 3)], due(gap))
@@ -234,7 +234,7 @@ def test_an_answer_to_a_repeated_question_is_no_sample() -> None:
 
 
 def test_data_that_nobody_asked_for_teaches_nothing() -> None:
-    gap = gaps(initial_round_trip="80ms")
+    gap = gaps(initial_rtt="80ms")
     gap.on_gap(3, T0)
     now_ns = due(gap)
     gap.due_naks([(3, 3)], now_ns)
@@ -339,7 +339,7 @@ def asked_for(gap: LossDetector, missing: list[Range], now_ns: int) -> int:
 
 def test_what_was_asked_for_before_a_repair_that_came_rests_no_longer_than_it_must() -> None:
     """Repairs come in the order of the questions: the others were lost on their way."""
-    gap = gaps(min_retry="5ms", initial_round_trip="40ms")
+    gap = gaps(min_retry="5ms", initial_rtt="40ms")
     asked_ns = asked_for(gap, [(1, 1), (3, 3), (5, 5)], T0)
     assert due(gap) > asked_ns + 50 * MS, "so long a repair may take, as far as is known"
     assert gap.on_data(one(3), True, asked_ns + MS) == 1
@@ -363,7 +363,7 @@ def test_a_question_that_was_lost_does_not_lengthen_the_next_rest() -> None:
 
 
 def test_an_original_that_comes_late_proves_nothing() -> None:
-    gap = gaps(min_retry="5ms", initial_round_trip="40ms")
+    gap = gaps(min_retry="5ms", initial_rtt="40ms")
     asked_for(gap, [(1, 1), (3, 3)], T0)
     due_ns = due(gap)
     gap.on_data(one(3), False, T0 + 30 * MS)
@@ -371,7 +371,7 @@ def test_an_original_that_comes_late_proves_nothing() -> None:
 
 
 def test_a_repair_that_answers_nobody_knows_which_question_proves_nothing() -> None:
-    gap = gaps(min_retry="5ms", initial_round_trip="40ms")
+    gap = gaps(min_retry="5ms", initial_rtt="40ms")
     asked_for(gap, [(1, 1), (3, 3)], T0)
     again_ns = due(gap)
     assert gap.due_naks([(1, 1), (3, 3)], again_ns) == [(1, 1), (3, 3)]
@@ -410,7 +410,7 @@ class GapsAgainstModel(RuleBasedStateMachine):
             min_grace="3ms",
             min_retry="5ms",
             xmit_interval="80ms",
-            initial_round_trip="4ms",
+            initial_rtt="4ms",
             max_xmit_req_size=self.LIMIT,
             jitter_percent=25,
         )

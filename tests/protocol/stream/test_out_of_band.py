@@ -216,7 +216,7 @@ def test_ol11_another_life_of_the_sender_has_its_own_numbers() -> None:
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: str) -> None:
     """S-42, S-44."""
-    group = Group(2, profile=profile, capacity=2, far_limit=2, max_unconsumed=1)
+    group = Group(2, profile=profile, capacity=2, max_seqno_ahead=2, unread_limit=1)
     group.lose_seqnos(1, to="b", repairs=True)
     group.lose(Ack, Vote)
     group.send("a", b"1")

@@ -98,8 +98,8 @@ def test_pieces_survive_a_snapshot(parts: list[bytes], at: int) -> None:
 
 
 def test_m16_credit_is_what_the_application_has_room_for() -> None:
-    """M-16: at ``max_unconsumed`` nothing more is handed out, until some of it is consumed."""
-    credit = DeliveryCredit(max_unconsumed=5, max_batch=0)
+    """M-16: at ``unread_limit`` nothing more is handed out, until some of it is consumed."""
+    credit = DeliveryCredit(unread_limit=5, max_batch=0)
     assert credit.limit() == 5
     credit.spend(4)
     assert credit.limit() == 1
@@ -112,14 +112,14 @@ def test_m16_credit_is_what_the_application_has_room_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_unconsumed", "max_batch", "limit"),
+    ("unread_limit", "max_batch", "limit"),
     [(0, 0, None), (0, 7, 7), (5, 7, 5), (9, 7, 7), (9, 0, 9)],
 )
 def test_m13_a_batch_is_limited_on_its_own(
-    max_unconsumed: int, max_batch: int, limit: int | None
+    unread_limit: int, max_batch: int, limit: int | None
 ) -> None:
     """M-13."""
-    assert DeliveryCredit(max_unconsumed, max_batch).limit() == limit
+    assert DeliveryCredit(unread_limit, max_batch).limit() == limit
 
 
 # Timers

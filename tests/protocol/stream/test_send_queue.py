@@ -479,7 +479,7 @@ def test_p14_sends_cancels_and_timeouts_leave_no_hole_under_loss() -> None:
 @pytest.mark.behaviour("N4-40", "P-10")
 def test_a_growing_window_does_not_wait_for_acks() -> None:
     """N4-40, A-05: capacity does not count; only what a receiver would refuse as far waits (P-10, S12)."""
-    group = Group(2, window="growing", capacity=4, far_limit=10)
+    group = Group(2, window="growing", capacity=4, max_seqno_ahead=10)
     group.lose(Ack)
     ready = group.send("a", *[b"%d" % seqno for seqno in range(1, 11)])
     assert ready.events == [Accepted(1, 1, 10)]

@@ -193,7 +193,7 @@ def test_a_sender_that_waits_for_room_does_not_wait_for_the_interval() -> None:
 
 @pytest.mark.behaviour("N7-17", "P-13")
 def test_a_sender_that_waits_for_numbers_does_not_wait_for_the_interval() -> None:
-    group = nakack(3, stability_interval="1h", far_limit=8, capacity=8)
+    group = nakack(3, stability_interval="1h", max_seqno_ahead=8, capacity=8)
     group.send("b", *numbers(1, 100))
     group.run_for(SECOND)
     assert group.messages("c", "b") == numbers(1, 100)
@@ -217,7 +217,7 @@ def test_stable_is_the_minimum_of_delivered_and_never_of_high() -> None:
 
 @pytest.mark.behaviour("N7-25", "N7-16")
 def test_what_the_application_has_not_taken_is_not_stable() -> None:
-    group = nakack(2, max_unconsumed=2)
+    group = nakack(2, unread_limit=2)
     group.send("a", *numbers(1, 3), loopback=False)
     group.run_for(SECOND)
     assert group["a"].digest()[A] == Marks(2, 3, 3)
@@ -388,7 +388,7 @@ def test_a_joiner_of_a_silent_group_learns_that_everything_is_stable() -> None:
 @pytest.mark.behaviour("N7-25", "P-13")
 def test_a_member_that_leaves_holds_nothing_up_any_more() -> None:
     """A-14: c is dead; without it the minimum rises, and what waited is sent."""
-    group = nakack(3, far_limit=4, capacity=4)
+    group = nakack(3, max_seqno_ahead=4, capacity=4)
     group.lose(to="c")
     group.lose(by="c")
     group.send("b", *numbers(1, 9))
@@ -440,7 +440,7 @@ def test_alone_a_member_makes_its_messages_stable_by_itself() -> None:
 def test_a_join_under_load_stops_nobody() -> None:
     """P-01: b goes on sending while the view reaches it late; c starts where b says."""
     group = Group(
-        3, start=False, profile="nakack", far_limit=16, capacity=16, stability_interval="5ms"
+        3, start=False, profile="nakack", max_seqno_ahead=16, capacity=16, stability_interval="5ms"
     )
     start = dict.fromkeys((A, B), Marks(0, 0, 0))
     group.install(View.of(1, A, B), [A, B], digest=start)
@@ -466,7 +466,7 @@ def test_a_join_under_load_stops_nobody() -> None:
 @pytest.mark.behaviour("P-13")
 def test_the_coordinator_names_the_member_that_holds_up_purging() -> None:
     """P-13, A-14."""
-    group = nakack(3, pin_after="1s")
+    group = nakack(3, slow_receiver_after="1s")
     group.lose(Vote, by="c")
     group.send("a", b"1", b"2")
     group.run_for(1500 * MS)
@@ -480,7 +480,7 @@ def test_the_coordinator_names_the_member_that_holds_up_purging() -> None:
 @pytest.mark.behaviour("P-13")
 def test_another_sender_is_told_that_its_window_is_held_up() -> None:
     """Only the coordinator knows by whom."""
-    group = nakack(3, pin_after="1s")
+    group = nakack(3, slow_receiver_after="1s")
     group.lose(Vote, by="c")
     group.send("b", b"1")
     group.run_for(1500 * MS)

@@ -107,7 +107,7 @@ def test_an_ack_removes_everything_up_to_it() -> None:
 @pytest.mark.behaviour("U3-04", "I-11")
 def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
     """Deliveries up to 5, 8, 13, 52, 62, 83 and 101 within a second, at least 500 ms between two acks."""
-    group = Group(2, ack_gap="500ms", capacity=1024)
+    group = Group(2, min_ack_interval="500ms", capacity=1024)
     start_ns, first = group.now_ns, 1
     for at, last in enumerate((5, 8, 13, 52, 62, 83, 101)):
         group.run_until(start_ns + at * 140 * MS)
@@ -123,7 +123,7 @@ def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
 @pytest.mark.behaviour("U3-04")
 def test_the_gap_between_acks_holds_beside_other_streams() -> None:
     """The acks of the stream to the group have their own time, and do not take those of a connection along."""
-    group = Group(2, ack_gap="500ms")
+    group = Group(2, min_ack_interval="500ms")
     for _ in range(30):
         group.send("a", b"to one", to=B)
         group.send("a", b"to all")
@@ -139,7 +139,7 @@ def test_the_gap_between_acks_holds_beside_other_streams() -> None:
 @pytest.mark.behaviour("U3-04")
 def test_the_gap_between_acks_does_not_stop_a_fast_sender() -> None:
     """A quarter of the window is acknowledged at once; otherwise a small window would be as slow as the gap."""
-    group = Group(2, capacity=8, ack_gap="1s")
+    group = Group(2, capacity=8, min_ack_interval="1s")
     group.send("a", *numbers(1, 200), to=B)
     group.run_for(SECOND)
     assert got(group, "b", "a") == numbers(1, 200)
@@ -158,7 +158,7 @@ def test_an_owed_ack_goes_out_with_retransmission_off() -> None:
 @rows
 def test_a_message_is_acknowledged_within_a_bounded_time(row: str) -> None:
     """unicast3: the gap; unicast: at once; unicast2: the interval of its reports."""
-    group = Group(2, unicast=row, ack_gap="30ms", stability_interval="100ms")
+    group = Group(2, unicast=row, min_ack_interval="30ms", stability_interval="100ms")
     limit_ns = {"unicast3": 30 * MS, "unicast": 0, "unicast2": 100 * MS}[row]
     for seqno in range(1, 6):
         group.send("a", b"%d" % seqno, to=B)

@@ -24,7 +24,7 @@ from tests.support.virtual_group import MS, SECOND, A, B, C, D, Group
 @pytest.mark.behaviour("P-08")
 def test_a_full_window_drops_and_counts_and_never_waits() -> None:
     """C-19: what does not fit is not acknowledged, and comes again when there is room."""
-    group = Group(2, capacity=4, max_unconsumed=1)
+    group = Group(2, capacity=4, unread_limit=1)
     group.receive("b", A, one(A, 1, *numbers(1, 5), opens=True))
     group.receive("b", A, one(A, 6), one(A, 9))
     assert got(group, "b", "a") == [b"1"]
@@ -40,7 +40,7 @@ def test_a_full_window_drops_and_counts_and_never_waits() -> None:
 @rows
 def test_a_slow_reader_slows_its_sender_and_nobody_else(row: str) -> None:
     """C-19, S-68: two connections into one slow application; a third one, elsewhere, is not slowed."""
-    group = Group(4, unicast=row, capacity=8, max_unconsumed=3, stability_interval="20ms")
+    group = Group(4, unicast=row, capacity=8, unread_limit=3, stability_interval="20ms")
     for by in "ab":
         group.send(by, *numbers(1, 40), to=C)
     group.send("a", *numbers(1, 3), to=D)
@@ -97,7 +97,7 @@ def test_a_send_that_waits_can_time_out_be_cancelled_or_refused() -> None:
 
 @pytest.mark.behaviour("P-03")
 def test_who_pins_a_connection_is_named() -> None:
-    group = Group(3, pin_after="1s", conn_expiry_timeout="0s")
+    group = Group(3, slow_receiver_after="1s", conn_expiry_timeout="0s")
     group.lose(to="b")
     group.send("a", b"1", to=B)
     group.run_for(1500 * MS)
@@ -133,7 +133,7 @@ def test_a_message_over_the_limit_is_reported_by_its_reader() -> None:
 @rows
 def test_an_acknowledged_message_to_one(row: str) -> None:
     """The ack comes at once, whatever time there is between others."""
-    group = Group(3, unicast=row, ack_gap="1s", stability_interval="1s")
+    group = Group(3, unicast=row, min_ack_interval="1s", stability_interval="1s")
     group.send("a", b"0", to=B)
     group.run_for(10 * MS)
     ticket = group.send("a", b"1", to=B, mode=Mode.ACKNOWLEDGED).ticket
@@ -183,7 +183,7 @@ def test_messages_to_oneself() -> None:
 
 def test_messages_to_oneself_wait_for_a_slow_application() -> None:
     """C-17, M-16."""
-    group = Group(2, capacity=4, max_unconsumed=2)
+    group = Group(2, capacity=4, unread_limit=2)
     group.send("a", *numbers(1, 20), to=A)
     assert got(group, "a", "a") == numbers(1, 2)
     assert group.told("a", Accepted) == []
@@ -196,7 +196,7 @@ def test_messages_to_oneself_wait_for_a_slow_application() -> None:
 
 def test_a_message_to_oneself_that_is_not_wanted_is_neither_delivered_nor_left_behind() -> None:
     """C-17, S-101, M-11: said with the message; what the group's messages do is another matter."""
-    group = Group(2, loopback=False, max_unconsumed=10)
+    group = Group(2, loopback=False, unread_limit=10)
     for seqno in range(1, 10):
         group.send("a", b"%d" % seqno, to=A, loopback=None if seqno % 3 else False)
     assert got(group, "a", "a") == [b"%d" % seqno for seqno in range(1, 10) if seqno % 3]
@@ -208,7 +208,7 @@ def test_a_message_to_oneself_that_is_not_wanted_is_neither_delivered_nor_left_b
 
 @pytest.mark.behaviour("OL-03")
 def test_an_acknowledged_message_to_oneself() -> None:
-    group = Group(2, max_unconsumed=1)
+    group = Group(2, unread_limit=1)
     group.send("a", b"1", to=A)
     ready = group.send("a", b"2", to=A, mode=Mode.ACKNOWLEDGED)
     assert Acknowledged(ready.ticket) not in ready.events

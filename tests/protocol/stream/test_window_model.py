@@ -39,7 +39,7 @@ class Model:
     def ceiling(self) -> int:
         if isinstance(self.policy, FixedWindow):
             return self.low + self.policy.capacity
-        return self.delivered + self.policy.far_limit
+        return self.delivered + self.policy.max_seqno_ahead
 
     @property
     def stored_bytes(self) -> int:

@@ -216,7 +216,7 @@ def test_a_driver_that_is_killed_while_it_publishes(spark: SparkSession, files: 
     """What has come by then is not shown again, and the rest comes, in order."""
     files.add(20)
     files.add(3000)
-    knobs = {"capacity": 128, "max_unconsumed": 128}
+    knobs = {"capacity": 128, "unread_limit": 128}
     with receiver(slow_after=700, **knobs) as (reader, ports):
         options = sink_options(ports, **{f"config.{name}": value for name, value in knobs.items()})
         told = {"input": str(files.input), "checkpoint": str(files.checkpoint), "options": options}

@@ -343,7 +343,7 @@ def test_the_process_that_publishes_leaves_when_it_is_left_alone(tmp_path: Path)
     """A member that vanished would hold up the group for ``suspect_after``, which is a minute here."""
     staging = Staging(tmp_path, "q")
     rows = [b"%d" % row for row in range(3000)]
-    knobs = {"suspect_after": "60s", "capacity": 64, "max_unconsumed": 64}
+    knobs = {"suspect_after": "60s", "capacity": 64, "unread_limit": 64}
     with receiver(slow_after=500, **knobs) as (reader, ports):
         options = sink_options.parse(
             options_for(ports, **{f"config.{name}": value for name, value in knobs.items()})
@@ -399,7 +399,7 @@ def test_a_receiver_that_does_not_read_is_named_and_nothing_is_lost(tmp_path: Pa
     rows = [b"%d" % row for row in range(2000)]
     staging = Staging(tmp_path, "q")
     manifest = staging.commit_manifest(0, [staging.stage(0, 0, [batch(*rows)])])
-    knobs = {"capacity": 64, "max_unconsumed": 64}
+    knobs = {"capacity": 64, "unread_limit": 64}
     with receiver(slow_after=1, **knobs) as (reader, ports):
         more = {f"config.{name}": value for name, value in knobs.items()}
         options = sink_options.parse(options_for(ports, deliverTimeout="1s", **more))

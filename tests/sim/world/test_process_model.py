@@ -29,10 +29,10 @@ KNOBS = {
     "found_after": "200ms",
     "join_interval": "50ms",
     "join_timeout": "200ms",
-    "view_gap": "10ms",
+    "view_bundle_delay": "10ms",
     "merge_interval": "300ms",
     "leave_timeout": "1s",
-    "hold_timeout": "2s",
+    "retention_timeout": "2s",
 }
 
 

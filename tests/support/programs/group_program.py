@@ -39,7 +39,7 @@ def reads_in_a_thread(ports: list[int], **_: Any) -> None:
 
 def waits_to_send(ports: list[int], **_: Any) -> None:
     """Be stopped in the middle of a send."""
-    knobs = {"capacity": 4, "max_unconsumed": 4}
+    knobs = {"capacity": 4, "unread_limit": 4}
     with blocking.join("tests", **options(ports, **knobs)) as group:
         say("in", len(group.view.members if group.view else ()))
         group.send_many([b"x"] * 1000)

@@ -124,8 +124,8 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
         **QUICK,
         "profile": "ordered",
         "capacity": 256,
-        "far_limit": 256,
-        "max_unconsumed": 100,
+        "max_seqno_ahead": 256,
+        "unread_limit": 100,
     }
     with companions(2, seeds(ports), ports=ports, transport="tcp", knobs=knobs) as (a, b):
         b.ask("hold")

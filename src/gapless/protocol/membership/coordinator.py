@@ -1,6 +1,6 @@
 """Making views: what the acting coordinator does, the oldest member that lives.
 
-On a join, a leave, a death: changes are gathered for ``view_gap``, then one roster with a new
+On a join, a leave, a death: changes are gathered for ``view_bundle_delay``, then one roster with a new
 number holds them all.
 
 Joiners first: a roster with new members goes to these alone at first. They install it and confirm
@@ -17,7 +17,7 @@ whose number is higher than both; this is how one that takes over learns of what
 told only to some.
 
 On a departure of a durable member: its place stays in the roster, as away, until it comes back
-under the same name or ``hold_timeout`` is over. So does that of a durable joiner that has not
+under the same name or ``retention_timeout`` is over. So does that of a durable joiner that has not
 confirmed: the other joiners have seen it.
 """
 
@@ -73,7 +73,7 @@ class Coordinator:
     def _absent_due_ns(self) -> int | None:
         if not self._absent_since or self._decide_ns is not None or not self._membership.is_acting:
             return None
-        return min(self._absent_since.values()) + self.config.hold_timeout_ns
+        return min(self._absent_since.values()) + self.config.retention_timeout_ns
 
     def stop(self) -> None:
         """Make no more views."""
@@ -222,7 +222,7 @@ class Coordinator:
         """Decide soon; what comes until then goes into the same view. Removals do not wait for joiners to confirm."""
         if not self._membership.is_acting:
             return
-        soon_ns = out.now_ns + self.config.view_gap_ns
+        soon_ns = out.now_ns + self.config.view_bundle_delay_ns
         if self._decide_ns is None or (
             self.proposal is not None and (self._departing or self.to_expel)
         ):
@@ -281,7 +281,7 @@ class Coordinator:
     @property
     def _recheck_delay_ns(self) -> int:
         """How long to wait before a decision that cannot be made now is looked at again."""
-        return max(self.config.view_gap_ns, self.config.join_interval_ns // 4, 1)
+        return max(self.config.view_bundle_delay_ns, self.config.join_interval_ns // 4, 1)
 
     def _remaining_entries(self, new: list[RosterEntry]) -> list[RosterEntry]:
         """Return the members that stay; a new life takes the place of the old one at its node."""
@@ -328,7 +328,7 @@ class Coordinator:
         here = {place.name for place in (*stay, *new)}
         present = {place.address for place in (*stay, *new)}
         gone = [place for place in roster.entries if place.name]
-        limit_ns = now_ns - self.config.hold_timeout_ns
+        limit_ns = now_ns - self.config.retention_timeout_ns
         kept = [p for p in roster.absent if self._absent_since.get(p.name, now_ns) > limit_ns]
         away = [
             place
@@ -418,7 +418,7 @@ class Coordinator:
         self._resends = 0
         self._resend_ns = now_ns + self.config.join_interval_ns if self.unconfirmed else None
         more = self.joiners or self._departing or self.to_expel
-        self._decide_ns = now_ns + self.config.view_gap_ns if more else None
+        self._decide_ns = now_ns + self.config.view_bundle_delay_ns if more else None
 
     def next_number(self, *others: int) -> int:
         """Return a number for a view, higher than any that was seen, and ``others``."""

@@ -340,7 +340,7 @@ class Membership:
             return
         self._leave_granted_by = view.coordinator
         self.failure_detector.end()  # those of the view without this one do not show it any more that they live
-        soon_ns = out.now_ns + self.config.view_gap_ns
+        soon_ns = out.now_ns + self.config.view_bundle_delay_ns
         self._retry_ns = soon_ns if self._retry_ns is None else min(self._retry_ns, soon_ns)
 
     def _ask_view(self, peer: Address, out: ReadyBuilder) -> None:

@@ -171,7 +171,7 @@ class MergeProtocol:
         if self._invited <= self._replies.keys():
             # The rosters themselves may still be on their way, just behind the answers.
             self._reply_deadline_ns = min(
-                self._reply_deadline_ns, out.now_ns + self.config.view_gap_ns
+                self._reply_deadline_ns, out.now_ns + self.config.view_bundle_delay_ns
             )
 
     def _conclude(self, out: ReadyBuilder) -> None:

@@ -1,7 +1,7 @@
 """The provider's side of a state transfer: when it takes the state, and how it hands it over.
 
 On reception of a question: it is remembered, one for each member; a later one takes its place. A
-member that waits for the state itself refuses. ``view_gap`` later, as soon as every stream has been
+member that waits for the state itself refuses. ``view_bundle_delay`` later, as soon as every stream has been
 delivered up to the start that the question names (of those who are members here), the marks of this
 moment are noted and the application is asked for its state. A question that comes while a state is
 here which covers its starts is answered with that state.
@@ -142,7 +142,7 @@ class StateProvider:
             out.drop("state ask", peer=peer)
             return
         if question is None or frame.transfer > question.transfer:
-            look_ns = out.now_ns + self.config.view_gap_ns
+            look_ns = out.now_ns + self.config.view_bundle_delay_ns
             question = self._requests[peer] = _StateRequest(frame.transfer, out.now_ns, look_ns)
         question.last_heard_ns = out.now_ns
         given = question.provided

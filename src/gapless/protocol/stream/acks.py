@@ -10,7 +10,7 @@ it was never purged.
 
 Every delivery: the receiver owes an ack, by the rule of its profile: at once after ``threshold``
 messages or ``threshold_bytes`` bytes, else when the ack timer fires (counted); at once if the last
-one is ``ack_gap`` ago, else when it is (paced); at once (each); after ``stability_interval``
+one is ``min_ack_interval`` ago, else when it is (paced); at once (each); after ``stability_interval``
 (periodic); or only if the message asks for it (asked). A duplicate or an announcement of the origin
 makes it owe one too: the last ack may have been lost.
 """
@@ -158,11 +158,11 @@ class AckScheduler:
         )
 
     def _next_ns(self, now_ns: int) -> int:
-        """Return when the next ack may go out: never sooner than ``ack_gap`` after the last."""
+        """Return when the next ack may go out: never sooner than ``min_ack_interval`` after the last."""
         return (
             now_ns
             if self.last_sent_ns is None
-            else max(now_ns, self.last_sent_ns + self._config.ack_gap_ns)
+            else max(now_ns, self.last_sent_ns + self._config.min_ack_interval_ns)
         )
 
     def on_ack_sent(self, now_ns: int) -> None:

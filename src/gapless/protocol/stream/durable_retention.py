@@ -17,7 +17,7 @@ Whoever waits for a place that is released though its member is not back is told
 in vain.
 
 On sending into a window that is full because of such places alone: that is told once, or
-(``on_hold_full = release``) the places that are furthest behind are released at once. A place that
+(``on_retention_full = release``) the places that are furthest behind are released at once. A place that
 was released stays so until its member is back.
 """
 

@@ -125,8 +125,8 @@ class DeliveryCredit:
 
     __slots__ = ("_max_batch", "_max_unconsumed", "blocked", "held", "outstanding")
 
-    def __init__(self, max_unconsumed: int, max_batch: int) -> None:
-        self._max_unconsumed = max_unconsumed
+    def __init__(self, unread_limit: int, max_batch: int) -> None:
+        self._max_unconsumed = unread_limit
         self._max_batch = max_batch
         self.outstanding = 0
         self.held = False

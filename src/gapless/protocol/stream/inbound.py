@@ -149,7 +149,7 @@ class InboundStream:
         policy = (
             GrowingWindow(config.reach)
             if self.retains_delivered
-            else window_policy(config.window, config.capacity, config.far_limit)
+            else window_policy(config.window, config.capacity, config.max_seqno_ahead)
         )
         self.window = Window(
             policy,

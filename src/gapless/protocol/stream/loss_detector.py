@@ -114,7 +114,7 @@ class LossDetector:
     def __init__(self, config: Config, rng: Random) -> None:
         self._config = config
         self._rng = rng
-        self.rtt = RttEstimator(config.initial_round_trip_ns)
+        self.rtt = RttEstimator(config.initial_rtt_ns)
         self.due_ns: int | None = None
         self._watched_upto = 0
         self._noticed_ns = 0

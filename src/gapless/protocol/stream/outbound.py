@@ -173,7 +173,7 @@ class OutboundStream:
         if window.room() and not crowded:
             return False  # it is the members' buffers that are full
         if not self.retention.release_or_report(
-            self.acks.minimum, out, release=self.config.on_hold_full == "release"
+            self.acks.minimum, out, release=self.config.on_retention_full == "release"
         ):
             return False
         self._purge(out)
@@ -331,7 +331,7 @@ class OutboundStream:
         self._progress_mark = self._acked_by_members
         self._blocked_since_ns = now_ns if self._progress_mark < self.window.high else None
         self._slow_receiver_due_ns = (
-            None if self._blocked_since_ns is None else now_ns + self.config.pin_after_ns
+            None if self._blocked_since_ns is None else now_ns + self.config.slow_receiver_after_ns
         )
 
     # On reception of a nak
@@ -541,8 +541,8 @@ class OutboundStream:
         out.emit(
             SlowReceivers(members, self._acked_by_members, window.high, self._blocked_since_ns or 0)
         )
-        again_ns = out.now_ns + self.config.pin_after_ns
-        self._slow_receiver_due_ns = None if self.config.on_pin == "wait" else again_ns
+        again_ns = out.now_ns + self.config.slow_receiver_after_ns
+        self._slow_receiver_due_ns = None if self.config.on_slow_receiver == "wait" else again_ns
 
     # On a view
 

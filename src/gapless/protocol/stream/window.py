@@ -58,13 +58,13 @@ class FixedWindow(NamedTuple):
 
 
 class GrowingWindow(NamedTuple):
-    """As many messages as come, but no seqno further than ``far_limit`` ahead of what was delivered."""
+    """As many messages as come, but no seqno further than ``max_seqno_ahead`` ahead of what was delivered."""
 
-    far_limit: int
+    max_seqno_ahead: int
 
     def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for all policies
-        """Return delivered + far_limit."""
-        return delivered + self.far_limit
+        """Return delivered + max_seqno_ahead."""
+        return delivered + self.max_seqno_ahead
 
 
 class AddResult(NamedTuple):
@@ -378,10 +378,10 @@ class Window:
         self.stored_bytes = sum(run.size_bytes for run in runs)
 
 
-def window_policy(kind: str, capacity: int, far_limit: int) -> WindowPolicy:
+def window_policy(kind: str, capacity: int, max_seqno_ahead: int) -> WindowPolicy:
     """Return the policy named ``kind``: ``fixed`` or ``growing``."""
     if kind == "fixed":
         return FixedWindow(capacity)
     if kind == "growing":
-        return GrowingWindow(far_limit)
+        return GrowingWindow(max_seqno_ahead)
     raise LocalProtocolError(f"window {kind!r} is not one of: fixed, growing")

@@ -63,7 +63,7 @@ def connection_slack_ns(config: Config) -> int:
     often.
     """
     lazy = config.unicast_profile.acks == "periodic"
-    acks_ns = 4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns
+    acks_ns = 4 * config.stability_interval_ns if lazy else 2 * config.min_ack_interval_ns
     return (
         2 * config.xmit_interval_ns
         + acks_ns

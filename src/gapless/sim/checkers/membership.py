@@ -2,14 +2,14 @@
 
 The bound of L6 is a number, fixed once. With H, S, V, F, J, T, G, M, L the knobs
 ``heartbeat_interval``, ``suspect_after``, ``verify_timeout``, ``found_after``, ``join_interval``,
-``join_timeout``, ``view_gap``, ``merge_interval`` and ``leave_timeout`` on the slowest clock, and D
+``join_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the slowest clock, and D
 the delay of a perfect network:
 
 * B3 = 2 L + 3 (S + H + 2 V) + 8 F + 4 M + 4 (T + G + 8 J + 4 D): who leaves has gone; of those that
   are dead some watch others, so they are noticed in turns; who was expelled or is alone finds the
   group again, waiting for one that it has heard of; the parts of the group find each other and
   merge; each time a view is made, told, and told again.
-* Where a place is kept, ``hold_timeout`` and one view more.
+* Where a place is kept, ``retention_timeout`` and one view more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 def group_bound_ns(config: Config, delay_ns: int, *, durable: bool) -> int:
     """Return B3 for a network that delivers everything after ``delay_ns``."""
     view_ns = (
-        config.join_timeout_ns + config.view_gap_ns + 8 * config.join_interval_ns + 4 * delay_ns
+        config.join_timeout_ns
+        + config.view_bundle_delay_ns
+        + 8 * config.join_interval_ns
+        + 4 * delay_ns
     )
     notice_ns = (
         config.suspect_after_ns + config.heartbeat_interval_ns + 2 * config.verify_timeout_ns
@@ -42,7 +45,7 @@ def group_bound_ns(config: Config, delay_ns: int, *, durable: bool) -> int:
     bound_ns = 2 * config.leave_timeout_ns + 3 * notice_ns + 8 * config.found_after_ns
     bound_ns += 4 * config.merge_interval_ns + 4 * view_ns
     if durable:
-        bound_ns += config.hold_timeout_ns + view_ns
+        bound_ns += config.retention_timeout_ns + view_ns
     return bound_ns * SLOW_CLOCK_PERCENT // 100
 
 

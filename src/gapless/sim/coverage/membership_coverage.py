@@ -51,7 +51,7 @@ REQUIRED_MEMBERSHIP_COVERAGE = (
     "asymmetric partition",
     "partition during a merge",
     "durable member away and back",
-    "hold_timeout over",
+    "retention_timeout over",
     "window full of one who is away",
     "pin expelled",
     "state transfer under load",
@@ -173,7 +173,7 @@ class MembershipCoverage(InvariantChecker):
         elif isinstance(event, Left):
             self._left(life, event)
         elif isinstance(event, RetentionReleased) and event.reason == "timeout":
-            self.record("hold_timeout over")
+            self.record("retention_timeout over")
         elif isinstance(event, RetentionBlocking) or (
             isinstance(event, RetentionReleased) and event.reason == "capacity"
         ):
@@ -184,7 +184,7 @@ class MembershipCoverage(InvariantChecker):
             isinstance(event, StateReceived) and event.provider is not None and self._has_held(life)
         ):
             self.record("state transfer under load")
-        elif isinstance(event, SlowReceivers) and self.config.on_pin == "expel":
+        elif isinstance(event, SlowReceivers) and self.config.on_slow_receiver == "expel":
             self._pins.update(event.members)
 
     @staticmethod

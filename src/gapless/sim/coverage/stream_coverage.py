@@ -275,7 +275,7 @@ class StreamCoverage(InvariantChecker):
         """A message in pieces arrives; a reader is at its limit while a sender's window is full."""
         if isinstance(delivery.content, bytes):
             self.seen.add("message in pieces")
-        if self.config.max_unconsumed and "slow reader at a full window" not in self.seen:
+        if self.config.unread_limit and "slow reader at a full window" not in self.seen:
             self._check_slow_reader(life)
 
     def _check_slow_reader(self, life: MemberModel) -> None:

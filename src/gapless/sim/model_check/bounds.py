@@ -123,7 +123,7 @@ def _config(bounds: SearchBounds) -> Config:
     return Config.make(
         **{kind: bounds.profile},
         capacity=bounds.capacity,
-        far_limit=bounds.capacity,
+        max_seqno_ahead=bounds.capacity,
         become_server_queue_size=bounds.capacity,
         ack_threshold=bounds.ack_threshold,
         use_mcast_xmit=bounds.use_mcast_xmit,

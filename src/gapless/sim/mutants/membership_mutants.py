@@ -150,8 +150,8 @@ MEMBERSHIP_MUTANTS = (
         "kept for ever",
         "the place of a durable member is kept beyond its time",
         "gapless.protocol.membership.coordinator:Coordinator._absent_entries",
-        "limit_ns = now_ns - self.config.hold_timeout_ns",
-        "limit_ns = -self.config.hold_timeout_ns",
+        "limit_ns = now_ns - self.config.retention_timeout_ns",
+        "limit_ns = -self.config.retention_timeout_ns",
         membership=True,
     ),
     Mutant(

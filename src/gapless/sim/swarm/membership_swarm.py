@@ -176,20 +176,20 @@ def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
         "found_after_ns": rng.choice((50, 100, 300)) * NS_PER_MS,
         "join_interval_ns": rng.choice((20, 50, 100)) * NS_PER_MS,
         "join_timeout_ns": rng.choice((50, 200, 400)) * NS_PER_MS,
-        "view_gap_ns": rng.choice((0, 5, 20, 50)) * NS_PER_MS,
+        "view_bundle_delay_ns": rng.choice((0, 5, 20, 50)) * NS_PER_MS,
         "merge_interval_ns": rng.choice((150, 300, 600)) * NS_PER_MS,
         "leave_timeout_ns": rng.choice((200, 1000, 3000)) * NS_PER_MS,
-        "hold_timeout_ns": rng.choice((300, 1000, 4000)) * NS_PER_MS,
-        "on_hold_full": rng.choice(("wait", "wait", "release")),
-        "pin_after_ns": rng.choice((200, 500, 2000)) * NS_PER_MS,
-        "on_pin": rng.choice(("warn", "wait", "expel")),
+        "retention_timeout_ns": rng.choice((300, 1000, 4000)) * NS_PER_MS,
+        "on_retention_full": rng.choice(("wait", "wait", "release")),
+        "slow_receiver_after_ns": rng.choice((200, 500, 2000)) * NS_PER_MS,
+        "on_slow_receiver": rng.choice(("warn", "wait", "expel")),
         "state_timeout_ns": rng.choice((100, 300, 1000)) * NS_PER_MS,
         "state_window_bytes": rng.choice((1 << 10, 4 << 10, 16 << 10)),
         "state_backlog_bytes": rng.choice((1 << 10, 16 << 10, 64 << 20)),
         "loopback": True,
     }
-    if knobs["on_pin"] == "expel":
-        knobs["pin_after_ns"] = max(knobs["pin_after_ns"], 2 * xmit_ns)
+    if knobs["on_slow_receiver"] == "expel":
+        knobs["slow_receiver_after_ns"] = max(knobs["slow_receiver_after_ns"], 2 * xmit_ns)
     return replace(config, **knobs)
 
 
@@ -231,7 +231,10 @@ class _IncidentPlan:
         config = self.config
         silence_ns = config.suspect_after_ns + 2 * config.verify_timeout_ns
         return (
-            silence_ns + config.join_timeout_ns + config.view_gap_ns + config.heartbeat_interval_ns
+            silence_ns
+            + config.join_timeout_ns
+            + config.view_bundle_delay_ns
+            + config.heartbeat_interval_ns
         )
 
     def _pass(self, notices: int) -> None:
@@ -269,7 +272,9 @@ class _IncidentPlan:
                 self._partition_group,
             ]
             found += (
-                [self._block_windows, self._block_windows] if self.config.on_pin == "expel" else []
+                [self._block_windows, self._block_windows]
+                if self.config.on_slow_receiver == "expel"
+                else []
             )
         return found
 
@@ -304,7 +309,9 @@ class _IncidentPlan:
         """One or several join, at once."""
         down = [name for name in self.names if name not in self.running]
         for name in self.rng.sample(down, self.rng.randint(1, len(down))):
-            self._start(name, self._soon_ns(self.rng.choice((1, self.config.view_gap_ns + 1))))
+            self._start(
+                name, self._soon_ns(self.rng.choice((1, self.config.view_bundle_delay_ns + 1)))
+            )
         self._send_burst()
 
     def _stop(self, name: str) -> None:
@@ -334,7 +341,7 @@ class _IncidentPlan:
             self._start(self.rng.choice(down), self.now_ns)
         config = self.config
         moments_ns = (
-            config.view_gap_ns + 10 * NS_PER_MS,
+            config.view_bundle_delay_ns + 10 * NS_PER_MS,
             config.join_timeout_ns,
             config.join_interval_ns,
         )
@@ -387,7 +394,11 @@ class _IncidentPlan:
         for name in [name for name in self.names if name not in self.running][:2]:
             self._start(name, self.now_ns)
         for name in leaving:
-            at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
+            at_ns = (
+                self.now_ns
+                + self.config.view_bundle_delay_ns
+                + self.rng.randrange(2 * self.delay_ns)
+            )
             self.actions.append(LeaveGroup(at_ns, name))
             self._stop(name)
 
@@ -404,7 +415,7 @@ class _IncidentPlan:
         self.running.append(name)
         at_ns = (
             self.now_ns
-            + self.config.view_gap_ns
+            + self.config.view_bundle_delay_ns
             + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
         )
         self.actions.append(CrashProcess(at_ns, oldest))
@@ -414,7 +425,7 @@ class _IncidentPlan:
     def _block_windows(self) -> None:
         """One stands still under load for so long that it pins the windows."""
         self.bursts_ns += (self.now_ns,) * 3
-        self._pause(self.config.pin_after_ns * 3 // 2 + self.config.view_gap_ns)
+        self._pause(self.config.slow_receiver_after_ns * 3 // 2 + self.config.view_bundle_delay_ns)
 
     def _durable_restart(self) -> None:
         """A durable member dies under load and comes back, in time or too late."""
@@ -426,7 +437,7 @@ class _IncidentPlan:
         self._send_burst()
         self.actions.append(CrashProcess(self.now_ns, name))
         self._stop(name)
-        hold_ns = self.config.hold_timeout_ns
+        hold_ns = self.config.retention_timeout_ns
         away_ns = self.rng.choice(
             (NS_PER_MS, self.notice_ns, hold_ns // 2, self.notice_ns + hold_ns // 2, 3 * hold_ns)
         )

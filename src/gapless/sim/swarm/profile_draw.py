@@ -59,7 +59,7 @@ def with_profile(seed: int, config: Config, profile: str) -> Config:
     knobs: dict[str, object] = {
         "profile": profile,
         "window": "growing",
-        "far_limit": max(config.capacity * rng.choice((1, 3, 10)), config.capacity),
+        "max_seqno_ahead": max(config.capacity * rng.choice((1, 3, 10)), config.capacity),
         "stability_interval_ns": min(
             config.xmit_interval_ns, rng.choice((20, 100, 500)) * NS_PER_MS
         ),
@@ -73,14 +73,14 @@ def with_profile(seed: int, config: Config, profile: str) -> Config:
         knobs["stability_interval_ns"] = rng.choice((100, 500)) * NS_PER_MS
         knobs["stall_after_ns"] = rng.choice((50, 500, 2000)) * NS_PER_MS
         knobs["xmit_interval_ns"] = 0
-        if config.on_pin == "expel":
-            knobs["pin_after_ns"] = max(config.pin_after_ns, 2 * max(_TUNED_NS))
+        if config.on_slow_receiver == "expel":
+            knobs["slow_receiver_after_ns"] = max(config.slow_receiver_after_ns, 2 * max(_TUNED_NS))
     return replace(config, **knobs)  # type: ignore[arg-type]
 
 
 def _connection_settings(rng: Random) -> dict[str, int]:
     return {
-        "ack_gap_ns": rng.choice((0, 1, 10, 50)) * NS_PER_MS,
+        "min_ack_interval_ns": rng.choice((0, 1, 10, 50)) * NS_PER_MS,
         "conn_expiry_timeout_ns": rng.choice((0, 0, 0, 50 * NS_PER_MS, NS_PER_S)),
         "conn_close_timeout_ns": rng.choice((20 * NS_PER_MS, NS_PER_S, 240 * NS_PER_S)),
         "sync_min_interval_ns": rng.choice((1, 20, 200)) * NS_PER_MS,

@@ -187,7 +187,7 @@ def draw_config(rng: Random, *, slow_reader: bool, only_loss: bool) -> Config:
         "ack_delay_ns": min(xmit_ns, rng.choice((0, 1, 10, 50)) * NS_PER_MS),
         "min_grace_ns": min(xmit_ns, rng.choice((0, 1, 5)) * NS_PER_MS),
         "min_retry_ns": min(xmit_ns, rng.choice((1, 5, 20)) * NS_PER_MS),
-        "initial_round_trip_ns": rng.choice((1, 10, 100)) * NS_PER_MS,
+        "initial_rtt_ns": rng.choice((1, 10, 100)) * NS_PER_MS,
         "tail_delay_ns": min(xmit_ns, rng.choice((1, 5, 20, 100)) * NS_PER_MS),
         "jitter_percent": rng.choice((0, 25, 100)),
         "max_frame_bytes": frame_bytes,
@@ -196,13 +196,13 @@ def draw_config(rng: Random, *, slow_reader: bool, only_loss: bool) -> Config:
         "loopback": rng.random() < 0.8,
         "max_batch_size": rng.choice((0, 0, 1, 3)),
         "become_server_queue_size": rng.choice((0, 1, 50)),
-        "max_unconsumed": rng.choice((1, 2, 5, 20)) if slow_reader else 0,
-        "pin_after_ns": rng.choice((50, 5000)) * NS_PER_MS,
+        "unread_limit": rng.choice((1, 2, 5, 20)) if slow_reader else 0,
+        "slow_receiver_after_ns": rng.choice((50, 5000)) * NS_PER_MS,
     }
     if only_loss:
         # The cost of repairs is a promise only where the first guess of the round trip is not far
         # too short.
-        knobs["initial_round_trip_ns"] = rng.choice((20, 100)) * NS_PER_MS
+        knobs["initial_rtt_ns"] = rng.choice((20, 100)) * NS_PER_MS
     else:
         knobs["max_xmit_req_size"] = rng.choice((0, 1024, 1024, max(1, capacity // 3)))
         knobs["repair_budget_bytes"] = max(
@@ -210,7 +210,7 @@ def draw_config(rng: Random, *, slow_reader: bool, only_loss: bool) -> Config:
         )
         knobs["receive_buffer_bytes"] = rng.choice((208 << 10, 8 << 10, 2 << 10))
         if rng.random() < 0.1:
-            knobs["window"], knobs["far_limit"] = "growing", capacity * rng.choice((1, 3))
+            knobs["window"], knobs["max_seqno_ahead"] = "growing", capacity * rng.choice((1, 3))
         knobs["window_bytes"] = rng.choice((16 << 20, 16 << 20, 16 << 10, 1 << 10))
     return Config(**knobs)  # type: ignore[arg-type]
 

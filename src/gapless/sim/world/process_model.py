@@ -73,7 +73,12 @@ class ProcessModel(Scheduler):
             for fault in self.network.chain.faults
             if not (isinstance(fault, ScriptedFates) and not fault.fates)
         ]
-        if faults or self.late_timers is not None or script.late_ns or config.on_pin == "expel":
+        if (
+            faults
+            or self.late_timers is not None
+            or script.late_ns
+            or config.on_slow_receiver == "expel"
+        ):
             return
         if any(
             isinstance(action, ChangePartition) and action.what in {PARTITION, ONE_WAY}

@@ -427,7 +427,7 @@ class Scheduler:
                     delivery.messages()
                 )
         self.simulated_messages += messages
-        if self.config.max_unconsumed:
+        if self.config.unread_limit:
             host.unread += messages
             self._schedule_read(host)
 
