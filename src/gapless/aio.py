@@ -22,7 +22,7 @@ from gapless.group.join_options import JoinOptions
 from gapless.group.message import Batch, Message
 from gapless.group.session import ERROR_CLOSE_TIMEOUT_S, Steps, Wait
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
-from gapless.transport.base import log
+from gapless.logger import log
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from heapq import heappop, heappush
 from itertools import count
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
@@ -19,6 +18,7 @@ from gapless.faults.faults import NEVER_NS, Crossing, FaultChain
 from gapless.faults.frame_names import NOISE, label_of, node_name
 from gapless.identity import Address
 from gapless.wire import decode
+from gapless.wire.codec import sender_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from gapless.faults.frame_names import Label
     from gapless.protocol.ready import Transmit
     from gapless.transport.base import Selectable, Transport
-
-_NODE = Struct("<16xQ")
-_SENDER = Struct("<16xQQ")
 
 
 class FaultyTransport:
@@ -89,8 +86,8 @@ class FaultyTransport:
         now_ns = time.monotonic_ns()
         for datagram in self.transport.receive(limit):
             copies, _ = self.chain.cross(self._crossing(datagram), 0, now_ns)
-            if not copies and self._watcher is not None and len(datagram) >= _SENDER.size:
-                self._watcher(Address(*_SENDER.unpack_from(datagram)))
+            if not copies and self._watcher is not None and (sender := sender_of(datagram)):
+                self._watcher(sender)
             for copy in copies:
                 heappush(self._delayed, (now_ns + copy.delay_ns, next(self._serial), copy.datagram))
         arrived: list[bytes] = []
@@ -100,7 +97,8 @@ class FaultyTransport:
 
     def _crossing(self, datagram: bytes) -> Crossing:
         serial = next(self._serial)
-        source = self._call(_NODE.unpack_from(datagram)[0]) if len(datagram) >= _NODE.size else ""
+        sender = sender_of(datagram)
+        source = "" if sender is None else self._call(sender.node)
         if not self.chain.names_matter:
             return Crossing(source, self.name, datagram, NOISE, 1, serial)
         try:

@@ -50,7 +50,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNICAST, Delivery
 from gapless.run import PRIVATE, Run
-from gapless.transport.base import ErrorLog
+from gapless.transport.error_log import ErrorLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

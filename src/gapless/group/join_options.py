@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
+from gapless.logger import log
 from gapless.runtime.handle import MemberHandle
-from gapless.transport.base import log
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:

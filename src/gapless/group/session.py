@@ -31,6 +31,7 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
+from gapless.fork_guard import ProcessToken
 from gapless.group.headers import (
     ERROR_REPLY,
     REPLY,
@@ -49,12 +50,11 @@ from gapless.group.rpc import RequestFrame
 from gapless.group.sink_dedup import SinkDedup
 from gapless.group.timeouts import Duration, deadline_ns
 from gapless.identity import Address
+from gapless.logger import log
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
 from gapless.run import LENGTH_BYTES
-from gapless.runtime.fork_guard import ProcessToken
 from gapless.runtime.reactor import wait_for_future
-from gapless.transport.base import log
 from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 

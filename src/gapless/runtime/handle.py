@@ -23,9 +23,9 @@ from weakref import WeakSet, finalize
 from gapless.config import SETTINGS, Config
 from gapless.delivery_mode import Mode
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
+from gapless.fork_guard import ProcessToken
 from gapless.payloads import Payloads
 from gapless.runtime.delivery_queue import DeliveryQueue
-from gapless.runtime.fork_guard import ProcessToken
 from gapless.runtime.member_runtime import MemberRuntime, PendingCall
 from gapless.runtime.reactor import Reactor
 from gapless.runtime.send_requests import SendRequest

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, RosterEntry, group_id
+from gapless.logger import log
 from gapless.protocol.events import (
     EVENT_NAMES,
     Accepted,
@@ -29,7 +30,8 @@ from gapless.protocol.member import Member
 from gapless.protocol.membership.membership import OVER
 from gapless.runtime.bundler import Bundler
 from gapless.runtime.send_requests import SendRequests
-from gapless.transport.base import TURN_BYTES, ErrorLog, log
+from gapless.transport.base import TURN_BYTES
+from gapless.transport.error_log import ErrorLog
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:

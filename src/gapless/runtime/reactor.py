@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import threading
 import time
 from collections import deque
@@ -31,9 +30,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gapless.errors import LocalProtocolError
-from gapless.runtime.fork_guard import mark_forked
+from gapless.fork_guard import mark_forked
 from gapless.runtime.member_runtime import NEVER_NS
 from gapless.runtime.signal_guard import SignalGuard, in_main_thread
+from gapless.transport.base import WakeSocket
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ class Reactor:
         self._members: list[MemberRuntime] = []
         self._ended = False
         self._selector = selectors.DefaultSelector()
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
-        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
+        self._wake_socket = WakeSocket()
+        self._selector.register(self._wake_socket.receiver, selectors.EVENT_READ)
         self.thread: threading.Thread | None = None
         # Turns
         self._turn_lock = TurnLock()
@@ -263,8 +261,7 @@ class Reactor:
         """Wake whoever waits at the sockets."""
         if self._select_until_ns != _AWAKE_NS:
             self._select_until_ns = _AWAKE_NS
-            with suppress(OSError):  # it rings already
-                self._wake_sender.send(b"\0")
+            self._wake_socket.wake()
 
     def _wake_thread(self) -> None:
         """Wake the protocol thread if it stands back."""
@@ -343,8 +340,7 @@ class Reactor:
         self._select_until_ns = _AWAKE_NS
         readable = {key.data for key, _ in found}
         if None in readable:
-            with suppress(BlockingIOError):
-                self._wake_receiver.recv(4096)
+            self._wake_socket.clear()
         now_ns = time.monotonic_ns()
         with self._turn_lock:
             for seat in self._members:
@@ -509,8 +505,7 @@ class Reactor:
                 if seat.trace is not None:
                     seat.trace.abandon()
             driver._selector.close()
-            driver._wake_receiver.close()
-            driver._wake_sender.close()
+            driver._wake_socket.close()
 
 
 def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:

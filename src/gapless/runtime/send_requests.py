@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.delivery_mode import Mode
 from gapless.errors import LocalProtocolError
+from gapless.logger import log
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
-from gapless.transport.base import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

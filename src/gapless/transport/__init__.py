@@ -6,7 +6,9 @@ A :class:`Transport` sends and receives datagrams for one member; docs/transport
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gapless.transport.base import AddressBook, ErrorLog, Transport
+from gapless.transport.address_book import AddressBook
+from gapless.transport.base import Transport
+from gapless.transport.error_log import ErrorLog
 from gapless.transport.udp import UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:

@@ -5,21 +5,22 @@ Datagrams go from inbox to inbox. A full inbox drops what comes, as a socket doe
 
 from __future__ import annotations
 
-import socket
 from collections import deque
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
 from gapless.discovery import Discovery
 from gapless.locator import Locator
 from gapless.protocol.ready import ANYONE
-from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, AddressBook, ErrorLog
+from gapless.transport.address_book import AddressBook
+from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, WakeSocket
+from gapless.transport.error_log import ErrorLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gapless.protocol.ready import Transmit
+    from gapless.transport.base import Selectable
 
 
 class InProcessNetwork:
@@ -65,13 +66,11 @@ class InProcessTransport:
         self._network = network
         self._inbox: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
+        self._wake_socket = WakeSocket()
 
-    def sockets(self) -> Sequence[socket.socket]:
+    def sockets(self) -> Sequence[Selectable]:
         """Return the bell that rings when something comes."""
-        return (self._wake_receiver,)
+        return (self._wake_socket.receiver,)
 
     def enqueue(self, datagram: bytes) -> None:
         """Take a datagram in, from any thread."""
@@ -80,19 +79,17 @@ class InProcessTransport:
             return
         self._queued_bytes += len(datagram)
         self._inbox.append(datagram)
-        with suppress(OSError):  # it rings already, or is closed
-            self._wake_sender.send(b"\0")
+        self._wake_socket.wake()
 
     def receive(self, limit: int) -> list[bytes]:
         """Return what has come."""
         found: list[bytes] = []
-        with suppress(BlockingIOError):
-            self._wake_receiver.recv(4096)
+        self._wake_socket.clear()
         while self._inbox and len(found) < limit:
             found.append(self._inbox.popleft())
         self._queued_bytes -= sum(map(len, found))
         if self._inbox:
-            self._wake_sender.send(b"\0")
+            self._wake_socket.wake()
         return found
 
     def send(self, transmits: Sequence[Transmit]) -> None:
@@ -113,5 +110,4 @@ class InProcessTransport:
     def close(self) -> None:
         """Leave the network."""
         self._network.members.pop(self.locator, None)
-        self._wake_receiver.close()
-        self._wake_sender.close()
+        self._wake_socket.close()

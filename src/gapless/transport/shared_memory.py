@@ -34,7 +34,7 @@ from gapless.wire.codec import is_repair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gapless.transport.base import ErrorLog
+    from gapless.transport.error_log import ErrorLog
 
 AVAILABLE = (
     sys.platform == "linux"

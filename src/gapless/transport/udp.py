@@ -27,15 +27,17 @@ from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.protocol.ready import ANYONE
 from gapless.transport import socket_options
+from gapless.transport.address_book import AddressBook
 from gapless.transport.base import (
     RECEIVE_BUFFER_BYTES,
     TURN_BYTES,
     WHOLE_RUN_BYTES,
-    AddressBook,
-    ErrorLog,
+    errno_name,
+    group_by_target,
 )
+from gapless.transport.error_log import ErrorLog
 from gapless.transport.shared_memory import AVAILABLE, LARGE_BYTES, MAGIC, SharedMemory, refusal
-from gapless.wire.codec import split_datagram
+from gapless.wire.codec import SENDER_FIELD, sender_of, split_datagram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,8 +56,6 @@ _MAX_SEGMENTS = 64
 _MAX_SEND_BYTES = 65_000
 _BUFFER_BYTES = 1 << 16
 _ANCILLARY_BYTES = 64
-_SENDER = Struct("<16xQQ")
-"""Who speaks, in the header of a datagram (docs/wire.md)."""
 _MIN_TURN_BYTES = 1 << 18
 _MAX_SOURCES = 4096
 _NOT_SEGMENTED = {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
@@ -170,7 +170,7 @@ class UdpMesh:
             except BlockingIOError:
                 return False
             except OSError as error:
-                self.problems.add(f"receive.{_errno_name(error)}", error)
+                self.problems.add(f"receive.{errno_name(error)}", error)
                 return False
             left_bytes -= max(1, len(data))
             if source == own:
@@ -179,7 +179,7 @@ class UdpMesh:
                 for datagram in _split_gro(data, ancillary):
                     left_bytes -= self._receive_one(datagram, source, found)
                 continue
-            if sources.get(source) != data[16:32]:
+            if sources.get(source) != data[SENDER_FIELD]:
                 self._learn_source(source, data)
             found.append(data)
         return True
@@ -188,7 +188,7 @@ class UdpMesh:
         """Add a datagram, or what it says where it lies; return how much that has brought beyond itself."""
         if datagram.startswith(MAGIC):
             return self._receive_shared(datagram, source, found)
-        if self._sources.get(source) != datagram[16:32]:
+        if self._sources.get(source) != datagram[SENDER_FIELD]:
             self._learn_source(source, datagram)
         found.append(datagram)
         return 0
@@ -200,18 +200,19 @@ class UdpMesh:
                 self._send_one(answer, source)
             return 0
         named = self.shared_memory.read(note, source)
-        if named and self._sources.get(source) != named[0][16:32]:
+        if named and self._sources.get(source) != named[0][SENDER_FIELD]:
             self._learn_source(source, named[0])
         found += named
         return sum(map(len, named))
 
     def _learn_source(self, source: Any, datagram: bytes) -> None:
-        if len(datagram) < _SENDER.size:
+        sender = sender_of(datagram)
+        if sender is None:
             return
         if len(self._sources) >= _MAX_SOURCES:
             self._sources.clear()
-        self._sources[source] = datagram[16:32]
-        self.book.learn_source(Address(*_SENDER.unpack_from(datagram)), source)
+        self._sources[source] = datagram[SENDER_FIELD]
+        self.book.learn_source(sender, source)
 
     # On sending
 
@@ -274,7 +275,7 @@ class UdpMesh:
                 if error.errno in _NOT_SEGMENTED:
                     self.uses_gso = False
                     self.problems.add(
-                        f"segments.{_errno_name(error)}",
+                        f"segments.{errno_name(error)}",
                         f"one datagram in a call from now on: {error}",
                     )
                     self._send_each(place, together)
@@ -293,7 +294,7 @@ class UdpMesh:
 
     def _count_refused(self, error: OSError, place: Sockaddr, times: int) -> None:
         self.problems.add(
-            f"send.{_errno_name(error)}", f"to {place[0]} port {place[1]}: {error}", times
+            f"send.{errno_name(error)}", f"to {place[0]} port {place[1]}: {error}", times
         )
 
     def close(self) -> None:
@@ -336,18 +337,6 @@ def open_udp(
     return (UdpMulticast if works else UdpMesh)(host, ports, discovery=discovery)
 
 
-def group_by_target(transmits: Sequence[Transmit]) -> Iterator[tuple[Address | None, list[bytes]]]:
-    """Return neighbours with the same target together."""
-    start = 0
-    while start < len(transmits):
-        to = transmits[start].to
-        end = start + 1
-        while end < len(transmits) and transmits[end].to == to:
-            end += 1
-        yield to, [datagram for _, datagram in transmits[start:end]]
-        start = end
-
-
 def gso_batches(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
     """Return what one call can send: datagrams of one size, the last of them may be shorter."""
     sizes = [len(datagram) for datagram in datagrams]
@@ -371,7 +360,3 @@ def _split_gro(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list
             (step_bytes,) = _INT.unpack_from(value)
             return [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
     return [data]
-
-
-def _errno_name(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, "unknown")

@@ -99,6 +99,7 @@ RUN_MAX_COUNT = 0xFFFF
 _PREAMBLE = Struct("<2sBBI")
 _SENDER_FIELDS = Struct("<QQQ")
 _HEADER = Struct("<2sBBIQQQ")
+_SENDER_ADDRESS = Struct("<QQ")
 _PREFIX = primitives.PREFIX
 _FRONT = Struct("<BBH")
 _DATA = Struct("<QIQH")
@@ -117,6 +118,8 @@ _FLOOR = Struct("<Q")
 # of a decode.
 _make = tuple.__new__
 
+SENDER_FIELD = slice(16, 32)
+"""Where the header of a datagram holds the address of its sender."""
 HEADER_BYTES = _HEADER.size
 """What a datagram to all spends before its first frame."""
 ADDRESSED_HEADER_BYTES = _HEADER.size + _EPOCH.size
@@ -269,6 +272,13 @@ def encode_split(
             b"".join((_PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum), who, front, messages))
         )
     return found
+
+
+def sender_of(datagram: bytes) -> Address | None:
+    """Return the sender that the header names, unchecked; None if the datagram has no header."""
+    if len(datagram) < HEADER_BYTES:
+        return None
+    return Address(*_SENDER_ADDRESS.unpack_from(datagram, SENDER_FIELD.start))
 
 
 def is_repair(datagram: bytes) -> bool:

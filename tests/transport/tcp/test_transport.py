@@ -346,7 +346,7 @@ def test_a_forked_child_lets_go_without_a_word(
             b.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    for one in (driver._selector, driver._wake_receiver, driver._wake_sender):
+    for one in (driver._selector, driver._wake_socket):
         one.close()
     a.send([Transmit(None, b"after")])
     net.settle()

@@ -22,8 +22,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import RemoteProtocolError
-from gapless.runtime.fork_guard import ProcessToken
-from gapless.transport.base import ErrorLog
+from gapless.fork_guard import ProcessToken
+from gapless.transport.base import errno_name
+from gapless.transport.error_log import ErrorLog
 from gapless.transport.tcp.link import Hello, Link, stream_number
 from gapless.transport.tcp.stream import TcpStream, configure_socket, peer_label
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.locator import Locator
-    from gapless.transport.base import AddressBook
+    from gapless.transport.address_book import AddressBook
 
 HANDSHAKE_TIMEOUT_NS = 3 * NS_PER_S
 """The time that a new stream has until both sides use it."""
@@ -472,8 +473,3 @@ class TcpConnector:
                 stream.write()
         except OSError:
             return
-
-
-def errno_name(error: OSError) -> str:
-    """Return the short name of an error, fit for a counter."""
-    return errno.errorcode.get(error.errno or 0, "unknown")

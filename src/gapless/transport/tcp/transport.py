@@ -30,14 +30,16 @@ from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.protocol.ready import ANYONE
 from gapless.transport import socket_options
+from gapless.transport.address_book import AddressBook
 from gapless.transport.base import (
     LOOPBACK_FRAME_BYTES,
     RECEIVE_BUFFER_BYTES,
     TURN_BYTES,
     WHOLE_RUN_BYTES,
-    AddressBook,
+    errno_name,
+    group_by_target,
 )
-from gapless.transport.tcp.connector import DEAD_AFTER_NS, MAX_DIALS, TcpConnector, errno_name
+from gapless.transport.tcp.connector import DEAD_AFTER_NS, MAX_DIALS, TcpConnector
 from gapless.transport.tcp.link import (
     CONFIRM,
     MAX_DATAGRAM_BYTES,
@@ -46,9 +48,10 @@ from gapless.transport.tcp.link import (
     parse_record_header,
 )
 from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES
-from gapless.transport.udp import PORTS, group_by_target
+from gapless.transport.udp import PORTS
 from gapless.units import NS_PER_MS
 from gapless.wire import decode
+from gapless.wire.codec import SENDER_FIELD, sender_of
 from gapless.wire.frames import Unreliable
 
 if TYPE_CHECKING:
@@ -67,8 +70,6 @@ CONFIRM_DELAY_NS = 50 * NS_PER_MS
 """The longest time that a confirmation is owed."""
 
 _HEAD, _NUMBER = Struct("<I"), Struct("<Q")
-_SENDER = slice(16, 32)
-"""Who speaks, in the header of a datagram (docs/wire.md)."""
 
 
 class TcpMesh(TcpConnector):
@@ -225,7 +226,7 @@ class TcpMesh(TcpConnector):
             stream.duplicates_left -= 1
             self.problems.counters["received.again"] += 1
             return False
-        if datagram[_SENDER] != stream.sender:
+        if datagram[SENDER_FIELD] != stream.sender:
             self._learn_sender(stream, datagram)
         found.append(datagram)
         return True
@@ -240,11 +241,10 @@ class TcpMesh(TcpConnector):
             )
 
     def _learn_sender(self, stream: TcpStream, datagram: bytes) -> None:
-        if len(datagram) >= _SENDER.stop and stream.link is not None:
-            stream.sender = datagram[_SENDER]
-            node, incarnation = stream.sender[:8], stream.sender[8:]
-            address = Address(int.from_bytes(node, "little"), int.from_bytes(incarnation, "little"))
-            self.book.learn_source(address, stream.link.locator)
+        sender = sender_of(datagram)
+        if sender is not None and stream.link is not None:
+            stream.sender = datagram[SENDER_FIELD]
+            self.book.learn_source(sender, stream.link.locator)
 
     def _on_control_record(self, stream: TcpStream, kind: int, number: int) -> None:
         link = stream.link

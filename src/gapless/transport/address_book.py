@@ -1,0 +1,109 @@
+"""The address book of a transport: where each member of the view is reached.
+
+A member's place comes from the machine (``Located`` events carry its locator). Until the machine
+has located a sender, the place that its datagrams come from is used instead, so that a stranger
+can be answered. Both tables are bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from gapless.errors import RemoteProtocolError
+from gapless.identity import Address
+from gapless.locator import Locator
+from gapless.protocol.events import Located, ViewInstalled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gapless.discovery import Discovery
+    from gapless.identity import RosterEntry
+    from gapless.protocol.events import Event
+
+MAX_STRANGERS = 1024
+"""Maximum number of places outside the view that a table keeps; the oldest are evicted first."""
+
+_P = TypeVar("_P")
+
+
+class AddressBook(Generic[_P]):
+    """Places of members of the view, of strangers, and of candidates that discovery names.
+
+    ``resolve`` turns a locator into the form that the transport sends to. It returns None for a
+    locator that the transport cannot reach.
+    """
+
+    def __init__(
+        self, own: Locator, discovery: Discovery, resolve: Callable[[Locator], _P | None]
+    ) -> None:
+        self.discovery = discovery
+        self.group = 0
+        self.address = Address(0, 0)
+        self.retransmits = True
+        """Whether the machine retransmits datagrams that the network loses."""
+        self.peers: tuple[_P, ...] = ()
+        """The places of the other members of the view."""
+        self._resolve = resolve
+        self._own = resolve(own)
+        self._members: tuple[Address, ...] = ()
+        self._located: dict[Address, _P] = {}
+        self._observed: dict[Address, _P] = {}
+
+    def announce(self, entry: RosterEntry, group: int = 0, *, retransmits: bool = True) -> None:
+        """Set the member that the transport serves, and publish its entry through discovery."""
+        self.address, self.group, self.retransmits = entry.address, group, retransmits
+        self.discovery.announce(entry)
+
+    def on_events(self, events: Iterable[Event]) -> None:
+        """Update the places from the events of the machine."""
+        changed = False
+        for event in events:
+            if type(event) is Located:
+                changed |= self._locate(event)
+            elif type(event) is ViewInstalled:
+                self._members = event.view.members
+                changed = True
+        if changed:
+            places = [self.lookup(member) for member in self._members]
+            self.peers = tuple(
+                place for place in places if place is not None and place != self._own
+            )
+            self._evict_strangers(self._located)
+
+    def _locate(self, event: Located) -> bool:
+        try:
+            locator = Locator.decode(event.locator)
+        except RemoteProtocolError:
+            return False  # the locator of a damaged or foreign roster: the observed place stays
+        place = self._resolve(locator)
+        if place is None:
+            return False
+        self._located[event.address] = place
+        if place != self._own:
+            self.discovery.remember(locator)
+        return True
+
+    def learn_source(self, address: Address, place: _P) -> None:
+        """Note where a datagram of ``address`` came from; a ``Located`` event takes precedence."""
+        self._observed.pop(address, None)  # inserted again as the newest entry
+        self._observed[address] = place
+        self._evict_strangers(self._observed)
+
+    def lookup(self, address: Address) -> _P | None:
+        """Return the place of ``address``, or None if it is unknown."""
+        return self._located.get(address) or self._observed.get(address)
+
+    def candidates(self) -> list[_P]:
+        """Return every place where discovery or an observed datagram suggests a member."""
+        places = dict.fromkeys(map(self._resolve, self.discovery.locate(time.monotonic_ns())))
+        places.update(dict.fromkeys(self._observed.values()))
+        return [place for place in places if place is not None and place != self._own]
+
+    def _evict_strangers(self, places: dict[Address, _P]) -> None:
+        if len(places) <= MAX_STRANGERS + len(self._members):
+            return
+        strangers = [address for address in places if address not in self._members]
+        for address in strangers[: MAX_STRANGERS // 2]:
+            del places[address]
