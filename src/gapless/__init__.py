@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gapless import blocking as blocking, errors as errors, events as events
     from gapless.aio import Group as Group, Receipt as Receipt, Request as Request, join as join
     from gapless.config import Config as Config
-    from gapless.delivery_mode import Mode as Mode
+    from gapless.delivery_mode import DeliveryMode as DeliveryMode
     from gapless.errors import GaplessError as GaplessError
     from gapless.group.message import Batch as Batch, Message as Message, ViewChange as ViewChange
     from gapless.identity import Address as Address, View as View
@@ -30,7 +30,7 @@ _WHERE = {
     "ViewChange": "group.message",
     "Address": "identity",
     "View": "identity",
-    "Mode": "delivery_mode",
+    "DeliveryMode": "delivery_mode",
 }
 """Where each name stands; it is imported when somebody asks for it."""
 _MODULES = {"blocking", "errors", "events"}

@@ -15,7 +15,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from weakref import WeakSet
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import DepartedError, GaplessError
 from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
 from gapless.group.join_options import JoinOptions
@@ -177,7 +177,7 @@ class Group(GroupBase):
         payload: Payload,
         to: To | None = None,
         *,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         timeout: Duration | None = None,  # noqa: ASYNC109
         loopback: bool | None = None,
         headers: Headers | None = None,
@@ -189,7 +189,7 @@ class Group(GroupBase):
         whether the sender gets it too, ``headers`` what is said of it beside its payload.
         """
         plain = (
-            mode == Mode.ORDERED
+            mode == DeliveryMode.ORDERED
             and timeout is None
             and headers is None
             and to is None
@@ -219,7 +219,7 @@ class Group(GroupBase):
         payloads: Iterable[Payload],
         to: To | None = None,
         *,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         timeout: Duration | None = None,  # noqa: ASYNC109
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
@@ -239,7 +239,7 @@ class Group(GroupBase):
         payload: Payload,
         to: To | None = None,
         *,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import DepartedError, GaplessError
 from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
 from gapless.group.join_options import JoinOptions
@@ -104,7 +104,7 @@ class Group(GroupBase):
         payload: Payload,
         to: To | None = None,
         *,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         timeout: Duration | None = None,
         loopback: bool | None = None,
         headers: Headers | None = None,
@@ -116,7 +116,7 @@ class Group(GroupBase):
         sender gets it too, ``headers`` what is said of it beside its payload.
         """
         own = self._session
-        if mode != Mode.ORDERED or timeout is not None or headers is not None:
+        if mode != DeliveryMode.ORDERED or timeout is not None or headers is not None:
             return self.send_many(
                 (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
             )
@@ -138,7 +138,7 @@ class Group(GroupBase):
         payloads: Iterable[Payload],
         to: To | None = None,
         *,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         timeout: Duration | None = None,
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
@@ -157,7 +157,7 @@ class Group(GroupBase):
         payload: Payload,
         to: To | None = None,
         *,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt | None:

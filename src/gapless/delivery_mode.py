@@ -1,33 +1,49 @@
-"""How a message is sent: the modes of 2001 as attributes of a message."""
+"""Delivery modes: what Gapless guarantees of one message. They are the message attributes of 2001.
+
+A caller names a mode by its text, which mypy checks (:data:`DeliveryModeName`), or by the
+:class:`DeliveryMode` itself.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from gapless.errors import LocalProtocolError
 
 MAX_OUT_OF_BAND = 65_536
-"""How many out-of-band messages of one member may wait for acks, at the very most."""
+"""Maximum of the setting ``max_out_of_band``."""
+
+DeliveryModeName = Literal["ordered", "acknowledged", "out-of-band", "unreliable"]
+"""The name of a delivery mode, as text."""
 
 
-class Mode(StrEnum):
-    """What is promised of one message."""
+class DeliveryMode(StrEnum):
+    """What is guaranteed of one message."""
 
     ORDERED = "ordered"
-    """In order and without a gap, once (NAK)."""
+    """Delivered once, in the order of its sender, without a gap (NAK)."""
     ACKNOWLEDGED = "acknowledged"
-    """The same, and every receiver says so; the sender is told when all have (NAK_ACK)."""
+    """The same, and the sender learns when every receiver has delivered it (NAK_ACK)."""
     OUT_OF_BAND = "out-of-band"
-    """Once, acknowledged, in no order, not stopped by a full window (OUT_OF_BAND)."""
+    """Delivered once, acknowledged, in no order, also past a full window (OUT_OF_BAND)."""
     UNRELIABLE = "unreliable"
     """Sent once, delivered if it arrives."""
 
     @classmethod
-    def of(cls, name: str) -> Mode:
-        """Return the mode with this name."""
+    def of(cls, name: str) -> DeliveryMode:
+        """Return the mode with this name.
+
+        Raises:
+            LocalProtocolError: there is no such mode.
+        """
         try:
             return cls(name)
         except ValueError:
             raise LocalProtocolError(
-                f"{name!r} is not a mode: use one of {', '.join(cls)}"
+                f"{name!r} is not a delivery mode: use one of {', '.join(cls)}"
             ) from None
+
+
+Mode = DeliveryMode
+"""The name of :class:`DeliveryMode` in 0.1."""

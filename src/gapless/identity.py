@@ -1,53 +1,103 @@
-"""Who is who: addresses with incarnations, views, digests, group ids.
+"""Identity: addresses with incarnations, views, rosters, digests, group ids.
 
-An address names one *life* of one member. A process that comes back has a higher incarnation, so
-its address is a new one, and nothing of the former life (seqnos, acks, frames still flying) can be
-mistaken for the new.
+An address names one *incarnation* of one member. A process that restarts has a higher incarnation
+and thus a new address, so that seqnos, acks and frames in flight of the previous incarnation are
+never mistaken for those of the new one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
 
 
 class Address(NamedTuple):
-    """One life of one member: a 64-bit node id and the 64-bit incarnation that rises with every restart."""
+    """One incarnation of one member: a 64-bit node id, and an incarnation that rises on restart.
+
+    Its one written form, in ``str``, ``repr`` and logs, is ``node.incarnation`` in hexadecimal.
+    """
 
     node: int
     incarnation: int
 
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that ``str(address)`` wrote.
+
+        Raises:
+            ValueError: the text is not an address.
+        """
+        node, dot, incarnation = text.partition(".")
+        if not dot:
+            raise ValueError(f"{text!r} is not an address: expected node.incarnation")
+        return cls(int(node, 16), int(incarnation, 16))
+
+    @property
+    def short(self) -> str:
+        """The first eight digits of the node id, enough to tell members apart in logs."""
+        return f"{self.node:016x}"[:8]
+
     def __str__(self) -> str:
         return f"{self.node:x}.{self.incarnation:x}"
 
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def member_label(address: Address, name: str = "") -> str:
+    """Return a member as people see it: its display name and short id, such as ``a (00c0ffee)``."""
+    return f"{name} ({address.short})" if name else address.short
+
 
 class ViewId(NamedTuple):
-    """The identity of a view: a number that rises with every view, and the member that made it."""
+    """The identity of a view: a rising number, and the member that created the view."""
 
     number: int
     coordinator: Address
 
 
-class View(NamedTuple):
-    """An agreed list of members, oldest first."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """An agreed list of members, oldest first.
+
+    A view is a collection of its members: ``len(view)``, ``address in view``, ``for address in
+    view``.
+    """
 
     id: ViewId
     members: tuple[Address, ...]
 
     @classmethod
     def of(cls, number: int, *members: Address) -> View:
-        """Return view ``number`` of ``members``, made by the first of them."""
+        """Return view ``number`` of ``members``, created by the first of them."""
         return cls(ViewId(number, members[0]), members)
+
+    @property
+    def coordinator(self) -> Address:
+        """The oldest member, which creates the next view."""
+        return self.members[0]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.members
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self.members)
 
 
 class RosterEntry(NamedTuple):
-    """A member's place in a roster: its address, its durable name (empty if it has none), and where it is reached.
+    """A member in a roster: its address, its durable name (or ""), and where to reach it.
 
-    ``locator`` is what a transport needs to reach the member; the machine hands it on and does not
-    look inside.
+    ``locator`` is for the transport; the machine passes it on as opaque bytes.
     """
 
     address: Address
@@ -56,10 +106,9 @@ class RosterEntry(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """A view with everything that its members need to know of each other.
+    """A view with the names and locators of its members.
 
-    ``away`` are the places of durable members that are not here and may come back, under the
-    address of their last life.
+    ``absent`` are the durable members that may return, with the address of their last incarnation.
     """
 
     id: ViewId
@@ -69,7 +118,7 @@ class Roster(NamedTuple):
     @property
     def view(self) -> View:
         """The view alone."""
-        return View(self.id, tuple(place.address for place in self.entries))
+        return View(self.id, tuple(entry.address for entry in self.entries))
 
 
 class Marks(NamedTuple):
@@ -81,9 +130,9 @@ class Marks(NamedTuple):
 
 
 Digest = dict[Address, Marks]
-"""The marks of every stream that a member knows."""
+"""The marks of every stream known to a member."""
 
 
 def group_id(name: str) -> int:
-    """Return the 64-bit id under which a group's name travels on the wire."""
+    """Return the 64-bit id that stands for a group's name on the wire."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.identity import Address, View
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Unacknowledged
@@ -14,7 +14,7 @@ from gapless.run import ACKED
 from gapless.wire.frames import Ack, Data, OutOfBand, Unreliable, Vote
 from tests.support.virtual_group import MS, SECOND, A, B, C, Group, frames, got
 
-ACKNOWLEDGED = Mode.ACKNOWLEDGED
+ACKNOWLEDGED = DeliveryMode.ACKNOWLEDGED
 REPAIRING = [name for name in GROUP_PROFILE_NAMES if name != "ordered"]
 """The profiles that repair what is lost."""
 
@@ -59,16 +59,16 @@ def test_ol04_a_switch_is_used_up_by_one_who_is_alone_too() -> None:
 
 @pytest.mark.behaviour("OL-04", "OL-11")
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
-@pytest.mark.parametrize("mode", Mode)
-def test_ol04_a_switch_can_be_to_any_mode_in_any_profile(profile: str, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", DeliveryMode)
+def test_ol04_a_switch_can_be_to_any_mode_in_any_profile(profile: str, mode: DeliveryMode) -> None:
     group = Group(2, profile=profile)
     group["a"].set_next_mode(mode)
     group.send("a", b"1")
     group.send("a", b"2")
     group.settle()
-    kinds = {Mode.OUT_OF_BAND: OUT_OF_BAND, Mode.UNRELIABLE: UNRELIABLE}
+    kinds = {DeliveryMode.OUT_OF_BAND: OUT_OF_BAND, DeliveryMode.UNRELIABLE: UNRELIABLE}
     assert [found.kind for found in group.deliveries[A]] == [kinds.get(mode, GROUP), GROUP]
-    assert len(group.told("a", Acknowledged)) == (mode in {ACKNOWLEDGED, Mode.OUT_OF_BAND})
+    assert len(group.told("a", Acknowledged)) == (mode in {ACKNOWLEDGED, DeliveryMode.OUT_OF_BAND})
 
 
 def test_a_mode_goes_by_its_name_too_and_an_unknown_one_is_an_error() -> None:
@@ -97,7 +97,7 @@ def test_ol21_a_message_to_one_member_does_not_use_the_switch_up() -> None:
 def test_ol04_a_message_that_names_its_mode_does_not_use_the_switch_up() -> None:
     group = Group(2, profile="classic")
     group["a"].set_next_mode(ACKNOWLEDGED)
-    group.send("a", b"1", mode=Mode.ORDERED)
+    group.send("a", b"1", mode=DeliveryMode.ORDERED)
     ticket = group.send("a", b"2").ticket
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
@@ -108,7 +108,7 @@ def test_v09_the_last_switch_counts_and_switching_back_cancels() -> None:
     """V-09."""
     group = Group(2, profile="classic")
     group["a"].set_next_mode(ACKNOWLEDGED)
-    group["a"].set_next_mode(Mode.ORDERED)
+    group["a"].set_next_mode(DeliveryMode.ORDERED)
     group.send("a", b"1")
     group.settle()
     assert group.told("a", Acknowledged) == []
@@ -124,7 +124,7 @@ def test_ol04_a_send_that_fails_or_is_refused_does_not_use_the_switch_up() -> No
         group.send("a", b"1", b"2")
     with pytest.raises(LocalProtocolError, match="nothing to send"):
         group.send("a")
-    group.send("a", b"fills", mode=Mode.ORDERED)
+    group.send("a", b"fills", mode=DeliveryMode.ORDERED)
     group.send("a", b"refused", wait=False)
     group.settle()
     ticket = group.send("a", b"taken", wait=False).ticket
@@ -321,7 +321,7 @@ def test_acknowledged_to_oneself(loopback: bool) -> None:
 def test_unreliable_is_delivered_once_to_all_if_it_arrives(profile: str) -> None:
     """M-03, M-15."""
     group = settled(3, profile)
-    ready = group.send("a", b"1", b"2", mode=Mode.UNRELIABLE)
+    ready = group.send("a", b"1", b"2", mode=DeliveryMode.UNRELIABLE)
     assert ready.events == [Accepted(ready.ticket, 0, 0)]
     group.settle()
     for name in "abc":
@@ -334,7 +334,7 @@ def test_unreliable_is_never_repaired_and_nobody_asks_for_it(profile: str) -> No
     """M-15."""
     group = settled(2, profile)
     group.lose(Unreliable)
-    group.send("a", b"1", mode=Mode.UNRELIABLE)
+    group.send("a", b"1", mode=DeliveryMode.UNRELIABLE)
     group.settle()
     assert got(group, "b", UNRELIABLE) == []
     assert len(group.sent) == 1
@@ -344,7 +344,7 @@ def test_unreliable_is_never_repaired_and_nobody_asks_for_it(profile: str) -> No
 def test_unreliable_comes_as_often_as_it_arrives() -> None:
     """M-15."""
     group = Group(2)
-    datagram = group.send("a", b"1", mode=Mode.UNRELIABLE).transmits[0].datagram
+    datagram = group.send("a", b"1", mode=DeliveryMode.UNRELIABLE).transmits[0].datagram
     group.step(B, lambda m: m.receive(datagram, group.now_ns))
     group.settle()
     assert got(group, "b", UNRELIABLE) == [b"1", b"1"]
@@ -357,7 +357,7 @@ def test_unreliable_never_waits(profile: str) -> None:
     group.lose(Data)
     group.send("a", b"1")
     group.send("a", b"waits")
-    ready = group.send("a", b"now", mode=Mode.UNRELIABLE, wait=False)
+    ready = group.send("a", b"now", mode=DeliveryMode.UNRELIABLE, wait=False)
     assert ready.events == [Accepted(ready.ticket, 0, 0)]
     group.run_for(2 * MS)
     assert got(group, "b", UNRELIABLE) == [b"now"]
@@ -367,9 +367,9 @@ def test_unreliable_never_waits(profile: str) -> None:
 def test_unreliable_to_one_member_and_to_oneself() -> None:
     """M-15."""
     group = Group(3, loopback=False)
-    group.send("a", b"to b", to=B, mode=Mode.UNRELIABLE)
-    group.send("a", b"to a", to=A, mode=Mode.UNRELIABLE)
-    group.send("a", b"to all", mode=Mode.UNRELIABLE)
+    group.send("a", b"to b", to=B, mode=DeliveryMode.UNRELIABLE)
+    group.send("a", b"to a", to=A, mode=DeliveryMode.UNRELIABLE)
+    group.send("a", b"to all", mode=DeliveryMode.UNRELIABLE)
     group.settle()
     assert got(group, "a", UNRELIABLE) == [b"to a"]
     assert got(group, "b", UNRELIABLE) == [b"to b", b"to all"]
@@ -379,7 +379,7 @@ def test_unreliable_to_one_member_and_to_oneself() -> None:
 def test_unreliable_in_another_name_is_dropped() -> None:
     """M-03."""
     group = Group(3)
-    (_, frame) = frames(group.send("a", b"1", mode=Mode.UNRELIABLE))[0]
+    (_, frame) = frames(group.send("a", b"1", mode=DeliveryMode.UNRELIABLE))[0]
     group.receive("b", C, frame)
     assert got(group, "b", UNRELIABLE) == []
     assert group["b"].counters["dropped.origin"] == 1
@@ -397,7 +397,7 @@ def test_s47_modes_mixed_in_one_datagram_are_each_delivered_once(
     """S-47, M-15."""
     group = Group(2, profile=profile)
     parts: list[Any] = []
-    for mode in Mode:
+    for mode in DeliveryMode:
         parts += (
             frame
             for _, frame in frames(group.members[A].send([mode.encode()], group.now_ns, mode=mode))
@@ -422,7 +422,7 @@ def test_s39_what_the_network_makes_five_of_is_delivered_once(
 ) -> None:
     """S-39."""
     group = Group(2, profile=profile)
-    for at, mode in enumerate([Mode.ORDERED, Mode.OUT_OF_BAND, ACKNOWLEDGED] * 3):
+    for at, mode in enumerate([DeliveryMode.ORDERED, DeliveryMode.OUT_OF_BAND, ACKNOWLEDGED] * 3):
         for transmit in group.send("a", b"%d" % at, to=to, mode=mode).transmits:
             for _ in range(4):
                 group.step(B, lambda m, d=transmit.datagram: m.receive(d, group.now_ns))  # type: ignore[misc]
@@ -438,7 +438,7 @@ def test_s40_the_sender_gets_exactly_what_it_wants_back(profile: str) -> None:
     """S-40, M-11."""
     group = Group(2, profile=profile)
     for at in range(12):
-        mode = Mode.OUT_OF_BAND if at % 3 == 0 else Mode.ORDERED
+        mode = DeliveryMode.OUT_OF_BAND if at % 3 == 0 else DeliveryMode.ORDERED
         group.send("a", b"%02d" % at, mode=mode, loopback=at % 2 == 0)
     group.settle()
     everything = [b"%02d" % at for at in range(12)]
@@ -447,8 +447,8 @@ def test_s40_the_sender_gets_exactly_what_it_wants_back(profile: str) -> None:
 
 
 @pytest.mark.behaviour("OL-11")
-@pytest.mark.parametrize("mode", [Mode.OUT_OF_BAND, Mode.UNRELIABLE])
-def test_what_does_not_fit_one_frame_is_an_error_that_says_so(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE])
+def test_what_does_not_fit_one_frame_is_an_error_that_says_so(mode: DeliveryMode) -> None:
     """M-15."""
     group = Group(2, max_frame_bytes=256)
     with pytest.raises(

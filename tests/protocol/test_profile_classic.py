@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError
 from gapless.identity import Marks, View, ViewId
 from gapless.protocol.events import (
@@ -24,7 +24,7 @@ from gapless.run import ACKED, Run
 from gapless.wire.frames import Ack, Data, Gone, Nak, StreamProgress, Tail, Vote
 from tests.support.virtual_group import MS, NAMES, SECOND, A, B, C, D, Group, frames
 
-ACKNOWLEDGED = Mode.ACKNOWLEDGED
+ACKNOWLEDGED = DeliveryMode.ACKNOWLEDGED
 
 
 def classic(members: int = 2, **knobs: Any) -> Group:
@@ -91,7 +91,9 @@ def test_ol02_every_receiver_acknowledges_every_message_that_asks_for_it() -> No
 def test_ol03_both_modes_share_one_sequence_and_are_ordered_together() -> None:
     group = classic()
     group.lose_seqnos(2, to="b")
-    for at, mode in enumerate((Mode.ORDERED, ACKNOWLEDGED, Mode.ORDERED, ACKNOWLEDGED), 1):
+    for at, mode in enumerate(
+        (DeliveryMode.ORDERED, ACKNOWLEDGED, DeliveryMode.ORDERED, ACKNOWLEDGED), 1
+    ):
         group.send("a", b"%d" % at, mode=mode)
     group.settle()
     for name in "ab":
@@ -555,8 +557,8 @@ def test_v06_late_frames_of_an_old_view_change_nothing() -> None:
 
 
 @pytest.mark.behaviour("OL-10")
-@pytest.mark.parametrize("mode", [Mode.ORDERED, ACKNOWLEDGED])
-def test_v13_the_first_and_only_message_of_a_view_is_repaired(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [DeliveryMode.ORDERED, ACKNOWLEDGED])
+def test_v13_the_first_and_only_message_of_a_view_is_repaired(mode: DeliveryMode) -> None:
     """V-13."""
     group = classic()
     group.send("a", b"old")
@@ -624,7 +626,7 @@ def test_every_message_is_delivered_in_its_view_or_in_none(seed: int) -> None:
             group.install(View.of(number, A, B, C), [NAMES[name]])
             for at in range(4):
                 payload = b"%d %d" % (number, at)
-                group.send(name, payload, mode=draw.choice((Mode.ORDERED, ACKNOWLEDGED)))
+                group.send(name, payload, mode=draw.choice((DeliveryMode.ORDERED, ACKNOWLEDGED)))
                 sent[name, payload] = number
             group.run_for(draw.randrange(30) * MS)
         if draw.random() < 0.5:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import Marks, View
 from gapless.protocol.events import Accepted, Acknowledged, Lost, SlowReceivers, Stalled
 from gapless.wire.frames import Ack, Data, Nak, Stable, StreamProgress, Tail
@@ -161,7 +161,7 @@ def test_acks_have_a_timer_of_their_own(profile: str) -> None:
     """Retransmission off is not acks off: an acknowledged message is acknowledged, a full window is released."""
     group = begun(Group(2, profile=profile, xmit_interval="0s", capacity=4, ack_threshold=4))
     group.send("a", *numbers(1, 50))
-    ticket = group.send("a", b"51", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"51", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group.messages("b", "a") == numbers(1, 51)
     assert Acknowledged(ticket) in group.told("a", Acknowledged)

@@ -8,7 +8,7 @@ from concurrent.futures import wait
 import pytest
 
 from gapless.config import Config
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.identity import Address, View
 from gapless.protocol.events import (
@@ -52,7 +52,7 @@ def test_messages_arrive_in_order_at_all(over: str) -> None:
 def test_the_result_of_a_send_says_what_became_of_it() -> None:
     with gathering() as (a, b):
         assert a.handle.submit([b"one", b"two"]).result(PATIENCE_S) == Accepted(1, 1, 2)
-        sent = a.handle.submit([b"three"], mode=Mode.ACKNOWLEDGED)
+        sent = a.handle.submit([b"three"], mode=DeliveryMode.ACKNOWLEDGED)
         assert isinstance(sent.result(PATIENCE_S), Accepted)
         assert sent.delivered is not None
         b.until_messages(3)
@@ -229,7 +229,7 @@ def test_a_send_that_waits_can_time_out_or_be_cancelled_and_leaves_no_hole() -> 
 def test_close_is_prompt_with_blocked_sends() -> None:
     with gathering(2, knobs={"capacity": 8, "unread_limit": 4, "leave_timeout": "30s"}) as (a, _):
         blocked = [a.handle.submit([b"%d" % number for number in range(40)]) for _ in range(10)]
-        acknowledged = a.handle.submit([b"x"], mode=Mode.ACKNOWLEDGED)
+        acknowledged = a.handle.submit([b"x"], mode=DeliveryMode.ACKNOWLEDGED)
         start_s = time.monotonic()
         a.handle.close(0.1)
         assert time.monotonic() - start_s < 2
@@ -324,7 +324,7 @@ def test_a_machine_that_fails_ends_its_own_group_only(caplog: pytest.LogCaptureF
         raise AssertionError("two and two are five")
 
     with gathering(2, group="one") as (a, b), gathering(2, group="two") as (c, d):
-        blocked = a.handle.submit([b"x"], to=address(b), mode=Mode.ACKNOWLEDGED)
+        blocked = a.handle.submit([b"x"], to=address(b), mode=DeliveryMode.ACKNOWLEDGED)
         a.handle.query(
             lambda member: setattr(member, "tick", lambda now_ns: broken(member, now_ns))
         )

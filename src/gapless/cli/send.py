@@ -22,6 +22,7 @@ from rich.progress import (
 
 from gapless.cli.group_options import group_options, joined_group, note, seconds
 from gapless.cli.rendering import json_option, print_json
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError, TimedOutError
 from gapless.units import parse_size
 
@@ -185,7 +186,7 @@ def _send_all(
     batch = next(batches, None)
     while batch is not None:
         after = next(batches, None) if ahead else None
-        mode = "acknowledged" if after is None else "ordered"
+        mode = DeliveryMode.ACKNOWLEDGED if after is None else DeliveryMode.ORDERED
         receipt = group.send_many(
             batch, to, mode=mode, timeout=timeout_s, loopback=None if to else False
         )

@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.group.join_options import JoinOptions, MemberOptions, StateHooks
 from gapless.group.session import GroupSession
@@ -148,7 +148,7 @@ class ReceiptBase:
         return self._session.delivered(self._request, timeout)
 
     def __repr__(self) -> str:
-        return f"<sent {self.first}..{self.last}, {Mode.ORDERED if self._request is None else self._request.mode}>"
+        return f"<sent {self.first}..{self.last}, {DeliveryMode.ORDERED if self._request is None else self._request.mode}>"
 
 
 def make_receipt(kind: type[_R], core: GroupSession, sent: Sending) -> _R:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.group.headers import detach_headers, may_contain_wrapped
 from gapless.protocol.ready import OUT_OF_BAND, UNICAST, UNRELIABLE
 from gapless.run import ACKED, PRIVATE, Run
@@ -67,14 +67,14 @@ class Batch:
         return self.delivery.content if isinstance(self.delivery.content, Run) else None
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> DeliveryMode:
         """What was promised of them."""
         kind = self.delivery.kind
         if kind == OUT_OF_BAND:
-            return Mode.OUT_OF_BAND
+            return DeliveryMode.OUT_OF_BAND
         if kind == UNRELIABLE:
-            return Mode.UNRELIABLE
-        return Mode.ACKNOWLEDGED if self.send_info.flags & ACKED else Mode.ORDERED
+            return DeliveryMode.UNRELIABLE
+        return DeliveryMode.ACKNOWLEDGED if self.send_info.flags & ACKED else DeliveryMode.ORDERED
 
     @property
     def private(self) -> bool:
@@ -170,7 +170,7 @@ class Message:
         return self._batch.view
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> DeliveryMode:
         """What was promised of it."""
         return self._batch.mode
 

@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import (
     ClosedError,
     DepartedError,
@@ -212,7 +212,7 @@ class GroupSession:
         self,
         payloads: Iterable[Payload],
         to: To | None = None,
-        mode: Mode | str = Mode.ORDERED,
+        mode: DeliveryMode | DeliveryModeName = DeliveryMode.ORDERED,
         timeout: Duration | None = None,
         *,
         wait: bool = True,
@@ -220,7 +220,7 @@ class GroupSession:
         headers: AnyHeaders | None = None,
     ) -> Steps[SendRequest | None]:
         """Send messages; the result is None if they were not to wait and there was no room."""
-        address, mode = self.find(to), Mode.of(mode)
+        address, mode = self.find(to), DeliveryMode.of(mode)
         messages: Sequence[bytes] = as_payloads(payloads)
         messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
         return (
@@ -269,7 +269,7 @@ class GroupSession:
         self,
         messages: Sequence[bytes],
         to: Address | None,
-        mode: Mode,
+        mode: DeliveryMode,
         until_ns: int | None,
         *,
         wait: bool = True,
@@ -307,7 +307,7 @@ class GroupSession:
                 raise self._given_up(outcome, len(messages), to, time.monotonic_ns() - start_ns)
 
     def _send_untracked(
-        self, message: bytes, to: Address | None, mode: Mode, until_ns: int | None
+        self, message: bytes, to: Address | None, mode: DeliveryMode, until_ns: int | None
     ) -> Steps[None]:
         """Send a message of which nobody wants to know when it has been delivered."""
         if self._schedule_flush is None and not self.closing:
@@ -354,7 +354,7 @@ class GroupSession:
     def delivered(self, sent: SendRequest | None, timeout: Duration | None) -> Steps[None]:
         """Wait until everybody has delivered what was sent."""
         if sent is None or sent.delivered is None:
-            mode = Mode.ORDERED if sent is None else sent.mode
+            mode = DeliveryMode.ORDERED if sent is None else sent.mode
             raise LocalProtocolError(
                 f"nobody tells when an {mode} message has arrived: send with 'acknowledged'"
             )
@@ -486,12 +486,12 @@ class GroupSession:
         assert address is not None
         return (
             yield from self._send_request(
-                REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED
+                REQUEST, as_payload(payload), address, until_ns, DeliveryMode.ORDERED
             )
         )
 
     def _send_request(
-        self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode
+        self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: DeliveryMode
     ) -> Steps[bytes]:
         number, answer = self.inbox.pending.register(address)
         try:
@@ -520,7 +520,7 @@ class GroupSession:
         fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
         address = self.find(asked.sender)
         yield from self._send_untracked(
-            message, address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None
+            message, address, DeliveryMode.OUT_OF_BAND if fits else DeliveryMode.ORDERED, None
         )
 
     # Everything else
@@ -596,7 +596,7 @@ class GroupSession:
         return MemberSnapshot.decode(
             (
                 yield from self._send_request(
-                    SNAPSHOT_REQUEST, b"", address, until_ns, Mode.OUT_OF_BAND
+                    SNAPSHOT_REQUEST, b"", address, until_ns, DeliveryMode.OUT_OF_BAND
                 )
             )
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError
 from gapless.identity import U64_MAX
 from gapless.protocol import buggify, timers
@@ -95,7 +95,7 @@ class StreamEndpoint:
         self._nodes: frozenset[int] = frozenset()
         self._traced_marks: dict[Address, tuple[int, int, int]] = {}
         self._epoch = 0
-        self._next_mode: Mode | None = None
+        self._next_mode: DeliveryMode | None = None
 
     def resume(self, marks: Mapping[Address, int], *, stores: bool = False) -> None:
         """Be a durable member, which goes on where its former life was; to be called before the first view.
@@ -250,7 +250,7 @@ class StreamEndpoint:
     def _inbounds(self) -> list[InboundStream]:
         return [*self.inbound.values(), *self.connections.inbounds()]
 
-    def _check_payloads(self, payloads: Payloads, to: Address | None, mode: Mode) -> None:
+    def _check_payloads(self, payloads: Payloads, to: Address | None, mode: DeliveryMode) -> None:
         if self.view is None:
             raise LocalProtocolError("not a member yet: install a view before sending")
         if to is not None and to not in self.view.members:
@@ -259,7 +259,7 @@ class StreamEndpoint:
             )
         largest_bytes = payloads.longest_bytes
         limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
-        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+        if mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
             overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
             limit_bytes = min(
                 limit_bytes, self.config.max_frame_bytes - overhead_bytes, MAX_ENTRY_BYTES

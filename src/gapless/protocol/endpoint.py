@@ -23,7 +23,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Marks
 from gapless.payloads import Payloads
@@ -80,7 +80,7 @@ class Endpoint(StreamEndpoint):
         now_ns: int,
         *,
         to: Address | None = None,
-        mode: Mode | None = None,
+        mode: DeliveryMode | None = None,
         wait: bool = True,
         timeout_ns: int | None = None,
         loopback: bool | None = None,
@@ -91,7 +91,7 @@ class Endpoint(StreamEndpoint):
         sender gets them too.
         """
         switched = self._next_mode if mode is None and to is None else None
-        mode = Mode.of(mode or switched or Mode.ORDERED)
+        mode = DeliveryMode.of(mode or switched or DeliveryMode.ORDERED)
         payloads = Payloads.of(payloads)
         self._check_payloads(payloads, to, mode)
         if switched is not None and len(payloads) != 1:
@@ -107,10 +107,10 @@ class Endpoint(StreamEndpoint):
             loopback = self.config.loopback or to is not None
         flags = 0 if loopback else NO_LOOPBACK
         deadline_ns = None if timeout_ns is None else now_ns + timeout_ns
-        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+        if mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
             ticket = self._send_unordered(payloads, flags, to, mode, deadline_ns, wait=wait)
         else:
-            flags |= ACKED if mode is Mode.ACKNOWLEDGED else 0
+            flags |= ACKED if mode is DeliveryMode.ACKNOWLEDGED else 0
             ticket = self._send_stream(payloads, flags, to, deadline_ns, wait=wait)
         if deadline_ns is not None:
             self._arm_send_timeout()
@@ -153,13 +153,13 @@ class Endpoint(StreamEndpoint):
         payloads: Sequence[bytes],
         flags: int,
         to: Address | None,
-        mode: Mode,
+        mode: DeliveryMode,
         deadline_ns: int | None,
         *,
         wait: bool,
     ) -> int:
         out, ticket = self._out, self._tickets.next_ticket()
-        if mode is Mode.UNRELIABLE:
+        if mode is DeliveryMode.UNRELIABLE:
             self.out_of_band.send_unreliable(ticket, payloads, flags, to, out)
         elif wait or self.out_of_band.has_room(payloads):
             self.out_of_band.send(ticket, payloads, flags, to, deadline_ns, out)
@@ -167,13 +167,13 @@ class Endpoint(StreamEndpoint):
             out.emit(Refused(ticket))
         return ticket
 
-    def set_next_mode(self, mode: Mode) -> None:
+    def set_next_mode(self, mode: DeliveryMode) -> None:
         """Let the next message to the group, and only that one, be sent in ``mode`` (OL-04).
 
         A message that names a mode itself, one to a single member (OL-21), and one that is refused
         do not use it up.
         """
-        self._next_mode = Mode.of(mode)
+        self._next_mode = DeliveryMode.of(mode)
 
     def cancel(self, ticket: int, now_ns: int) -> Ready:
         """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, finalize
 
 from gapless.config import SETTINGS, Config
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.fork_guard import ProcessToken
 from gapless.payloads import Payloads
@@ -131,7 +131,7 @@ class MemberHandle:
         payloads: Sequence[bytes],
         *,
         to: Address | None = None,
-        mode: Mode = Mode.ORDERED,
+        mode: DeliveryMode = DeliveryMode.ORDERED,
         wait: bool = True,
         timeout_ns: int | None = None,
         loopback: bool | None = None,
@@ -175,7 +175,7 @@ class MemberHandle:
         payloads: Sequence[bytes],
         *,
         to: Address | None = None,
-        mode: Mode = Mode.ORDERED,
+        mode: DeliveryMode = DeliveryMode.ORDERED,
         loopback: bool | None = None,
     ) -> Accepted | None:
         """Send messages in this thread, if there is room and nobody is in a turn; None if they were not sent.
@@ -229,7 +229,7 @@ class MemberHandle:
         self,
         payloads: Sequence[bytes],
         to: Address | None = None,
-        mode: Mode = Mode.ORDERED,
+        mode: DeliveryMode = DeliveryMode.ORDERED,
         *,
         wait: bool = True,
         timeout_ns: int | None = None,
@@ -242,7 +242,12 @@ class MemberHandle:
             )
         deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
         sent = SendRequest(
-            checked, to, Mode.of(mode), wait=wait, deadline_ns=deadline_ns, loopback=loopback
+            checked,
+            to,
+            DeliveryMode.of(mode),
+            wait=wait,
+            deadline_ns=deadline_ns,
+            loopback=loopback,
         )
         self._runtime.send_requests.put(sent)
         return sent

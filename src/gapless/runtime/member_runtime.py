@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gapless.config import Config
-    from gapless.delivery_mode import Mode
+    from gapless.delivery_mode import DeliveryMode
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Delivery, Ready, Transmit
     from gapless.runtime.delivery_queue import DeliveryItem, DeliveryQueue
@@ -221,7 +221,7 @@ class MemberRuntime:
         now_ns: int,
         payloads: Sequence[bytes],
         to: Address | None,
-        mode: Mode,
+        mode: DeliveryMode,
         loopback: bool | None,
     ) -> tuple[Ready, Accepted | None]:
         """Give the machine messages of one who does not wait for room; return its answer, and whether it took them."""

@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError
 from gapless.logger import log
 from gapless.payloads import Payloads
@@ -44,7 +44,7 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
         self,
         payloads: Payloads,
         to: Address | None = None,
-        mode: Mode = Mode.ORDERED,
+        mode: DeliveryMode = DeliveryMode.ORDERED,
         *,
         wait: bool = True,
         deadline_ns: int | None = None,
@@ -59,7 +59,7 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
         self.loopback = loopback
         self.size_bytes = payloads.size_bytes
         self.ticket = 0
-        acknowledged = mode in {Mode.ACKNOWLEDGED, Mode.OUT_OF_BAND}
+        acknowledged = mode in {DeliveryMode.ACKNOWLEDGED, DeliveryMode.OUT_OF_BAND}
         self.delivered: Future[Acknowledged | Unacknowledged] | None = (
             Future() if acknowledged else None
         )
@@ -67,7 +67,7 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
     @property
     def is_mergeable(self) -> bool:
         """Whether it can leave together with others."""
-        alike = self.to is None and self.mode is Mode.ORDERED and self.loopback is None
+        alike = self.to is None and self.mode is DeliveryMode.ORDERED and self.loopback is None
         return alike and self.may_wait and self.deadline_ns is None
 
     def resolve(self, outcome: Accepted | Refused | GivenUp) -> None:
@@ -142,7 +142,7 @@ class SendRequests:
     def submit_bundle(self, laid: Bundle, member: Member, now_ns: int) -> Ready | None:
         """Give the machine messages of one who does not wait for their numbers."""
         try:
-            ready = member.send(laid.payloads, now_ns, mode=Mode.ORDERED)
+            ready = member.send(laid.payloads, now_ns, mode=DeliveryMode.ORDERED)
         except BaseException as error:
             laid.fail(error)
             if isinstance(error, LocalProtocolError):

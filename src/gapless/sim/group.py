@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.config import Config
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import DUPLICATE, NEVER_NS, Copy, Partition
 from gapless.faults.frame_names import incarnation_name, node_name
 from gapless.sim.scenario.actions import (
@@ -92,7 +92,7 @@ class SimulatedNode:
         self,
         *payloads: bytes,
         to: str = "",
-        mode: Mode = Mode.ORDERED,
+        mode: DeliveryMode = DeliveryMode.ORDERED,
         wait: bool = True,
         timeout: str | None = None,
         loopback: bool | None = None,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError
 from gapless.group.headers import detach_headers, may_contain_wrapped
 from gapless.run import ACKED
@@ -94,7 +94,7 @@ def _messages(group: str, record: Record) -> Iterator[dict[str, Any]]:
         "group": group,
         "origin": record.stream,
         "name": record.name,
-        "mode": str(Mode.ACKNOWLEDGED if record.flags & ACKED else Mode.ORDERED),
+        "mode": str(DeliveryMode.ACKNOWLEDGED if record.flags & ACKED else DeliveryMode.ORDERED),
         "view": record.view,
         "sent_ns": record.sent_ns,
         "collected_ns": record.collected_ns,

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.protocol.events import StateReceived, StateWanted
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES
 from gapless.run import Run
@@ -275,7 +275,7 @@ def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
     company.run_for(100 * MS)
     for number in range(300):
         company.send("a", b"a%d" % number + bytes(100).replace(b"\0", b"."))
-    company.send("a", b"a out of band", mode=Mode.OUT_OF_BAND)
+    company.send("a", b"a out of band", mode=DeliveryMode.OUT_OF_BAND)
     company.run_for(2 * SECOND)
     held_bytes = company["c"].state_transfer.held_deliveries.held_bytes
     assert company["c"].state_transfer.full

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.protocol.events import Lost, StateReceived
 from gapless.protocol.ready import OUT_OF_BAND
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES
@@ -255,7 +255,7 @@ def test_connections_are_held_and_all_handed_out() -> None:
     company.enter("c", lag_ns=0)
     company.run_for(2 * MS)
     company.send("a", b"one", to=address("c"))
-    company.send("a", b"u", mode=Mode.UNRELIABLE)
+    company.send("a", b"u", mode=DeliveryMode.UNRELIABLE)
     company.run_for(3 * MS)
     assert not company.has_state("c")
     assert company.apps["c"].direct == []
@@ -269,16 +269,16 @@ def test_out_of_band_messages_are_in_the_state_or_handed_out() -> None:
     company.lose(StateAsk)
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
-    company.send("b", b"b-both", mode=Mode.OUT_OF_BAND)
-    company.send("b", b"b-alone", mode=Mode.OUT_OF_BAND, to=address("c"))
+    company.send("b", b"b-both", mode=DeliveryMode.OUT_OF_BAND)
+    company.send("b", b"b-alone", mode=DeliveryMode.OUT_OF_BAND, to=address("c"))
     company.run_for(5 * MS)
-    company.send("b", b"b-more", mode=Mode.OUT_OF_BAND)
+    company.send("b", b"b-more", mode=DeliveryMode.OUT_OF_BAND)
     company.run_for(5 * MS)
     assert company["a"].out_of_band.delivered()[address("b")] == ((1, 3),), (
         "b is done with its second, which was not for a"
     )
     late = company.lose(OutOfBand, to="a")
-    company.send("b", b"b-late", mode=Mode.OUT_OF_BAND)
+    company.send("b", b"b-late", mode=DeliveryMode.OUT_OF_BAND)
     company.tampers = [late]
     company.until_state("c")
     assert company.apps["c"].received[0].state == b"b-both\0b-more"
@@ -293,7 +293,7 @@ def test_an_out_of_band_message_that_comes_behind_the_state_is_not_handed_out_ag
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     late = company.lose(OutOfBand, to="c")
-    company.send("b", b"b1", mode=Mode.OUT_OF_BAND)
+    company.send("b", b"b1", mode=DeliveryMode.OUT_OF_BAND)
     company.until_state("c")
     company.tampers.remove(late)
     company.run_for(2 * SECOND)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import Marks, View
 from gapless.protocol.events import (
     Accepted,
@@ -255,9 +255,9 @@ def test_an_end_reports_everything_that_did_not_arrive(how: str) -> None:
     group = pair(3, capacity=3)
     group.lose(to="b")
     group.send("a", b"1", to=B)
-    acked = group.send("a", b"2", to=B, mode=Mode.ACKNOWLEDGED).ticket
+    acked = group.send("a", b"2", to=B, mode=DeliveryMode.ACKNOWLEDGED).ticket
     half = group.send("a", b"3", b"4", to=B).ticket
-    waiting = group.send("a", b"5", to=B, mode=Mode.ACKNOWLEDGED).ticket
+    waiting = group.send("a", b"5", to=B, mode=DeliveryMode.ACKNOWLEDGED).ticket
     close(group, "a", "b")
     if how == "view":
         group.install(View.of(2, A, C), [A])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import Address, Marks, View
 from gapless.protocol.events import (
     Accepted,
@@ -126,11 +126,11 @@ def test_a_group_that_only_waits_for_one_that_is_away_is_at_rest() -> None:
 def test_nothing_is_sent_to_one_that_is_away() -> None:
     group = make()
     group.crash(C)
-    send(group, 4, 6, mode=Mode.ACKNOWLEDGED)
+    send(group, 4, 6, mode=DeliveryMode.ACKNOWLEDGED)
     group.install(View.of(2, A, B), absent={NAME: C})
     before = len(group.sent)
     group.lose(Data, to="b", times=2)
-    send(group, 7, 9, mode=Mode.ACKNOWLEDGED)
+    send(group, 7, 9, mode=DeliveryMode.ACKNOWLEDGED)
     group.settle()
     assert {sent.to for sent in group.sent[before:]} <= {None, A, B}
     assert group.messages("b", "a") == numbers(1, 9)
@@ -139,7 +139,7 @@ def test_nothing_is_sent_to_one_that_is_away() -> None:
 def test_acknowledged_sends_wait_for_one_that_is_away() -> None:
     group = make()
     gone(group)
-    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"4", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group["a"].outbound.delivered_by_members
     assert group["a"].armed_timers() == ()
@@ -152,17 +152,17 @@ def test_acknowledged_sends_wait_for_one_that_is_away() -> None:
 
 def test_an_acknowledged_send_is_in_vain_when_the_place_is_released() -> None:
     group = make()
-    first = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    first = group.send("a", b"4", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     gone(group)
-    ticket = group.send("a", b"5", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"5", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(first)]
     group.install(View.of(3, A, B))
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(first)]
     assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
-    last = group.send("a", b"6", mode=Mode.ACKNOWLEDGED).ticket
+    last = group.send("a", b"6", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(first), Acknowledged(last)], (
         "nobody is waited for any more"
@@ -172,7 +172,7 @@ def test_an_acknowledged_send_is_in_vain_when_the_place_is_released() -> None:
 def test_an_acknowledged_send_is_in_vain_when_a_full_window_releases_the_place() -> None:
     group = make(capacity=4, on_retention_full="release")
     gone(group)
-    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"4", mode=DeliveryMode.ACKNOWLEDGED).ticket
     send(group, 5, 7)
     group.settle()
     assert not group.told("a", Acknowledged)
@@ -188,7 +188,7 @@ def test_an_acknowledged_send_waits_for_a_member_whose_ack_is_lost_and_for_one_t
     group = make()
     gone(group)
     group.lose(Ack, by="b", times=1)
-    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"4", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group["a"].outbound.delivered_by_members
     assert not group.told("a", Acknowledged)
@@ -221,7 +221,7 @@ def test_who_is_back_is_waited_for_like_any_other() -> None:
     group.run_for(250 * MS)
     assert not group["a"].is_quiet
     assert {pinned.members for pinned in group.told("a", SlowReceivers)} == {(C2,)}
-    ticket = group.send("a", b"6", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"6", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(50 * MS)
     assert not group.told("a", Acknowledged)
     group.rules.remove(rule)

@@ -5,14 +5,14 @@ from random import Random
 import pytest
 
 from gapless.config import GROUP_PROFILE_NAMES
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import Address, View
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Unacknowledged
 from gapless.protocol.ready import GROUP, OUT_OF_BAND
 from gapless.wire.frames import Ack, Data, OutOfBand, OutOfBandAck, Unreliable, Vote
 from tests.support.virtual_group import MS, SECOND, A, B, C, D, Group, aside, frames, got
 
-ASIDE = Mode.OUT_OF_BAND
+ASIDE = DeliveryMode.OUT_OF_BAND
 REPAIRING = [name for name in GROUP_PROFILE_NAMES if name != "ordered"]
 """The profiles that repair what is lost."""
 
@@ -51,7 +51,7 @@ def test_ol13_it_is_delivered_by_all_acknowledged_by_each_and_reported(profile: 
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)
 def test_ol11_its_numbers_are_its_own_and_leave_no_hole_in_the_stream(profile: str) -> None:
     group = Group(2, profile=profile)
-    for mode in (Mode.ORDERED, ASIDE, Mode.ORDERED, ASIDE):
+    for mode in (DeliveryMode.ORDERED, ASIDE, DeliveryMode.ORDERED, ASIDE):
         group.send("a", b"x", mode=mode)
     group.settle()
     numbers = {

@@ -3,13 +3,13 @@
 import pytest
 
 from gapless.config import GROUP_PROFILE_NAMES
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import View
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
 from gapless.wire.frames import OutOfBand, OutOfBandAck
 from tests.support.virtual_group import MS, SECOND, A, B, C, Group, aside, got
 
-ASIDE = Mode.OUT_OF_BAND
+ASIDE = DeliveryMode.OUT_OF_BAND
 
 
 # Bounds

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Marks, View
 from gapless.protocol.events import Acknowledged, Lost, Unacknowledged
@@ -51,7 +51,7 @@ def test_nothing_is_acknowledged_before_it_is_stored() -> None:
 
 def test_an_acknowledged_send_means_stored() -> None:
     group = make()
-    ticket = group.send("a", b"1", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"1", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(1_000 * MS)
     assert not group.told("a", Acknowledged)
     store(group, 1)
@@ -111,7 +111,7 @@ def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
     """Its pieces have to be acknowledged before it is whole; what came before it has to be stored first."""
     group = make(capacity=8, max_frame_bytes=512)
     send(group, 1, 2)
-    ticket = group.send("a", b"x" * 400 * 20, mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"x" * 400 * 20, mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(5_000 * MS)
     assert got(group, C) == numbers(1, 2)
     store(group, 2)
@@ -133,8 +133,8 @@ def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged
         group.rule(
             lambda _, to, frame: to == C and isinstance(frame, Data) and frame.run.first > 15
         )
-    ticket = group.send("a", b"x" * 400 * 20, mode=Mode.ACKNOWLEDGED).ticket
-    later = group.send("a", b"later", mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"x" * 400 * 20, mode=DeliveryMode.ACKNOWLEDGED).ticket
+    later = group.send("a", b"later", mode=DeliveryMode.ACKNOWLEDGED).ticket
     window = group["a"].outbound.window
     for _ in range(5_000):
         if 4 <= window.low < window.high:

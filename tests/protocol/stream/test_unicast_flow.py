@@ -2,7 +2,7 @@
 
 import pytest
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import View
 from gapless.protocol.events import (
     Accepted,
@@ -136,7 +136,7 @@ def test_an_acknowledged_message_to_one(row: str) -> None:
     group = Group(3, unicast=row, min_ack_interval="1s", stability_interval="1s")
     group.send("a", b"0", to=B)
     group.run_for(10 * MS)
-    ticket = group.send("a", b"1", to=B, mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"1", to=B, mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(2 * MS)
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
 
@@ -146,7 +146,7 @@ def test_an_acknowledged_message_to_one(row: str) -> None:
 def test_an_acknowledged_message_whose_ack_is_lost(row: str) -> None:
     group = Group(2, unicast=row, stability_interval="50ms")
     group.lose(Ack, times=3)
-    ticket = group.send("a", b"1", to=B, mode=Mode.ACKNOWLEDGED).ticket
+    ticket = group.send("a", b"1", to=B, mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "b", "a") == [b"1"]
@@ -158,7 +158,7 @@ def test_an_out_of_band_message_to_one_overtakes_the_connection() -> None:
     group = Group(3, capacity=1)
     group.lose(Data)
     group.send("a", b"1", b"2", to=B)
-    group.send("a", b"urgent", to=B, mode=Mode.OUT_OF_BAND)
+    group.send("a", b"urgent", to=B, mode=DeliveryMode.OUT_OF_BAND)
     group.run_for(5 * MS)
     assert [delivery.messages() for delivery in group.deliveries[B]] == [[b"urgent"]]
     assert {sent.to for sent in group.sent if isinstance(sent.frame, OutOfBand)} == {B}
@@ -210,7 +210,7 @@ def test_a_message_to_oneself_that_is_not_wanted_is_neither_delivered_nor_left_b
 def test_an_acknowledged_message_to_oneself() -> None:
     group = Group(2, unread_limit=1)
     group.send("a", b"1", to=A)
-    ready = group.send("a", b"2", to=A, mode=Mode.ACKNOWLEDGED)
+    ready = group.send("a", b"2", to=A, mode=DeliveryMode.ACKNOWLEDGED)
     assert Acknowledged(ready.ticket) not in ready.events
     assert Acknowledged(ready.ticket) in group.consumed("a", 1).events
 

@@ -5,7 +5,7 @@ from string import ascii_letters, digits
 import pytest
 from hypothesis import given, strategies as st
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import KINDS, FrameName
 from gapless.protocol.buggify import RARE_BRANCHES
@@ -96,7 +96,7 @@ actions = st.one_of(
         st.none() | times_ns,
         st.sampled_from([None, True, False]),
         st.sampled_from(["", "b"]),
-        st.sampled_from(list(Mode)),
+        st.sampled_from(list(DeliveryMode)),
     ),
     st.builds(CloseConnection, times_ns, lives, st.just("b")),
     st.builds(SetRetransmitInterval, times_ns, lives, times_ns),

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from gapless.config import Config
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.discovery import Discovery
 from gapless.faults import faults
 from gapless.faults.faulty_transport import FaultyTransport
@@ -148,7 +148,7 @@ class Companion:
 
     def acknowledged(self, within_s: float = 10) -> dict[str, Any]:
         sent = self.handle.submit(
-            [b"%s %d" % (self.name.encode(), self.sent)], mode=Mode.ACKNOWLEDGED
+            [b"%s %d" % (self.name.encode(), self.sent)], mode=DeliveryMode.ACKNOWLEDGED
         )
         self.sent += 1
         assert sent.delivered is not None

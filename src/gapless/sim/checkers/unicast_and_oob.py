@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.protocol.events import (
     Accepted,
     Acknowledged,
@@ -69,7 +69,11 @@ class UnicastChecker(InvariantChecker):
     def sent(self, life: MemberModel, send: ApplicationSend) -> None:
         """A send to one member; what somebody sends to itself and does not want back goes nowhere."""
         to = send.to
-        if to is None or send.refused or send.mode not in {Mode.ORDERED, Mode.ACKNOWLEDGED}:
+        if (
+            to is None
+            or send.refused
+            or send.mode not in {DeliveryMode.ORDERED, DeliveryMode.ACKNOWLEDGED}
+        ):
             return
         if to != life.address or not send.no_loopback:
             queue = self.queues.setdefault((life.address, to), deque())
@@ -358,9 +362,9 @@ class OutOfBandChecker(InvariantChecker):
         """A send beside the stream."""
         if send.refused:
             return
-        if send.mode == Mode.UNRELIABLE:
+        if send.mode == DeliveryMode.UNRELIABLE:
             self._unreliable_sent.setdefault(life.address, Counter()).update(send.payloads)
-        elif send.mode == Mode.OUT_OF_BAND:
+        elif send.mode == DeliveryMode.OUT_OF_BAND:
             queue = self._queues.setdefault(life.address, deque())
             queue.extend(
                 (QueuedMessage(send.ticket, payload, send.no_loopback), send.to)
@@ -490,7 +494,7 @@ class AcknowledgedSendChecker(InvariantChecker):
 
     def sent(self, life: MemberModel, send: ApplicationSend) -> None:
         """An acknowledged send."""
-        if send.mode == Mode.ACKNOWLEDGED and not send.refused:
+        if send.mode == DeliveryMode.ACKNOWLEDGED and not send.refused:
             self._unconfirmed[life.address, send.ticket] = send.to
 
     def event(self, life: MemberModel, event: Event) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.frame_names import incarnation_name, kind_of, span_of, stream_of
 from gapless.protocol.timers import GAP, REAP
 from gapless.sim.model_check.bounds import NOW_NS, ScriptedRandom, SearchBounds
@@ -322,7 +322,7 @@ class MemberAutomaton:
         if isinstance(given, int):
             return member.receive(self._frames.datagram[given], NOW_NS)
         if given == SUBMIT:
-            mode = Mode.ACKNOWLEDGED if self._bounds.acknowledged else Mode.ORDERED
+            mode = DeliveryMode.ACKNOWLEDGED if self._bounds.acknowledged else DeliveryMode.ORDERED
             return member.send(
                 [payload(witness.submitted + 1)], NOW_NS, to=self._bounds.to, mode=mode
             )

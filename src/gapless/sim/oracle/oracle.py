@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import NEVER_NS
 from gapless.protocol.dispatch import StreamEndpoint
 from gapless.protocol.events import Refused, StateReceived
@@ -378,7 +378,7 @@ class Oracle(ModelUpdater):
         *,
         loopback: bool | None = None,
         to: Address | None = None,
-        mode: str = Mode.ORDERED,
+        mode: str = DeliveryMode.ORDERED,
     ) -> None:
         """Take note of a send that ``ready`` answers."""
         not_back = not ((self.config.loopback or to is not None) if loopback is None else loopback)
@@ -386,7 +386,7 @@ class Oracle(ModelUpdater):
         sent = ApplicationSend(tuple(payloads), to, mode, not_back, ready.ticket, refused)
         for hook in self._sent:
             hook(life, sent)
-        if to is not None or mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+        if to is not None or mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
             return
         life.tickets.add(ready.ticket)
         if not sent.refused:

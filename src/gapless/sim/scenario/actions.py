@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, FORGED, INTACT, Copy, DriftingClock
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SendMessages(NamedTuple):
     timeout_ns: int | None = None
     loopback: bool | None = None
     to: str = ""
-    mode: Mode = Mode.ORDERED
+    mode: DeliveryMode = DeliveryMode.ORDERED
 
 
 class CancelSend(NamedTuple):

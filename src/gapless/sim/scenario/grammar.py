@@ -41,7 +41,7 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import FrameName
 from gapless.sim.scenario.actions import (
@@ -99,7 +99,7 @@ def _show_send(action: SendMessages) -> str:
     if action.loopback is not None:
         options.append("loopback" if action.loopback else "no loopback")
     options += [f"to {action.to}"] if action.to else []
-    options += [action.mode] if action.mode != Mode.ORDERED else []
+    options += [action.mode] if action.mode != DeliveryMode.ORDERED else []
     return f"sends {show_payloads(action.payloads)}".rstrip() + (
         f" ({', '.join(options)})" if options else ""
     )
@@ -265,12 +265,12 @@ def _read_send(at_ns: int, who: str, text: str) -> SendMessages:
             send = send._replace(timeout_ns=read_time(word.removeprefix("timeout ")))
         elif re.fullmatch("to [a-z]+", word):
             send = send._replace(to=word.removeprefix("to "))
-        elif word in set(Mode):
-            send = send._replace(mode=Mode(word))
+        elif word in set(DeliveryMode):
+            send = send._replace(mode=DeliveryMode(word))
         else:
             raise ScenarioError(
                 f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback, to b, "
-                f"{', '.join(Mode)}"
+                f"{', '.join(DeliveryMode)}"
             )
     return send
 

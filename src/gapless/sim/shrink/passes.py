@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gapless.config import SETTINGS, Config
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError
 from gapless.faults.faults import DUPLICATE, INTACT
 from gapless.faults.frame_names import node_name
@@ -354,9 +354,9 @@ def _replaced_cancel(search: Minimizer, at: int, nth: int) -> ShrinkCase:
 
 def _plainer_sends(send: SendMessages) -> Iterator[SendMessages]:
     """Return the send with fewer options, the plainest first, then with a round timeout."""
-    yield send._replace(wait=True, timeout_ns=None, loopback=None, to="", mode=Mode.ORDERED)
+    yield send._replace(wait=True, timeout_ns=None, loopback=None, to="", mode=DeliveryMode.ORDERED)
     yield send._replace(wait=True, timeout_ns=None, loopback=None)
-    yield send._replace(mode=Mode.ORDERED)
+    yield send._replace(mode=DeliveryMode.ORDERED)
     yield send._replace(to="")
     yield send._replace(loopback=None)
     if send.timeout_ns is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gapless.config import UNICAST_PROFILE_NAMES
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import (
     NEVER_NS,
     Delay,
@@ -530,7 +530,7 @@ def _work(
             else:
                 at_ns = rng.randrange(story.now_ns)
             acknowledged = story.durable and story.disks.random() < 0.2
-            mode = Mode.ACKNOWLEDGED if acknowledged else Mode.ORDERED
+            mode = DeliveryMode.ACKNOWLEDGED if acknowledged else DeliveryMode.ORDERED
             actions.append(SendMessages(min(at_ns, story.now_ns), name, payloads, mode=mode))
     return actions
 

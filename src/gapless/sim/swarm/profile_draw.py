@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES
-from gapless.delivery_mode import Mode
+from gapless.delivery_mode import DeliveryMode
 from gapless.protocol.buggify import RARE_BRANCHES
 from gapless.rng import split
 from gapless.sim.scenario.actions import CloseConnection, SendMessages, SetRetransmitInterval
@@ -133,9 +133,15 @@ def _assign_destination(
     if rng.random() >= beside:
         return send
     mode = rng.choice(
-        (Mode.ACKNOWLEDGED, Mode.ACKNOWLEDGED, Mode.OUT_OF_BAND, Mode.OUT_OF_BAND, Mode.UNRELIABLE)
+        (
+            DeliveryMode.ACKNOWLEDGED,
+            DeliveryMode.ACKNOWLEDGED,
+            DeliveryMode.OUT_OF_BAND,
+            DeliveryMode.OUT_OF_BAND,
+            DeliveryMode.UNRELIABLE,
+        )
     )
-    if mode is not Mode.ACKNOWLEDGED:
+    if mode is not DeliveryMode.ACKNOWLEDGED:
         # What is beside the stream goes in one frame each.
         send = send._replace(payloads=tuple(payload[:100] for payload in send.payloads))
     return send._replace(mode=mode)
