@@ -10,7 +10,8 @@ from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
 from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
 from gapless.sim.group import SimulatedGroup, SimulatedNode
-from gapless.sim.oracle.oracle import InvariantChecker, InvariantViolation, Oracle
+from gapless.sim.oracle.checker import InvariantChecker
+from gapless.sim.oracle.oracle import InvariantViolation, Oracle
 from gapless.sim.runner import SeedResult, SweepResult, simulate, sweep
 from gapless.sim.scenario.actions import Script
 from gapless.sim.swarm.membership_swarm import draw_membership

@@ -52,7 +52,7 @@ class GatheringCourt:
         """Tell the judge of a view, and let the member install it, if it may."""
         life = self.lives[who]
         self.judge.on_install(life, roster.view, None, self.now_ns, roster=roster)
-        self.judge._departing.clear()
+        self.judge._updater.departing.clear()
         if not self.judge.violations:
             member = life.member
             assert isinstance(member, Member)

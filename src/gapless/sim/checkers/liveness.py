@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.protocol.member import Member
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
+from gapless.sim.oracle.checker import InvariantChecker
 from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.protocol.ready import TraceEntry
     from gapless.sim.oracle.model import MemberModel
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.wire import Ack, Data, Gone, Nak, Tail
 
 SLOW_CLOCK_PERCENT = 106
@@ -101,7 +102,7 @@ class _DeadlineChecker(InvariantChecker):
         self._due.setdefault(life.address, deque()).append((seqno, due_ns))
         self.oracle.schedule_check(due_ns + 1)
 
-    def timed(self) -> None:
+    def check_due(self) -> None:
         """When the calm comes, give everything that was sent its time; later, look at what is due."""
         if not self._faults_over:
             self._faults_over = True
@@ -110,7 +111,7 @@ class _DeadlineChecker(InvariantChecker):
                     self._set_deadline(life, life.stream.high)
         self._check_deadlines()
 
-    def scattered(self) -> None:
+    def view_pending(self) -> None:
         """When the group that was one gets another view, everything has its time from when it is one again."""
         self._faults_over = False
         self._due.clear()

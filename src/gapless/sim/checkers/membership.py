@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gapless.protocol.events import Expelled, Lost, Oversized, StateReceived, Suspected
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
+from gapless.sim.oracle.checker import InvariantChecker
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Alive, Beacon, Leave
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Delivery
     from gapless.sim.oracle.model import InboundModel, MemberModel
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.wire import Frame
     from gapless.wire.frames import Ack
 
@@ -58,7 +59,7 @@ class GracefulLeaveChecker(InvariantChecker):
         super().__init__(oracle)
         self._asked: set[Address] = set()
 
-    def about_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
         """Look at the first question of one that leaves."""
         if (
             not isinstance(frame, Leave)
@@ -224,7 +225,7 @@ class IdleHeartbeatChecker(InvariantChecker):
         self.alive = 0
         self.beacons = 0
 
-    def about_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
         """Count what may be said at rest, and report what may not."""
         if not self.oracle.resting or not self.oracle.membership:
             return

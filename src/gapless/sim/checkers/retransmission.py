@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.run import ACKED
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
+from gapless.sim.oracle.checker import InvariantChecker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import TraceEntry
     from gapless.run import Run
     from gapless.sim.oracle.model import InboundModel, MemberModel, StreamModel
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.wire import Data, Nak
 
 

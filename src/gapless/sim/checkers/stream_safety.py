@@ -32,8 +32,8 @@ from gapless.sim.checkers.retransmission import (
     NakPacingChecker,
 )
 from gapless.sim.checkers.unicast_and_oob import UNICAST_AND_OOB_CHECKERS
+from gapless.sim.oracle.checker import InvariantChecker
 from gapless.sim.oracle.model_update import is_absence_loss
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 from gapless.wire import Nak
 from gapless.wire.primitives import REASONS
 
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Delivery, Ready, TraceEntry
     from gapless.protocol.stream.window import Window
+    from gapless.sim.oracle.checker import Outgoing
     from gapless.sim.oracle.model import InboundModel, MemberModel, StreamModel
-    from gapless.sim.oracle.oracle import Outgoing
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.wire import Ack, Data, Datagram, Gone, Tail
 
 
@@ -155,7 +156,7 @@ class GaplessPrefixChecker(InvariantChecker):
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
-    def moved(
+    def marks_moved(
         self, life: MemberModel, origin: Address, heard: InboundModel, window: Window
     ) -> None:
         """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
@@ -169,7 +170,7 @@ class GaplessPrefixChecker(InvariantChecker):
         if begin <= delivered and heard.stream.end_of(begin) <= delivered and not life.transferring:
             self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
 
-    def own_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
         """The same for the own stream."""
         stream, delivered = life.stream, window.delivered
         begin = stream.next_loopback_from(life.own_next)
@@ -209,7 +210,7 @@ class WindowBoundChecker(InvariantChecker):
 
     id = "S6"
 
-    def moved(
+    def marks_moved(
         self,
         life: MemberModel,
         origin: Address,
@@ -232,7 +233,7 @@ class WindowBoundChecker(InvariantChecker):
         if window.high > delivered + reach or stored > reach:
             self.fail(f"the window of {origin} reaches from {window.delivered} to {window.high}")
 
-    def own_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
         """A sender keeps within its capacity."""
         if window.high - window.low > self.oracle.reach:
             self.fail(
@@ -251,7 +252,7 @@ class MonotonicMarksChecker(InvariantChecker):
         if sender in acks and acks[sender] < before:
             self.fail(f"the ack of {sender} fell from {before} to {acks[sender]}")
 
-    def moved(
+    def marks_moved(
         self,
         life: MemberModel,
         origin: Address,
@@ -261,7 +262,7 @@ class MonotonicMarksChecker(InvariantChecker):
         """Compare the marks of another's stream with those before."""
         self._compare(origin, heard.marks, window)
 
-    def own_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
         """Compare the own marks with those before."""
         self._compare("the own stream", life.stream.marks, window)
 
@@ -422,7 +423,7 @@ class SafePurgeChecker(InvariantChecker):
                 f"{life.name} misses up to {upto} of {event.origin}, which owes it all behind {owed_from}"
             )
 
-    def moved(
+    def marks_moved(
         self, life: MemberModel, origin: Address, heard: InboundModel, window: Window
     ) -> None:
         """Who holds messages for others lets go of what is stable, and of more only for want of room."""
@@ -450,7 +451,7 @@ class SafePurgeChecker(InvariantChecker):
                 f"{life.name} lets {window.low} of {origin} go, but {stable} is stable, and there is room"
             )
 
-    def own_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
         """Compare low with the acks that have come in."""
         stream = life.stream
         if window.low == stream.marks.low:
@@ -508,7 +509,7 @@ class BoundedMemoryChecker(InvariantChecker):
         super().__init__(oracle)
         self._moves = 0
 
-    def moved(
+    def marks_moved(
         self,
         life: MemberModel,
         origin: Address,
@@ -516,9 +517,9 @@ class BoundedMemoryChecker(InvariantChecker):
         window: Window,
     ) -> None:
         """Now and then, measure everything."""
-        self.stepped(life)
+        self.connections_stepped(life)
 
-    def stepped(self, life: MemberModel) -> None:
+    def connections_stepped(self, life: MemberModel) -> None:
         """The same for a member that has connections."""
         self._moves += 1
         if self._moves % self.measure_every == 0:
@@ -567,8 +568,9 @@ class BoundedMemoryChecker(InvariantChecker):
                 self.fail(f"{size} {what}, at most {most} are allowed")
         try:
             member.check_invariants()
-        except AssertionError as wrong:
-            self.fail(f"{life.name} contradicts its own law: {wrong}")
+        except (AssertionError, LookupError) as error:
+            # A table that lacks an entry contradicts the law as well, before an assert can say so.
+            self.fail(f"{life.name} contradicts its own law: {error}")
 
 
 class ViewConsistencyChecker(InvariantChecker):

@@ -23,8 +23,8 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.ready import OUT_OF_BAND, UNICAST
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
+from gapless.sim.oracle.checker import InvariantChecker
 from gapless.sim.oracle.model import QueuedMessage, StreamModel
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
 from gapless.wire import Ack, Close, Data, Nak, OutOfBand, Tail, Unreliable
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.oracle.model_update import ApplicationSend
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.wire import Frame
 
 
@@ -82,7 +83,7 @@ class UnicastChecker(InvariantChecker):
             )
             self._own_sent[life.address, send.ticket] = len(send.payloads)
 
-    def told(self, life: MemberModel, event: Event) -> None:
+    def before_frames_event(self, life: MemberModel, event: Event) -> None:
         """A send is given up, or a connection ends with something that is not known to have arrived."""
         if isinstance(event, GivenUp):
             for (sender, to), queue in self.queues.items():
@@ -144,7 +145,7 @@ class UnicastChecker(InvariantChecker):
 
     # Frames
 
-    def beside_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
         """Compare what goes out with what the application gave, and what is said with what is so."""
         if isinstance(frame, Data):
             self._data_out(life, to, frame)
@@ -255,7 +256,7 @@ class UnicastChecker(InvariantChecker):
 
     # Deliveries
 
-    def handed(self, life: MemberModel, delivery: Delivery) -> None:
+    def other_delivered(self, life: MemberModel, delivery: Delivery) -> None:
         """Compare a delivery with what is next on its connection."""
         if delivery.kind != UNICAST:
             return
@@ -296,7 +297,7 @@ class UnicastChecker(InvariantChecker):
 
     # After a step, and at the end
 
-    def stepped(self, life: MemberModel) -> None:
+    def connections_stepped(self, life: MemberModel) -> None:
         """Nothing is purged that the other end does not have; nothing whole is passed over."""
         connections = life.member.connections
         for to, out in connections.outgoing.items():
@@ -383,7 +384,7 @@ class OutOfBandChecker(InvariantChecker):
             self._numbered[life.address, waiting.ticket] += 1
         return sent
 
-    def told(self, life: MemberModel, event: Event) -> None:
+    def before_frames_event(self, life: MemberModel, event: Event) -> None:
         """Out-of-band sends get their numbers, or are given up."""
         queue = self._queues.get(life.address)
         if not queue or not isinstance(event, (Accepted, GivenUp)):
@@ -401,7 +402,7 @@ class OutOfBandChecker(InvariantChecker):
             queue.clear()
             queue.extend(kept)
 
-    def beside_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
         """What goes out is what was given; at rest nothing goes out."""
         if isinstance(frame, OutOfBand):
             run, sent = frame.run, self._assign_numbers(life, frame.run.last)
@@ -420,7 +421,7 @@ class OutOfBandChecker(InvariantChecker):
         ):
             self.fail(f"{frame.run} goes out unreliably, but the application did not give it")
 
-    def handed(self, life: MemberModel, delivery: Delivery) -> None:
+    def other_delivered(self, life: MemberModel, delivery: Delivery) -> None:
         """Once each, and with the bytes that were sent."""
         if delivery.kind == UNICAST:
             return
@@ -442,7 +443,7 @@ class OutOfBandChecker(InvariantChecker):
                 self.fail(f"{life.name} delivers {seqno} of {delivery.origin} out of band again")
             before.add(seqno)
 
-    def gave(self, life: MemberModel, state: bytes) -> None:
+    def state_provided(self, life: MemberModel, state: bytes) -> None:
         """A state has what its giver was handed."""
         mine = (
             (origin, seqnos)

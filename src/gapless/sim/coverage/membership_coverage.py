@@ -18,7 +18,7 @@ from gapless.protocol.events import (
     StateWanted,
     Suspected,
 )
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
+from gapless.sim.oracle.checker import InvariantChecker
 from gapless.wire.frames import Join, MergeAsk
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.events import Event
     from gapless.sim.oracle.model import MemberModel
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.sim.scenario.actions import ChangePartition
     from gapless.wire import Frame
 
@@ -125,13 +126,13 @@ class MembershipCoverage(InvariantChecker):
 
     # From the judge
 
-    def began(self, life: MemberModel) -> None:
+    def incarnation_started(self, life: MemberModel) -> None:
         """A life begins to look for a group."""
         others = [other for other in self._living() if other is not life]
         if others and all(other.view is None for other in others):
             self.record("concurrent first members")
 
-    def ended(self, life: MemberModel) -> None:
+    def incarnation_ended(self, life: MemberModel) -> None:
         """A life ends."""
         peers = self._providing.pop(life.address, set())
         if getattr(life.member, "phase", "over") == "over":
@@ -149,12 +150,12 @@ class MembershipCoverage(InvariantChecker):
         if self._is_merging(life):
             self.record("coordinator crash during a merge")
 
-    def about_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
+    def control_frame_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
         """A question to join comes from one that asks for another."""
         if isinstance(frame, Join) and frame.entry.address != sender:
             self.record("join passed on")
 
-    def about_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
         """A merge begins."""
         if isinstance(frame, MergeAsk):
             self._merging_ns[life.address] = self.oracle.t_ns

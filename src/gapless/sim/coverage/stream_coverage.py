@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.protocol.events import Acknowledged, Lost, Stalled
-from gapless.sim.oracle.oracle import InvariantChecker, Oracle
+from gapless.sim.oracle.checker import InvariantChecker
 from gapless.wire import Close, Data, Nak
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.ready import Delivery, TraceEntry
     from gapless.sim.oracle.model import InboundModel, MemberModel
+    from gapless.sim.oracle.oracle import Oracle
     from gapless.sim.scenario.actions import ChangePartition
     from gapless.wire import Ack, Datagram
 
@@ -163,7 +164,7 @@ class StreamCoverage(InvariantChecker):
         """An out-of-band message goes out again."""
         self.seen.add("out-of-band message sent again")
 
-    def beside_out(self, life: MemberModel, to: Address | None, frame: object) -> None:
+    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: object) -> None:
         """A connection asks for its first message, sends its last again, or ends."""
         if isinstance(frame, Nak) and not frame.ranges:
             self.seen.add("first message of a connection asked for")

@@ -22,7 +22,7 @@ from gapless.run import FRAGMENT, LAST_FRAGMENT
 from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from gapless.config import Config
     from gapless.identity import Address, Digest, Roster, View
@@ -104,24 +104,25 @@ def is_absence_loss(life: MemberModel, event: Oversized | Lost | Started) -> boo
 
 
 class ModelUpdater:
-    """What a judge knows, and how it comes to know it."""
+    """Applies every observed input and output to the models of the members.
 
-    config: Config
-    reach: int
-    by_view: bool
-    local_ns: int
-    expected: Expected
-    states: dict[bytes, dict[tuple[Address, int], int]]
-    _digest: Digest
-    _departing: list[Address]
+    ``expected`` counts what must become of the messages that came in with the present step.
+    ``states`` maps each provided application state to the last seqno of each stream in it.
+    """
 
-    def report(self, check: str, message: str) -> None:
-        """Note a violation of ``check``."""
-        raise NotImplementedError
+    def __init__(self, config: Config, report: Callable[[str, str], None]) -> None:
+        self.reach = config.reach
+        self.by_view = config.group_profile.numbering == "view"
+        self.local_ns = 0
+        self.expected = NOTHING
+        self.states: dict[bytes, dict[tuple[Address, int], int]] = {}
+        self.digest: Digest = {}
+        self.departing: list[Address] = []
+        self._report = report
 
     # Learning: who is in, and whose place is kept
 
-    def _update_durable_retention(
+    def on_roster(
         self, life: MemberModel, view: View, roster: Roster | None
     ) -> tuple[Address, ...]:
         """Learn whose places a sender keeps; return all that it counts: the members, and who is away.
@@ -165,14 +166,14 @@ class ModelUpdater:
 
     # Learning: what came in
 
-    def _update_from_digest_mark(self, life: MemberModel, origin: Address, marks: Marks) -> None:
+    def on_digest_mark(self, life: MemberModel, origin: Address, marks: Marks) -> None:
         """Learn from a digest how far a stream goes: what lies beyond its start may be asked for (I-04)."""
         heard = life.inbound[origin]
         if life.member.config.retransmits:
             heard.announced = max(heard.announced, marks.high)
             heard.note_exists(marks.high, self.local_ns)
 
-    def _update_from_progress(self, life: MemberModel, frame: Vote | Stable) -> None:
+    def on_progress(self, life: MemberModel, frame: Vote | Stable) -> None:
         """Learn from a vote or a stability message how far streams go."""
         if life.view is None or frame.view != life.view.id.number:
             return
@@ -182,7 +183,8 @@ class ModelUpdater:
                 heard.announced = max(heard.announced, high)
                 heard.note_exists(high, self.local_ns)
 
-    def _update_from_data(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
+    def on_data(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
+        """Add data that came in to the inbound stream, and count what must become of it."""
         run = frame.run
         if life.inbound.get(run.origin) is not heard:
             return
@@ -227,12 +229,14 @@ class ModelUpdater:
         return ranges.count(every) - ranges.count(heard.before_start)
 
     @staticmethod
-    def _update_from_ack(life: MemberModel, sender: Address, frame: Ack) -> None:
+    def on_ack(life: MemberModel, sender: Address, frame: Ack) -> None:
+        """Raise the sender's entry in the ack table."""
         stream = life.stream
         if frame.origin == life.address and stream.high >= frame.seqno > stream.acks[sender]:
             stream.acks[sender] = frame.seqno
 
-    def _update_from_tail(self, life: MemberModel, heard: InboundModel, frame: Tail) -> None:
+    def on_tail(self, life: MemberModel, heard: InboundModel, frame: Tail) -> None:
+        """Learn the start, the end and the purged part of a stream from its announcement."""
         if life.inbound.get(frame.origin) is not heard:
             return
         if not heard.open:
@@ -260,22 +264,25 @@ class ModelUpdater:
         for first, last in early:
             self.expected = self.expected.plus(self._accept_range(heard, first, last))
 
-    def _update_from_digest(self, life: MemberModel) -> None:
+    def on_digest(self, life: MemberModel) -> None:
+        """Apply the digest of the present step to all inbound streams."""
         for origin, heard in life.inbound.items():
-            if origin not in self._digest or self.by_view:
+            if origin not in self.digest or self.by_view:
                 continue
             if not heard.open:
-                self._open_stream(heard, self._digest[origin].delivered)
-            self._update_from_digest_mark(life, origin, self._digest[origin])
+                self._open_stream(heard, self.digest[origin].delivered)
+            self.on_digest_mark(life, origin, self.digest[origin])
 
     @staticmethod
-    def _update_from_gone(life: MemberModel, heard: InboundModel, frame: Gone) -> None:
+    def on_gone(life: MemberModel, heard: InboundModel, frame: Gone) -> None:
+        """Learn which seqnos can never be repaired."""
         if life.inbound.get(frame.origin) is heard and heard.open:
             heard.gone = max(heard.gone, frame.low)
 
     # Learning: what went out
 
-    def _update_from_data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+    def on_data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+        """Append a first transmission to the member's own stream."""
         if not frame.repair and frame.run.first == life.stream.high + 1:
             self._append_run(life, frame.run)
 
@@ -298,7 +305,8 @@ class ModelUpdater:
 
     # Learning: events, deliveries, marks
 
-    def _update_from_events(self, life: MemberModel, events: Iterable[Event]) -> None:
+    def on_events(self, life: MemberModel, events: Iterable[Event]) -> None:
+        """Apply the events of one step."""
         for event in events:
             if isinstance(event, GivenUp):
                 self._update_from_given_up(life, event)
@@ -335,13 +343,13 @@ class ModelUpdater:
             if (
                 not gone and not headless
             ):  # the rest of a message whose beginning is lost is of no use
-                self.report(
+                self._report(
                     "S3", f"{event} is reported, but is not gone (up to {heard.gone}) or is there"
                 )
             heard.lose(event.first, event.last)
         elif event.start != heard.start:
             if heard.delivered != heard.start or not heard.start < event.start <= heard.gone:
-                self.report(
+                self._report(
                     "S3", f"{event}: {heard.delivered} was delivered and {heard.gone} is gone"
                 )
             heard.restart(max(event.start, heard.start))
@@ -356,18 +364,17 @@ class ModelUpdater:
         queue.extend(kept)
 
     @staticmethod
-    def _update_from_delivery(
-        life: MemberModel, heard: InboundModel | None, delivery: Delivery
-    ) -> None:
+    def on_delivery(life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
+        """Move the next due message behind a delivery."""
         if heard is not None:
             heard.next = delivery.last + 1
         elif delivery.origin == life.address:
             life.own_next = delivery.last + 1
         life.unconsumed += delivery.message_count
 
-    def _update_departures(self, life: MemberModel) -> None:
+    def on_departures(self, life: MemberModel) -> None:
         """Learn, and check, that everything consecutive was handed out of the streams that have just ended (I-08)."""
-        for origin in self._departing:
+        for origin in self.departing:
             heard = life.departed_inbound[origin]
             heard.move_to(heard.consecutive())
             key = origin, heard.epoch
@@ -377,10 +384,10 @@ class ModelUpdater:
                 and heard.stream.end_of(heard.due()) <= heard.delivered
                 and not life.transferring
             ):
-                self.report(
+                self._report(
                     "S3", f"{origin} departs, but {heard.due()} was there and was not handed out"
                 )
-        self._departing.clear()
+        self.departing.clear()
         if self.by_view:
             if life.transferring:
                 life.past_inbound.update(
@@ -390,14 +397,16 @@ class ModelUpdater:
             life.departed_inbound.clear()
 
     @staticmethod
-    def _update_marks(heard: InboundModel, window: Window) -> None:
+    def on_marks(heard: InboundModel, window: Window) -> None:
+        """Follow the window of an inbound stream."""
         delivered = window.delivered
         heard.marks = _make(Marks, (window.low, delivered, window.high))
         if delivered > heard.delivered:
             heard.move_to(min(delivered, heard.consecutive()))
 
     @staticmethod
-    def _update_own_marks(life: MemberModel, window: Window) -> None:
+    def on_own_marks(life: MemberModel, window: Window) -> None:
+        """Follow the window of the member's own stream."""
         stream, own = life.stream, life.address
         stream.marks = _make(Marks, (window.low, window.delivered, window.high))
         if own in stream.acks:

@@ -14,6 +14,7 @@ from gapless.faults.faults import NEVER_NS
 from gapless.protocol.dispatch import StreamEndpoint
 from gapless.protocol.events import Refused, StateReceived
 from gapless.protocol.ready import GROUP
+from gapless.sim.oracle.checker import ROW_HOOKS, InvariantChecker
 from gapless.sim.oracle.model import GroupModel, InboundModel, MemberModel, QueuedMessage
 from gapless.sim.oracle.model_update import (
     NOTHING,
@@ -45,41 +46,11 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Digest, Roster, View
     from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.ready import Delivery, Ready
+    from gapless.sim.oracle.checker import Outgoing
     from gapless.sim.world.network import LinkCounters
     from gapless.wire import Frame
 
 _make = tuple.__new__
-
-EVENTS = (
-    "SEND",
-    "STORE",
-    "DROPPED",
-    "ACK_OUT",
-    "ACK_IN",
-    "NAK_OUT",
-    "NAK_IN",
-    "REPAIR",
-    "SUPPRESSED",
-    "GONE_OUT",
-    "GONE_IN",
-    "TAIL_OUT",
-    "TAIL_IN",
-    "PURGE",
-    "BLOCK",
-    "UNBLOCK",
-    "TIMER",
-    "VIEW",
-    "STATE",
-    "EARLY",
-    "VOTE_OUT",
-    "VOTE_IN",
-    "STABLE_OUT",
-    "STABLE_IN",
-    "SEND_ASIDE",
-    "STORE_ASIDE",
-    "REPAIR_ASIDE",
-)
-"""Every event that a member writes into its trace."""
 
 SAMPLE_STEPS = 8
 """What costs too much at every step is looked at once in so many."""
@@ -87,50 +58,11 @@ SAMPLE_STEPS = 8
 MAX_VIOLATIONS = 20
 """A run that is this broken says nothing new any more; the judge stops counting."""
 
-Outgoing = list[tuple["Address | None", Datagram]]
-"""The datagrams of one step, decoded, with their destinations."""
-
-Hooks = dict[type, "tuple[Callable[..., None], ...]"]
-"""What is called for a frame, by the frame's type."""
+HooksByFrame = dict[type, "tuple[Callable[..., None], ...]"]
+"""The subscribed hooks by frame type."""
 
 
-class InvariantChecker:
-    """One invariant. A check defines the hooks it needs; the judge calls those and no others.
-
-    The hooks, in the order in which one step calls them: ``refused`` (a datagram that must change
-    nothing), ``data_in``, ``ack_in``, ``nak_in``, ``tail_in``, ``gone_in``, ``row_x`` for trace
-    rows of event ``X``, ``data_out``, ``ack_out``, ``nak_out``, ``tail_out``, ``gone_out``,
-    ``event``, ``delivered``, ``moved`` for each stream of another whose marks may have moved,
-    ``own_moved`` if those of the own stream have, and whatever was put into ``judge.at_end``; of
-    every so many steps ``sampled`` sees the whole. Beside the steps: ``timed`` when a time has come
-    that was given to ``judge.look_at``, ``view`` before a view is installed, ``close`` when the run
-    is over.
-
-    What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in``
-    and ``beside_out`` for frames, ``told`` for events before the frames are looked at, ``handed``
-    for deliveries, ``stepped`` after a step of a member that has connections. Frames about
-    membership and state have ``about_in`` and ``about_out``; ``began`` and ``ended`` tell of lives,
-    ``gave`` of a state that is given, ``scattered`` that a group which was one has another view to
-    come.
-
-    A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no
-    others.
-    """
-
-    id = ""
-    only_when_idle = False
-
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self.model = oracle.model
-        self.config = oracle.config
-
-    def fail(self, message: str) -> None:
-        """Report that the invariant does not hold."""
-        self.oracle.report(self.id, message)
-
-
-class Oracle(ModelUpdater):
+class Oracle:
     """All checks over one run.
 
     The world sets what only it can know: ``resting`` once the group has settled, ``settled`` if it
@@ -156,16 +88,16 @@ class Oracle(ModelUpdater):
         self.last_arrival_ns = -1
         self.cost: tuple[int, int] | None = None
         self.model = GroupModel(config)
+        self._updater = ModelUpdater(config, self.report)
+        self.reach, self.by_view = self._updater.reach, self._updater.by_view
+        self.states = self._updater.states
         self.violations: list[InvariantViolation] = []
         self.steps = 0
         self.t_ns = 0
         self.local_ns = 0
         self.current_member: MemberModel | None = None
         self.link_counters: dict[tuple[str, str], LinkCounters] = {}
-        self.expected = NOTHING
         self.at_end: list[Callable[[MemberModel], None]] = []
-        self._digest: Digest = {}
-        self._departing: list[Address] = []
         # Where views are found and not told, everything has its time from when there is one group
         # on.
         self.next_check_ns = NEVER_NS if membership else calm_ns
@@ -174,9 +106,6 @@ class Oracle(ModelUpdater):
         self.only_short_pauses = self.fault_free = False
         self.group_bound_ns = 0
         self.rested_ns = 0
-        self.states: dict[bytes, dict[tuple[Address, int], int]] = {}
-        self.reach = config.reach
-        self.by_view = config.group_profile.numbering == "view"
         self.receivers_retain = (
             config.group_profile.release == "stability" and not config.discard_delivered
         )
@@ -185,43 +114,51 @@ class Oracle(ModelUpdater):
         self._buffered_datagrams: list[Datagram] = []
         self._buffered_data: list[Data] = []
         self._too_late = 0
-        self.checkers = [check(self) for check in checkers]
-        self._collect_hooks()
+        self.checkers = [checker(self) for checker in checkers]
+        self._no_op = InvariantChecker(self)
+        self._subscribe_step_hooks()
+        self._subscribe_other_hooks()
 
-    def _collect_hooks(self) -> None:
-        """Find out once which check wants to be called for what."""
-        self._refused = self._hooks("refused")
-        self._incoming: Hooks = {
-            Data: (*self._hooks("data_in"), self._update_from_data),
-            Ack: (*self._hooks("ack_in"), self._update_from_ack),
-            Nak: self._hooks("nak_in"),
-            Tail: (*self._hooks("tail_in"), self._update_from_tail),
-            Gone: (*self._hooks("gone_in"), self._update_from_gone),
+    def _subscribe_step_hooks(self) -> None:
+        """Build the subscriber lists of the hooks of a step."""
+        subscribers, updater = self._subscribers, self._updater
+        self._refused = subscribers(lambda checker: checker.refused)
+        self._incoming: HooksByFrame = {
+            Data: (*subscribers(lambda checker: checker.data_in), updater.on_data),
+            Ack: (*subscribers(lambda checker: checker.ack_in), updater.on_ack),
+            Nak: subscribers(lambda checker: checker.nak_in),
+            Tail: (*subscribers(lambda checker: checker.tail_in), updater.on_tail),
+            Gone: (*subscribers(lambda checker: checker.gone_in), updater.on_gone),
         }
-        self._beside_in = self._hooks("beside_in")
-        self._sent = self._hooks("sent")
-        self._told = self._hooks("told")
-        self._handed = self._hooks("handed")
-        self._stepped = self._hooks("stepped")
-        self._rows = {event: self._hooks(f"row_{event.lower()}") for event in EVENTS}
-        self._outgoing = self._frames_out()
-        self._event = self._hooks("event")
-        self._delivered = self._hooks("delivered")
-        self._moved = self._hooks("moved")
-        self._own_moved = self._hooks("own_moved")
-        self._timed = self._hooks("timed")
-        self._collect_other_hooks()
+        self._non_stream_frame_in = subscribers(lambda checker: checker.non_stream_frame_in)
+        self._control_frame_in = subscribers(lambda checker: checker.control_frame_in)
+        self._before_frames_event = subscribers(lambda checker: checker.before_frames_event)
+        self._rows = {event: subscribers(hook) for event, hook in ROW_HOOKS.items()}
+        self._outgoing = self._outgoing_hooks()
+        self._event = subscribers(lambda checker: checker.event)
+        self._delivered = subscribers(lambda checker: checker.delivered)
+        self._other_delivered = subscribers(lambda checker: checker.other_delivered)
+        self._marks_moved = subscribers(lambda checker: checker.marks_moved)
+        self._own_marks_moved = subscribers(lambda checker: checker.own_marks_moved)
+        self._connections_stepped = subscribers(lambda checker: checker.connections_stepped)
+        self._check_due = subscribers(lambda checker: checker.check_due)
+        self._sampled = subscribers(lambda checker: checker.sampled)
 
-    def _collect_other_hooks(self) -> None:
-        """Find what is called beside the steps, and about the group."""
-        self._view = self._hooks("view")
-        self._close = self._hooks("close")
-        self._sampled = self._hooks("sampled")
-        self._about_in = self._hooks("about_in")
-        self._scattered = self._hooks("scattered")
-        self._began = self._hooks("began")
-        self._ended = self._hooks("ended")
-        self._gave = self._hooks("gave")
+    def _subscribe_other_hooks(self) -> None:
+        """Build the subscriber lists of the hooks outside of a step."""
+        subscribers = self._subscribers
+        self._incarnation_started = subscribers(lambda checker: checker.incarnation_started)
+        self._incarnation_ended = subscribers(lambda checker: checker.incarnation_ended)
+        self._sent = subscribers(lambda checker: checker.sent)
+        self._view = subscribers(lambda checker: checker.view)
+        self._state_provided = subscribers(lambda checker: checker.state_provided)
+        self._view_pending = subscribers(lambda checker: checker.view_pending)
+        self._close = subscribers(lambda checker: checker.close)
+
+    @property
+    def expected(self) -> Expected:
+        """What must become of the messages that came in with the present step."""
+        return self._updater.expected
 
     @property
     def resting(self) -> bool:
@@ -231,24 +168,36 @@ class Oracle(ModelUpdater):
     @resting.setter
     def resting(self, resting: bool) -> None:
         self._resting = resting
-        self._outgoing = self._frames_out()
+        self._outgoing = self._outgoing_hooks()
 
-    def _frames_out(self) -> Hooks:
-        """Return what is called for each kind of frame that goes out; the model learns last."""
+    def _outgoing_hooks(self) -> HooksByFrame:
+        """Return the hooks of each outgoing frame type; the model learns last."""
+        subscribers = self._subscribers
+        non_stream = subscribers(lambda checker: checker.non_stream_frame_out)
+        control = subscribers(lambda checker: checker.control_frame_out)
         return {
-            Data: (*self._hooks("data_out"), self._update_from_data_out),
-            Ack: self._hooks("ack_out"),
-            Nak: self._hooks("nak_out"),
-            Tail: self._hooks("tail_out"),
-            Gone: self._hooks("gone_out"),
-            **dict.fromkeys(_NON_STREAM_FRAMES, self._hooks("beside_out")),
-            **dict.fromkeys(CONTROL_FRAMES, self._hooks("about_out")),
+            Data: (*subscribers(lambda checker: checker.data_out), self._updater.on_data_out),
+            Ack: subscribers(lambda checker: checker.ack_out),
+            Nak: subscribers(lambda checker: checker.nak_out),
+            Tail: subscribers(lambda checker: checker.tail_out),
+            Gone: subscribers(lambda checker: checker.gone_out),
+            **dict.fromkeys(_NON_STREAM_FRAMES, non_stream),
+            **dict.fromkeys(CONTROL_FRAMES, control),
         }
 
-    def _hooks(self, hook: str) -> tuple[Callable[..., None], ...]:
-        checks = [check for check in self.checkers if hasattr(check, hook)]
+    def _subscribers(
+        self, hook: Callable[[InvariantChecker], Callable[..., None]]
+    ) -> tuple[Callable[..., None], ...]:
+        """Return the bound method of every checker that overrides ``hook``.
+
+        A checker that looks only at the silent group is left out unless the group is silent.
+        """
+        default = hook(self._no_op)
+        active = [c for c in self.checkers if self._resting or not c.only_when_idle]
         return tuple(
-            [getattr(check, hook) for check in checks if self._resting or not check.only_when_idle]
+            bound
+            for bound in map(hook, active)
+            if bound.__func__ is not default.__func__  # type: ignore[attr-defined]
         )
 
     def report(self, check: str, message: str) -> None:
@@ -262,14 +211,14 @@ class Oracle(ModelUpdater):
     def on_incarnation_start(self, address: Address, name: str, member: Endpoint) -> MemberModel:
         """Meet a new life."""
         life = self.model.members[address] = MemberModel(address, name, member, self.model)
-        for hook in self._began:
+        for hook in self._incarnation_started:
             hook(life)
         return life
 
     def on_incarnation_end(self, life: MemberModel) -> None:
         """Take note of the end of a life."""
         life.alive = False
-        for hook in self._ended:
+        for hook in self._incarnation_ended:
             hook(life)
 
     def on_converged(self, t_ns: int) -> None:
@@ -282,7 +231,7 @@ class Oracle(ModelUpdater):
         """Take note that there will be another view: what has its time gets it anew."""
         if self.converged_ns is not None:
             self.converged_ns, self.next_check_ns = None, NEVER_NS
-            for hook in self._scattered:
+            for hook in self._view_pending:
                 hook()
 
     def on_state_provided(
@@ -300,7 +249,7 @@ class Oracle(ModelUpdater):
         }
         own = {(life.address, life.epoch): life.own_next - 1}
         self.states[state] = {**handed, **before, **own}
-        for hook in self._gave:
+        for hook in self._state_provided:
             hook(life, state)
 
     def on_install(
@@ -315,6 +264,7 @@ class Oracle(ModelUpdater):
     ) -> None:
         """Take note of a view that ``life`` is about to be given, with its ``roster`` where the members made it."""
         self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, life
+        self._updater.local_ns = local_ns
         for hook in self._view:
             hook(life, view)
         first_view = life.view is None and not life.durable
@@ -325,11 +275,11 @@ class Oracle(ModelUpdater):
             origin for origin in heard if self.by_view or origin not in life.view_members
         ]:
             life.departed_inbound[origin] = heard.pop(origin)
-            self._departing.append(origin)
+            self._updater.departing.append(origin)
         if self.by_view:
             life.restart(view.id.number)
         stream = life.stream
-        counted = self._update_durable_retention(life, view, roster)
+        counted = self._updater.on_roster(life, view, roster)
         stream.acks = {member: stream.acks.get(member, stream.high) for member in counted}
         stream.starts = {member: stream.starts.get(member, stream.high) for member in counted}
         for origin in view.members:
@@ -364,11 +314,11 @@ class Oracle(ModelUpdater):
             )
         life.inbound[origin].cover(life.covered.get((origin, 0), 0))
         if marks is not None:
-            self._update_from_digest_mark(life, origin, marks)
+            self._updater.on_digest_mark(life, origin, marks)
 
     def on_digest(self, digest: Digest) -> None:
         """Take note of a digest that the next step is about."""
-        self._digest = digest
+        self._updater.digest = digest
 
     def on_send(
         self,
@@ -434,7 +384,8 @@ class Oracle(ModelUpdater):
         """Look at one step: what came in, what the member answered, and what its windows look like now."""
         self.steps += 1
         self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, life
-        self.expected = NOTHING
+        self._updater.local_ns = local_ns
+        self._updater.expected = NOTHING
         moved: Iterable[Address] = ()
         if cause == "receive":
             moved = self._on_datagram(life, said, before, ready)
@@ -445,9 +396,9 @@ class Oracle(ModelUpdater):
         if events:
             if life.transferring and any(isinstance(event, StateReceived) for event in events):
                 moved = life.inbound  # what there was no room for moves on
-            self._update_from_events(life, events)
+            self._updater.on_events(life, events)
             for event in events:
-                for hook in self._told:
+                for hook in self._before_frames_event:
                     hook(life, event)
         rows = self._rows
         for row in ready.trace:
@@ -473,7 +424,7 @@ class Oracle(ModelUpdater):
 
     def _learn_cause(self, life: MemberModel, cause: str) -> None:
         if cause == "learn":
-            self._update_from_digest(life)
+            self._updater.on_digest(life)
         elif cause == "install":
             self._replay_buffered(life)
 
@@ -491,13 +442,13 @@ class Oracle(ModelUpdater):
             heard = life.inbound_of(delivery.origin, delivery.epoch)
             for hook in self._delivered:
                 hook(life, heard, delivery)
-            self._update_from_delivery(life, heard, delivery)
+            self._updater.on_delivery(life, heard, delivery)
 
     def _check_other_delivery(self, life: MemberModel, delivery: Delivery) -> None:
         """Look at a delivery that is not of the present streams to the group."""
         life.unconsumed += delivery.message_count
         if delivery.kind != GROUP:
-            for hook in self._handed:
+            for hook in self._other_delivered:
                 hook(life, delivery)
             return
         # The rest of the own stream of a view before.
@@ -552,7 +503,7 @@ class Oracle(ModelUpdater):
                     and frame.origin == said.sender
                 ):
                     life.confirmed.add((frame.view, frame.origin))
-                for hook in self._about_in:
+                for hook in self._control_frame_in:
                     hook(life, said.sender, frame)
         return stream_frames_only(said)
 
@@ -562,10 +513,10 @@ class Oracle(ModelUpdater):
         if hooks is None and kind not in _NON_STREAM_FRAMES:
             return  # It is about the group, or about the application's state, and about no stream.
         if hooks is None or frame.epoch >= FIRST_CONNECTION_EPOCH:  # type: ignore[union-attr]
-            for hook in self._beside_in:
+            for hook in self._non_stream_frame_in:
                 hook(life, sender, frame)
             if isinstance(frame, (Vote, Stable)):
-                self._update_from_progress(life, frame)
+                self._updater.on_progress(life, frame)
             return
         if frame.epoch != life.epoch:  # type: ignore[union-attr]
             if isinstance(frame, Data):
@@ -597,14 +548,14 @@ class Oracle(ModelUpdater):
         if frame.run.origin != sender:
             return
         if frame.epoch < life.epoch or not self.by_view:
-            self.expected = self.expected.plus(Expected(view=count))
+            self._updater.expected = self._updater.expected.plus(Expected(view=count))
         elif not life.future_view_buffer.buffer_data(frame, life.member.config):
-            self.expected = self.expected.plus(Expected(early=count))
+            self._updater.expected = self._updater.expected.plus(Expected(early=count))
 
     def _replay_buffered(self, life: MemberModel) -> None:
         """Learn what the member takes in now that was kept for this view."""
         if self._too_late:
-            self.expected = self.expected.plus(Expected(view=self._too_late))
+            self._updater.expected = self._updater.expected.plus(Expected(view=self._too_late))
         for said in self._buffered_datagrams:
             for frame in said.frames:
                 self._on_frame(life, said.sender, frame)
@@ -614,18 +565,20 @@ class Oracle(ModelUpdater):
 
     def _check_marks(self, life: MemberModel, moved: Iterable[Address]) -> None:
         """Look at the windows that may have moved, then at what was put off to the end of the step."""
-        if self._departing:
-            self._update_departures(life)
+        if self._updater.departing:
+            self._updater.on_departures(life)
         for origin in moved:
             self._check_stream(life, origin)
         window = life.member.outbound.window
         low, delivered, high = life.stream.marks
         if window.high != high or window.delivered != delivered or window.low != low:
-            for hook in self._own_moved:
+            for hook in self._own_marks_moved:
                 hook(life, window)
-            self._update_own_marks(life, window)
-        if self._stepped and (life.member.connections.outgoing or life.member.connections.incoming):
-            for hook in self._stepped:
+            self._updater.on_own_marks(life, window)
+        if self._connections_stepped and (
+            life.member.connections.outgoing or life.member.connections.incoming
+        ):
+            for hook in self._connections_stepped:
                 hook(life)
         if self.at_end:
             for hook in self.at_end:
@@ -633,7 +586,7 @@ class Oracle(ModelUpdater):
             self.at_end.clear()
         if self.t_ns >= self.next_check_ns:
             self.next_check_ns = NEVER_NS
-            for hook in self._timed:
+            for hook in self._check_due:
                 hook()
 
     def _check_stream(self, life: MemberModel, origin: Address) -> None:
@@ -643,11 +596,11 @@ class Oracle(ModelUpdater):
             return
         low, delivered, high = heard.marks
         moves = window.delivered != delivered or window.high != high or window.low != low
-        if moves or self.expected is not NOTHING:
-            for hook in self._moved:
+        if moves or self._updater.expected is not NOTHING:
+            for hook in self._marks_moved:
                 hook(life, origin, heard, window)
             if moves:
-                self._update_marks(heard, window)
+                self._updater.on_marks(heard, window)
 
     def schedule_check(self, t_ns: int) -> None:
         """Let the ``timed`` hooks look at the first step at or after ``t_ns``."""
@@ -675,11 +628,8 @@ def stream_frames_only(said: Datagram) -> Datagram:
 
 __all__ = [
     "CONTROL_FRAMES",
-    "EVENTS",
     "MAX_VIOLATIONS",
     "SAMPLE_STEPS",
-    "InvariantChecker",
     "InvariantViolation",
     "Oracle",
-    "Outgoing",
 ]

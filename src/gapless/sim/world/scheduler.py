@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Crossing, Fault, LateTimers
     from gapless.identity import Address, Digest
     from gapless.protocol.ready import Ready
-    from gapless.sim.oracle.oracle import InvariantChecker
+    from gapless.sim.oracle.checker import InvariantChecker
     from gapless.sim.scenario.actions import Action, Script
     from gapless.wire import Datagram
 

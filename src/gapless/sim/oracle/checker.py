@@ -1,0 +1,222 @@
+"""The hooks of an invariant checker: what the oracle shows to a checker, and when.
+
+A checker overrides the hooks that it needs. The oracle finds the overridden hooks once, when it is
+made, and calls no others. Hooks run before the model learns from the same input. Therefore a
+checker can compare what happened with what had to happen.
+
+Hooks of one step, in the order of the calls:
+
+1. frames that came in: ``refused`` if the datagram must change nothing, else ``data_in``,
+   ``ack_in``, ``nak_in``, ``tail_in``, ``gone_in`` for the streams of the group,
+   ``non_stream_frame_in`` for all other frames of streams and ``control_frame_in``;
+2. ``before_frames_event`` for each event;
+3. the trace rows of the step, by event: ``row_store`` and the other ``row_`` hooks
+   (:data:`ROW_HOOKS`);
+4. frames that go out: ``data_out``, ``ack_out``, ``nak_out``, ``tail_out``, ``gone_out``,
+   ``non_stream_frame_out``, ``control_frame_out``;
+5. ``event`` for each event, then ``delivered`` or ``other_delivered`` for each delivery;
+6. ``marks_moved`` for each inbound stream whose marks may have moved, ``own_marks_moved``,
+   ``connections_stepped``, then the functions in ``oracle.at_end``;
+7. ``check_due`` if a time given to ``oracle.schedule_check`` has come;
+8. ``sampled`` at every :data:`~gapless.sim.oracle.oracle.SAMPLE_STEPS`-th step.
+
+Outside of a step: ``incarnation_started``, ``incarnation_ended``, ``sent``, ``view``,
+``state_provided``, ``view_pending``, and ``close`` when the run is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.wire import Datagram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gapless.identity import Address, View
+    from gapless.protocol.events import Event
+    from gapless.protocol.ready import Delivery, Ready, TraceEntry
+    from gapless.protocol.stream.window import Window
+    from gapless.sim.oracle.model import InboundModel, MemberModel
+    from gapless.sim.oracle.model_update import ApplicationSend
+    from gapless.sim.oracle.oracle import Oracle
+    from gapless.wire import Ack, Data, Frame, Gone, Nak, Tail
+
+Outgoing = list[tuple["Address | None", Datagram]]
+"""The decoded datagrams of one step, each with its destination (None: the group)."""
+
+
+class InvariantChecker:
+    """One invariant; every hook does nothing unless a subclass overrides it.
+
+    ``id`` is the id of the invariant in :mod:`gapless.invariants`. A checker with
+    ``only_when_idle`` is called for outgoing frames only while the settled group must be silent.
+    """
+
+    id = ""
+    only_when_idle = False
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self.model = oracle.model
+        self.config = oracle.config
+
+    def fail(self, message: str) -> None:
+        """Report a violation of this invariant."""
+        self.oracle.report(self.id, message)
+
+    # Frames that came in
+
+    def refused(
+        self, life: MemberModel, datagram: Datagram | None, before: object, ready: Ready
+    ) -> None:
+        """See a datagram that must change nothing; ``before`` is the fingerprint before it."""
+
+    def data_in(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
+        """See data of the inbound stream ``heard``."""
+
+    def ack_in(self, life: MemberModel, sender: Address, frame: Ack) -> None:
+        """See an ack of the member's own stream."""
+
+    def nak_in(self, life: MemberModel, sender: Address, frame: Nak) -> None:
+        """See a nak from ``sender``."""
+
+    def tail_in(self, life: MemberModel, heard: InboundModel, frame: Tail) -> None:
+        """See the tail announcement of the inbound stream ``heard``."""
+
+    def gone_in(self, life: MemberModel, heard: InboundModel, frame: Gone) -> None:
+        """See which seqnos of the inbound stream ``heard`` cannot be repaired any more."""
+
+    def non_stream_frame_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
+        """See a frame of a connection, an out-of-band frame, a vote or a stability message."""
+
+    def control_frame_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
+        """See a frame of membership or state transfer."""
+
+    # Rows of the member's trace
+
+    def row_state(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a STATE row."""
+
+    def row_view(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a VIEW row."""
+
+    def row_store(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a STORE row."""
+
+    def row_dropped(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a DROPPED row."""
+
+    def row_early(self, life: MemberModel, row: TraceEntry) -> None:
+        """See an EARLY row."""
+
+    def row_repair(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a REPAIR row."""
+
+    def row_suppressed(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a SUPPRESSED row."""
+
+    def row_repair_aside(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a REPAIR_ASIDE row."""
+
+    def row_purge(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a PURGE row."""
+
+    def row_block(self, life: MemberModel, row: TraceEntry) -> None:
+        """See a BLOCK row."""
+
+    def row_unblock(self, life: MemberModel, row: TraceEntry) -> None:
+        """See an UNBLOCK row."""
+
+    # Frames that go out
+
+    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+        """See data or a repair of a stream to the group."""
+
+    def ack_out(self, life: MemberModel, to: Address | None, frame: Ack) -> None:
+        """See an ack of a stream to the group."""
+
+    def nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
+        """See a nak for a stream to the group."""
+
+    def tail_out(self, life: MemberModel, to: Address | None, frame: Tail) -> None:
+        """See a tail announcement of a stream to the group."""
+
+    def gone_out(self, life: MemberModel, to: Address | None, frame: Gone) -> None:
+        """See an answer to a nak for seqnos that are purged."""
+
+    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+        """See a frame of a connection, an out-of-band frame, a vote or a stability message."""
+
+    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+        """See a frame of membership or state transfer."""
+
+    # Events, deliveries and marks
+
+    def before_frames_event(self, life: MemberModel, event: Event) -> None:
+        """See an event before the outgoing frames of the same step."""
+
+    def event(self, life: MemberModel, event: Event) -> None:
+        """See an event after the outgoing frames of the same step."""
+
+    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
+        """See a delivery of a stream to the group; ``heard`` is None for the own stream."""
+
+    def other_delivered(self, life: MemberModel, delivery: Delivery) -> None:
+        """See a unicast, out-of-band or unreliable delivery."""
+
+    def marks_moved(
+        self, life: MemberModel, origin: Address, heard: InboundModel, window: Window
+    ) -> None:
+        """Compare the window of an inbound stream with the model, before the model follows."""
+
+    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
+        """Compare the window of the own stream with the model, before the model follows."""
+
+    def connections_stepped(self, life: MemberModel) -> None:
+        """See the connections of a member that has some, after each of its steps."""
+
+    def check_due(self) -> None:
+        """A time that was given to ``oracle.schedule_check`` has come."""
+
+    def sampled(self, life: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
+        """See a whole step, every so many steps: for checks that cost too much otherwise."""
+
+    # Outside of a step
+
+    def incarnation_started(self, life: MemberModel) -> None:
+        """A process started a new incarnation."""
+
+    def incarnation_ended(self, life: MemberModel) -> None:
+        """An incarnation crashed, left or was expelled."""
+
+    def sent(self, life: MemberModel, send: ApplicationSend) -> None:
+        """The application called ``send``."""
+
+    def view(self, life: MemberModel, view: View) -> None:
+        """A view is about to be installed."""
+
+    def state_provided(self, life: MemberModel, state: bytes) -> None:
+        """The application provided its state to a new member."""
+
+    def view_pending(self) -> None:
+        """A group that had converged will install another view."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+ROW_HOOKS: dict[str, Callable[[InvariantChecker], Callable[[MemberModel, TraceEntry], None]]] = {
+    "STATE": lambda checker: checker.row_state,
+    "VIEW": lambda checker: checker.row_view,
+    "STORE": lambda checker: checker.row_store,
+    "DROPPED": lambda checker: checker.row_dropped,
+    "EARLY": lambda checker: checker.row_early,
+    "REPAIR": lambda checker: checker.row_repair,
+    "SUPPRESSED": lambda checker: checker.row_suppressed,
+    "REPAIR_ASIDE": lambda checker: checker.row_repair_aside,
+    "PURGE": lambda checker: checker.row_purge,
+    "BLOCK": lambda checker: checker.row_block,
+    "UNBLOCK": lambda checker: checker.row_unblock,
+}
+"""The hook of each trace event that has one."""
