@@ -1,49 +1,59 @@
-"""Stretches of segments into chunks, on an executor.
+"""Reads byte ranges of segments into columns: many records at a time, for Spark.
 
-A file is read block by block. One short loop walks from header to header and checks each; the
-headers are then joined, and numpy takes them apart, picks what is wanted and joins lengths and
-payloads. So a record costs a few microseconds, and a message in it next to nothing. Every checksum
-is checked before anything is handed on.
+The file is read block by block. The scan of headers checks each header; the headers are then
+joined, and numpy takes them apart, selects the wanted records and joins lengths and payloads. A
+record costs a few microseconds, and a message within it next to nothing. Every checksum is checked
+before a chunk is handed on.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from gapless.spool.errors import SpoolCorrupt, SpoolError, SpoolTrimmed, from_os_error
-from gapless.spool.format import HEADER, HEADER_BYTES, MAGIC, MESSAGE, RUN
+from gapless.spool.errors import SpoolTrimmed, damaged_record_error, from_os_error
+from gapless.spool.format import (
+    HEADER,
+    HEADER_BYTES,
+    MESSAGE,
+    RUN,
+    RecordHeader,
+    parse_header,
+)
+from gapless.spool.segment_file import SegmentBlock, SegmentFile, segment_path
 
 if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
+"""How many bytes of a segment are read at once."""
 COPY_BELOW_BYTES: Final = 2048
+"""Mean size of records below which slices of a block are copied instead of viewed."""
 BATCH_ROWS: Final = 16 * 1024
+"""Maximum number of messages in a chunk, unless one record has more."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Maximum payload of a chunk, unless one record has more."""
 
 StreamRanges = Mapping[tuple[int, int], tuple[int, int, int]]
-"""(node, incarnation) to (place of the stream, above, up to)."""
+"""(node, incarnation) to (index of the stream, above, up to): seqnos above+1 .. up to are wanted."""
 
-_START = Struct("<4sI12xIQ")
-_REST: Final = (
-    ("body_crc", "<u4"), ("kind", "u1"), ("flags", "u1"), ("marks", "u1"), ("pad", "u1"), ("count", "<u4"),
-    ("table", "<u4"), ("payload", "<u8"), ("offset", "<u8"), ("group", "<u8"), ("node", "<u8"), ("incarnation", "<u8"),
-    ("first", "<u8"), ("last", "<u8"), ("view", "<u8"), ("sent_ns", "<i8"), ("collected_ns", "<i8"),
-)  # fmt: skip
-assert HEADER.format == "<4sIIBBBxIIQQQQQQQQqq", (
-    "the header of a record has changed: change this with it"
-)
+_NUMPY_CODES = {"I": "<u4", "B": "u1", "x": "u1", "Q": "<u8", "q": "<i8"}
+
+
+def _header_dtype() -> list[tuple[str, str]]:
+    """Return the numpy type of a header, derived from the struct that writes it."""
+    names = iter(RecordHeader._fields)
+    codes = HEADER.format.removeprefix("<")
+    return [("padding" if code == "x" else next(names), _NUMPY_CODES[code]) for code in codes]
 
 
 class RecordChunk(NamedTuple):
-    """Messages of many records: one entry of each of the first seven for a record, of ``lengths`` for a message.
+    """Messages of many records, as columns.
 
-    ``place`` is that of the stream in the list of streams; ``payload`` is all messages end to end.
+    The first seven columns have one entry a record, ``lengths`` has one a message. ``stream`` is
+    the index of the stream as given in ``wanted``; ``payload`` holds all messages end to end.
     """
 
     stream: np.ndarray[Any, Any]
@@ -58,108 +68,60 @@ class RecordChunk(NamedTuple):
 
 
 def scan(
-    path: Path, seed: int, begin: int, end: int, wanted: StreamRanges
+    root: Path, spool_id: bytes, segment: int, begin: int, end: int, wanted: StreamRanges
 ) -> Iterator[RecordChunk]:
-    """Return the wanted messages of the records in ``begin .. end`` of a segment, in the order of the file."""
+    """Read the wanted messages of one byte range of a segment, in the order of the file.
+
+    Args:
+        root: The folder of the spool.
+        spool_id: The id of the spool, which its checksums start from.
+        segment: The number of the segment.
+        begin: The offset of the first record.
+        end: The offset behind the last record.
+        wanted: The streams and seqnos to return.
+
+    Raises:
+        SpoolTrimmed: The segment was deleted after the range was planned.
+        SpoolCorrupt: A record is damaged. All chunks before it have been returned.
+    """
+    path = segment_path(root, segment)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = SegmentFile(path, segment, spool_id)
     except FileNotFoundError:
         raise SpoolTrimmed(
-            f"{path}: the segment is not there (any more); it was let go after the batch was planned, or this machine "
-            "does not see the folder of the spool",
+            f"{path}: the segment is not there (any more): it was trimmed after the batch was "
+            "planned, or this machine does not see the folder of the spool",
             path,
         ) from None
     except OSError as error:
         raise from_os_error(error, path, "opening it") from error
-    try:
-        at, size_bytes = begin, BLOCK_BYTES
-        while at < end:
-            block = _read(descriptor, path, at, min(size_bytes, end - at))
-            walked = _scan_headers(block, path, seed, at)
-            if walked.next_offset == at and walked.error is None:
-                if len(block) < min(size_bytes, end - at) or walked.need_bytes <= len(block):
-                    raise _corrupt_error(path, at, "the segment ends within it")
-                # A record that is larger than a block.
-                size_bytes = walked.need_bytes
-                continue
-            yield from _chunks(block, path, walked, at, wanted)
-            if walked.error is not None:
-                raise walked.error
-            at = walked.next_offset
-    finally:
-        os.close(descriptor)
+    with file:
+        for block in file.blocks(begin, end, BLOCK_BYTES):
+            if block.headers:
+                yield from _chunks(block, path, wanted)
+            if block.damage_bytes:
+                header = parse_header(block.data, block.end - block.base, block.end, file.seed)
+                reason = "its header is not what was written"
+                if header is not None:
+                    reason = "the segment ends within it"
+                raise damaged_record_error(path, block.end, reason)
 
 
-def _read(descriptor: int, path: Path, at: int, size_bytes: int) -> bytes:
-    try:
-        data = os.pread(descriptor, size_bytes, at)
-        while 0 < len(data) < size_bytes and (
-            more := os.pread(descriptor, size_bytes - len(data), at + len(data))
-        ):
-            data += more
-    except OSError as error:
-        raise from_os_error(error, path, f"reading at {at}") from error
-    return data
-
-
-class _HeaderScan(NamedTuple):
-    """The headers of the whole records of a block, each behind its first eight bytes."""
-
-    headers: list[bytes]
-    next_offset: int
-    need_bytes: int
-    error: SpoolError | None
-
-
-def _scan_headers(block: bytes, path: Path, seed: int, base: int) -> _HeaderScan:
-    unpack, crc, header_bytes, size_bytes = _START.unpack_from, crc32, HEADER_BYTES, len(block)
-    heads: list[bytes] = []
-    at = 0
-    need_bytes = header_bytes
-    while at + header_bytes <= size_bytes:
-        magic, header_crc, table_bytes, payload_bytes = unpack(block, at)
-        body = at + header_bytes
-        head = block[at + 8 : body]
-        if magic != MAGIC or crc(head, seed) != header_crc:
-            return _HeaderScan(
-                heads,
-                base + at,
-                0,
-                _corrupt_error(path, base + at, "its header is not what was written"),
-            )
-        after = body + table_bytes + payload_bytes
-        if after > size_bytes:
-            need_bytes = after - at
-            break
-        heads.append(head)
-        at = after
-    return _HeaderScan(heads, base + at, need_bytes, None)
-
-
-def _chunks(
-    block: bytes, path: Path, walked: _HeaderScan, base: int, wanted: StreamRanges
-) -> Iterator[RecordChunk]:
+def _chunks(block: SegmentBlock, path: Path, wanted: StreamRanges) -> Iterator[RecordChunk]:
     import numpy as np
 
-    head = np.frombuffer(b"".join(walked.headers), list(_REST))
-    sizes = HEADER_BYTES + head["table"].astype(np.int64) + head["payload"].astype(np.int64)
-    starts = np.cumsum(sizes) - sizes
-    elsewhere = np.flatnonzero(head["offset"].astype(np.int64) != starts + base)
-    if len(elsewhere):
-        raise _corrupt_error(
-            path, int(starts[elsewhere[0]]) + base, "it was written for another place"
-        )
-    get = wanted.get
-    nobody = (-1, 0, 0)
+    head = np.frombuffer(b"".join(block.headers), _header_dtype())
+    starts = head["offset"].astype(np.int64) - block.base
+    unwanted = (-1, 0, 0)
     found = [
-        get(key, nobody)
+        wanted.get(key, unwanted)
         for key in zip(head["node"].tolist(), head["incarnation"].tolist(), strict=True)
     ]
-    place, above, upto = np.array(found, np.int64).reshape(-1, 3).T
+    stream, above, upto = np.array(found, np.int64).reshape(-1, 3).T
     first, last = head["first"].astype(np.int64), head["last"].astype(np.int64)
     kind = head["kind"]
     take = (
-        (place >= 0)
+        (stream >= 0)
         & (kind <= MESSAGE)
         & (last > above)
         & (first <= upto)
@@ -168,27 +130,23 @@ def _chunks(
     picked = np.flatnonzero(take)
     if not len(picked):
         return
-    head, place, above, upto, starts = (
-        head[picked],
-        place[picked],
-        above[picked],
-        upto[picked],
-        starts[picked],
-    )
-    rows = np.where(head["kind"] == RUN, head["count"], 1).astype(np.int64)
-    # A copy of a few bytes is cheaper than a view of them.
-    source = block if len(block) < COPY_BELOW_BYTES * len(sizes) else memoryview(block)
-    for begin, end in _batch_bounds(rows, head["payload"].astype(np.int64)):
+    records = len(head)
+    head, starts = head[picked], starts[picked]
+    ranges = (stream[picked], above[picked], upto[picked])
+    rows = np.where(head["kind"] == RUN, head["rows"], 1).astype(np.int64)
+    # Copying a few bytes is cheaper than making a view of them.
+    small = len(block.data) < COPY_BELOW_BYTES * records
+    data = block.data if small else memoryview(block.data)
+    for begin, end in _batch_bounds(rows, head["payload_bytes"].astype(np.int64)):
         part = slice(begin, end)
-        yield _chunk(
-            source, path, base, head[part], (place[part], above[part], upto[part]), starts[part]
-        )
+        in_part = (ranges[0][part], ranges[1][part], ranges[2][part])
+        yield _chunk(data, path, block.base, head[part], in_part, starts[part])
 
 
 def _batch_bounds(
     rows: np.ndarray[Any, Any], size_bytes: np.ndarray[Any, Any]
 ) -> Iterator[tuple[int, int]]:
-    """Return where to cut records into batches."""
+    """Return the bounds of chunks: as many records as fit BATCH_ROWS and BATCH_BYTES."""
     import numpy as np
 
     row_sums, byte_sums = np.cumsum(rows), np.cumsum(size_bytes)
@@ -211,23 +169,22 @@ def _chunk(
 ) -> RecordChunk:
     import numpy as np
 
-    place, above, upto = wanted
+    stream, above, upto = wanted
     bodies = starts + HEADER_BYTES
-    tables = bodies + head["table"]
-    ends = tables + head["payload"].astype(np.int64)
+    tables = bodies + head["table_bytes"]
+    ends = tables + head["payload_bytes"].astype(np.int64)
     crc = crc32
     for begin, end, expected in zip(
         bodies.tolist(), ends.tolist(), head["body_crc"].tolist(), strict=True
     ):
         if crc(block[begin:end]) != expected:
-            raise _corrupt_error(
-                path, base + begin - HEADER_BYTES, "its messages are not what was written"
-            )
+            reason = "its messages are not what was written"
+            raise damaged_record_error(path, base + begin - HEADER_BYTES, reason)
     whole = head["kind"] == MESSAGE
     first = np.where(whole, head["last"], head["first"]).astype(np.int64)
-    rows = np.where(whole, 1, head["count"]).astype(np.int64)
-    # What is before and behind the wanted seqnos of a run; a message in pieces has the number of
-    # its last.
+    rows = np.where(whole, 1, head["rows"]).astype(np.int64)
+    # Cut off what a run holds before and behind the wanted seqnos. A reassembled message has the
+    # seqno of its last fragment, so it is never cut.
     skip = np.maximum(above + 1 - first, 0)
     keep = np.minimum(rows, upto + 1 - first) - skip
     for at in np.flatnonzero((skip > 0) | (keep < rows)).tolist():
@@ -242,7 +199,7 @@ def _chunk(
     )
     lengths = _lengths(block, bodies, keep, whole, ends - tables)
     return RecordChunk(
-        place,
+        stream,
         first + skip,
         keep,
         head["flags"],
@@ -261,7 +218,7 @@ def _lengths(
     whole: np.ndarray[Any, Any],
     sizes: np.ndarray[Any, Any],
 ) -> np.ndarray[Any, Any]:
-    """Return the length of each message: from the tables of runs, and the size of those that came in pieces."""
+    """Return the length of each message: from the table of a run, or the size of a record."""
     import numpy as np
 
     runs = ~whole
@@ -281,13 +238,3 @@ def _lengths(
     lengths[of_runs] = raw
     lengths[~of_runs] = sizes[whole]
     return lengths
-
-
-def _corrupt_error(path: Path, offset: int, what: str) -> SpoolCorrupt:
-    spool = path.parent.parent
-    return SpoolCorrupt(
-        f"{path}: the record at {offset} is damaged: {what}. `gapless spool check {spool}` lists all damage, "
-        f"`gapless spool repair {spool}` sets it aside; a replica in the option spool is read in its place",
-        path,
-        offset,
-    )

@@ -70,6 +70,25 @@ class SpoolGap(SpoolError):  # noqa: N818
     """Messages are missing before those that are to be appended; ``append_lost`` says that they will never come."""
 
 
+def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorrupt:
+    """Return the error for a record whose bytes are not those that were written.
+
+    Args:
+        path: The segment.
+        offset: Where the record begins.
+        reason: What of the record is wrong, if known.
+    """
+    root = path.parent.parent
+    detail = f": {reason}" if reason else ""
+    return SpoolCorrupt(
+        f"{path}: the record at {offset} is damaged{detail}. `gapless spool check {root}` lists "
+        f"all damage; to continue without these messages, stop the collector and run "
+        f"`gapless spool repair {root}`, or read from a replica",
+        path,
+        offset,
+    )
+
+
 def segment_trimmed_error(path: Path) -> SpoolTrimmed:
     """Return the error for a segment that was let go."""
     return SpoolTrimmed(

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from gapless.identity import U32_MAX, Address
+from gapless.identity import U32_MAX, U64_MAX, Address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,13 @@ COMMIT_END = 0x01
 """Mark: the last record of its commit."""
 
 MAGIC = b"\xf1GLR"
-HEADER = Struct("<4sIIBBBxIIQQQQQQQQqq")
-_REST = Struct("<IBBBxIIQQQQQQQQqq")
-HEADER_BYTES = HEADER.size
+"""The first bytes of every record; the checksum of the header follows them."""
+HEADER = Struct("<IBBBxIIQQQQQQQQqq")
+"""The fields of a header behind the magic number and the checksum: :class:`RecordHeader`."""
+HEADER_START_BYTES = len(MAGIC) + 4
+HEADER_BYTES = HEADER_START_BYTES + HEADER.size
+_SCANNED = Struct("<4sI12xIQQ")
+"""What a scan needs of a header: magic, checksum, table_bytes, payload_bytes, offset."""
 _LATEST_NS = 2**63 - 1
 """A sender may say any 64-bit number; a time here has a sign."""
 
@@ -63,10 +67,8 @@ SEGMENT_REPAIRED = 0x01
 
 
 class RecordHeader(NamedTuple):
-    """A record's header, field by field as it stands in the file."""
+    """The header of a record, in the order of the file, without magic number and checksum."""
 
-    magic: bytes
-    header_crc: int
     body_crc: int
     kind: int
     flags: int
@@ -121,20 +123,66 @@ def checksum_seed(spool_id: bytes, segment: int) -> int:
     return crc32(segment.to_bytes(8, "little"), crc32(spool_id))
 
 
-def parse_header(
-    buffer: bytes | memoryview, at: int, offset: int, seed: int
-) -> RecordHeader | None:
-    """Return the header at ``at`` of the buffer, which is ``offset`` of the segment, or None if none stands there."""
-    if len(buffer) - at < HEADER_BYTES:
-        return None
-    fields = HEADER.unpack_from(buffer, at)
-    if (
-        fields[0] != MAGIC
-        or fields[9] != offset
-        or fields[1] != crc32(buffer[at + 8 : at + HEADER_BYTES], seed)
-    ):
-        return None
-    return RecordHeader._make(fields)
+class HeaderScan(NamedTuple):
+    """The records that stand end to end at the start of a block.
+
+    ``headers`` are their checked headers, without magic number and checksum; ``end`` is the offset
+    behind the last of them. ``need_bytes`` is 0 if no good header stands at ``end``; otherwise it
+    is the number of bytes that the next record needs (or its header, if that is not whole).
+    """
+
+    headers: list[bytes]
+    end: int
+    need_bytes: int
+
+
+def scan_headers(block: bytes, base: int, limit: int, seed: int) -> HeaderScan:
+    """Walk from header to header and check each of them: the only such walk.
+
+    Args:
+        block: Bytes of a segment, beginning with a record.
+        base: The offset of the block in its segment.
+        limit: The offset by which a record has to end. Behind the end of the block it makes the
+            walk skip bodies that are not in the block.
+        seed: The checksum seed of the segment.
+
+    Returns:
+        The headers found before the end of the block, a bad header or a record that exceeds
+        ``limit``.
+    """
+    unpack, crc, header_bytes, size_bytes = _SCANNED.unpack_from, crc32, HEADER_BYTES, len(block)
+    headers: list[bytes] = []
+    at = 0
+    while at + header_bytes <= size_bytes:
+        magic, header_crc, table_bytes, payload_bytes, offset = unpack(block, at)
+        body = at + header_bytes
+        header = block[at + HEADER_START_BYTES : body]
+        if magic != MAGIC or offset != base + at or crc(header, seed) != header_crc:
+            return HeaderScan(headers, base + at, 0)
+        after = body + table_bytes + payload_bytes
+        if base + after > limit:
+            return HeaderScan(headers, base + at, after - at)
+        headers.append(header)
+        at = after
+    return HeaderScan(headers, base + at, header_bytes)
+
+
+def parse_header(buffer: bytes, at: int, offset: int, seed: int) -> RecordHeader | None:
+    """Return the header at ``at`` of a buffer, or None if no good header stands there.
+
+    Args:
+        buffer: Bytes of a segment.
+        at: Where in the buffer the header is expected.
+        offset: The offset of that byte in the segment.
+        seed: The checksum seed of the segment.
+    """
+    headers = scan_headers(buffer[at : at + HEADER_BYTES], offset, U64_MAX, seed).headers
+    return unpack_header(headers[0]) if headers else None
+
+
+def unpack_header(header: bytes) -> RecordHeader:
+    """Return the fields of a header that a scan has checked."""
+    return RecordHeader._make(HEADER.unpack(header))
 
 
 def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0) -> bytes:
@@ -237,7 +285,7 @@ def encode_records(
     """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
     pieces: list[bytes] = []
     offsets: list[int] = []
-    group, left, pack = offset, len(drafts), _REST.pack
+    group, left, pack = offset, len(drafts), HEADER.pack
     for (
         kind,
         origin,

@@ -40,15 +40,6 @@ from gapless.spool.format import (
 )
 from gapless.spool.index import CorruptIndex, SegmentIndex
 from gapless.spool.lock import SpoolLock, is_locked
-from gapless.spool.recovery import (
-    DamagedRange,
-    build_index,
-    build_index_upto,
-    find_tail,
-    next_segment_state,
-    sealed_end,
-    verify_records,
-)
 from gapless.spool.segment_file import (
     CommittedOffset,
     SegmentFile,
@@ -57,6 +48,15 @@ from gapless.spool.segment_file import (
     list_segments,
     segment_path,
     write_atomically,
+)
+from gapless.spool.segment_scan import (
+    DamagedRange,
+    build_index,
+    build_index_upto,
+    find_tail,
+    next_segment_state,
+    sealed_end,
+    verify_records,
 )
 
 Progress = Callable[[int], None]

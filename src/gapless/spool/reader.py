@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.spool import consumer_registry as registry
-from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, from_os_error, segment_trimmed_error
+from gapless.spool.errors import (
+    SpoolCorrupt,
+    SpoolMismatch,
+    damaged_record_error,
+    from_os_error,
+    segment_trimmed_error,
+)
 from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, parse_header
 from gapless.spool.index import (
     COLLECTED,
@@ -33,11 +39,9 @@ from gapless.spool.index import (
 from gapless.spool.record_reader import (
     Record,
     Slice,
-    corrupt_record_error,
     decode_lengths,
     read_records,
 )
-from gapless.spool.recovery import build_index_upto, find_tail, load_index
 from gapless.spool.segment_file import (
     CommittedOffset,
     SegmentFile,
@@ -45,6 +49,7 @@ from gapless.spool.segment_file import (
     list_segments,
     segment_path,
 )
+from gapless.spool.segment_scan import build_index_upto, find_tail, load_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -427,7 +432,7 @@ class SpoolReader:
             data = file.read(offset, HEADER_BYTES)
             header = parse_header(data, 0, offset, file.seed)
             if header is None:
-                raise corrupt_record_error(file, offset)
+                raise damaged_record_error(file.path, offset)
             return decode_lengths(file.read(offset + HEADER_BYTES, header.table_bytes))
 
     # Reading

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from gapless.run import LENGTH_BYTES
-from gapless.spool.errors import SpoolCorrupt
+from gapless.spool.errors import SpoolCorrupt, damaged_record_error
 from gapless.spool.format import (
     HEADER,
     HEADER_BYTES,
     LOST,
-    MAGIC,
     MESSAGE,
     RUN,
     RecordHeader,
-    parse_header,
     parse_stream_key,
 )
 
@@ -136,31 +134,22 @@ def _byte_ranges(slices: Sequence[Slice]) -> list[tuple[int, int]]:
 def _scan_records(
     file: SegmentFile, start: int, end: int, wanted: dict[tuple[int, int], list[_SliceCursor]]
 ) -> Iterator[Record]:
-    at, base, limit, window = start, start, start, memoryview(b"")
-    unpack, seed, make = HEADER.unpack_from, file.seed, Record._make
-    while at < end:
-        here = at - base
-        fields = unpack(window, here) if limit - at >= HEADER_BYTES else None
-        if fields is None or at + HEADER_BYTES + fields[7] + fields[8] > limit:
-            header, window = _load_window(file, at, end)
-            base, here, limit = at, 0, at + len(window)
-            if header is None:
-                # Whose record this was, the seqnos of the next ones tell.
-                at = file.find_header(at + 1, end)
+    """Yield the wanted records between two offsets.
+
+    Damage is skipped here: the seqnos of the next record of a stream show what is missing.
+    """
+    unpack, make = HEADER.unpack, Record._make
+    for block in file.blocks(start, end, READ_BYTES):
+        window, base = memoryview(block.data), block.base
+        for header in block.headers:
+            fields = unpack(header)
+            body_crc, kind, flags, _, rows, table_bytes, payload_bytes, at, _ = fields[:9]
+            node, incarnation, first, last, view, sent_ns, collected_ns = fields[9:]
+            parts = wanted.get((node, incarnation))
+            if parts is None or not 0 < kind <= LOST:
                 continue
-            fields = header
-        elif (
-            fields[0] != MAGIC
-            or fields[9] != at
-            or fields[1] != crc32(window[here + 8 : here + HEADER_BYTES], seed)
-        ):
-            at = file.find_header(at + 1, end)
-            continue
-        kind, first, last = fields[3], fields[13], fields[14]
-        size_bytes = HEADER_BYTES + fields[7] + fields[8]
-        parts = wanted.get(fields[11:13])
-        if parts is not None and 0 < kind <= LOST:
-            body = window[here + HEADER_BYTES : here + size_bytes]
+            here = at - base + HEADER_BYTES
+            body = window[here : here + table_bytes + payload_bytes]
             part = parts[0]
             if (
                 kind != LOST
@@ -168,25 +157,15 @@ def _scan_records(
                 and first == part.read_upto + 1
                 and last <= part.slice.hi
             ):
-                # The usual case: the next record, as a whole.
-                if crc32(body) != fields[2]:
-                    raise corrupt_record_error(file, at)
+                # The usual case: the whole next record of a stream that is read once.
+                if crc32(body) != body_crc:
+                    raise damaged_record_error(file.path, at)
                 part.read_upto = last
-                told, cut = (fields[6], fields[4], fields[15], fields[16], fields[17]), fields[7]
-                who = (kind, part.slice.stream, part.origin, part.slice.name, first, last)
-                yield make((*who, *told, body[:cut], body[cut:]))
+                source = (kind, part.slice.stream, part.origin, part.slice.name, first, last)
+                numbers = (rows, flags, view, sent_ns, collected_ns)
+                yield make((*source, *numbers, body[:table_bytes], body[table_bytes:]))
             else:
                 yield from _records_in_slices(file, RecordHeader._make(fields), body, parts)
-        at += size_bytes
-
-
-def _load_window(file: SegmentFile, at: int, end: int) -> tuple[RecordHeader | None, memoryview]:
-    """Read on from a record, as a whole and with what follows it; None if no whole record stands there."""
-    window = memoryview(file.read(at, min(READ_BYTES, end - at)))
-    header = parse_header(window, 0, at, file.seed)
-    if header is not None and len(window) < header.size_bytes <= end - at:
-        window = memoryview(file.read(at, header.size_bytes))
-    return (None if header is None or header.size_bytes > len(window) else header), window
 
 
 def _records_in_slices(
@@ -200,7 +179,7 @@ def _records_in_slices(
         if header.first > after + 1:
             raise _missing_error(file, part.slice, after + 1, header.first - 1)
         if not checked and crc32(body) != header.body_crc:
-            raise corrupt_record_error(file, header.offset)
+            raise damaged_record_error(file.path, header.offset)
         checked = True
         part.read_upto = min(header.last, hi)
         if header.kind == RUN or (header.kind == MESSAGE and header.last <= hi):
@@ -230,17 +209,6 @@ def _cut_record(
         *told,
         lengths,
         payload,
-    )
-
-
-def corrupt_record_error(file: SegmentFile, offset: int) -> SpoolCorrupt:
-    """Return the error for a record that is not what was written."""
-    root = file.path.parent.parent
-    return SpoolCorrupt(
-        f"{file.path}: the record at {offset} is damaged; see `gapless spool check {root}`; to go on without it, stop "
-        f"the collector and run `gapless spool repair {root}`, or read from a replica",
-        file.path,
-        offset,
     )
 
 

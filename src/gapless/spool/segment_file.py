@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zlib import crc32
 
+from gapless.identity import Address
 from gapless.spool.errors import SpoolMismatch, SpoolVersion, from_os_error
 from gapless.spool.format import (
     BLOB,
@@ -30,6 +31,7 @@ from gapless.spool.format import (
     checksum_seed,
     parse_header,
     parse_preamble,
+    scan_headers,
 )
 from gapless.spool.index import SegmentIndex
 
@@ -40,8 +42,13 @@ SEGMENT_NAME = re.compile(r"(\d{20})\.run")
 _COMMITTED = Struct("<8sQQI")
 _COMMITTED_MAGIC = b"\xf1GLCMT\x01\n"
 SMALL_RECORD_BYTES = 8 * 1024
+"""Records below this size (on average) are read with their bodies when an index is made."""
 WINDOW_BYTES = 256 * 1024
+"""How many bytes are read at once for the headers of small records."""
+PAGE_BYTES = 4096
+"""How many bytes are read at once for the header of a large record."""
 SEARCH_BYTES = 1024 * 1024
+"""How many bytes are read at once to find the next good header."""
 
 
 def segment_path(root: Path, number: int) -> Path:
@@ -178,6 +185,21 @@ class CommittedOffset(NamedTuple):
         return cls(segment, offset)
 
 
+class SegmentBlock(NamedTuple):
+    """Whole records of a segment, as read with their bodies.
+
+    ``data`` begins at offset ``base`` with the first of the records; ``headers`` are the checked
+    headers (:func:`~gapless.spool.format.unpack_header`); ``end`` is the offset behind the last
+    record, and ``damage_bytes`` is how many bytes without a good header follow there.
+    """
+
+    base: int
+    data: bytes
+    headers: list[bytes]
+    end: int
+    damage_bytes: int
+
+
 @dataclass
 class SegmentFile:
     """One segment, open for reading."""
@@ -217,33 +239,42 @@ class SegmentFile:
         return data
 
     def headers(self, start: int, end: int) -> Iterator[RecordHeader]:
-        """Walk from header to header; the walk ends at ``end``, or where no whole record stands."""
+        """Walk from header to header up to ``end``, or to the first bad or incomplete record."""
         return map(RecordHeader._make, self._header_fields(start, end))
 
+    def blocks(self, start: int, end: int, block_bytes: int) -> Iterator[SegmentBlock]:
+        """Read the records from ``start`` to ``end``, block by block.
+
+        A block that ends at damage says so (``damage_bytes``); the next block begins at the next
+        good header. A caller that must not skip anything raises there.
+        """
+        at, size_bytes = start, block_bytes
+        while at < end:
+            data = self.read(at, min(size_bytes, end - at))
+            headers, after, need_bytes = scan_headers(data, at, at + len(data), self.seed)
+            whole = len(data) == min(size_bytes, end - at)
+            damage_bytes = 0
+            if after < end and (need_bytes == 0 or after + need_bytes > end or not whole):
+                damage_bytes = self.find_header(after + 1, end) - after
+            elif after == at:
+                # A record that is larger than a block is read in one piece.
+                size_bytes = need_bytes
+                continue
+            yield SegmentBlock(at, data, headers, after, damage_bytes)
+            at, size_bytes = after + damage_bytes, block_bytes
+
     def _header_fields(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Walk like ``headers``; plain tuples, for that is half the time with small records."""
-        at, base, window, limit = start, start, memoryview(b""), start
-        unpack, seed = HEADER.unpack_from, self.seed
-        span_bytes = WINDOW_BYTES
+        """Walk like ``headers``, but yield plain tuples: that takes half the time."""
+        at, size_bytes = start, WINDOW_BYTES
         while at + HEADER_BYTES <= end:
-            if at + HEADER_BYTES > limit:
-                base, window = at, memoryview(self.read(at, min(span_bytes, end - at)))
-                limit = base + len(window)
-                if at + HEADER_BYTES > limit:
-                    return
-            here = at - base
-            fields = unpack(window, here)
-            size_bytes = HEADER_BYTES + fields[7] + fields[8]
-            if (
-                fields[0] != MAGIC
-                or fields[9] != at
-                or fields[1] != crc32(window[here + 8 : here + HEADER_BYTES], seed)
-                or at + size_bytes > end
-            ):
+            data = self.read(at, min(size_bytes, end - at))
+            headers, after, need_bytes = scan_headers(data, at, end, self.seed)
+            yield from map(HEADER.unpack, headers)
+            if not headers or need_bytes != HEADER_BYTES:
                 return
-            yield fields
-            span_bytes = WINDOW_BYTES if size_bytes < SMALL_RECORD_BYTES else 4096
-            at += size_bytes
+            # The bodies of large records are skipped: only a page is read for the next header.
+            small = after - at < SMALL_RECORD_BYTES * len(headers)
+            at, size_bytes = after, WINDOW_BYTES if small else PAGE_BYTES
 
     def find_header(self, start: int, end: int) -> int:
         """Return where the next good header stands at or after ``start``, or ``end``."""
@@ -279,24 +310,18 @@ class SegmentFile:
         """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands."""
         keys: dict[tuple[int, int], str] = {}
         for fields in self._header_fields(index.end, end):
-            if 0 < fields[3] <= LOST:
-                node_and_life = fields[11:13]
-                key = keys.get(node_and_life)
+            _, kind, _, _, rows, table_bytes, payload_bytes, offset, _ = fields[:9]
+            node, incarnation, first, last, _, _, collected_ns = fields[9:]
+            size_bytes = HEADER_BYTES + table_bytes + payload_bytes
+            if 0 < kind <= LOST:
+                key = keys.get((node, incarnation))
                 if key is None:
-                    key = keys[node_and_life] = f"{fields[11]:x}.{fields[12]:x}"
-                size_bytes = HEADER_BYTES + fields[7] + fields[8]
-                index.add_record(
-                    fields[3],
-                    key,
-                    fields[13],
-                    fields[14],
-                    fields[6],
-                    fields[8],
-                    (fields[9], size_bytes, fields[17]),
-                )
+                    key = keys[node, incarnation] = str(Address(node, incarnation))
+                place = (offset, size_bytes, collected_ns)
+                index.add_record(kind, key, first, last, rows, payload_bytes, place)
             else:
                 self.index_control_record(index, RecordHeader._make(fields))
-            index.end = fields[9] + HEADER_BYTES + fields[7] + fields[8]
+            index.end = offset + size_bytes
 
     def index_control_record(self, index: SegmentIndex, header: RecordHeader) -> None:
         """Put a record that holds no messages into an index."""

@@ -34,6 +34,7 @@ from gapless.spool.segment_file import (
     segment_path,
     write_atomically,
 )
+from gapless.spool.segment_scan import rebuild_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,12 +219,8 @@ class SegmentStore:
         """
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
-        from gapless.spool.recovery import rebuild_index
-
-        path, again = (
-            index_path(self.root, index.number),
-            partial(rebuild_index, self.root, self.info, index.number),
-        )
+        path = index_path(self.root, index.number)
+        again = partial(rebuild_index, self.root, self.info, index.number)
         with contextlib.suppress(OSError, CorruptIndex):
             write_atomically(path, index.pack(), sync=self.sync)
             self.sealed[index.number] = SegmentIndex.load(path, index.number, again)

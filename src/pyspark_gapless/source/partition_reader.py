@@ -17,7 +17,6 @@ from pyspark.sql.datasource import InputPartition
 from gapless.errors import GaplessError
 from gapless.spool import SpoolError, SpoolTrimmed, parse_stream_key
 from gapless.spool.columnar import RecordChunk, scan
-from gapless.spool.format import checksum_seed
 from pyspark_gapless.source.arrow_batches import BatchBuilder, BatchLayout, StreamInfo
 from pyspark_gapless.source.partition_planner import SegmentRange, SeqnoRanges
 from pyspark_gapless.source.replica_set import LostRanges, ReplicaSet, never_collected
@@ -96,13 +95,12 @@ class _PartitionReader:
                 yield from self._fail_over(stretch, error)
 
     def _read_range(self, stretch: SegmentRange, spool_id: bytes) -> Iterator[RecordChunk]:
-        path = Path(self.part.spools[stretch.replica]) / "segments" / f"{stretch.segment:020d}.run"
+        root = Path(self.part.spools[stretch.replica])
         wanted: dict[tuple[int, int], tuple[int, int, int]] = {
             parse_stream_key(key): (self.stream_index[key], above, upto)
             for key, (above, upto) in stretch.ranges.items()
         }
-        seed = checksum_seed(spool_id, stretch.segment)
-        for chunk in scan(path, seed, stretch.begin, stretch.end, wanted):
+        for chunk in scan(root, spool_id, stretch.segment, stretch.begin, stretch.end, wanted):
             # Of a stream the last record of a chunk counts, and that is what a dict keeps.
             self.last_read.update(
                 zip(chunk.stream.tolist(), (chunk.first + chunk.rows - 1).tolist(), strict=True)
