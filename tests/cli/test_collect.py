@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from gapless.cli.app import cli, run
 from gapless.cli.collect import rates, short_size, status_line
 from gapless.spool import SpoolReader
-from gapless.spool.status import CollectorStatus
+from gapless.spool.collector.status import CollectorStatus
 from tests.support.commands import stage
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from gapless.group.headers import detach_headers
 from gapless.group.message import Batch
 from gapless.protocol.ready import Delivery
 from gapless.spool import MESSAGE, SpoolGone, SpoolLocked, SpoolMismatch, SpoolReader
-from gapless.spool.appender import GAP_TIMEOUT_NS, DeliveryAppender
 from gapless.spool.collector import Collector
+from gapless.spool.collector.appender import GAP_TIMEOUT_NS, DeliveryAppender
 from tests.support import deliveries as scenes
 from tests.support.collectors import KNOBS, wait_until
 
@@ -370,7 +370,7 @@ def test_a_hole_that_nobody_explains_is_told_and_stepped_over(
         intake.append_batch(batch(scenes.run(scenes.A, 9, 10)))
         writer.commit()
         assert intake.expire_gaps() == [], "it may be explained yet"
-        monkeypatch.setattr("gapless.spool.appender.GAP_TIMEOUT_NS", -GAP_TIMEOUT_NS)
+        monkeypatch.setattr("gapless.spool.collector.appender.GAP_TIMEOUT_NS", -GAP_TIMEOUT_NS)
         (said,) = intake.expire_gaps()
         assert "6..8" in said
         assert writer.commit()[scenes.A] == 10

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless import blocking
-from gapless.spool import SpoolWriter, collector as collectors
+from gapless.spool import SpoolWriter
+from gapless.spool.collector import collector as collectors
 from tests.support.collectors import GROUP, contents, indexes, meeting_place, wait_until
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gapless.identity import Address
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.spool import SpoolReader
-from gapless.spool.appender import DeliveryAppender
+from gapless.spool.collector.appender import DeliveryAppender
 from gapless.spool.fsck import check
 from gapless.spool.index import HOLE_REPEATED
 from tests.support.collectors import GROUP, PATIENCE_S, meeting_place

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gapless.spool.collector import Collector
-    from gapless.spool.status import CollectorStatus
+    from gapless.spool.collector.status import CollectorStatus
 
 STATUS_INTERVAL_S = 1.0
 """Time between two looks."""

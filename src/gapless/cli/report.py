@@ -157,7 +157,7 @@ def _trace(
     path: Path, master: str | None, tell: Callable[[str, float], None] | None
 ) -> dict[str, Any]:
     with _missing_extra_error("a trace is checked on Spark"):
-        from pyspark_gapless.analytics.report_input import trace_figures
+        from pyspark_gapless.trace_report import trace_figures
     return trace_figures(path, master=master, tell=tell)
 
 

@@ -45,6 +45,7 @@ from gapless.spool.segment_file import (
     SegmentFile,
     SpoolInfo,
     index_path,
+    info_path,
     list_segments,
     segment_path,
     write_atomically,
@@ -410,7 +411,7 @@ def _restore_info(root: Path, report: FsckReport) -> SpoolInfo:
             )
             info.write(root)
             report.problems.append(
-                FsckProblem(root / "spool.json", 0, "the description was not readable")
+                FsckProblem(info_path(root), 0, "the description was not readable")
             )
             return info
     raise SpoolError(

@@ -61,6 +61,28 @@ def index_path(root: Path, number: int) -> Path:
     return root / "segments" / f"{number:020d}.idx"
 
 
+def info_path(root: Path) -> Path:
+    """Return the path of the description of a spool, which is written once."""
+    return root / "spool.json"
+
+
+def folder_version(root: Path) -> tuple[int, int]:
+    """Return a value that changes when a spool is deleted and made anew at the same path.
+
+    Raises:
+        OSError: There is no spool, or it cannot be read.
+    """
+    status = info_path(root).stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def foreign_entries(root: Path) -> list[str]:
+    """Return the visible names in a folder that no spool without a description has, sorted."""
+    with os.scandir(root) as entries:
+        names = {entry.name for entry in entries} - {"lock", "segments", "readers", "committed"}
+    return sorted(name for name in names if not name.startswith("."))
+
+
 def list_segments(root: Path) -> list[int]:
     """Return the numbers of the segments that are there, oldest first."""
     try:
@@ -119,12 +141,12 @@ class SpoolInfo:
             "node": f"{self.node:x}",
             "created_ns": self.created_ns,
         }
-        write_atomically(root / "spool.json", json.dumps(told, indent=2).encode() + b"\n")
+        write_atomically(info_path(root), json.dumps(told, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, root: Path) -> SpoolInfo:
         """Read ``spool.json``; FileNotFoundError if there is none."""
-        path = root / "spool.json"
+        path = info_path(root)
         try:
             told: dict[str, Any] = json.loads(path.read_bytes())
             version = int(told["format"])

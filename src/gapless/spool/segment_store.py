@@ -31,6 +31,7 @@ from gapless.spool.segment_file import (
     SpoolInfo,
     fsync_directory,
     index_path,
+    info_path,
     segment_path,
     write_atomically,
 )
@@ -306,7 +307,7 @@ def read_or_create_info(
         try:
             info.write(root)
         except OSError as error:
-            raise from_os_error(error, root / "spool.json", "writing it") from error
+            raise from_os_error(error, info_path(root), "writing it") from error
         return info
     if info.group != group:
         raise SpoolMismatch(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.timed_rows import STREAM_AT_MEMBER, STREAM_KEY
 from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.schema import STREAM_AT_MEMBER, STREAM_KEY
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gapless.trace.incarnations import VIRTUAL
 from pyspark_gapless.analytics import incarnations
 from pyspark_gapless.trace.trace import SAMPLED
 
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
     from pyspark_gapless.trace import Trace
-
-VIRTUAL_CLOCK = "virtual"
-"""The clock of lives in the simulator: there is one for all of them."""
 
 IncarnationKey = tuple[int, int]
 """Seed and number of a life."""
@@ -39,7 +37,7 @@ class Incarnations:
     @property
     def simulated(self) -> bool:
         """Whether the simulator wrote it."""
-        return bool(self.recorded) and all(row.clock == VIRTUAL_CLOCK for row in self.recorded)
+        return bool(self.recorded) and all(row.clock == VIRTUAL for row in self.recorded)
 
     @property
     def mode(self) -> str:

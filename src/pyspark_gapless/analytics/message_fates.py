@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.analytics.timed_rows import STREAM_AT_MEMBER, seqno_count
+from pyspark_gapless.analytics.timed_rows import seqno_count
 from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.schema import STREAM_AT_MEMBER
 from pyspark_gapless.trace.trace import event_code, is_one_of
 
 if TYPE_CHECKING:

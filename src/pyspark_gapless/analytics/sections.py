@@ -23,7 +23,8 @@ from pyspark_gapless.analytics.shared_frames import (
     IncarnationSpan,
     SharedFrames,
 )
-from pyspark_gapless.analytics.timed_rows import INCARNATION_KEY, STREAM_AT_MEMBER, small_frame
+from pyspark_gapless.analytics.timed_rows import small_frame
+from pyspark_gapless.trace.schema import INCARNATION_KEY, STREAM_AT_MEMBER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,12 +18,12 @@ from gapless.trace.schema import EVENT_NAMES
 from pyspark_gapless.analytics import blocked_sends, incarnations, latency, traffic
 from pyspark_gapless.analytics.histogram import Histogram, histograms
 from pyspark_gapless.analytics.timed_rows import (
-    INCARNATION_KEY,
     small_frame,
     with_latency,
     with_message_count,
     with_time,
 )
+from pyspark_gapless.trace.schema import INCARNATION_KEY
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:

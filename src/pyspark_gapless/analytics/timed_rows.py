@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from pyspark_gapless.trace.schema import INCARNATION_KEY
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-STREAM_AT_MEMBER = ("seed", "member", "origin", "epoch", "to")
-"""What names a stream at one life."""
-STREAM_KEY = ("seed", "origin", "epoch", "to")
-"""What names a stream."""
-INCARNATION_KEY = ("seed", "member")
-"""What names a life."""
 
 
 def small_frame(spark: SparkSession, columns: Mapping[str, Sequence[Any]]) -> DataFrame:

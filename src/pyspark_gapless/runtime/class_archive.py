@@ -20,6 +20,7 @@ from pathlib import Path
 from gapless.errors import GaplessError
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.cache_dir import cache_directory
+from pyspark_gapless.runtime.package_zip import package_root
 from pyspark_gapless.runtime.spark_install import find_installation
 
 _BUILD_TIMEOUT_S = 600.0
@@ -87,13 +88,9 @@ def _hash(value: object) -> str:
 def _dump(draft: Path, folder: Path) -> str:
     """Run a Spark that writes the archive when it ends; return its class path."""
     environ = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
-    command = [
-        sys.executable,
-        "-c",
-        f"from pyspark_gapless.runtime.class_archive import _work; _work({str(draft)!r})",
-    ]
-    root = str(Path(__file__).parent.parent)
-    environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environ.get("PYTHONPATH", "")])])
+    command = [sys.executable, "-m", "pyspark_gapless.spark_exercise", f"{draft}", _QUIET]
+    paths = [str(package_root()), environ.get("PYTHONPATH", "")]
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     try:
         done = subprocess.run(  # noqa: S603
             command,
@@ -129,31 +126,6 @@ def _verify_archive(found: java.Java, archive: Path, class_path: str) -> None:
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip().splitlines() or [f"exit code {done.returncode}"]
         raise ArchiveError(f"the archive of classes was made and cannot be used: {said[0]}")
-
-
-def _exercise_spark(draft: str) -> None:
-    """Load the classes that programs need: batch, shuffle, Python, Parquet and streaming."""
-    from pyspark_gapless.session import session
-
-    settings = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft} {_QUIET}"}
-    spark = session("archive of classes", master="local[2]", settings=settings)
-    numbers = spark.range(1000)
-    numbers.mapInArrow(lambda batches: batches, "id long").write.parquet("numbers")
-    numbers.groupBy((numbers.id % 7).alias("key")).count().orderBy("key").toArrow()
-    stream = spark.readStream.schema("id long").parquet("numbers")
-    query = (
-        stream.writeStream.format("parquet")
-        .option("checkpointLocation", "checkpoint")
-        .option("path", "copy")
-    )
-    query.trigger(availableNow=True).start().awaitTermination()
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    print(gateway.jvm.java.lang.System.getProperty("java.class.path"))  # noqa: T201
-    spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait()
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ def package_zip() -> Path:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
         for package in PACKAGES:
-            for name, entry in _walk(files(package), package):
+            for name, entry in walk_sources(files(package), package):
                 bundle.writestr(
                     zipfile.ZipInfo(name, _ZIP_EPOCH), entry.read_bytes(), zipfile.ZIP_DEFLATED
                 )
@@ -37,12 +37,13 @@ def package_root() -> Path:
     return Path(str(files(PACKAGES[-1]))).parent
 
 
-def _walk(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
+def walk_sources(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
+    """Return the source files below a folder, in a fixed order, each with its path in the zip."""
     found = []
     for entry in sorted(folder.iterdir(), key=lambda one: one.name):
         name = f"{path}/{entry.name}"
         if entry.is_dir():
-            found += [] if entry.name == "__pycache__" else _walk(entry, name)
+            found += [] if entry.name == "__pycache__" else walk_sources(entry, name)
         elif entry.name.endswith((".py", ".typed")):
             found.append((name, entry))
     return found

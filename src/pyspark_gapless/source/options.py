@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from gapless.errors import ConfigError
 from gapless.units import parse_size
+from pyspark_gapless.errors import OptionError
 from pyspark_gapless.source.offsets import Digest, OffsetError, parse_digest
 
 T = TypeVar("T")
@@ -70,10 +71,6 @@ COLLECTOR_PREFIX: Final = "collector."
 _READER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NS_PER_MS = 1_000_000
 _NS_PER_US = 1_000
-
-
-class OptionError(ConfigError):
-    """An option of the source is unknown, missing or impossible; the message says what to write instead."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ read now is left out as long as another can.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gapless.spool import Consumer, Hole, SpoolError, SpoolMismatch, SpoolReader, consumer_registry
 from gapless.spool.index import HOLE_LOST, HOLE_MISSING, HOLE_REPEATED, SegmentIndex
-from gapless.spool.segment_file import segment_path
+from gapless.spool.segment_file import folder_version, foreign_entries
 from pyspark_gapless.source.offsets import (
     DataLossError,
     Digest,
@@ -45,7 +44,7 @@ class ReplicaSet:
         self.paths = [Path(path) for path in paths]
         self.spool_readers: list[SpoolReader | None] = [None] * len(self.paths)
         self.is_complete = False
-        self._inode_marks: list[tuple[int, int] | None] = [None] * len(self.paths)
+        self._versions: list[tuple[int, int] | None] = [None] * len(self.paths)
         self._warned: dict[int, str] = {}
         self._low: list[Digest] = []
         self._high: list[Digest] = []
@@ -100,7 +99,7 @@ class ReplicaSet:
 
     def _open(self, at: int, path: Path) -> SpoolReader | None:
         try:
-            status = (path / "spool.json").stat()
+            version = folder_version(path)
         except (FileNotFoundError, NotADirectoryError):
             self.spool_readers[at] = None
             _check_may_appear(path)
@@ -108,11 +107,10 @@ class ReplicaSet:
         except OSError as error:
             raise SpoolError(f"{path}: cannot be read: {error.strerror or error}", path) from error
         # A folder that was deleted and made anew is another spool, even at the same path.
-        mark = (status.st_ino, status.st_mtime_ns)
         view = self.spool_readers[at]
-        if view is None or self._inode_marks[at] != mark:
+        if view is None or self._versions[at] != version:
             view = self.spool_readers[at] = SpoolReader(path)
-            self._inode_marks[at] = mark
+            self._versions[at] = version
         return view
 
     def _warn_once(self, at: int, what: str) -> None:
@@ -291,16 +289,6 @@ class ReplicaSet:
         view = self.spool_readers[replica]
         return [] if view is None else view.segments()
 
-    def segment(self, replica: int, number: int) -> Path:
-        """Return where a segment is."""
-        return segment_path(self.paths[replica], number)
-
-    def spool_id(self, replica: int) -> bytes:
-        """Return the id of a replica's spool."""
-        view = self.spool_readers[replica]
-        assert view is not None, "only what can be read is planned"
-        return view.info.spool_id
-
     # Readers
 
     def register(
@@ -382,14 +370,7 @@ def _check_may_appear(path: Path) -> None:
         return
     if not path.is_dir():
         raise SpoolMismatch(f"{path}: is a file; expected the folder of a spool", path)
-    others = {entry.name for entry in os.scandir(path)} - {
-        "lock",
-        "segments",
-        "readers",
-        "committed",
-    }
-    if any(not name.startswith(".") for name in others):
+    if others := foreign_entries(path):
         raise SpoolMismatch(
-            f"{path}: is a folder of something else (it has {min(others)!r} and no spool.json); name that of a spool",
-            path,
+            f"{path}: is not the folder of a spool: it has {others[0]!r} and no spool.json", path
         )

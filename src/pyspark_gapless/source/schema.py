@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from pyspark_gapless.source.options import OptionError, SourceOptions
+from pyspark_gapless.errors import OptionError
+from pyspark_gapless.message_columns import COLUMNS
+from pyspark_gapless.source.options import SourceOptions
 from pyspark_gapless.source.payload_decoder import ERROR_COLUMN, ROW_COLUMN, DdlField, ddl_fields
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-COLUMNS: Final = {
-    "group": "string",
-    "origin": "string",
-    "name": "string",
-    "node": "string",
-    "incarnation": "bigint",
-    "seqno": "bigint",
-    "mode": "string",
-    "view": "bigint",
-    "sent": "timestamp",
-    "collected": "timestamp",
-    "headers": "map<string,binary>",
-    "payload": "binary",
-}
-"""The columns of a message, with their types in Spark."""
 
 
 def decoded_fields(options: SourceOptions) -> list[tuple[str, DdlField]]:

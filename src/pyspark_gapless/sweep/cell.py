@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.sim.profile_cost import ProfileWorkload, compare_command, config_of, shrink_command
 from gapless.units import format_duration
-from pyspark_gapless.runtime.package_zip import _walk
+from pyspark_gapless.runtime.package_zip import walk_sources
 from pyspark_gapless.sweep.schema import GRID, MEMBERSHIP
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _key(cell: SweepCell) -> str:
 def code_digest() -> str:
     """Return a hash of the code that is simulated and that simulates: results of other code say nothing about it."""
     digest = blake2b(digest_size=8)
-    for name, entry in _walk(files("gapless"), "gapless"):
+    for name, entry in walk_sources(files("gapless"), "gapless"):
         folder, _, rest = name.removeprefix("gapless/").partition("/")
         if not rest or folder in SIMULATED_PACKAGES:
             content = entry.read_bytes()

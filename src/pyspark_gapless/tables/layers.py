@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyspark_gapless.source.schema import COLUMNS
+from pyspark_gapless.message_columns import COLUMNS
 from pyspark_gapless.tables.dataset import Dataset
 
 

@@ -29,9 +29,11 @@ INCARNATION_COLUMNS: Mapping[str, str] = {
 }
 """Every column of a line about a life. Only ``seed``, ``life`` and ``name`` are there for lives without rows."""
 STREAM_KEY = ("seed", "origin", "epoch", "to")
-"""What names a stream."""
+"""The columns that identify a stream."""
 STREAM_AT_MEMBER = ("seed", "member", *STREAM_KEY[1:])
-"""What names a stream at one life."""
+"""The columns that identify a stream as one incarnation sees it."""
+INCARNATION_KEY = ("seed", "member")
+"""The columns that identify an incarnation."""
 
 
 def ddl(columns: Mapping[str, str]) -> str:

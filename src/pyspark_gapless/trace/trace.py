@@ -10,7 +10,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import GaplessError
-from gapless.trace.incarnations import INCARNATIONS_FILE as SIDE_FILE, read_incarnations
+from gapless.trace.incarnations import (
+    INCARNATIONS_FILE as SIDE_FILE,
+    VIRTUAL,
+    read_incarnations,
+)
 from gapless.trace.parquet import seal
 from gapless.trace.schema import EVENT_CODES, EVENT_NAMES, incarnation_id
 from pyspark_gapless.tables.dataset import differences
@@ -40,8 +44,6 @@ BULKY_COLUMNS = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "del
 """Columns that rare rows have no use for, and that are long to read."""
 MAX_DRIVER_ROWS = 200_000
 """A frame with more rows is not held by the driver."""
-VIRTUAL_CLOCK = "virtual"
-"""The clock of a simulated life."""
 
 
 class TraceError(GaplessError):
@@ -162,7 +164,7 @@ class Trace:
     @property
     def simulated(self) -> bool:
         """Whether all of it comes from the simulator, so that ``step`` is the one order of all rows of a seed."""
-        return {clock for clock, _ in self.clock_modes} == {VIRTUAL_CLOCK}
+        return {clock for clock, _ in self.clock_modes} == {VIRTUAL}
 
     @property
     def sampled(self) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import ConfigError
+from pyspark_gapless.errors import OptionError
+from pyspark_gapless.message_columns import COLUMNS
 from pyspark_gapless.sink import options as sink_options
 from pyspark_gapless.source import schema as columns
 from pyspark_gapless.source.options import (
@@ -15,7 +17,6 @@ from pyspark_gapless.source.options import (
     AT_TIME,
     EARLIEST,
     LATEST,
-    OptionError,
     ReadPosition,
     parse,
 )
@@ -149,13 +150,13 @@ def names(**options: str) -> list[str]:
 
 
 def test_columns_are_all_unless_some_are_named() -> None:
-    assert names() == list(columns.COLUMNS)
+    assert names() == list(COLUMNS)
     assert names(columns="seqno, origin") == ["seqno", "origin"]
 
 
 def test_decoded_columns_take_the_place_of_the_payload() -> None:
     found = names(payload_schema="id long, tags array<string>")
-    assert found == [*list(columns.COLUMNS)[:-1], "id", "tags", "payload_error"]
+    assert found == [*list(COLUMNS)[:-1], "id", "tags", "payload_error"]
     assert names(payload_schema="id long", columns="payload,id") == ["payload", "id"]
     assert names(payload_schema="id long", payload_format="arrow")[-2:] == [
         "payload_error",

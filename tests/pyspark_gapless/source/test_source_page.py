@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless.identity import Address
-from pyspark_gapless.source import options, schema
+from pyspark_gapless.message_columns import COLUMNS
+from pyspark_gapless.source import options
 from tests.support import spools
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "spark-source.md"
 def test_the_page_lists_every_option_and_every_column() -> None:
     told = set(re.findall(r"`(\w+)`", PAGE.read_text()))
     assert set(options.KNOWN_OPTIONS.values()) - {"path"} <= told
-    assert schema.COLUMNS.keys() <= told
+    assert COLUMNS.keys() <= told
 
 
 @pytest.mark.xdist_group("spark")

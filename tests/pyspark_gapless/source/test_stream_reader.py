@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from gapless.spool import DROP_OLDEST, SpoolFull, SpoolLimits, SpoolMismatch, SpoolReader
+from pyspark_gapless.errors import OptionError
 from pyspark_gapless.source.offset_release import OffsetReleaser
 from pyspark_gapless.source.offsets import DataLossError
-from pyspark_gapless.source.options import OptionError
 from pyspark_gapless.source.stream_reader import MAX_RIVALS, GaplessStreamReader, ReaderTakenError
 from tests.support.spools import (
     A,
@@ -108,7 +108,7 @@ def test_a_path_that_no_collector_makes_is_refused(tmp_path: Path) -> None:
         stream_reader(tmp_path / "no" / "spool").initialOffset()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("x")
-    with pytest.raises(SpoolMismatch, match=r"something else .*notes.txt"):
+    with pytest.raises(SpoolMismatch, match=r"not the folder of a spool.*notes.txt"):
         stream_reader(tmp_path / "other").initialOffset()
     (tmp_path / "file").write_text("x")
     with pytest.raises(SpoolMismatch, match="is a file"):

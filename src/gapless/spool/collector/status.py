@@ -11,7 +11,7 @@ from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from gapless.metrics.prometheus import MemberSnapshot
-    from gapless.spool.appender import DeliveryAppender
+    from gapless.spool.collector.appender import DeliveryAppender
 
 NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
     *("new", "joining", "collecting", "waiting", "stopping"),

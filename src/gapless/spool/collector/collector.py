@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from gapless import blocking
 from gapless.config import Config
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError, TimedOutError
-from gapless.spool.commit_loop import CommitLoop, log
-from gapless.spool.errors import SpoolError
-from gapless.spool.options import DEFAULT_NAME, CollectorOptions, ParsedCollectorOptions
-from gapless.spool.segment_file import SpoolInfo
-from gapless.spool.status import (
+from gapless.spool.collector.commit_loop import CommitLoop, log
+from gapless.spool.collector.options import DEFAULT_NAME, CollectorOptions, ParsedCollectorOptions
+from gapless.spool.collector.status import (
     COLLECTING,
     FAILED,
     JOINING,
@@ -34,6 +32,8 @@ from gapless.spool.status import (
     CollectorStatus,
     appender_counts,
 )
+from gapless.spool.errors import SpoolError
+from gapless.spool.segment_file import SpoolInfo
 from gapless.spool.writer import SpoolWriter
 from gapless.units import NS_PER_S, format_size
 

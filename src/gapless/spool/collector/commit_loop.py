@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from gapless.errors import ClosedError, TimedOutError
 from gapless.events import Expelled, Lost, Oversized, ViewChange
 from gapless.group.message import Batch
-from gapless.spool.appender import DeliveryAppender
+from gapless.spool.collector.appender import DeliveryAppender
 from gapless.spool.errors import SpoolError
 from gapless.units import MIB, NS_PER_MS, NS_PER_S
 

@@ -1,0 +1,21 @@
+"""The columns of a message: the source reads them, the bronze table keeps them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COLUMNS: Final = {
+    "group": "string",
+    "origin": "string",
+    "name": "string",
+    "node": "string",
+    "incarnation": "bigint",
+    "seqno": "bigint",
+    "mode": "string",
+    "view": "bigint",
+    "sent": "timestamp",
+    "collected": "timestamp",
+    "headers": "map<string,binary>",
+    "payload": "binary",
+}
+"""The columns of a message, with their types in Spark."""
