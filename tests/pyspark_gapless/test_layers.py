@@ -15,7 +15,7 @@ INDEPENDENT = ("source", "sink", "verify", "analytics", "sweep")
 SHARED = ("runtime", "tables", "trace")
 BYTES_OF_A_SPOOL = re.compile(
     r"\b(HEADER(_BYTES)?|MAGIC|PREAMBLE_BYTES|checksum_seed|parse_header|segment_path|index_path)\b"
-    r"|\.(run|idx)[\"']|[\"'](segments|committed|readers|spool\.json)[\"']|020d"
+    r"|[}*]\.(run|idx)[\"']|[\"'](segments|committed|readers|spool\.json)[\"']|020d"
 )
 
 

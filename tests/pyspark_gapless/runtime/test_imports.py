@@ -28,7 +28,7 @@ def of_package(modules: set[str], *packages: str) -> list[str]:
 def test_a_process_that_reads_brings_no_member_of_a_group() -> None:
     found = imported_by("import pyspark_gapless.datasource")
     assert {"pyspark_gapless.source.stream_reader", "gapless.spool.reader"} <= found
-    assert of_package(found, "sim", "transport", "group", "discovery", "blocking") == []
+    assert of_package(found, "sim", "transport", "runtime", "discovery", "blocking") == []
 
 
 @pytest.mark.parametrize(
