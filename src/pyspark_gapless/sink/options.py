@@ -12,7 +12,7 @@ from gapless.discovery.uri import parse_sources
 from gapless.errors import ConfigError
 from gapless.group.join_options import TRANSPORTS, read_config
 from gapless.units import parse_duration
-from pyspark_gapless.errors import OptionError
+from pyspark_gapless.option_error import OptionError
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from gapless.errors import ConfigError
 from gapless.units import parse_size
-from pyspark_gapless.errors import OptionError
+from pyspark_gapless.option_error import OptionError
 from pyspark_gapless.source.offsets import Digest, OffsetError, parse_digest
 
 T = TypeVar("T")

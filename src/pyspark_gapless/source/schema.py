@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_gapless.errors import OptionError
 from pyspark_gapless.message_columns import COLUMNS
+from pyspark_gapless.option_error import OptionError
 from pyspark_gapless.source.options import SourceOptions
 from pyspark_gapless.source.payload_decoder import ERROR_COLUMN, ROW_COLUMN, DdlField, ddl_fields
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import ConfigError
-from pyspark_gapless.errors import OptionError
 from pyspark_gapless.message_columns import COLUMNS
+from pyspark_gapless.option_error import OptionError
 from pyspark_gapless.sink import options as sink_options
 from pyspark_gapless.source import schema as columns
 from pyspark_gapless.source.options import (

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from gapless.spool import DROP_OLDEST, SpoolFull, SpoolLimits, SpoolMismatch, SpoolReader
-from pyspark_gapless.errors import OptionError
+from pyspark_gapless.option_error import OptionError
 from pyspark_gapless.source.offset_release import OffsetReleaser
 from pyspark_gapless.source.offsets import DataLossError
 from pyspark_gapless.source.stream_reader import MAX_RIVALS, GaplessStreamReader, ReaderTakenError
