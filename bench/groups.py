@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from bench.environment import ROOT
 from bench.peers import jgroups
 from bench.peers.base import Task
-from gapless_lab.bench.processes import SOURCE_ROOT, free_ports
+from gapless_lab.ports import free_ports
+from gapless_lab.process import SOURCE_ROOT, LabError, LabProcess
 
 if TYPE_CHECKING:
-    from typing import IO, Self
+    from typing import Self
 
     from bench.contenders import Contender
     from bench.environment import Environment
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 ANSWER_S = 100.0
 """An answer that takes longer will not come."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_LEASH = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execvp(sys.argv[1],sys.argv[1:])"
-"""A server dies with us, however we end (PR_SET_PDEATHSIG)."""
 
 
 def surroundings() -> dict[str, str]:
@@ -80,9 +77,8 @@ class Group:
         self.contender, self.shape = contender, shape
         self._environment, self._network = environment, network
         self._folder = Path(tempfile.mkdtemp(prefix="gapless-bench-"))
-        self._processes: list[subprocess.Popen[str]] = []
-        self._logs: list[IO[str]] = []
-        self._server: subprocess.Popen[bytes] | None = None
+        self._processes: list[LabProcess] = []
+        self._server: LabProcess | None = None
         self._turn = 0
         members = shape.members
         hosts = [network.host(at) for at in range(members)] if network else ["127.0.0.1"] * members
@@ -143,21 +139,8 @@ class Group:
                 "bench.peers.base",
                 task.encode(),
             ]
-        log = (self._folder / f"{at}.log").open("w+", encoding="utf-8", errors="replace")
-        self._logs.append(log)
         self.started_ns.append(time.monotonic_ns())
-        self._processes.append(
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=surroundings(),
-                cwd=self._folder,
-                process_group=0,  # Ctrl-C is ours to handle; all of them end when we do
-            )
-        )
+        self._processes.append(LabProcess(f"process {at}", command, self._folder, surroundings()))
 
     def _start_server(self) -> None:
         name = self.contender.peer
@@ -183,19 +166,9 @@ class Group:
                 "--protected-mode",
                 "no",
             ]
-        command = [
-            *(self._network.prefix(self.shape.members) if self._network else []),
-            *leash(command),
-        ]
-        log = (self._folder / "server.log").open("w+", encoding="utf-8", errors="replace")
-        self._logs.append(log)
-        self._server = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=self._folder,
-            process_group=0,
+        prefix = self._network.prefix(self.shape.members) if self._network else []
+        self._server = LabProcess(
+            "server", [*prefix, *command], self._folder, surroundings(), merged=True
         )
         self._await_server()
 
@@ -208,97 +181,53 @@ class Group:
         while subprocess.run(
             [*prefix, sys.executable, "-c", look], capture_output=True, check=False
         ).returncode:
-            if (
-                self._server is None
-                or self._server.poll() is not None
-                or time.monotonic() > until_s
-            ):
+            if self._server is None or self._server.has_exited or time.monotonic() > until_s:
                 raise FailedError(f"the server does not come up: {self._said()}")
 
     def close(self) -> None:
         """End every process, and wait for it."""
-        everybody: list[subprocess.Popen[Any]] = [*self._processes]
-        if self._server is not None:
-            everybody.append(self._server)
-        for process in everybody:
+        for process in self._all:
             process.kill()
-        for process in everybody:
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    try:
-                        stream.close()
-                    except BrokenPipeError:
-                        continue  # something was still to be told
-        for log in self._logs:
-            log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def pids(self) -> list[int]:
         """The processes that run now."""
-        return [
-            process.pid for process in (*self._processes, *([self._server] if self._server else ()))
-        ]
+        return [process.pid for process in self._all]
+
+    @property
+    def _all(self) -> list[LabProcess]:
+        return [*self._processes, *([self._server] if self._server else ())]
 
     # Speaking
 
     def tell(self, what: str, **words: Any) -> list[dict[str, Any]]:
         """Tell all processes something; return their answers."""
-        self._say(range(len(self._processes)), {"do": what, **words})
+        for process in self._processes:
+            process.send(what, **words)
         return self.hear()
 
     def tell_one(self, at: int, what: str, **words: Any) -> dict[str, Any]:
         """Tell one process something; return its answer."""
-        self._say([at], {"do": what, **words})
+        self._processes[at].send(what, **words)
         return self.hear([at])[0]
-
-    def _say(self, to: Any, words: dict[str, Any]) -> None:
-        line = json.dumps(words) + "\n"
-        for at in to:
-            pipe = self._processes[at].stdin
-            assert pipe is not None
-            try:
-                pipe.write(line)
-                pipe.flush()
-            except BrokenPipeError:
-                raise FailedError(self._why()) from None
 
     def hear(self, whom: list[int] | None = None) -> list[dict[str, Any]]:
         """Return the next answer of each."""
         asked = [self._processes[at] for at in whom] if whom is not None else self._processes
-        watch = threading.Timer(ANSWER_S, self._kill)
-        watch.daemon = True
-        watch.start()
         try:
-            return [self._answer(process) for process in asked]
-        finally:
-            watch.cancel()
-
-    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise FailedError(self._why())
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _kill(self) -> None:
-        for process in self._processes:
-            process.kill()
+            return [process.answer(ANSWER_S) for process in asked]
+        except LabError:
+            raise FailedError(self._why()) from None
 
     def _why(self) -> str:
         return f"a process has ended before its time, or was not done within {ANSWER_S:.0f} s: {self._said()}"
 
     def _said(self) -> str:
         found = []
-        for log in self._logs:
-            log.flush()
-            lines = [
-                line.strip()
-                for line in Path(log.name).read_text(errors="replace").splitlines()
-                if line.strip()
-            ]
+        for process in self._all:
+            errors = process.stderr_path.read_text(errors="replace").splitlines()
+            lines = [line.strip() for line in (*process.lines, *errors) if line.strip()]
             found += lines[-1:]
         return "; ".join(dict.fromkeys(found)) or "it said nothing"
 
@@ -322,18 +251,15 @@ class Group:
 
     def server_memory_bytes(self) -> int:
         """Return the memory of the server."""
-        if self._server is None:
-            return 0
-        told = Path(f"/proc/{self._server.pid}/statm").read_text(encoding="utf-8").split()
-        return int(told[1]) * os.sysconf("SC_PAGE_SIZE")
+        return 0 if self._server is None else self._server.rss_bytes()
 
     def stop_one(self, at: int) -> None:
         """Stop a process where it stands."""
-        self._processes[at].send_signal(signal.SIGSTOP)
+        self._processes[at].signal(signal.SIGSTOP)
 
     def continue_one(self, at: int) -> None:
         """Let it go on."""
-        self._processes[at].send_signal(signal.SIGCONT)
+        self._processes[at].signal(signal.SIGCONT)
 
     def next_turn(self) -> int:
         """Return the number of the next round."""
@@ -346,8 +272,3 @@ class Group:
         sent += [0] * (self.shape.members - len(sent))
         checks = self.tell("check", sent=sent)
         return [{**check, "sent": count} for check, count in zip(checks, sent, strict=False)]
-
-
-def leash(command: list[str]) -> list[str]:
-    """Return a command that ends when this process does."""
-    return [sys.executable, "-c", _LEASH, *command]

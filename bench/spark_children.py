@@ -1,6 +1,6 @@
 """Processes of bench/spark.py that need no Spark: a collector, and a sender that stamps what it sends.
 
-They are told what to do by one argument in JSON, and speak in lines, as the members of
+Their task is one argument in JSON; they serve the commands ``run`` and ``check``, as the members of
 ``gapless_lab.bench`` do.
 """
 
@@ -21,6 +21,7 @@ from gapless.config import Config
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless_lab.bench.worker import TIMEOUT_S, WARM_UP_S
+from gapless_lab.process import emit, serve_commands
 
 STAMP = Struct("<q")
 SLACK_S = 0.02
@@ -48,25 +49,33 @@ def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float
     ) as collector:
         while collector.status.members < len(ports):
             time.sleep(SLACK_S)
-        say("ready")
-        hear()
-        say(json.dumps(count_for(collector, seconds) if seconds else {"sent": {}}))
-        owed = sum(sent.get("0", 0) for sent in json.loads(hear()))
+        emit("ready")
+        serve_commands(CollectorWorker(collector, spool, seconds))
+
+
+class CollectorWorker:
+    """Counts what a collector takes in."""
+
+    def __init__(self, collector: Collector, spool: str, seconds: float) -> None:
+        self.collector, self.spool, self.seconds = collector, spool, seconds
+
+    def run(self) -> dict[str, Any]:
+        """Return how much arrives in the time of the measurement, if there is one."""
+        return count_for(self.collector, self.seconds) if self.seconds else {"sent": {}}
+
+    def check(self, sent: list[dict[str, int]]) -> dict[str, Any]:
+        """Wait until everything that was sent is durable; return what is missing."""
+        owed = sum(counts.get("0", 0) for counts in sent)
         until_s = time.monotonic() + TIMEOUT_S
-        while (stored := stored_in(spool)) < owed and time.monotonic() < until_s:
+        while (stored := stored_in(self.spool)) < owed and time.monotonic() < until_s:
             time.sleep(SLACK_S)
-        status = collector.status
-        say(
-            json.dumps(
-                {
-                    "lost": owed - stored,
-                    "repairs": 0,
-                    "commits": status.commits,
-                    "batches": status.batches,
-                }
-            )
-        )
-        hear()
+        status = self.collector.status
+        return {
+            "lost": owed - stored,
+            "repairs": 0,
+            "commits": status.commits,
+            "batches": status.batches,
+        }
 
 
 def count_for(collector: Collector, seconds: float) -> dict[str, Any]:
@@ -94,26 +103,19 @@ def produce(
         "bench", transport="udp", host="127.0.0.1", listen=False, **joining(ports, at)
     ) as group:
         group.wait_for_members(len(ports), TIMEOUT_S)
-        say("ready")
-        hear()
-        for number in range(-warm_up, count):
-            time.sleep(random.uniform(0, 2 * interval_s))
-            group.send(STAMP.pack(time.time_ns() if number >= 0 else 0) + rest)
-        say(json.dumps({"sent": {"0": warm_up + count}}))
-        hear()
-        say("{}")
-        hear()
 
+        class Worker:
+            def run(self) -> dict[str, Any]:
+                for number in range(-warm_up, count):
+                    time.sleep(random.uniform(0, 2 * interval_s))
+                    group.send(STAMP.pack(time.time_ns() if number >= 0 else 0) + rest)
+                return {"sent": {"0": warm_up + count}}
 
-def say(words: str) -> None:
-    print(words, flush=True)
+            def check(self, sent: object) -> None:
+                del sent  # a sender checks nothing
 
-
-def hear() -> str:
-    line = sys.stdin.readline()
-    if not line:
-        os._exit(1)  # nobody is there any more
-    return line
+        emit("ready")
+        serve_commands(Worker())
 
 
 if __name__ == "__main__":

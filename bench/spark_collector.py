@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +10,10 @@ from typing import Any
 
 from bench.measuring import ratio, spread
 from bench.spark_children import command
-from gapless_lab.bench.processes import ProcessGroup, free_ports
-from gapless_lab.bench.worker import TIMEOUT_S, BenchTask
+from gapless_lab.bench.matrix import WORKER, run_and_check
+from gapless_lab.bench.worker import BenchTask
+from gapless_lab.ports import free_ports
+from gapless_lab.process import ProcessGroup, lab_environ, worker_command
 
 SENDERS = 3
 LISTENER, SYNCED, UNSYNCED = "listener", "collector", "collector, no sync"
@@ -40,7 +40,7 @@ def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str,
     """Let three members send as fast as they are let; return what the fourth has got, and what that has cost it."""
     ports = free_ports(SENDERS + 1)
     specs = [BenchTask(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
-    commands = [[sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()] for spec in specs]
+    commands = [worker_command(WORKER, spec) for spec in specs]
     if kind != LISTENER:
         told = {
             "spool": str(folder),
@@ -52,12 +52,8 @@ def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str,
         commands[-1] = command("collect", **told)
     here = Path(__file__).resolve().parent.parent
     try:
-        with ProcessGroup(commands, limit_s=seconds + 3 * TIMEOUT_S, path=[here]) as processes:
-            processes.read_lines()
-            processes.send_line()
-            work = [json.loads(answer) for answer in processes.read_lines()]
-            processes.send_line(json.dumps([said["sent"] for said in work]))
-            checks = [json.loads(answer) for answer in processes.read_lines()]
+        with ProcessGroup(commands, lab_environ(here)) as processes:
+            work, checks = run_and_check(processes, seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {**work[-1], **checks[-1]}

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.spark_children import STAMP, command
 from gapless_lab.bench.matrix import percentile
-from gapless_lab.bench.processes import ProcessGroup, free_ports
 from gapless_lab.bench.worker import TIMEOUT_S
+from gapless_lab.ports import free_ports
+from gapless_lab.process import ProcessGroup, lab_environ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,19 +152,16 @@ def over_gapless(spark: SparkSession, sink: Sink, pace: Pace) -> None:
     ]
     here = Path(__file__).resolve().parent.parent
     limit_s = (pace.warm_up + pace.messages) * pace.interval_s + 3 * TIMEOUT_S
-    with ProcessGroup(commands, limit_s=limit_s, path=[here]) as processes:
-        processes.read_lines()
+    with ProcessGroup(commands, lab_environ(here)) as processes:
+        processes.wait_for_event("ready", TIMEOUT_S)
         frame = (
             spark.readStream.format("gapless")
             .option("spool", str(spool))
             .option("columns", "collected,payload")
         )
         with running(sink.start(frame.load())) as query:
-            processes.send_line()
-            processes.send_line(
-                json.dumps([json.loads(answer)["sent"] for answer in processes.read_lines()])
-            )
-            (check, _) = map(json.loads, processes.read_lines())
+            work = processes.ask("run", limit_s)
+            check, _ = processes.ask("check", limit_s, sent=[answer["sent"] for answer in work])
             assert not check["lost"]
             query.processAllAvailable()
 

@@ -23,8 +23,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from gapless.profiles import GROUP_PROFILES
 from gapless.transport.socket_options import request_buffers
-from gapless_lab.bench.processes import ProcessGroup, free_ports
+from gapless_lab.bench.matrix import WORKER, run_and_check
 from gapless_lab.bench.worker import WARM_UP_S, BenchTask
+from gapless_lab.ports import free_ports
+from gapless_lab.process import (
+    ProcessGroup,
+    emit,
+    lab_environ,
+    serve_commands,
+    worker_command,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,17 +152,22 @@ def raw_member(
     duration_s: float,
 ) -> None:
     made = (RawStreams if transport == "tcp" else RawMember)(ports, at, message_bytes, frame_bytes)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    made.run(time.monotonic() + WARM_UP_S)
-    start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
-    made.run(start_s + duration_s)
-    spent_s, count = time.process_time() - cpu_s, made.count - count
-    result = {"count": count, "elapsed_s": time.monotonic() - start_s, "cpu_s": spent_s, "sent": {}}
-    print(json.dumps(result), flush=True)
-    sys.stdin.readline()
-    print(json.dumps({"repairs": 0}), flush=True)
-    sys.stdin.readline()
+
+    class Worker:
+        def run(self) -> dict[str, Any]:
+            made.run(time.monotonic() + WARM_UP_S)
+            start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
+            made.run(start_s + duration_s)
+            spent_s, count = time.process_time() - cpu_s, made.count - count
+            elapsed_s = time.monotonic() - start_s
+            return {"count": count, "elapsed_s": elapsed_s, "cpu_s": spent_s, "sent": {}}
+
+        def check(self, sent: object) -> dict[str, Any]:
+            del sent  # bare sockets owe nothing
+            return {"repairs": 0}
+
+    emit("ready")
+    serve_commands(Worker())
     os._exit(0)  # all have measured; how long it takes to leave is another matter
 
 
@@ -182,20 +195,15 @@ def group(
                 ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, settings=knobs
             )
             spec = replace(spec, transport=way.transport)
-            commands.append([sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()])
+            commands.append(worker_command(WORKER, spec))
         else:
             asked = json.dumps(
                 [way.transport, ports, at, message_bytes, way.frame_bytes, duration_s]
             )
             commands.append([sys.executable, __file__, "--member", asked])
-    with ProcessGroup(
-        commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]
-    ) as processes:
-        processes.read_lines()
-        processes.send_line()
-        work = [json.loads(answer) for answer in processes.read_lines()]
-        processes.send_line(json.dumps([said["sent"] for said in work]))
-        checks = [json.loads(answer) for answer in processes.read_lines()]
+    environ = lab_environ(Path(__file__).resolve().parent.parent)
+    with ProcessGroup(commands, environ) as processes:
+        work, checks = run_and_check(processes, duration_s)
     return [{**said, **check} for said, check in zip(work, checks, strict=True)]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.groups import FailedError
 from bench.peers.base import PATIENCE_S, memory_bytes
-from gapless_lab.bench.processes import SOURCE_ROOT
+from gapless_lab.process import SOURCE_ROOT
 
 MEMBERS = 32
 STREAMS = MEMBERS * (MEMBERS - 1)

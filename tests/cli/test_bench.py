@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gapless.cli.app import run
-from gapless_lab.bench.exactness import ExactnessChecker, numbered_messages
 from gapless_lab.bench.matrix import percentile
+from gapless_lab.exactness import ExactnessChecker
+from gapless_lab.workload import numbered_messages
 
 QUICK = ["bench", "--seconds", "0.2", "--members", "2"]
 

@@ -19,7 +19,7 @@ from gapless.metrics.exporters import MetricsEndpoint, observe
 from gapless.metrics.prometheus import MemberSnapshot, prometheus
 from gapless.transport import ErrorLog
 from gapless.units import NS_PER_S
-from gapless_lab.bench.processes import free_ports
+from gapless_lab.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

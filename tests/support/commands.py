@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless_lab.bench.processes import free_ports
+from gapless_lab.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

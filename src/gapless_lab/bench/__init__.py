@@ -1,1 +1,1 @@
-"""What a group of real processes on this machine does in a second: ``gapless bench``."""
+"""Throughput and round trips of a group of real processes: ``gapless bench``."""

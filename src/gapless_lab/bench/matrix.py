@@ -1,11 +1,9 @@
-"""What is measured: cells of a size, a transport, a loss, and what a group of processes does in each."""
+"""The cells of ``gapless bench``, and the figures of a group of processes in each."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import sys
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,20 +11,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gapless.errors import ConfigError
 from gapless.group.join_options import TRANSPORTS
 from gapless.trace.recorder import parse_recording_mode
-from gapless_lab.bench.exactness import NUMBER_BYTES
-from gapless_lab.bench.processes import ProcessGroup, free_ports
 from gapless_lab.bench.worker import TIMEOUT_S, BenchTask
+from gapless_lab.ports import free_ports
+from gapless_lab.process import Message, ProcessGroup, worker_command
+from gapless_lab.workload import NUMBER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+WORKER = "gapless_lab.bench.worker"
 LOSSLESS = frozenset({"tcp", "memory"})
-"""Transports that lose nothing, so that loss cannot be planted on them."""
+"""Transports without datagrams, on which no loss can be injected."""
 
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """Everything that is to be measured."""
+    """Everything to measure."""
 
     members: int = 3
     senders: int = 3
@@ -66,7 +66,7 @@ class BenchPlan:
 
     @property
     def cells(self) -> list[BenchCell]:
-        """What there is to measure, in order."""
+        """The cells, in the order of measurement."""
         return [
             BenchCell(*cell) for cell in product(self.transports, self.losses, self.sizes_bytes)
         ]
@@ -81,7 +81,7 @@ class BenchCell(NamedTuple):
 
     @property
     def skip_reason(self) -> str:
-        """Why it cannot be measured, empty if it can."""
+        """Why the cell cannot be measured; empty if it can."""
         if self.transport not in TRANSPORTS:
             return f"transport {self.transport} is not here; there are {', '.join(TRANSPORTS)}"
         if self.loss and self.transport in LOSSLESS:
@@ -90,7 +90,7 @@ class BenchCell(NamedTuple):
 
 
 class ThroughputResult(NamedTuple):
-    """What a group does; speed is that of the slowest receiver."""
+    """The throughput of a group; its speed is that of the slowest receiver."""
 
     transport: str
     size_bytes: int
@@ -106,12 +106,12 @@ class ThroughputResult(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything that was sent came once, in order."""
+        """Whether every message arrived once and in order."""
         return not (self.lost or self.duplicated or self.out_of_order)
 
 
 class RoundTripResult(NamedTuple):
-    """How long a request and its answer take, in microseconds."""
+    """The time from a request to its answer, in microseconds."""
 
     transport: str
     size_bytes: int
@@ -123,7 +123,7 @@ class RoundTripResult(NamedTuple):
 
 
 class SkippedCell(NamedTuple):
-    """A measurement that was not made."""
+    """A cell that was not measured."""
 
     transport: str
     loss: float
@@ -132,7 +132,7 @@ class SkippedCell(NamedTuple):
 
 
 def measure(plan: BenchPlan) -> Iterator[ThroughputResult | RoundTripResult | SkippedCell]:
-    """Make every measurement, one after the other."""
+    """Measure every cell, one after the other."""
     for cell in plan.cells:
         if reason := cell.skip_reason:
             yield SkippedCell(*cell, reason)
@@ -142,10 +142,10 @@ def measure(plan: BenchPlan) -> Iterator[ThroughputResult | RoundTripResult | Sk
 
 def _start(plan: BenchPlan, cell: BenchCell) -> ProcessGroup:
     ports = free_ports(plan.members)
-    specs = [
+    tasks = [
         BenchTask(
             ports,
-            at,
+            index,
             plan.senders,
             cell.size_bytes,
             plan.seconds,
@@ -157,43 +157,43 @@ def _start(plan: BenchPlan, cell: BenchCell) -> ProcessGroup:
             trace=plan.trace,
             trace_mode=plan.trace_mode,
         )
-        for at in range(plan.members)
+        for index in range(plan.members)
     ]
-    commands = [[sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()] for spec in specs]
-    return ProcessGroup(commands, limit_s=plan.seconds + 3 * TIMEOUT_S)
+    return ProcessGroup(worker_command(WORKER, task) for task in tasks)
+
+
+def run_and_check(group: ProcessGroup, seconds: float) -> tuple[list[Message], list[Message]]:
+    """Let the members work; return what each did, and what each finds wrong."""
+    group.wait_for_event("ready", 2 * TIMEOUT_S)
+    work = group.ask("run", seconds + 2 * TIMEOUT_S)
+    checks = group.ask("check", 2 * TIMEOUT_S, sent=[answer["sent"] for answer in work])
+    return work, checks
 
 
 def _throughput(plan: BenchPlan, cell: BenchCell) -> ThroughputResult:
     with _start(plan, cell) as group:
-        group.read_lines()
-        group.send_line()
-        work = [json.loads(answer) for answer in group.read_lines()]
-        group.send_line(json.dumps([said["sent"] for said in work]))
-        checks = [json.loads(answer) for answer in group.read_lines()]
+        work, checks = run_and_check(group, plan.seconds)
     receivers = work if plan.senders > 1 else work[1:]  # a sole sender receives nothing
-    speed = min(said["count"] / said["elapsed_s"] for said in receivers)
-    deliveries = sum(said["count"] for said in work)
-    cpu_s = sum(said["cpu_s"] for said in work)
+    speed = min(answer["count"] / answer["elapsed_s"] for answer in receivers)
+    deliveries = sum(answer["count"] for answer in work)
+    cpu_s = sum(answer["cpu_s"] for answer in work)
     return ThroughputResult(
-        cell.transport,
-        cell.size_bytes,
-        cell.loss,
+        *(cell.transport, cell.size_bytes, cell.loss),
         round(speed),
         round(speed * cell.size_bytes / 1e6, 1),
         round(cpu_s / max(1, deliveries) * 1e6, 2),
         deliveries,
         *(
-            sum(said[what] for said in checks)
-            for what in ("lost", "duplicated", "out_of_order", "repairs")
+            sum(answer[figure] for answer in checks)
+            for figure in ("lost", "duplicated", "out_of_order", "repairs")
         ),
     )
 
 
 def _round_trips(plan: BenchPlan, cell: BenchCell) -> RoundTripResult:
     with _start(plan, cell) as group:
-        group.read_lines()
-        group.send_line()
-        times_ns = sorted(json.loads(group.read_lines()[0]))
+        group.wait_for_event("ready", 2 * TIMEOUT_S)
+        times_ns = sorted(group.ask("run", plan.seconds + 2 * TIMEOUT_S)[0]["times_ns"])
     marks = [round(percentile(times_ns, share) / 1000, 1) for share in (0.5, 0.99, 0.999)]
     return RoundTripResult(cell.transport, cell.size_bytes, cell.loss, len(times_ns), *marks)
 
@@ -207,7 +207,7 @@ def percentile(sorted_values: Sequence[int], share: float) -> int:
 
 
 def conditions(plan: BenchPlan) -> dict[str, object]:
-    """Return what the figures depend on."""
+    """Return the conditions that the figures depend on."""
     return {
         "members": plan.members,
         "senders": plan.senders,

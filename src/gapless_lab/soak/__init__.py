@@ -1,4 +1,4 @@
-"""Soaking: groups of real processes under load and faults, whose traces are checked afterwards."""
+"""Groups of real processes under load and faults, whose traces are checked: ``gapless soak``."""
 
 from gapless_lab.soak.plan import SoakPlan, SoakReport
 from gapless_lab.soak.runner import SoakNetwork, soak

@@ -1,8 +1,7 @@
-"""What a soak is to be, what each of its processes is told, and what came of it."""
+"""The plan of a soak, the task of each of its processes, and the report."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
 
 TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
-"""The transports that can be soaked."""
+"""The transports of a soak."""
 DELAY_NS = 20 * NS_PER_MS
-"""By so much a datagram is late that is overtaken; a second copy may come so much later."""
+"""How long a reordered datagram, or the copy of a duplicated one, is held back."""
 ALWAYS = 1 << 60
-"""So many datagrams may be late."""
+"""Maximum number of reordered datagrams: no limit."""
 DEFAULT_SETTINGS = {
     "capacity": 512,
     "max_frame_bytes": 1200,
@@ -37,12 +36,12 @@ DEFAULT_SETTINGS = {
     "verify_timeout": "300ms",
     "merge_interval": "300ms",
 }
-"""A window that fills, frames of which many are needed, and deaths that are noticed while somebody watches."""
+"""A window that fills, small frames, and failures detected within a short soak."""
 
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """A group of so many processes, for so long, with these faults; each member sends ``rate`` messages a second."""
+    """A group of processes under faults; each member sends ``rate`` messages a second."""
 
     members: int = 4
     seconds: float = 60.0
@@ -78,13 +77,13 @@ class SoakPlan:
         self.config()
 
     def config(self) -> Config:
-        """Return the knobs of the members."""
+        """Return the settings of the members."""
         return Config.make(**{**DEFAULT_SETTINGS, **self.settings})
 
 
 @dataclass(frozen=True)
 class SoakTask:
-    """What one process is told: the plan, all places and its own, the folder of traces, its how-manyth start it is."""
+    """The task of one process: the plan, all addresses, its index, its incarnation, the trace folder."""
 
     plan: SoakPlan
     addresses: list[str]
@@ -98,7 +97,7 @@ class SoakTask:
         return self.index + 1
 
     def open(self) -> Transport:
-        """Return the transport, with the faults in front of what comes in."""
+        """Return the transport, with the faults on incoming datagrams."""
         plan = self.plan
         discovery = Discovery.parse(f"seeds://{','.join(self.addresses)}", group="soak")
         host, _, port = self.addresses[self.index].rpartition(":")
@@ -111,20 +110,10 @@ class SoakTask:
         ]
         return FaultyTransport(transport, struck, name=f"{self.node}", call=str)
 
-    def encode(self) -> str:
-        """Return it as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str) -> SoakTask:
-        """Return the task that a text tells."""
-        values = json.loads(text)
-        return cls(**{**values, "plan": SoakPlan(**values["plan"])})
-
 
 @dataclass(frozen=True)
 class SoakReport:
-    """What came of a soak. ``memory`` is the resident memory of each process that was there for long, over time."""
+    """The result of a soak; ``memory`` is the resident memory of each process over time."""
 
     rested: bool
     violations: Sequence[TraceViolation]
@@ -144,9 +133,9 @@ class SoakReport:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no process has, in the last third of its time, more than a tenth and 4 MB above the middle third.
+        """Whether no process grew by more than a tenth and 4 MB in the last third of its time.
 
-        Only those are looked at that were there for half of the time at least.
+        Only processes that ran for at least half of the soak count.
         """
         most = max(map(len, self.memory.values()), default=0)
         return all(
@@ -157,11 +146,11 @@ class SoakReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything was as it should be."""
+        """Whether the group came to rest, no invariant broke, and memory stayed flat."""
         return self.rested and not self.violations and self.is_flat
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the report for a program."""
         found = {
             **asdict(self),
             "violations": [violation._asdict() for violation in self.violations],

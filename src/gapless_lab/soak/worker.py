@@ -1,17 +1,14 @@
-"""One process of a soak: ``python -m gapless_lab.soak.worker TASK``. It does what its standard input says, line by line.
+"""One process of a soak: ``python -m gapless_lab.soak.worker TASK``.
 
-``members N``: wait until N are in its view. ``go``: begin to send. ``halt``: send no more.
-``look``: say where it stands. ``end``: write that it is there at the end, say what it has counted,
-and be gone, without leaving the group.
+Commands: ``members`` waits until so many are in the view, ``go`` starts the load, ``halt`` ends it,
+``look`` answers the state of the member, ``end`` marks the end of the load in the trace. When the
+supervisor closes the standard input, the process exits without leaving the group.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
@@ -21,44 +18,51 @@ from gapless.protocol.ready import Delivery
 from gapless.rng import split
 from gapless.runtime.handle import MemberHandle
 from gapless.trace import Recorder
-from gapless_lab.soak.plan import SoakTask
+from gapless_lab.process import read_task, serve_commands
+from gapless_lab.producer import Batch, LoadGenerator, batch_size
+from gapless_lab.soak.plan import SoakPlan, SoakTask
+from gapless_lab.workload import encode_message
 
 if TYPE_CHECKING:
-    from random import Random
+    from collections.abc import Iterator
 
     from gapless.identity import Address, View
     from gapless.protocol.member import Member
     from gapless.runtime.send_requests import SendRequest
 
-TICK_S = 0.02
-"""Messages are sent in beats of this length."""
 MAX_IN_FLIGHT = 256
-"""So many messages may wait for their numbers; with so many nothing more is sent."""
+"""Maximum number of messages that the machine has not accepted yet."""
 LARGE_SHARE = 0.005
-"""Share of messages that travel in pieces."""
+"""Share of messages that are sent in fragments."""
 JOIN_TIMEOUT_S = 60.0
-"""How long a member waits for the others to come."""
+"""How long a member waits for the others to join."""
 
 
 class SoakWorker:
     """A member that sends numbered messages at a bounded rate, and records everything."""
 
     def __init__(self, task: SoakTask) -> None:
-        config = task.plan.config()
         self.task = task
         self.recorder = Recorder(task.folder)
         self.changed = threading.Condition()
         self.view: View | None = None
         self.delivered_up_to: dict[Address, int] = {}
-        self.number = 0
-        self._room = threading.Semaphore(MAX_IN_FLIGHT)
-        self._pending_sends: set[SendRequest] = set()
-        self._sending = threading.Event()
-        self.handle = MemberHandle("soak", task.open(), config, node=task.node, trace=self.recorder)
+        self._rng = split(task.plan.seed, f"load {task.node} start {task.start}")
+        self._halted = threading.Event()
+        self._halted.set()
+        self._go = threading.Event()
+        self._batch_size = batch_size(task.plan.rate, MAX_IN_FLIGHT)
+        self._load = LoadGenerator(
+            self._send,
+            _wait_decided,
+            max_in_flight=MAX_IN_FLIGHT // self._batch_size,
+            rate=task.plan.rate,
+        )
+        self.handle = MemberHandle(
+            "soak", task.open(), task.plan.config(), node=task.node, trace=self.recorder
+        )
         threading.Thread(target=self._read_deliveries, daemon=True).start()
         threading.Thread(target=self._send_load, daemon=True).start()
-
-    # What comes
 
     def _read_deliveries(self) -> None:
         handle = self.handle
@@ -79,101 +83,93 @@ class SoakWorker:
                 self.changed.notify_all()
             handle.consumed(messages)
 
-    # What goes
-
     def _send_load(self) -> None:
-        task = self.task
-        rng = split(task.plan.seed, f"load {task.node} start {task.start}")
-        while True:
-            self._sending.wait()
-            began_s, sent = time.monotonic(), 0
-            while self._sending.is_set():
-                due = (time.monotonic() - began_s) * task.plan.rate
-                while sent < due and self._room.acquire(timeout=TICK_S):
-                    self._send(self._payload(rng))
-                    sent += 1
-                threading.Event().wait(TICK_S)
+        batches = self._batches()
+        while self._go.wait():
+            self._go.clear()
+            self._load.run(batches, self._halted)
+            self._load.drain(None)
 
-    def _payload(self, rng: Random) -> bytes:
-        self.number += 1
+    def _batches(self) -> Iterator[Batch]:
+        number = 1
+        while True:
+            yield Batch(range(number, number + self._batch_size))
+            number += self._batch_size
+
+    def _send(self, batch: Batch) -> list[SendRequest]:
+        return [self.handle.submit([self._payload(number)]) for number in batch.numbers]
+
+    def _payload(self, number: int) -> bytes:
+        rng = self._rng
         size_bytes = (
             rng.randrange(2_000, 20_000) if rng.random() < LARGE_SHARE else rng.randrange(400)
         )
-        return b"%d.%d %d " % (self.task.node, self.task.start, self.number) + rng.randbytes(
-            size_bytes
-        )
+        return encode_message(self.task.node, number, rng.randbytes(size_bytes))
 
-    def _send(self, payload: bytes) -> None:
-        sent = self.handle.submit([payload])
-        self._pending_sends.add(sent)
-        sent.add_done_callback(lambda _: self._on_sent(sent))
+    # Commands
 
-    def _on_sent(self, sent: SendRequest) -> None:
-        self._pending_sends.discard(sent)
-        self._room.release()
-
-    # What the lines of the parent do
-
-    def members(self, count: str) -> dict[str, Any]:
-        """Wait until so many are in the view."""
+    def members(self, count: int) -> dict[str, Any]:
+        """Wait until the view has so many members."""
         with self.changed:
             met = self.changed.wait_for(
-                lambda: self.view is not None and len(self.view.members) == int(count),
-                JOIN_TIMEOUT_S,
+                lambda: self.view is not None and len(self.view.members) == count, JOIN_TIMEOUT_S
             )
         return {"met": met}
 
-    def go(self) -> dict[str, Any]:
-        """Begin to send."""
-        self._sending.set()
-        return {}
+    def go(self) -> None:
+        """Start the load."""
+        self._halted.clear()
+        self._go.set()
 
-    def halt(self) -> dict[str, Any]:
-        """Send no more."""
-        self._sending.clear()
-        return {}
+    def halt(self) -> None:
+        """End the load."""
+        self._halted.set()
 
     def look(self) -> dict[str, Any]:
-        """Say where this member stands: its view, up to where it has or need not have each stream, its own marks."""
-        me, low, high = self.handle.query(_marks).result(JOIN_TIMEOUT_S)
+        """Return the view, how far each stream is delivered here, and the own window."""
+        me, low, high = self.handle.query(_window).result(JOIN_TIMEOUT_S)
         with self.changed:
             view = self.view
             heard = {str(origin): seqno for origin, seqno in self.delivered_up_to.items()}
-            members = [] if view is None else [str(member) for member in view.members]
-        idle = not self._sending.is_set() and not self._pending_sends
         return {
             "me": me,
             "low": low,
             "high": high,
             "heard": heard,
-            "members": members,
-            "idle": idle,
+            "members": [] if view is None else [str(member) for member in view.members],
+            "idle": self._halted.is_set() and not self._load.in_flight,
         }
 
     def end(self) -> dict[str, Any]:
-        """Write that this life is there at the end; say what was counted."""
+        """Mark the end of the load in the trace; return the faults that were injected."""
         self.recorder.mark_end_of_load()
         self.recorder.finish()
-        chaos = self.handle.transport
-        assert isinstance(chaos, FaultyTransport)
-        return {"struck": chaos.chain.strike_counts}
+        transport = self.handle.transport
+        assert isinstance(transport, FaultyTransport)
+        return {"struck": transport.chain.strike_counts}
 
 
-def _marks(member: Member) -> tuple[str, int, int]:
+def _wait_decided(requests: list[SendRequest], timeout_s: float | None) -> None:
+    """Wait until the machine has accepted or refused the messages; both end their wait."""
+    for request in requests:
+        try:
+            request.result(timeout_s)
+        except GaplessError:
+            continue
+        except TimeoutError:
+            if not request.done():
+                raise
+
+
+def _window(member: Member) -> tuple[str, int, int]:
     window = member.outbound.window
     return str(member.me), window.low, window.high
 
 
 def main() -> None:
-    """Do what the lines say, until there are no more."""
-    soaked = SoakWorker(SoakTask.decode(sys.argv[1]))
-    for line in sys.stdin:
-        what, *arguments = line.split()
-        try:
-            answer = getattr(soaked, what)(*arguments)
-        except (GaplessError, TimeoutError) as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)  # noqa: T201 - the parent listens
+    """Serve commands until the supervisor ends."""
+    fields = read_task()
+    serve_commands(SoakWorker(SoakTask(**{**fields, "plan": SoakPlan(**fields["plan"])})))
     os._exit(0)
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+from gapless_lab.process import LabProcess
 from gapless_lab.soak import SoakNetwork, SoakPlan, soak
 from gapless_lab.soak.plan import SoakTask
 
@@ -38,16 +39,14 @@ class Hosts(SoakNetwork):
         )
         return ["unshare", "--net", "sh", "-c", script]
 
-    def connect(self, task: SoakTask, process: subprocess.Popen[str]) -> None:
+    def connect(self, task: SoakTask, process: LabProcess) -> None:
         self.cables += 1
         port, cable = f"port{self.cables}", f"cable{self.cables}"
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "here\n", f"{task.node} has no network of its own"
+        process.wait_until(lambda: "here" in process.lines, "no network of its own", 60)
         run(f"ip link add {port} type veth peer name {cable}")
         run(f"ip link set {port} master bridge0 up && tc qdisc add dev {port} root {QUEUE}")
         run(f"ip link set {cable} netns {process.pid}")
-        print(cable, file=process.stdin, flush=True)
+        process.write_line(cable)
 
     def dropped(self) -> int:
         return sum(map(int, re.findall(r"dropped (\d+)", run("tc -s qdisc"))))

@@ -1,0 +1,250 @@
+"""One checker: what is lost, duplicated or out of order, from ledgers against deliveries or tables.
+
+The law: every acknowledged message arrives once. No stream and seqno is there twice, and no message
+under two of them. Within a stream the numbers of messages go up one by one. A later micro-batch has
+later messages, and a file has them in order. Every payload is intact. Nothing is there that no
+producer sent. A message that was sent and not acknowledged may be there or not: its sender died
+before it could know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless_lab.workload import NUMBER_BYTES, NumberedMessage, decode_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from gapless_lab.workload import LedgerContents, ProducerIncarnation
+
+MAX_FINDINGS = 20
+"""Maximum number of findings of each kind that are kept in words."""
+FAULTS = ("missing", "repeated", "out_of_order", "damaged", "foreign")
+"""The figures of a verdict that have to be 0."""
+
+
+# Against deliveries: the numbers of one sender, as they arrive
+
+
+class ExactnessChecker:
+    """Counts the numbered messages of one sender, all of one size."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.count = self.duplicated = self.out_of_order = 0
+        self._next = 0
+        self._missing: set[int] = set()
+        self._size_bytes = size_bytes
+        self._layout = Struct(f"<I{size_bytes - NUMBER_BYTES}x")
+
+    def add(self, messages: bytes) -> None:
+        """Add delivered messages, laid end to end."""
+        found = self._numbers(messages)
+        self.count += len(found)
+        after = self._next + len(found)
+        if found == list(range(self._next, after)):
+            self._next = after
+        else:
+            self._classify(found)
+
+    def _numbers(self, messages: bytes) -> list[int]:
+        if self._size_bytes % NUMBER_BYTES == 0 and not len(messages) % self._size_bytes:
+            return memoryview(messages).cast("I")[:: self._size_bytes // NUMBER_BYTES].tolist()
+        return [number for (number,) in self._layout.iter_unpack(messages)]
+
+    def _classify(self, found: Iterable[int]) -> None:
+        for number in found:
+            if number >= self._next:
+                self._missing.update(range(self._next, number))
+                self._next = number + 1
+            elif number in self._missing:
+                self._missing.remove(number)
+                self.out_of_order += 1
+            else:
+                self.duplicated += 1
+
+    def lost(self, sent: int) -> int:
+        """Return how many of ``sent`` messages have not arrived."""
+        return len(self._missing) + max(0, sent - self._next)
+
+
+# Against counts: what a table or a spool has of each stream
+
+
+class StreamRows(NamedTuple):
+    """The rows of one stream: all, those with different seqnos, and the first and last seqno."""
+
+    rows: int
+    distinct: int
+    first: int
+    last: int
+
+
+def missing_by_incarnation(
+    held: Mapping[str, StreamRows], incarnations: Iterable[ProducerIncarnation]
+) -> tuple[int, dict[str, int]]:
+    """Return how many messages were acknowledged, and how many of each stream are missing.
+
+    Seqnos count from 1 and each is one message, so a stream without a hole has as many as its last
+    seqno says.
+    """
+    acknowledged, missing = 0, {}
+    for incarnation in incarnations:
+        acknowledged += incarnation.acknowledged
+        found = held.get(incarnation.origin, StreamRows(0, 0, 0, 0))
+        if count := max(found.last, incarnation.acknowledged) - found.distinct:
+            missing[incarnation.origin] = count
+    return acknowledged, missing
+
+
+# Against a table: every row with its payload
+
+
+class FileRows(NamedTuple):
+    """The rows of one file of one micro-batch, in their order."""
+
+    batch: int
+    file: Path
+    origins: list[str]
+    seqnos: list[int]
+    payloads: list[bytes]
+
+
+@dataclass
+class ExactnessVerdict:
+    """What a table has; the figures of :data:`FAULTS` have to be 0."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    undecided: int = 0
+    rows: int = 0
+    batches: int = 0
+    streams: int = 0
+    missing: int = 0
+    repeated: int = 0
+    out_of_order: int = 0
+    damaged: int = 0
+    foreign: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is no finding."""
+        return not self.findings
+
+    def add_finding(self, kind: str, what: str, count: int = 1) -> None:
+        """Count a fault, and keep the first findings of its kind in words."""
+        setattr(self, kind, getattr(self, kind) + count)
+        prefix = f"{kind.replace('_', ' ')}: "
+        if sum(finding.startswith(prefix) for finding in self.findings) < MAX_FINDINGS:
+            self.findings.append(prefix + what)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict for a program."""
+        return dict(vars(self))
+
+
+def check_table(
+    ledgers: Mapping[int, LedgerContents], table: Iterable[FileRows]
+) -> ExactnessVerdict:
+    """Compare a table with the ledgers of its producers."""
+    return _TableCheck(ledgers).run(table)
+
+
+class _TableCheck:
+    def __init__(self, ledgers: Mapping[int, LedgerContents]) -> None:
+        self.verdict = ExactnessVerdict()
+        self.ledgers = ledgers
+        self.streams: dict[str, dict[int, NumberedMessage]] = {}
+        self.positions: dict[tuple[int, int], tuple[str, int]] = {}
+        """Of each message, by producer and number, its stream and seqno."""
+        self.spans: dict[str, dict[int, tuple[int, int]]] = {}
+        """Of each stream and micro-batch, the lowest and the highest seqno."""
+
+    def run(self, table: Iterable[FileRows]) -> ExactnessVerdict:
+        batches = set()
+        for rows in table:
+            batches.add(rows.batch)
+            self._check_file(rows)
+        self.verdict.batches, self.verdict.streams = len(batches), len(self.streams)
+        for origin in self.streams:
+            self._check_stream_order(origin)
+            self._check_batch_order(origin)
+        for producer, ledger in self.ledgers.items():
+            self._check_completeness(producer, ledger)
+        self._check_foreign_rows()
+        return self.verdict
+
+    def _check_file(self, rows: FileRows) -> None:
+        last: dict[str, int] = {}
+        add_finding = self.verdict.add_finding
+        self.verdict.rows += len(rows.seqnos)
+        for origin, seqno, payload in zip(rows.origins, rows.seqnos, rows.payloads, strict=True):
+            where = f"{origin} {seqno} in batch {rows.batch}, {rows.file.name}"
+            if seqno <= last.get(origin, 0):
+                add_finding("out_of_order", f"{where}: after {last[origin]}")
+            last[origin] = seqno
+            low, high = self.spans.setdefault(origin, {}).get(rows.batch, (seqno, seqno))
+            self.spans[origin][rows.batch] = (min(low, seqno), max(high, seqno))
+            message = decode_message(payload)
+            if not message.is_intact:
+                add_finding("damaged", f"{where}: the payload is not intact")
+            elif self.streams.setdefault(origin, {}).setdefault(seqno, message) is not message:
+                add_finding("repeated", f"{where} is there again")
+            elif (first := self.positions.setdefault(message[:2], (origin, seqno))) != (
+                origin,
+                seqno,
+            ):
+                also = f"message {message[:2]} is also {first[0]} {first[1]}"
+                add_finding("repeated", f"{where}: {also}")
+
+    def _check_stream_order(self, origin: str) -> None:
+        before: NumberedMessage | None = None
+        for seqno, message in sorted(self.streams[origin].items()):
+            if before is not None and (before.producer, before.number + 1) != message[:2]:
+                what = f"{origin} {seqno} is message {message[:2]}, after {before[:2]}"
+                self.verdict.add_finding("out_of_order", what)
+            before = message
+
+    def _check_batch_order(self, origin: str) -> None:
+        """Check that a micro-batch starts after all before it; its files have no order."""
+        top, top_batch = 0, -1
+        for batch, (low, high) in sorted(self.spans[origin].items()):
+            if low <= top:
+                what = f"batch {batch} has {origin} {low}, and batch {top_batch} has {top}"
+                self.verdict.add_finding("out_of_order", what)
+            if high > top:
+                top, top_batch = high, batch
+
+    def _check_completeness(self, producer: int, ledger: LedgerContents) -> None:
+        verdict, acknowledged = self.verdict, 0
+        for acked in ledger.acked:
+            acknowledged += acked.last - acked.first + 1
+            where = f"{acked.origin} {acked.low}..{acked.high}"
+            absent = []
+            for number in range(acked.first, acked.last + 1):
+                position = self.positions.get((producer, number))
+                if position is None:
+                    absent.append(number)
+                elif acked.origin and not (
+                    position[0] == acked.origin and acked.low <= position[1] <= acked.high
+                ):
+                    what = f"message {number} of producer {producer} is {position[0]} {position[1]}"
+                    verdict.add_finding("out_of_order", f"{what}, not in {where}")
+            if absent:
+                which = f"{absent[0]}..{absent[-1]}" if len(absent) > 1 else str(absent[0])
+                what = f"{len(absent)} messages, {which} of producer {producer} ({where})"
+                verdict.add_finding("missing", what, len(absent))
+        verdict.sent += ledger.tried
+        verdict.acknowledged += acknowledged
+        verdict.undecided += ledger.tried - acknowledged
+
+    def _check_foreign_rows(self) -> None:
+        for (producer, number), (origin, seqno) in self.positions.items():
+            ledger = self.ledgers.get(producer)
+            if ledger is None or not 1 <= number <= ledger.tried:
+                what = f"{origin} {seqno} is message {number} of producer {producer}, never sent"
+                self.verdict.add_finding("foreign", what)

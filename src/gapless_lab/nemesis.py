@@ -1,0 +1,46 @@
+"""One schedule of faults: what is done to whom, and when.
+
+A plan draws its operations from its seed. An operation starts at a time, after an amount of work of
+its victim, after a number of other operations, or after a mix of these. The schedule waits for
+that, applies the operation, and goes on with the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+KILL, STOP, CONTINUE, RESTART = "kill", "stop", "continue", "restart"
+"""SIGKILL, SIGSTOP, SIGCONT, and the start of the next incarnation."""
+
+
+class NemesisOp(NamedTuple):
+    """One operation on one victim."""
+
+    at_s: float = 0.0
+    """How long after the start of the load, where the schedule follows the clock."""
+    victim: str = ""
+    action: str = KILL
+    min_work: int = 0
+    """How much work the victim has to do before."""
+    delay_s: float = 0.0
+    """How long to wait after that work."""
+    with_children: bool = False
+    """Whether the children of the victim die at the same moment."""
+    choice: float = 0.0
+    """Which of several candidates, as a share of their list."""
+    after: int = 0
+    """How many operations of the other schedule come before."""
+
+
+def run_schedule(
+    ops: Iterable[NemesisOp],
+    wait: Callable[[NemesisOp], None],
+    apply: Callable[[NemesisOp], None],
+) -> None:
+    """Wait for the moment of each operation, and apply it."""
+    for op in ops:
+        wait(op)
+        apply(op)

@@ -1,0 +1,396 @@
+"""One supervisor for every process of the lab, and the line protocol between both ends.
+
+A line is one JSON object. The parent sends commands, ``{"do": NAME, …arguments}``; the worker runs
+each as the method of that name and answers it with one object, in the order of the commands. A
+worker sends events, ``{"event": NAME, …}``, whenever it likes; an event answers nothing. Any other
+line is plain output: it is kept for error messages.
+
+No worker outlives its supervisor. The kernel kills a process when the thread that started it ends,
+and a worker whose standard input ends exits by itself where the kernel cannot do that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gapless
+from gapless.errors import GaplessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Self
+
+T = TypeVar("T")
+Message = dict[str, Any]
+
+SOURCE_ROOT = Path(gapless.__file__).resolve().parent.parent
+"""The folder this package is imported from; workers import the same code."""
+POLL_INTERVAL_S = 0.02
+"""How long between two checks of a condition that nothing signals."""
+MAX_LINES = 5000
+"""Maximum number of output lines kept of a process."""
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+"""Ask the kernel for SIGKILL when the parent ends (PR_SET_PDEATHSIG), then run the program."""
+_SPAWN_THREAD = ThreadPoolExecutor(1, thread_name_prefix="spawn")
+"""To the kernel the parent is the thread that forked, so a thread that never ends forks."""
+_WRITE_LOCK = threading.Lock()
+
+
+class LabError(GaplessError):
+    """A run cannot go on: a condition was not met in time, or a process ended by itself."""
+
+
+# The supervisor's end
+
+
+class LabProcess:
+    """A supervised process; its standard error goes to ``folder/NAME.err``."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        merged: bool = False,
+    ) -> None:
+        self.name = name
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)
+        self.lines_read = 0
+        self.latest: dict[str, Message] = {}
+        """The last event of each name."""
+        self.killed = False
+        self.changed = threading.Condition()
+        self.stderr_path = folder / f"{name}.err"
+        self._answers: deque[Message] = deque()
+        self._unanswered = 0
+        self._ended = threading.Event()
+        with self.stderr_path.open("ab") as errors:
+            self._process = _SPAWN_THREAD.submit(
+                subprocess.Popen[bytes],
+                die_with_parent(command),
+                cwd=folder,
+                env=lab_environ() if environ is None else dict(environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merged else errors,
+                start_new_session=True,  # Ctrl-C ends the supervisor, and with it the process
+            ).result()
+        threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code; None while the process runs."""
+        return self._process.poll()
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended."""
+        return self.exit_code is not None
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            text = line.decode(errors="replace").rstrip("\n")
+            with self.changed:
+                self.lines.append(text)
+                self.lines_read += 1
+                self.on_line(text)
+                self.changed.notify_all()
+        self._process.wait()
+        self._ended.set()
+        with self.changed:
+            self.changed.notify_all()
+
+    def on_line(self, line: str) -> None:
+        """Sort a line of output into events and answers."""
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(message, dict):
+            return
+        if "event" not in message:
+            self._answers.append(message)
+            return
+        name = message.pop("event")
+        self.latest[name] = message
+        self.on_event(name, message)
+
+    def on_event(self, name: str, fields: Message) -> None:
+        """Take in an event; subclasses count what they need."""
+
+    # Commands and answers
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Send a command; :meth:`answer` returns what comes back."""
+        self._unanswered += 1
+        self.write_line(json.dumps({"do": command, **arguments}))
+
+    def write_line(self, line: str) -> None:
+        """Write a line to the standard input; a process that has just died misses it."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def answer(self, within_s: float) -> Message:
+        """Wait for the answer to the last command; answers to earlier ones are dropped."""
+        while self._unanswered > 1:
+            self._next_answer(within_s)
+        return self._next_answer(within_s)
+
+    def _next_answer(self, within_s: float) -> Message:
+        self._unanswered -= 1
+        self.wait_until(lambda: bool(self._answers), "no answer", within_s)
+        answer = self._answers.popleft()
+        if "error" in answer:
+            raise LabError(f"{self.name} failed: {answer['error']}")
+        return answer
+
+    def ask(self, command: str, within_s: float, **arguments: Any) -> Message:
+        """Send a command and wait for its answer."""
+        self.send(command, **arguments)
+        return self.answer(within_s)
+
+    # Waiting
+
+    def wait_for_event(self, name: str, within_s: float) -> Message:
+        """Wait until the worker has sent an event; return the last one of that name."""
+        self.wait_until(lambda: name in self.latest, f"no event {name!r}", within_s)
+        return self.latest[name]
+
+    def wait_until(self, holds: Callable[[], T], what: str, within_s: float) -> T:
+        """Wait for a condition that the output decides; raise if the process ends before."""
+        with self.changed:
+            self.changed.wait_for(lambda: holds() or self._ended.is_set(), within_s)
+            if found := holds():
+                return found
+        reason = (
+            f"ended with code {self.exit_code}"
+            if self._ended.is_set()
+            else f"not within {within_s:.0f} s; is the machine overloaded?"
+        )
+        raise LabError(f"{self.name}: {what}: {reason}; {self.output_tail()}")
+
+    def wait_exit(self, within_s: float) -> int:
+        """Wait until the process ends; return its exit code."""
+        if not self._ended.wait(within_s):
+            raise LabError(f"{self.name} has not ended in {within_s:.0f} s; {self.output_tail()}")
+        self._close_pipes()
+        return self._process.wait()
+
+    def output_tail(self) -> str:
+        """Return the last lines of the output and the end of the standard error, in one line."""
+        output = " | ".join(list(self.lines)[-5:])
+        errors = self.stderr_path.read_text(encoding="utf-8", errors="replace")[-2000:]
+        return f"output: {output or 'none'}; errors: {' | '.join(errors.splitlines()) or 'none'}"
+
+    # Signals
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self, *, children: bool = True) -> None:
+        """Kill the process and its descendants, or it alone, and wait until all have ended."""
+        self.killed = True
+        if not self.has_exited:  # else its pid may belong to another process by now
+            tree = [self.pid, *descendants(self.pid)]
+            victims = tree if children else [self.pid]
+            signal_all(victims, signal.SIGSTOP)  # so that none starts another while they die
+            signal_all(victims, signal.SIGKILL)
+            self._process.wait()
+            wait_exited(tree)
+        self._ended.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory; 0 if the process has ended."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessGroup:
+    """Workers that start together, get the same commands, and are killed at the end of a block."""
+
+    def __init__(
+        self, commands: Iterable[Sequence[str]], environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gapless-lab-")
+        folder = Path(self._folder.name)
+        self.members = [
+            LabProcess(f"process {number}", command, folder, environ)
+            for number, command in enumerate(commands, 1)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            member.kill()
+        self._folder.cleanup()
+
+    def wait_for_event(self, name: str, within_s: float) -> list[Message]:
+        """Wait until every member has sent an event."""
+        return [member.wait_for_event(name, within_s) for member in self.members]
+
+    def ask(self, command: str, within_s: float, **arguments: Any) -> list[Message]:
+        """Send a command to every member; return their answers."""
+        return ask_all(self.members, command, within_s, **arguments)
+
+
+def ask_all(
+    processes: Sequence[LabProcess], command: str, within_s: float, **arguments: Any
+) -> list[Message]:
+    """Send a command to several processes at once; return their answers."""
+    for process in processes:
+        process.send(command, **arguments)
+    return [process.answer(within_s) for process in processes]
+
+
+def worker_command(module: str, task: Any) -> list[str]:
+    """Return the command line of a worker: a module, and a dataclass as its one argument."""
+    return [sys.executable, "-m", module, json.dumps(asdict(task))]
+
+
+def die_with_parent(command: Sequence[str]) -> list[str]:
+    """Return a command that the kernel kills when this process ends, where the kernel can."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
+def lab_environ(*paths: Path, **more: str) -> dict[str, str]:
+    """Return an environment in which Python finds this package, and Spark no outer settings."""
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SPARK_", "PYSPARK_", "GAPLESS_"))
+    }
+    path = os.pathsep.join(map(str, (SOURCE_ROOT, *paths)))
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
+
+
+# The worker's end
+
+
+def read_task() -> Message:
+    """Return the fields of the task on the command line."""
+    fields: Message = json.loads(sys.argv[1])
+    return fields
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Send an event to the supervisor."""
+    _write({"event": event, **fields})
+
+
+def _write(message: Message) -> None:
+    with _WRITE_LOCK:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+
+def serve_commands(worker: object) -> None:
+    """Run each command as a method of ``worker`` and answer it, until the supervisor ends."""
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        try:
+            answer = getattr(worker, arguments.pop("do"))(**arguments)
+        except (GaplessError, TimeoutError) as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        _write(answer or {})
+
+
+# What the system knows of processes
+
+
+def wait_until(holds: Callable[[], T], what: str, within_s: float) -> T:
+    """Poll a condition until it holds."""
+    until_s = time.monotonic() + within_s
+    while not (found := holds()):
+        if time.monotonic() > until_s:
+            raise LabError(f"{what} within {within_s:.0f} s")
+        time.sleep(POLL_INTERVAL_S)
+    return found
+
+
+def wait_exited(pids: Sequence[int], within_s: float = 600.0) -> None:
+    """Wait until none of the processes runs."""
+    wait_until(lambda: not any(map(is_running, pids)), f"processes {pids} do not end", within_s)
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes; those that have ended are skipped."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name; empty if the process has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process and their descendants, parents first."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        if fields := _stat(int(path.name)):
+            children.setdefault(int(fields[1]), []).append(int(path.name))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found[1:]
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process; empty if it has ended."""
+    with suppress(OSError):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return line.replace(b"\0", b" ").decode(errors="replace")
+    return ""
