@@ -12,11 +12,13 @@ import argparse
 import ast
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gapless.config import Config
+from gapless.invariants import INVARIANTS
 from gapless.trace.schema import COLUMNS, EVENTS
 from pyspark_gapless.sweep.schema import column_table as sweep_table
 
@@ -76,9 +78,32 @@ def event_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def invariant_table(kind: str) -> str:
+    """Return the table of the invariants whose id begins with ``kind``."""
+    lines = ["| id | name | what holds | checked by |", "|---|---|---|---|"]
+    lines += (
+        f"| {one.id} | {one.name} | {one.rule} | {', '.join(one.checked_by)} |"
+        for one in INVARIANTS.values()
+        if one.id.startswith(kind)
+    )
+    return "\n".join(lines) + "\n"
+
+
+def not_in_trace_table() -> str:
+    """Return the table of the invariants that no trace can show, and why."""
+    lines = ["| id | why |", "|---|---|"]
+    lines += (
+        f"| {one.id} | {one.not_in_trace} |" for one in INVARIANTS.values() if one.not_in_trace
+    )
+    return "\n".join(lines) + "\n"
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "examples": example_table,
     "knobs": knob_table,
+    "liveness-invariants": partial(invariant_table, "L"),
+    "not-in-trace": not_in_trace_table,
+    "safety-invariants": partial(invariant_table, "S"),
     "trace-columns": column_table,
     "trace-events": event_table,
     "sweep-columns": sweep_table,

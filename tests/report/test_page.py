@@ -14,10 +14,7 @@ from gapless.errors import GaplessError
 from gapless.report import formatting, render, validate_figures
 from gapless.report.charts.palette import DARK, LIGHT
 from gapless.report.html import Html, json_script, name_markup, natural_sort_key, shorten, tag
-from gapless.report.meanings import MEANINGS
 from gapless.report.page import judgement
-from gapless.sim.checkers.stream_safety import CHECKERS
-from gapless.trace.checks import CHECKS as TRACE_CHECKS
 from tests.report import cases
 from tests.report.conftest import figures_of, page_of
 
@@ -224,12 +221,6 @@ def test_a_sweep_that_is_not_done_or_not_thorough_is_not_sound() -> None:
         judgement({**cases.sweep(), "runs": 0, "cells": [], "hunts": []}).headline
         == "Nothing to judge"
     )
-
-
-def test_every_check_has_a_meaning() -> None:
-    wanted = {check.__name__ for check in CHECKERS} | set(TRACE_CHECKS)
-    assert {name for name in wanted if re.fullmatch(r"[SL]\d+", name)} - MEANINGS.keys() == set()
-    assert all(meaning.endswith(".") for meaning in MEANINGS.values())
 
 
 # What figures have to look like

@@ -1,7 +1,6 @@
 """The list of checks: for each invariant that a trace can show one pure function from a trace to its violations.
 
-The list is that of the simulator (``gapless.sim.checkers.stream_safety.CHECKS``), but for
-:data:`NOT_CHECKABLE`.
+:mod:`gapless.invariants` says which invariants these are; :data:`NOT_CHECKABLE` are the others.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.invariants import INVARIANTS
 from pyspark_gapless.verify import (
     acks,
     delivery_order,
@@ -35,11 +35,15 @@ class TraceCheck(NamedTuple):
     """
 
     id: str
-    name: str
     find_violations: Callable[[Trace], DataFrame]
     events: tuple[str, ...]
     needs_all_rows: bool = True
     simulated_only_reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the invariant."""
+        return INVARIANTS[self.id].name
 
     def __call__(self, trace: Trace) -> DataFrame:
         """Return the violations of this invariant."""
@@ -79,60 +83,45 @@ def views(trace: Trace) -> DataFrame:
 
 
 _ALL = (
-    TraceCheck(
-        "S1", "no creation", delivery_order.no_creation, ("SEND", "DELIVER"), needs_all_rows=False
-    ),
-    TraceCheck(
-        "S2", "no duplicate", delivery_order.no_duplicate, ("DELIVER",), needs_all_rows=False
-    ),
+    TraceCheck("S1", delivery_order.no_creation, ("SEND", "DELIVER"), needs_all_rows=False),
+    TraceCheck("S2", delivery_order.no_duplicate, ("DELIVER",), needs_all_rows=False),
     TraceCheck(
         "S3",
-        "gapless prefix",
         delivery_order.gapless_prefix,
         ("DELIVER", "START", "LOST"),
         needs_all_rows=False,
     ),
-    TraceCheck("S4", "integrity", integrity.integrity, ("SEND", "DELIVER"), needs_all_rows=False),
-    TraceCheck("S5", "out of band", oob_and_memory.out_of_band, ("SEND_ASIDE", "STORE_ASIDE")),
-    TraceCheck("S6", "window", window_marks.window, ("STATE",)),
-    TraceCheck("S7", "marks", window_marks.marks, ("STATE",)),
-    TraceCheck("S8", "acks are true", acks_are_true, ("ACK_OUT", "ACK_IN")),
-    TraceCheck("S9", "purge is safe", acks.purge_is_safe, ("PURGE",)),
-    TraceCheck("S10", "repairs are exact", repairs_are_exact, ("REPAIR",)),
-    TraceCheck("S11", "naks are legal", naks_are_legal, ("NAK_OUT",)),
-    TraceCheck("S12", "acceptance", window_marks.acceptance, ("STORE", "DROPPED")),
+    TraceCheck("S4", integrity.integrity, ("SEND", "DELIVER"), needs_all_rows=False),
+    TraceCheck("S5", oob_and_memory.out_of_band, ("SEND_ASIDE", "STORE_ASIDE")),
+    TraceCheck("S6", window_marks.window, ("STATE",)),
+    TraceCheck("S7", window_marks.marks, ("STATE",)),
+    TraceCheck("S8", acks_are_true, ("ACK_OUT", "ACK_IN")),
+    TraceCheck("S9", acks.purge_is_safe, ("PURGE",)),
+    TraceCheck("S10", repairs_are_exact, ("REPAIR",)),
+    TraceCheck("S11", naks_are_legal, ("NAK_OUT",)),
+    TraceCheck("S12", window_marks.acceptance, ("STORE", "DROPPED")),
     TraceCheck(
         "S13",
-        "hostile bytes",
         oob_and_memory.hostile_bytes,
         ("DROPPED",),
         simulated_only_reason="a real process takes several datagrams in a step",
     ),
-    TraceCheck("S14", "memory", oob_and_memory.memory, ("STATE",)),
-    TraceCheck("S15", "views", views, ("VIEW", "MEMBERS"), needs_all_rows=False),
-    TraceCheck("S16", "silence", final_state.silence, ("REST",)),
-    TraceCheck("L1", "delivery", final_state.delivery, ("REST",), needs_all_rows=False),
-    TraceCheck("L2", "stability", final_state.stability, ("REST",), needs_all_rows=False),
-    TraceCheck("L3", "quiet", final_state.no_data_at_rest, ("REST",)),
+    TraceCheck("S14", oob_and_memory.memory, ("STATE",)),
+    TraceCheck("S15", views, ("VIEW", "MEMBERS"), needs_all_rows=False),
+    TraceCheck("S16", final_state.silence, ("REST",)),
+    TraceCheck("L1", final_state.delivery, ("REST",), needs_all_rows=False),
+    TraceCheck("L2", final_state.stability, ("REST",), needs_all_rows=False),
+    TraceCheck("L3", final_state.no_data_at_rest, ("REST",)),
     TraceCheck(
         "L4",
-        "cost",
         retransmission.repair_cost,
         ("TX",),
         simulated_only_reason="only the simulator knows what its network lost",
     ),
-    TraceCheck("L6", "one group", groups.single_view, ("REST",), needs_all_rows=False),
+    TraceCheck("L6", groups.single_view, ("REST",), needs_all_rows=False),
 )
 CHECKS = {check.id: check for check in _ALL}
 """Every check of a trace, by the id of its invariant."""
 
-NOT_CHECKABLE = {
-    "S17": "determinism compares two runs of one seed; one trace is one run",
-    "S18": "the books of a link are kept by the simulated network, which is no life",
-    "S20": "the frame by which a member asks to leave is not in the trace",
-    "S21": "whether a suspicion has a reason is known only to who makes the faults",
-    "S22": "what a state holds is known only to the application",
-    "S23": "what is on a disk is not in the trace; the collector's own check looks at it",
-    "L5": "that the goal can be reached from every state takes an exhaustive search",
-}
+NOT_CHECKABLE = {one.id: one.not_in_trace for one in INVARIANTS.values() if one.not_in_trace}
 """The invariants that no trace can show, and why."""

@@ -13,9 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gapless.errors import ConfigError
-from gapless.sim.checkers.stream_safety import CHECKERS as ONLINE
 from gapless.sim.runner import simulate
-from gapless.trace import CHECKS as BY_ROWS
 from gapless.trace.parquet import rows_to_table, write_table
 from pyspark_gapless.trace import Trace, TraceError
 from pyspark_gapless.verify import CHECKS, NOT_CHECKABLE, verify
@@ -287,12 +285,6 @@ def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> Non
     pq.write_table(pa.table({"seed": [1]}), tmp_path / "1.parquet")
     with pytest.raises(TraceError, match="Parquet files that are no trace: 'member' is missing"):
         Trace.read(spark, tmp_path)
-
-
-def test_the_list_is_that_of_the_simulator() -> None:
-    assert {*CHECKS, *NOT_CHECKABLE} == {check.id for check in ONLINE} | {"S17", "L5"}
-    assert not set(CHECKS) & set(NOT_CHECKABLE)
-    assert set(BY_ROWS) <= set(CHECKS)
 
 
 def _lacking(which: Which) -> Change:

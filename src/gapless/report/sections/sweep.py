@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gapless.invariants import INVARIANTS, NOT_CLAIMED, sentence_of
 from gapless.report import formatting
 from gapless.report.charts import axes
 from gapless.report.charts.axes import LOG, Axis
@@ -20,7 +21,6 @@ from gapless.report.charts.lines import (
     table,
 )
 from gapless.report.html import Html, join_markup, name_markup, tag
-from gapless.report.meanings import MEANINGS, NOT_CLAIMED
 from gapless.report.sections import verdict
 from gapless.report.sections.verdict import BAD, GOOD, UNSURE, Judgement, tile
 
@@ -280,7 +280,9 @@ def _failure(nth: int, one: dict[str, Any]) -> Html:
         tag("span", f"{more}, seed {one['seed']}, {one['profile'] or 'no profile'}", class_="soft"),
     )
     parts = (
-        [tag("p", f"The promise: {MEANINGS[check]}", class_="note")] if check in MEANINGS else []
+        [tag("p", f"The promise: {sentence_of(check)}", class_="note")]
+        if check in INVARIANTS
+        else []
     )
     parts += [_command(name, one[name]) for name in ("replay", "shrink") if one[name]]
     if len(one["violations"]) > 1:

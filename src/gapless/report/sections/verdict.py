@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gapless.invariants import NOT_CLAIMED, sentence_of
 from gapless.report import formatting
 from gapless.report.charts.lines import ChartTable, table
 from gapless.report.html import Html, join_markup, name_markup, tag
-from gapless.report.meanings import MEANINGS, NOT_CLAIMED
 
 GOOD, BAD, UNSURE = "good", "bad", "warn"
 HELD, VIOLATED = "held", "violated"
@@ -264,7 +264,7 @@ def _outside_scope(figures: dict[str, Any]) -> Html:
         tag(
             "li",
             tag("strong", one["id"]),
-            f" {MEANINGS.get(one['id'], '')} {_capital(one['why'])}.",
+            f" {sentence_of(one['id'])} {_capital(one['why'])}.",
         )
         for one in listed
     ]
@@ -311,7 +311,7 @@ def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
             _state(check["state"]),
             formatting.count(check["rows"]),
             formatting.count(check["violations"]),
-            check["why"] or MEANINGS.get(check["id"], ""),
+            check["why"] or sentence_of(check["id"]),
         )
         for check in ranked
     ]

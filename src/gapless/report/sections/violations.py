@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, NamedTuple
 
+from gapless.invariants import sentence_of
 from gapless.report import formatting
 from gapless.report.charts.axes import Axis
 from gapless.report.charts.lines import ChartTable, table
 from gapless.report.html import Html, join_markup, name_markup, shorten, tag
-from gapless.report.meanings import MEANINGS
 
 UNFOLDED = 3
 """Violations that are unfolded when the page opens."""
@@ -58,7 +58,7 @@ def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
         where,
         seed,
     )
-    meaning = MEANINGS.get(one["check"], "")
+    meaning = sentence_of(one["check"])
     body = [tag("p", f"The promise: {meaning}", class_="note")] if meaning else []
     body.append(_picture(nth, one) if nth < MAX_DIAGRAMS else tag("p", _NOT_DRAWN, class_="note"))
     return tag(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.invariants import checked_by, sentence_of
 from gapless.profiles import NAKACK4, ORDERED
 from gapless.protocol.stream import ranges
 from gapless.protocol.stream.connections import MAX_FIRST_REQUESTS
@@ -36,24 +37,12 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Frame, Range
 
 CHECKS = {
-    "S1": "nothing is delivered that was not sent",
-    "S2": "nothing is delivered twice",
-    "S3": "what is delivered is a prefix of what was sent, in order and without a gap",
-    "S4": "what is delivered has the bytes that were sent",
-    "S6": "a window holds no more than its capacity, and nothing outside its range",
-    "S7": "low <= delivered <= high, and neither a mark nor an entry of the ack table ever falls",
-    "S8": "an ack, a vote or a stability message that arrives is true",
-    "S9": "nothing is purged that a member has not delivered and said so",
-    "S10": "what is sent again is exactly what a nak asks for and is stored, or what the profile repeats, unchanged",
-    "S11": "a nak names only what has not arrived and is known to exist",
-    "S12": "data in the acceptance range is taken unless it is held; the rest is dropped for the right reason",
-    "S17": "the same state and the same input give the same answer",
-    "L5": "from every state the goal can still be reached",
-    "INVARIANTS": "the machine does not contradict its own law",
-    "EXCEPTION": "no input makes the machine raise",
-    "REDUCTION": "frames that the search took for one and the same never part ways",
+    **{check: sentence_of(check) for check in checked_by("search")},
+    "INVARIANTS": "A machine never contradicts its own law.",
+    "EXCEPTION": "No input makes the machine raise.",
+    "REDUCTION": "Frames that the search treats as equal never lead to different states.",
 }
-"""Every check of the search and what it demands."""
+"""Every check of the search and what it demands: invariants, then the checks of the search itself."""
 
 
 def payload(seqno: int) -> bytes:
