@@ -188,31 +188,27 @@ class Group(GroupBase):
         Cancelled or timed out before that, it was not sent, and leaves no gap. ``loopback`` says
         whether the sender gets it too, ``headers`` what is said of it beside its payload.
         """
-        plain = (
+        own = self._session
+        is_plain = (
             mode == DeliveryMode.ORDERED
             and timeout is None
             and headers is None
             and to is None
             and loopback is None
         )
-        if (
-            plain
-            and (
-                turned := self._session.try_bundle(
-                    payload, make_receipt := Receipt(self._session, None, 1)
-                )
-            )
-            is not None
-        ):
-            if turned:
-                await asyncio.sleep(0)  # whoever sends without a pause lets others come to it
-            return make_receipt
-        sent = await self.send_many(
+        if is_plain:
+            receipt = Receipt(own, None, 1)
+            ran_turn = own.send_lone(payload, receipt, None, None)
+            if ran_turn is not None:
+                if ran_turn:
+                    await asyncio.sleep(0)  # a task that sends without a pause lets others run
+                return receipt
+        receipt = await self.send_many(
             (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
         )
-        if plain:
-            self._session.note_unbundled_send()
-        return sent
+        if is_plain:
+            own.note_lone_send()
+        return receipt
 
     async def send_many(
         self,

@@ -120,18 +120,13 @@ class Group(GroupBase):
             return self.send_many(
                 (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
             )
-        plain = to is None and loopback is None
-        if plain and own.try_bundle(payload, make_receipt := Receipt(own, None, 1)) is not None:
-            return make_receipt
-        accepted = own.try_send(payload, to, loopback)
-        sent = (
-            self.send_many((payload,), to, loopback=loopback)
-            if accepted is None
-            else Receipt(own, accepted, 1)
-        )
-        if plain:
-            own.note_unbundled_send()
-        return sent
+        receipt = Receipt(own, None, 1)
+        if own.send_lone(payload, receipt, to, loopback) is not None:
+            return receipt
+        receipt = self.send_many((payload,), to, loopback=loopback)
+        if to is None and loopback is None:
+            own.note_lone_send()
+        return receipt
 
     def send_many(
         self,

@@ -14,6 +14,7 @@ import pytest
 from gapless import blocking
 from gapless.errors import ClosedError
 from gapless.payloads import Payloads
+from gapless.protocol.events import Accepted
 from gapless.runtime import bundler as module
 from gapless.runtime.bundler import Bundle, Bundler
 from tests.support.real_groups import (
@@ -47,7 +48,8 @@ def _restless() -> Iterator[None]:
 class Whose:
     """One who may ask for a number."""
 
-    bundled: tuple[Bundle, int] | None = None
+    _accepted: Accepted | None = None
+    _bundled: tuple[Bundle, int] | None = None
 
 
 def some(count: int) -> list[bytes]:
@@ -274,12 +276,12 @@ def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
 
     told: list[bool | None] = []
     tray = Bundler(1 << 16, 10**12)
-    tray._items = Late()
+    tray.items = Late()
     assert [tray.add(payload, Whose()) for payload in (b"first", b"last")] == [False, None]
     laid = tray.take()
     assert laid is not None
     assert laid.payloads == (b"first", b"last")
-    assert (told, len(tray)) == ([False], 1)
+    assert (told, len(tray.items)) == ([False], 1)
 
 
 def test_numbers_of_what_was_never_sent() -> None:

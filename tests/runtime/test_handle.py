@@ -27,6 +27,7 @@ from gapless.run import Run
 from gapless.runtime.delivery_queue import DeliveryItem
 from gapless.runtime.handle import MemberHandle
 from gapless.runtime.member_runtime import in_delivery_order
+from gapless.runtime.send_requests import SendRequest
 from gapless.transport import InProcessNetwork
 from tests.support.companions import QUICK
 from tests.support.handles import PATIENCE_S, Guest, gathering
@@ -39,7 +40,9 @@ def test_messages_arrive_in_order_at_all(over: str) -> None:
     with gathering(3, over) as guests:
         for number, guest in enumerate(guests):
             for start in range(0, 300, 30):
-                guest.handle.submit([b"%d %d" % (number, at) for at in range(start, start + 30)])
+                guest.handle.submit(
+                    SendRequest.of([b"%d %d" % (number, at) for at in range(start, start + 30)])
+                )
         for guest in guests:
             guest.until_messages(900)
             for number in range(3):
@@ -51,14 +54,18 @@ def test_messages_arrive_in_order_at_all(over: str) -> None:
 
 def test_the_result_of_a_send_says_what_became_of_it() -> None:
     with gathering() as (a, b):
-        assert a.handle.submit([b"one", b"two"]).result(PATIENCE_S) == Accepted(1, 1, 2)
-        sent = a.handle.submit([b"three"], mode=DeliveryMode.ACKNOWLEDGED)
+        assert a.handle.submit(SendRequest.of([b"one", b"two"])).result(PATIENCE_S) == Accepted(
+            1, 1, 2
+        )
+        sent = a.handle.submit(SendRequest.of([b"three"], mode=DeliveryMode.ACKNOWLEDGED))
         assert isinstance(sent.result(PATIENCE_S), Accepted)
         assert sent.delivered is not None
         b.until_messages(3)
         assert isinstance(sent.delivered.result(PATIENCE_S), Acknowledged)
         to_b = a.handle.submit(
-            [b"to b"], to=b.views[-1].members[1 - b.views[-1].members.index(address(a))]
+            SendRequest.of(
+                [b"to b"], to=b.views[-1].members[1 - b.views[-1].members.index(address(a))]
+            )
         )
         assert isinstance(to_b.result(PATIENCE_S), Accepted)
         b.until_messages(4)
@@ -91,16 +98,16 @@ def expel(guest: Guest, other: Address) -> None:
 def test_what_is_no_message_raises_at_the_caller(payloads: list[bytes]) -> None:
     with gathering(1) as (a,):
         with pytest.raises(LocalProtocolError, match=r"not bytes|at least one"):
-            a.handle.submit(payloads)
+            a.handle.submit(SendRequest.of(payloads))
         with pytest.raises(LocalProtocolError, match="max_message_bytes"):
-            a.handle.submit([bytes(65 << 20)])
+            a.handle.submit(SendRequest.of([bytes(65 << 20)]))
         with pytest.raises(LocalProtocolError, match="over before it begins"):
-            a.handle.submit([b"x"], timeout_ns=-1)
+            a.handle.submit(SendRequest.of([b"x"], timeout_ns=-1))
 
 
 def test_a_mistake_that_only_the_machine_sees_is_the_result() -> None:
     with gathering(1) as (a,):
-        stranger = a.handle.submit([b"x"], to=Address(99, 1))
+        stranger = a.handle.submit(SendRequest.of([b"x"], to=Address(99, 1)))
         with pytest.raises(LocalProtocolError, match="is not a member of view"):
             stranger.result(PATIENCE_S)
         with pytest.raises(LocalProtocolError, match="no other member of this view"):
@@ -109,7 +116,7 @@ def test_a_mistake_that_only_the_machine_sees_is_the_result() -> None:
             )
         with pytest.raises(ZeroDivisionError):
             a.handle.query(lambda member: 1 // 0).result(PATIENCE_S)
-        assert isinstance(a.handle.submit([b"x"]).result(PATIENCE_S), Accepted), (
+        assert isinstance(a.handle.submit(SendRequest.of([b"x"])).result(PATIENCE_S), Accepted), (
             "and the member goes on"
         )
 
@@ -127,7 +134,7 @@ def test_small_sends_share_frames() -> None:
 
         a.handle.query(hold)  # so that the sends gather
         assert inside.wait(PATIENCE_S)
-        sent = [a.handle.submit([b"message %d" % number]) for number in range(1000)]
+        sent = [a.handle.submit(SendRequest.of([b"message %d" % number])) for number in range(1000)]
         cancelled = sent[500].cancel()
         gate.set()
         wait(sent, PATIENCE_S)
@@ -154,9 +161,9 @@ def test_a_send_that_is_cancelled_before_it_is_taken_up_is_not_sent() -> None:
 
         a.handle.query(hold)
         assert inside.wait(PATIENCE_S)
-        assert a.handle.submit([b"unwanted"]).cancel()
+        assert a.handle.submit(SendRequest.of([b"unwanted"])).cancel()
         gate.set()
-        a.handle.submit([b"wanted"])
+        a.handle.submit(SendRequest.of([b"wanted"]))
         b.until_messages(1)
         assert b.messages == [b"wanted"]
 
@@ -164,9 +171,9 @@ def test_a_send_that_is_cancelled_before_it_is_taken_up_is_not_sent() -> None:
 def test_before_the_first_view_a_send_waits() -> None:
     config = Config.make(**{**QUICK, "found_after": "300ms"})
     handle = MemberHandle("g", InProcessNetwork().open(), config)
-    waits = handle.submit([b"early"])
-    not_to_wait = handle.submit([b"now"], wait=False)
-    short = handle.submit([b"soon"], timeout_ns=20 * MS)
+    waits = handle.submit(SendRequest.of([b"early"]))
+    not_to_wait = handle.submit(SendRequest.of([b"now"], wait=False))
+    short = handle.submit(SendRequest.of([b"soon"], timeout_ns=20 * MS))
     assert isinstance(not_to_wait.result(PATIENCE_S), Refused)
     assert short.result(PATIENCE_S) == GivenUp(0, 0, "timeout")
     assert not waits.done()
@@ -186,7 +193,9 @@ def test_before_the_first_view_a_send_waits() -> None:
 def test_an_application_that_does_not_read_slows_the_senders_and_loses_nothing(over: str) -> None:
     with gathering(2, over, knobs={"capacity": 64, "unread_limit": 32}) as (a, b):
         messages = [b"%d" % number for number in range(1000)]
-        sent = [a.handle.submit(messages[at : at + 10]) for at in range(0, 1000, 10)]
+        sent = [
+            a.handle.submit(SendRequest.of(messages[at : at + 10])) for at in range(0, 1000, 10)
+        ]
         a.until_messages(32)
         quick = sent[0].result(PATIENCE_S)
         assert isinstance(quick, Accepted)
@@ -208,18 +217,18 @@ def test_an_application_that_does_not_read_slows_the_senders_and_loses_nothing(o
 
 def test_a_send_that_waits_can_time_out_or_be_cancelled_and_leaves_no_hole() -> None:
     with gathering(2, knobs={"capacity": 8, "unread_limit": 4}) as (a, b):
-        first = a.handle.submit([b"%d" % number for number in range(40)])
-        timed = a.handle.submit([b"late"], timeout_ns=50 * MS)
+        first = a.handle.submit(SendRequest.of([b"%d" % number for number in range(40)]))
+        timed = a.handle.submit(SendRequest.of([b"late"], timeout_ns=50 * MS))
         result = timed.result(PATIENCE_S)
         assert isinstance(result, GivenUp)
         assert result[1:] == (0, "timeout")
-        unwanted = a.handle.submit([b"unwanted"])
+        unwanted = a.handle.submit(SendRequest.of([b"unwanted"]))
         a.handle.query(lambda member: None).result(PATIENCE_S)  # the machine has it by now
         a.handle.cancel(unwanted)
         result = unwanted.result(PATIENCE_S)
         assert isinstance(result, GivenUp)
         assert result[1:] == (0, "cancel")
-        last = a.handle.submit([b"last"])
+        last = a.handle.submit(SendRequest.of([b"last"]))
         b.until(lambda: a.read() and len(b.messages) == 41)
         assert isinstance(first.result(), Accepted)
         assert isinstance(last.result(), Accepted)
@@ -228,8 +237,11 @@ def test_a_send_that_waits_can_time_out_or_be_cancelled_and_leaves_no_hole() -> 
 
 def test_close_is_prompt_with_blocked_sends() -> None:
     with gathering(2, knobs={"capacity": 8, "unread_limit": 4, "leave_timeout": "30s"}) as (a, _):
-        blocked = [a.handle.submit([b"%d" % number for number in range(40)]) for _ in range(10)]
-        acknowledged = a.handle.submit([b"x"], mode=DeliveryMode.ACKNOWLEDGED)
+        blocked = [
+            a.handle.submit(SendRequest.of([b"%d" % number for number in range(40)]))
+            for _ in range(10)
+        ]
+        acknowledged = a.handle.submit(SendRequest.of([b"x"], mode=DeliveryMode.ACKNOWLEDGED))
         start_s = time.monotonic()
         a.handle.close(0.1)
         assert time.monotonic() - start_s < 2
@@ -237,7 +249,10 @@ def test_close_is_prompt_with_blocked_sends() -> None:
             assert sent is not None
             with pytest.raises(ClosedError, match="closed: join again"):
                 sent.result(0)
-        for use in (lambda: a.handle.submit([b"x"]), lambda: a.handle.query(lambda member: None)):
+        for use in (
+            lambda: a.handle.submit(SendRequest.of([b"x"])),
+            lambda: a.handle.query(lambda member: None),
+        ):
             with pytest.raises(ClosedError, match="closed: join again"):
                 use()
         a.handle.close()  # and again, which does nothing
@@ -246,10 +261,10 @@ def test_close_is_prompt_with_blocked_sends() -> None:
 
 def test_leaving_waits_until_everything_has_arrived() -> None:
     with gathering(2, knobs={"capacity": 8, "unread_limit": 4}) as (a, b):
-        a.handle.submit([b"%d" % number for number in range(50)])
+        a.handle.submit(SendRequest.of([b"%d" % number for number in range(50)]))
         a.handle.leave()
         with pytest.raises(ClosedError, match="is leaving"):
-            a.handle.submit([b"too late"])
+            a.handle.submit(SendRequest.of([b"too late"]))
         b.until(lambda: a.read() and len(b.messages) == 50)
         a.handle.close()
         assert a.handle.is_closed
@@ -262,7 +277,7 @@ def test_leaving_waits_until_everything_has_arrived() -> None:
 def test_an_expelled_member_comes_back_as_a_new_life() -> None:
     with gathering(3, knobs={"unread_limit": 8}) as guests:
         (a, b, c), before = by_age(guests), address(by_age(guests)[1])
-        a.handle.submit([b"%d" % number for number in range(8)]).result(PATIENCE_S)
+        a.handle.submit(SendRequest.of([b"%d" % number for number in range(8)])).result(PATIENCE_S)
         held: list[DeliveryItem] = []
         while messages_in(held) < 8:
             assert b.handle.wait(PATIENCE_S)
@@ -273,7 +288,7 @@ def test_an_expelled_member_comes_back_as_a_new_life() -> None:
         a.until(lambda: a.views[-1] == b.views[-1])
         assert address(b).incarnation > before.incarnation
         more = [b"again %d" % number for number in range(40)]
-        a.handle.submit(more)
+        a.handle.submit(SendRequest.of(more))
         a.until(lambda: outstanding(b) == 8)
         b.handle.consumed(messages_in(held))
         origin = address(a)
@@ -292,7 +307,7 @@ def test_without_rejoin_an_expelled_member_has_ended() -> None:
         b.read()
         assert b.of(Expelled)
         with pytest.raises(ClosedError):
-            b.handle.submit([b"x"])
+            b.handle.submit(SendRequest.of([b"x"]))
 
 
 # The driver
@@ -306,8 +321,8 @@ def test_all_groups_of_a_process_share_one_thread_which_ends_with_the_last() -> 
     assert threads() == []
     with gathering(2, group="one") as (a, b), gathering(2, group="two") as (c, d):
         (thread,) = threads()
-        a.handle.submit([b"for b"])
-        c.handle.submit([b"for d"])
+        a.handle.submit(SendRequest.of([b"for b"]))
+        c.handle.submit(SendRequest.of([b"for d"]))
         b.until_messages(1)
         d.until_messages(1)
         assert (b.messages, d.messages) == ([b"for b"], [b"for d"])
@@ -324,7 +339,9 @@ def test_a_machine_that_fails_ends_its_own_group_only(caplog: pytest.LogCaptureF
         raise AssertionError("two and two are five")
 
     with gathering(2, group="one") as (a, b), gathering(2, group="two") as (c, d):
-        blocked = a.handle.submit([b"x"], to=address(b), mode=DeliveryMode.ACKNOWLEDGED)
+        blocked = a.handle.submit(
+            SendRequest.of([b"x"], to=address(b), mode=DeliveryMode.ACKNOWLEDGED)
+        )
         a.handle.query(
             lambda member: setattr(member, "tick", lambda now_ns: broken(member, now_ns))
         )
@@ -335,9 +352,9 @@ def test_a_machine_that_fails_ends_its_own_group_only(caplog: pytest.LogCaptureF
             == "this member of one has failed: AssertionError: two and two are five"
         )
         with pytest.raises(GaplessError, match="two and two are five"):
-            a.handle.submit([b"x"])
+            a.handle.submit(SendRequest.of([b"x"]))
         assert blocked.done()
-        c.handle.submit([b"for d"])
+        c.handle.submit(SendRequest.of([b"for d"]))
         d.until_messages(1)
         b.until_view(1)
     assert "two and two are five" in caplog.text
@@ -349,10 +366,10 @@ def test_a_transport_that_is_closed_already_ends_its_own_handle_only() -> None:
         transport.close()
         dead = MemberHandle("other", transport)
         with pytest.raises(GaplessError, match="this member of other has failed: ValueError"):
-            dead.submit([b"x"]).result(PATIENCE_S)
+            dead.submit(SendRequest.of([b"x"])).result(PATIENCE_S)
         assert dead.is_closed
         dead.close()
-        a.handle.submit([b"x"])
+        a.handle.submit(SendRequest.of([b"x"]))
         b.until_messages(1)
 
 
@@ -360,7 +377,7 @@ def test_a_handle_that_nobody_holds_leaves() -> None:
     with gathering(2) as guests:
         a = guests.pop(0)
         b = guests[0]
-        a.handle.submit([b"last words"])
+        a.handle.submit(SendRequest.of([b"last words"]))
         del a
         gc.collect()
         b.until_view(1)
@@ -373,7 +390,7 @@ def test_woken_is_called_when_there_is_something_to_take() -> None:
     assert woken.wait(PATIENCE_S)
     assert isinstance(handle.take()[0], ViewInstalled)
     woken.clear()
-    handle.submit([b"x"])
+    handle.submit(SendRequest.of([b"x"]))
     assert woken.wait(PATIENCE_S)
     woken.clear()
     handle.close()

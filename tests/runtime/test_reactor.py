@@ -18,8 +18,10 @@ from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address
 from gapless.protocol.events import Accepted, Left
 from gapless.protocol.ready import Delivery, Ready
+from gapless.runtime.bundler import Bundle
 from gapless.runtime.handle import MemberHandle
 from gapless.runtime.member_runtime import PendingCall
+from gapless.runtime.send_requests import SendRequest, When
 from gapless.transport import InProcessNetwork, InProcessTransport
 from gapless.units import NS_PER_S
 from tests.support.companions import QUICK
@@ -53,7 +55,9 @@ class Watched:
 
     def echo(self, message: bytes = b"x") -> None:
         """Let another thread send a message, and wait for it here."""
-        sender = threading.Thread(target=lambda: self.handle.submit([message]).result(PATIENCE_S))
+        sender = threading.Thread(
+            target=lambda: self.handle.submit(SendRequest.of([message])).result(PATIENCE_S)
+        )
         sender.start()
         while message not in self.get():
             pass
@@ -122,7 +126,7 @@ def test_a_thread_that_sends_and_waits_sees_to_it_itself() -> None:
     with watched() as member:
         member.until_this_thread_leads()
         member.threads.clear()
-        sent = member.handle.submit_now([b"now"])
+        sent = member.handle.submit(SendRequest.of([b"now"]), When.NOW)
         assert sent.done(), "nobody had to be woken"
         assert isinstance(sent.result(), Accepted)
         assert member.threads == [threading.get_ident()]
@@ -167,7 +171,7 @@ def test_sends_that_nobody_waits_for_do_not_keep_the_protocol_thread_from_readin
         until_s = time.monotonic() + PATIENCE_S
         while not read.is_set():
             assert time.monotonic() < until_s
-            member.handle.submit([b"and nobody waits"])
+            member.handle.submit(SendRequest.of([b"and nobody waits"]))
 
 
 def test_who_only_looks_reads_by_itself() -> None:
@@ -203,7 +207,7 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
                 baton.release()
 
         driver._turn_lock = Late()  # type: ignore[assignment]
-        member.handle.submit_now([b"x"])
+        member.handle.submit(SendRequest.of([b"x"]), When.NOW)
         assert seen.wait(PATIENCE_S)
 
 
@@ -213,7 +217,7 @@ def test_one_group_that_fails_may_tell_another() -> None:
         told: Future[None] = Future()
         in_a_turn: list[bool] = []
         told.add_done_callback(lambda _: in_a_turn.append(other.handle._reactor.in_turn))
-        told.add_done_callback(lambda _: other.handle.submit_now([b"told"]))
+        told.add_done_callback(lambda _: other.handle.submit(SendRequest.of([b"told"]), When.NOW))
 
         def fail(_: int) -> None:
             raise RuntimeError("a bug of the machine")
@@ -234,7 +238,7 @@ def test_who_waits_for_a_turn_that_does_not_end_leaves_it_to_others() -> None:
         driver = member.handle._reactor
         driver._turn_lock._lock.acquire()  # somebody is in a turn, and does not say so
         try:
-            sent = member.handle.submit_now([b"x"])
+            sent = member.handle.submit(SendRequest.of([b"x"]), When.NOW)
             assert not sent.done()
         finally:
             driver._turn_lock._lock.release()
@@ -245,7 +249,7 @@ def test_who_only_looks_sees_everything() -> None:
     with watched() as member:
         member.until_this_thread_leads()
         for number in range(20):
-            sent = member.handle.submit([b"%d" % number])
+            sent = member.handle.submit(SendRequest.of([b"%d" % number]))
             found: list[bytes] = []
             until_s = time.monotonic() + PATIENCE_S
             while not found:
@@ -266,14 +270,14 @@ def test_of_two_that_wait_both_are_served() -> None:
 
         with in_thread(member.get) as got, in_thread(ask) as answered:
             assert asked.wait(PATIENCE_S)
-            member.handle.submit([b"for the first"])
+            member.handle.submit(SendRequest.of([b"for the first"]))
         assert got == [[b"for the first"]]
         assert answered == [member.handle.me.node]
 
 
 def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
     with watched(capacity=4, unread_limit=4, slow_receiver_after="100s") as member:
-        member.handle.submit([b"more than there is room for"] * 20)
+        member.handle.submit(SendRequest.of([b"more than there is room for"] * 20))
         outcomes: list[Any] = []
         with in_thread(lambda: member.handle.poll_until(lambda: bool(outcomes))):
             while (
@@ -281,23 +285,35 @@ def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
                 < time.monotonic_ns() + PATIENCE_S * NS_PER_S
             ):
                 pass  # until somebody sleeps at the sockets, for long
-            sent = member.handle.submit_now([b"late"], timeout_ns=20_000_000)
+            sent = member.handle.submit(SendRequest.of([b"late"], timeout_ns=20_000_000), When.NOW)
             outcomes.append(sent.result(PATIENCE_S))
             member.handle.query(lambda machine: None).result(PATIENCE_S)  # a turn more
         assert outcomes[0][1:] == (0, "timeout")
 
 
+class Receipt:
+    """The receipt of one message."""
+
+    _accepted: Accepted | None = None
+    _bundled: tuple[Bundle, int] | None = None
+
+
 @pytest.mark.parametrize("over", ["memory", "udp"])
 def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> None:
-    each, ways = 150, ("submit", "submit_now", "try_send")
+    each, ways = 150, ("wake", "now", "lone")
 
     def send(guest: Guest, way: str) -> None:
         for number in range(each):
-            message = [b"%s %d" % (way.encode(), number)]
-            if way != "try_send" or guest.handle.try_send(message) is None:
-                getattr(guest.handle, "submit" if way == "submit" else "submit_now")(
-                    message
-                ).result(PATIENCE_S)
+            message = b"%s %d" % (way.encode(), number)
+            # A receipt of its own for each message; not to be bundled, so that a failed try is sent.
+            if (
+                way == "lone"
+                and guest.handle.send_lone(message, Receipt(), loopback=True) is not None
+            ):
+                continue
+            when = When.WAKE if way == "wake" else When.NOW
+            request = SendRequest.of([message], loopback=True if way == "lone" else None)
+            guest.handle.submit(request, when).result(PATIENCE_S)
 
     def read(guest: Guest) -> None:
         guest.until_messages(2 * each * len(ways))
@@ -343,14 +359,14 @@ def test_a_machine_that_fails_in_a_thread_of_the_application_is_an_error_of_its_
     with watched() as member:
         member.until_this_thread_leads()
         member.handle.query(lambda machine: setattr(machine, "send", broken)).result(PATIENCE_S)
-        sent = member.handle.submit_now([b"x"])
+        sent = member.handle.submit(SendRequest.of([b"x"]), When.NOW)
         assert member.handle.is_closed
         assert isinstance(member.handle.error, GaplessError)
         with pytest.raises(GaplessError, match="two and two are five"):
             sent.result(PATIENCE_S)
         assert not member.handle.wait(PATIENCE_S)
         with pytest.raises(GaplessError, match="two and two are five"):
-            member.handle.submit_now([b"x"])
+            member.handle.submit(SendRequest.of([b"x"]), When.NOW)
 
 
 def test_control_c_inside_a_turn_waits_for_its_end() -> None:
@@ -371,7 +387,7 @@ def test_control_c_inside_a_turn_waits_for_its_end() -> None:
         member.handle.take()
         member.inside = inside
         with pytest.raises(KeyboardInterrupt):
-            member.handle.submit_now([b"interrupted"])
+            member.handle.submit(SendRequest.of([b"interrupted"]), When.NOW)
         assert len(after) == 2
         member.get()
         member.echo(b"as if nothing had happened")
@@ -382,7 +398,7 @@ def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
         watched(capacity=4, unread_limit=4) as member,
         handling(signal.SIGINT, signal.default_int_handler),
     ):
-        member.handle.submit([b"more than there is room for"] * 20)
+        member.handle.submit(SendRequest.of([b"more than there is room for"] * 20))
 
         stopped: list[bool] = []
 
@@ -402,9 +418,9 @@ def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
         while member.handle._reactor._turn_lock.locked():
             pass  # the turn of the question comes to its end
         with pytest.raises(KeyboardInterrupt):
-            member.handle.submit_now([b"interrupted"])
+            member.handle.submit(SendRequest.of([b"interrupted"]), When.NOW)
         found: list[bytes] = []
-        member.handle.submit([b"last"])
+        member.handle.submit(SendRequest.of([b"last"]))
         while b"last" not in found:
             found += member.get()
         assert b"interrupted" not in found
@@ -426,7 +442,9 @@ def test_a_handler_of_a_signal_may_use_the_member_that_waits() -> None:
 
     def handler(*_: object) -> None:
         results.append(member.handle.query(lambda machine: machine.me.node).result(PATIENCE_S))
-        results.append(member.handle.submit_now([b"from the handler"]).result(PATIENCE_S))
+        results.append(
+            member.handle.submit(SendRequest.of([b"from the handler"]), When.NOW).result(PATIENCE_S)
+        )
 
     with watched() as member, handling(signal.SIGUSR1, handler):
         member.until_this_thread_leads()
@@ -456,10 +474,10 @@ def test_what_cannot_wait_for_the_end_of_a_turn_ends_the_group(
                 os.kill(os.getpid(), signal.SIGRTMIN)
 
         member.inside = inside
-        member.handle.submit_now([b"x"])
+        member.handle.submit(SendRequest.of([b"x"]), When.NOW)
         assert member.handle.is_closed
         with pytest.raises(GaplessError, match="StrangeError"):
-            member.handle.submit([b"x"])
+            member.handle.submit(SendRequest.of([b"x"]))
         member.handle.close()
 
 
@@ -478,6 +496,6 @@ def test_after_a_fork_while_a_thread_drives_the_child_is_told() -> None:
             with os.fdopen(reading, "rb") as pipe:
                 said = pipe.read()
             os.wait()
-            member.handle.submit([b"in the parent"])
+            member.handle.submit(SendRequest.of([b"in the parent"]))
         assert b"belongs to the process that forked" in said
         assert got == [[b"in the parent"]]

@@ -20,7 +20,7 @@ def _restless() -> object:
 
 @pytest.mark.usefixtures("_restless")
 @pytest.mark.parametrize("look", ["deadline", "gather"])
-def test_looking_at_the_queue_while_another_thread_fills_it(look: str) -> None:
+def test_looking_at_thequeue_while_another_thread_fills_it(look: str) -> None:
     sends = SendRequests(1 << 16)
     for _ in range(2000):
         sends.put(SendRequest(Payloads.of([b"x"])))
@@ -29,8 +29,8 @@ def test_looking_at_the_queue_while_another_thread_fills_it(look: str) -> None:
     def fill() -> None:
         while not done.is_set():
             sends.put(SendRequest(Payloads.of([b"x"])))
-            if len(sends._queue) > 2000:
-                sends._queue.popleft()
+            if len(sends.queue) > 2000:
+                sends.queue.popleft()
 
     filler = threading.Thread(target=fill, daemon=True)
     filler.start()

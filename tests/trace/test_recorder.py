@@ -23,6 +23,7 @@ from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.handle import MemberHandle, fit_config
 from gapless.runtime.member_runtime import MemberRuntime
 from gapless.runtime.reactor import process_ready
+from gapless.runtime.send_requests import SendRequest
 from gapless.trace import (
     EVENTS,
     Recorder,
@@ -348,7 +349,7 @@ def test_what_chaos_drops_is_written_down(tmp_path: Path) -> None:
 
 def test_rest_stands_between_what_was_before_and_after(tmp_path: Path) -> None:
     with gathering(1, trace=(made := Recorder(tmp_path))) as (guest,):
-        guest.handle.submit([b"x"]).result(WITHIN_S)
+        guest.handle.submit(SendRequest.of([b"x"])).result(WITHIN_S)
         made.mark_end_of_load()
     events = [row.event for row in read(tmp_path)]
     assert events.index("SEND") < events.index("REST") < events.index("END") == len(events) - 1

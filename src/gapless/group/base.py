@@ -117,7 +117,7 @@ class GroupBase:
 class ReceiptBase:
     """What was sent: ``first .. last`` are the seqnos of the messages (0 if they have none), ``count`` how many."""
 
-    __slots__ = ("_accepted", "_request", "_session", "bundled", "count")
+    __slots__ = ("_accepted", "_bundled", "_request", "_session", "count")
 
     def __init__(
         self, core: GroupSession, accepted: Accepted | None, count: int, sent: Sending | None = None
@@ -127,7 +127,7 @@ class ReceiptBase:
         self._request = sent
         self._accepted = accepted
         self.count = count
-        self.bundled: tuple[Bundle, int] | None = None
+        self._bundled: tuple[Bundle, int] | None = None
 
     @property
     def first(self) -> int:

@@ -53,7 +53,7 @@ from gapless.run import PRIVATE, Run
 from gapless.transport.error_log import ErrorLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gapless.identity import Address, View
     from gapless.runtime.handle import MemberHandle
@@ -126,8 +126,9 @@ class Inbox:
         if handle is None:
             return  # it has begun to work before it could be attached, which looks again
         with self._lock:
-            ended = handle.is_closed
-            for item in handle.take():
+            queue = handle.delivery_queue
+            ended = queue.ended
+            for item in queue.take():
                 if type(item) is Delivery:
                     self._deliver(item, handle)
                 else:
@@ -149,11 +150,11 @@ class Inbox:
         self.received += delivery.message_count
         self.batches += 1
         view = 0 if self.view is None else self.view.id.number
-        for part in (
-            self._extract_requests(delivery)
-            if is_private(delivery) and may_be_wrapped(delivery)
-            else (delivery,)
-        ):
+        parts: Sequence[Delivery] = (delivery,)
+        # Requests and replies travel in messages to one member only.
+        if delivery.kind != GROUP and is_private(delivery) and may_be_wrapped(delivery):
+            parts = self._extract_requests(delivery)
+        for part in parts:
             if self._listens:
                 self._items.append(Batch(part, view, self.names))
             if not self._listens or self._consumes_all:
@@ -250,9 +251,10 @@ class Inbox:
                 batch = self._items[0] if self._items and not self._deduplicated else None
                 if type(batch) is not Batch or batch.may_be_wrapped:
                     return None
-                self._mark_consumed()
+                if self._read:
+                    self._mark_consumed()
                 self._items.popleft()
-                if len(batch) == 1:
+                if batch.delivery.message_count == 1:
                     self._read = 1
                     return Message(batch.payload, 0, batch)
                 self._remaining.extend(batch.messages())
@@ -277,7 +279,8 @@ class Inbox:
         with self._lock:
             if self.is_readable():
                 return True
-            self._mark_consumed()
+            if self._read:
+                self._mark_consumed()
             return False
 
     def _mark_consumed(self) -> None:
@@ -373,8 +376,14 @@ class Inbox:
         """Let the machine hand out as many more."""
         done = min(messages, self._unconsumed)
         self._unconsumed -= done
-        if done and self._handle is not None and not self.ended:
-            self._handle.consumed(done)
+        handle = self._handle
+        if (
+            done
+            and handle is not None
+            and not self.ended
+            and handle.delivery_queue.add_consumed(done)
+        ):
+            handle.report_consumed()
 
     # On leaving
 

@@ -33,7 +33,8 @@ class Batch:
     def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
         self.delivery = delivery
         self.names = names
-        self.view = self.send_info.view or view
+        content = delivery.content
+        self.view = (content if isinstance(content, Run) else delivery).view or view
         self._may_be_wrapped: bool | None = None
 
     @property
@@ -102,11 +103,11 @@ class Batch:
     def may_be_wrapped(self) -> bool:
         """Whether a message may be wrapped; they are searched once."""
         if self._may_be_wrapped is None:
-            run = self.run
+            content = self.delivery.content
             self._may_be_wrapped = (
-                may_contain_wrapped(self.payload)
-                if run is None
-                else may_contain_wrapped(run.buffer, run.lengths)
+                may_contain_wrapped(content.buffer, content.lengths)
+                if isinstance(content, Run)
+                else may_contain_wrapped(content)
             )
         return self._may_be_wrapped
 

@@ -34,6 +34,7 @@ from gapless.errors import (
 from gapless.fork_guard import ProcessToken
 from gapless.group.headers import (
     ERROR_REPLY,
+    MARK,
     REPLY,
     REQUEST,
     SNAPSHOT_REQUEST,
@@ -54,8 +55,9 @@ from gapless.logger import log
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
 from gapless.run import LENGTH_BYTES
-from gapless.runtime.reactor import wait_for_future
-from gapless.units import NS_PER_S, format_duration
+from gapless.runtime.reactor import remaining_s, wait_for_future
+from gapless.runtime.send_requests import SendRequest, When
+from gapless.units import format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -67,8 +69,8 @@ if TYPE_CHECKING:
     from gapless.metrics.prometheus import MemberSnapshot
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
+    from gapless.runtime.bundler import Bundle
     from gapless.runtime.handle import MemberHandle
-    from gapless.runtime.send_requests import SendRequest
 
 _T = TypeVar("_T")
 
@@ -94,15 +96,20 @@ class Wait(NamedTuple):
 
     def remaining_s(self) -> float | None:
         """Return how much time is left."""
-        return (
-            None
-            if self.until_ns is None
-            else max(0.0, (self.until_ns - time.monotonic_ns()) / NS_PER_S)
-        )
+        return remaining_s(self.until_ns)
 
 
 Steps = Generator[Wait, Any, _T]
 """Something that may have to wait."""
+
+
+class _Untracked:
+    """The receipt of a message whose seqno nobody asks for."""
+
+    __slots__ = ("_accepted", "_bundled")
+
+    _accepted: Accepted | None
+    _bundled: tuple[Bundle, int] | None
 
 
 class GroupSession:
@@ -126,13 +133,17 @@ class GroupSession:
 
     @property
     def handle(self) -> MemberHandle:
-        """The handle, which is there between opening and the end of this object."""
-        self._check_process()
-        if self._handle is None:
-            raise LocalProtocolError(
-                f"not in {self.options.group} yet: use join(...) as a context manager, or open() it first"
-            )
+        """The handle; it exists from opening on."""
+        if self._handle is None or self._process is not ProcessToken.current:
+            raise self._not_open_error()
         return self._handle
+
+    def _not_open_error(self) -> GaplessError:
+        self._check_process()
+        return LocalProtocolError(
+            f"not in {self.options.group} yet: use join(...) as a context manager,"
+            " or open() it first"
+        )
 
     @property
     def is_open(self) -> bool:
@@ -220,54 +231,65 @@ class GroupSession:
         headers: AnyHeaders | None = None,
     ) -> Steps[SendRequest | None]:
         """Send messages; the result is None if they were not to wait and there was no room."""
-        address, mode = self.find(to), DeliveryMode.of(mode)
-        messages: Sequence[bytes] = as_payloads(payloads)
-        messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
+        address = self.find(to)
+        messages = as_payloads(payloads)
+        if headers is not None:
+            messages = Payloads.of_validated(with_headers(messages, headers))
+        elif (wrapped := wrap_all(messages)) is not messages:
+            messages = Payloads.of_validated(wrapped)
         return (
             yield from self._send(
-                messages, address, mode, deadline_ns(timeout), wait=wait, loopback=loopback
+                messages,
+                address,
+                DeliveryMode.of(mode),
+                deadline_ns(timeout),
+                wait=wait,
+                loopback=loopback,
             )
         )
 
-    def try_bundle(self, payload: Payload, whose: ReceiptBase) -> bool | None:
-        """Send an ordered message with those that it follows at once; None if it is to be sent by itself.
+    def send_lone(
+        self, payload: Payload, receipt: ReceiptBase, to: To | None, loopback: bool | None
+    ) -> bool | None:
+        """Send an ordered message without waiting; return whether this thread ran a turn.
 
-        Returns whether that took a turn.
+        Return None if the message was not sent: then ``send`` it.
         """
-        return (
-            None if self.closing else self.handle.try_bundle(wrap_plain(as_payload(payload)), whose)
-        )
-
-    def note_unbundled_send(self) -> None:
-        """Take note that a message was sent by itself."""
-        if self._handle is not None:
-            self._handle.note_unbundled_send()
-
-    def resolve_bundled(self, receipt: ReceiptBase) -> Accepted:
-        """Return the number of a message that was sent with others."""
-        if receipt.bundled is None:
-            wait_for_future(
-                self.handle.query(lambda _: None), None
-            )  # nothing overtakes it, so by then it has left
-        assert receipt.bundled is not None
-        laid, at = receipt.bundled
-        ticket, first, last = wait_for_future(laid, None)
-        return Accepted(ticket, first + at, first + at) if last >= first else Accepted(ticket, 0, 0)
-
-    def try_send(self, payload: Payload, to: To | None, loopback: bool | None) -> Accepted | None:
-        """Send an ordered message if that needs no waiting for anything; None if it was not sent."""
-        address = self.find(to)
-        message = wrap_plain(as_payload(payload))
+        address = None if to is None else self.find(to)
         if self.closing:
             return None
+        if type(payload) is not bytes or payload.startswith(MARK):
+            payload = wrap_plain(as_payload(payload))
         try:
-            return self.handle.try_send((message,), to=address, loopback=loopback)
+            return self.handle.send_lone(
+                payload,
+                receipt,
+                address,
+                loopback=loopback,
+                may_run=self._schedule_flush is None,
+            )
         except LocalProtocolError as error:
             raise self._translate_error(error, address) from None
 
+    def note_lone_send(self) -> None:
+        """Note that a message to the group was sent by a request."""
+        if self._handle is not None:
+            self._handle.note_lone_send()
+
+    def resolve_bundled(self, receipt: ReceiptBase) -> Accepted:
+        """Return the number of a message that was sent with others."""
+        if receipt._bundled is None:
+            # A query overtakes no message: when it is answered the bundle has left.
+            wait_for_future(self.handle.query(lambda _: None), None)
+        assert receipt._bundled is not None
+        bundle, index = receipt._bundled
+        ticket, first, last = wait_for_future(bundle, None)
+        seqno = first + index if last >= first else 0
+        return Accepted(ticket, seqno, seqno)
+
     def _send(
         self,
-        messages: Sequence[bytes],
+        messages: Payloads,
         to: Address | None,
         mode: DeliveryMode,
         until_ns: int | None,
@@ -277,16 +299,15 @@ class GroupSession:
     ) -> Steps[SendRequest | None]:
         start_ns = time.monotonic_ns()
         while True:
-            timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
             if self.closing:
                 raise self._closed()
-            send = (
-                self.handle.submit_now if self._schedule_flush is None else self.handle.submit_later
+            sent = SendRequest(
+                messages, to, mode, wait=wait, deadline_ns=until_ns, loopback=loopback
             )
-            sent = send(
-                messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback
-            )
-            if self._schedule_flush is not None:
+            if self._schedule_flush is None:
+                self.handle.submit(sent, When.NOW)
+            else:
+                self.handle.submit(sent, When.LATER)
                 self._schedule_flush(self.handle.flush)
             self._sending.add(sent)
             try:
@@ -312,11 +333,11 @@ class GroupSession:
         """Send a message of which nobody wants to know when it has been delivered."""
         if self._schedule_flush is None and not self.closing:
             try:
-                if self.handle.try_send((message,), to=to, mode=mode) is not None:
+                if self.handle.send_lone(message, _Untracked(), to, mode) is not None:
                     return
             except LocalProtocolError as error:
                 raise self._translate_error(error, to) from None
-        yield from self._send([message], to, mode, until_ns)
+        yield from self._send(Payloads.of((message,)), to, mode, until_ns)
 
     def _translate_error(self, error: BaseException, to: Address | None) -> BaseException:
         """Return the error that says what the machine meant by its refusal."""
@@ -399,12 +420,14 @@ class GroupSession:
 
     def try_next_message(self) -> Message | None:
         """Return the next message if that takes no more than a look."""
-        self._check_process()
+        if self._process is not ProcessToken.current:
+            self._check_process()
         return self.inbox.try_next_message()
 
     def try_next_batch(self) -> Batch | None:
         """Return the next messages of one sender if that takes no more than a look."""
-        self._check_process()
+        if self._process is not ProcessToken.current:
+            self._check_process()
         return self.inbox.try_next_batch()
 
     def poll_until_readable(self, until_ns: int | None) -> None:

@@ -15,6 +15,7 @@ from gapless.errors import GaplessError
 from gapless.group.headers import REPLY, wrap
 from gapless.metrics import prometheus
 from gapless.metrics.prometheus import MemberSnapshot
+from gapless.runtime.send_requests import SendRequest
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -46,7 +47,7 @@ def _send_snapshot(
     handle: MemberHandle, to: Address, number: int, found: Future[MemberSnapshot]
 ) -> None:
     with suppress(GaplessError):  # this member, or the other, is on its way out
-        handle.submit([wrap(REPLY, number, found.result().encode())], to=to)
+        handle.submit(SendRequest.of([wrap(REPLY, number, found.result().encode())], to=to))
 
 
 def _gauges(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:

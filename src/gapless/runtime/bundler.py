@@ -32,10 +32,13 @@ MAX_BUNDLED_BYTES = 1 << 18
 """So many bytes lie here at most."""
 
 
-class BundleMember(Protocol):
-    """Somebody who may want to know the number of a message; ``laid`` is set when it leaves."""
+class LoneReceipt(Protocol):
+    """The receipt of one message. A bundle tells it where the seqno will be found."""
 
-    bundled: tuple[Bundle, int] | None
+    _accepted: Accepted | None
+    """The seqno, if the message was sent by itself."""
+    _bundled: tuple[Bundle, int] | None
+    """The bundle and the index in it, if the message left with others."""
 
 
 class Bundle(Future[Accepted]):
@@ -64,40 +67,37 @@ class Bundler:
         "_first_ns",
         "_frame_bytes",
         "_gap_ns",
-        "_items",
         "_last_ns",
         "_room",
         "_room_bytes",
         "_wake_requested",
+        "items",
     )
 
     def __init__(self, frame_bytes: int, gap_ns: int) -> None:
         self._frame_bytes = frame_bytes
         self._gap_ns = gap_ns
-        self._items: deque[tuple[bytes, BundleMember]] = deque()
+        self.items: deque[tuple[bytes, LoneReceipt]] = deque()
         self._room = self._room_bytes = 0
         self._first_ns = self._last_ns = 0
         self._wake_requested = False
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     # Any thread
 
-    def note_unbundled_send(self) -> None:
-        """Take note that a message was sent by itself."""
+    def note_lone_send(self) -> None:
+        """Note that a message was sent by itself: the next one may follow it closely."""
         self._last_ns = time.monotonic_ns()
 
     def accepts(self, size_bytes: int) -> bool:
         """Return whether a message of this size may be laid here: it follows another, and there is room."""
-        laid = len(self._items) + 1
+        laid = len(self.items) + 1
         if laid > self._room or laid * size_bytes > self._room_bytes:
             return False
         return time.monotonic_ns() - self._last_ns < BUNDLE_GAP_NS
 
-    def add(self, payload: bytes, whose: BundleMember) -> bool | None:
+    def add(self, payload: bytes, receipt: LoneReceipt) -> bool | None:
         """Lay a message here; return True if it is time for a turn, False if nobody knows of it yet."""
-        self._items.append((payload, whose))
+        self.items.append((payload, receipt))
         now_ns = self._last_ns = time.monotonic_ns()
         if (
             not self._wake_requested
@@ -107,7 +107,7 @@ class Bundler:
             return False
         is_time = (
             now_ns - self._first_ns >= self._gap_ns
-            or len(self._items) * len(payload) >= self._frame_bytes
+            or len(self.items) * len(payload) >= self._frame_bytes
         )
         return True if is_time else None
 
@@ -128,10 +128,10 @@ class Bundler:
     def take(self) -> Bundle | None:
         """Return what lies here, if anything does."""
         self._wake_requested = False
-        items = [self._items.popleft() for _ in range(len(self._items))]
+        items = [self.items.popleft() for _ in range(len(self.items))]
         if not items:
             return None
-        laid = Bundle(Payloads.of_validated([payload for payload, _ in items]))
-        for at, (_, whose) in enumerate(items):
-            whose.bundled = laid, at
-        return laid
+        bundle = Bundle(Payloads.of_validated([payload for payload, _ in items]))
+        for at, (_, receipt) in enumerate(items):
+            receipt._bundled = bundle, at
+        return bundle

@@ -28,17 +28,16 @@ from gapless.payloads import Payloads
 from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.member_runtime import MemberRuntime, PendingCall
 from gapless.runtime.reactor import Reactor
-from gapless.runtime.send_requests import SendRequest
+from gapless.runtime.send_requests import SendRequest, When
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from gapless.identity import Address, Roster
-    from gapless.protocol.events import Accepted
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
-    from gapless.runtime.bundler import BundleMember
+    from gapless.runtime.bundler import LoneReceipt
     from gapless.runtime.delivery_queue import DeliveryItem
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -126,142 +125,117 @@ class MemberHandle:
 
     # Sending
 
-    def submit(
-        self,
-        payloads: Sequence[bytes],
-        *,
-        to: Address | None = None,
-        mode: DeliveryMode = DeliveryMode.ORDERED,
-        wait: bool = True,
-        timeout_ns: int | None = None,
-        loopback: bool | None = None,
-    ) -> SendRequest:
-        """Send messages in this order, to the group or to one member; the result says what became of them.
+    def submit(self, request: SendRequest, when: When = When.WAKE) -> SendRequest:
+        """Queue a request; its result says what became of the messages.
 
-        Before the first view a send waits for one. With ``wait=False`` all messages are taken at
-        once or none. What is sent before somebody sees to it leaves together.
+        Before the first view a request waits for one. Requests that are queued before a turn takes
+        them up share frames.
         """
-        sent = self._enqueue(
-            payloads, to, mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback
-        )
-        self._reactor.wake_up(self._runtime)
+        if self._cannot_send:
+            raise self._closed_error()
+        if request.payloads.longest_bytes > self.config.max_message_bytes:
+            raise self._too_long_error()
+        self._runtime.send_requests.put(request)
+        if when is When.NOW:
+            try:
+                self._reactor.run_now(self._runtime)
+            except BaseException:
+                self.cancel(request)  # Ctrl-C: nobody waits for the result
+                raise
+        elif when is When.WAKE:
+            self._reactor.wake_up(self._runtime)
         self._reject_late()
-        return sent
-
-    def submit_now(self, payloads: Sequence[bytes], **how: Any) -> SendRequest:
-        """Send as ``send`` does, but see to it in this thread, at once if possible: for one who waits for it."""
-        sent = self._enqueue(payloads, **how)
-        try:
-            self._reactor.run_now(self._runtime)
-        except BaseException:
-            self.cancel(sent)  # Ctrl-C: nobody waits for it any more
-            raise
-        self._reject_late()
-        return sent
-
-    def submit_later(self, payloads: Sequence[bytes], **how: Any) -> SendRequest:
-        """Send as ``send`` does, with the next turn: ``see_to_it`` takes one for all that has gathered."""
-        sent = self._enqueue(payloads, **how)
-        self._reject_late()
-        return sent
+        return request
 
     def flush(self) -> None:
-        """Take a turn in this thread, unless another thread is in one, which then sees to what was sent."""
+        """Run a turn in this thread for requests submitted with ``When.LATER``.
+
+        If another thread is in a turn, that thread handles them.
+        """
         if not self.is_closed:
             self._reactor.run_now(self._runtime)
 
-    def try_send(
+    def send_lone(
         self,
-        payloads: Sequence[bytes],
-        *,
+        message: bytes,
+        receipt: LoneReceipt,
         to: Address | None = None,
         mode: DeliveryMode = DeliveryMode.ORDERED,
         loopback: bool | None = None,
-    ) -> Accepted | None:
-        """Send messages in this thread, if there is room and nobody is in a turn; None if they were not sent.
+        *,
+        may_run: bool = True,
+    ) -> bool | None:
+        """Send one message without a request, the short way from ``Group.send`` to the machine.
 
-        What is wrong with them raises here. Nobody is told when they have been delivered.
+        An ordered message to the group that closely follows another one joins its bundle and gets
+        its seqno when the bundle leaves. Any other message is sent in this thread if ``may_run``,
+        there is room, and no other thread is in a turn.
+
+        Return whether this thread ran a turn. Return None if the message was not sent: then submit
+        a request.
         """
-        payloads = self._checked(payloads)
-        return self._reactor.send(self._runtime, payloads, to, mode, loopback)
-
-    def try_bundle(self, payload: bytes, whose: BundleMember) -> bool | None:
-        """Send an ordered message to the group with those that it follows at once; None if it is to be sent by itself.
-
-        It has no number until it leaves, and that is soon; it is in order with all else. Returns
-        whether this thread has taken a turn for it.
-        """
-        tray = self._runtime.bundler
+        if self._cannot_send:
+            raise self._closed_error()
+        runtime, bundler, size_bytes = self._runtime, self._runtime.bundler, len(message)
+        is_plain = to is None and loopback is None and mode is DeliveryMode.ORDERED
         if (
-            len(payload) > self._small_bytes
-            or not tray.accepts(len(payload))
-            or self._runtime.send_requests.is_ready
+            is_plain
+            and size_bytes <= self._small_bytes
+            and not runtime.send_requests.has_new
+            and bundler.accepts(size_bytes)
         ):
+            is_time = bundler.add(message, receipt)
+            if is_time:
+                self._reactor.run_now(runtime)
+            elif is_time is False:
+                self._reactor.wake_up(runtime)
+            return bool(is_time)
+        if not may_run:
             return None
-        self._check_open()
-        is_time = tray.add(payload, whose)
-        if is_time:
-            self._reactor.run_now(self._runtime)
-            return True
-        if is_time is False:
-            self._reactor.wake_up(self._runtime)
-        return False
+        if size_bytes > self.config.max_message_bytes:
+            raise self._too_long_error()
+        accepted = self._reactor.send(runtime, Payloads.of((message,)), to, mode, loopback)
+        if accepted is None:
+            return None
+        receipt._accepted = accepted
+        if is_plain:
+            bundler.note_lone_send()
+        return True
 
-    def note_unbundled_send(self) -> None:
-        """Take note that a message to the group was sent by itself: the next may follow it at once."""
-        self._runtime.bundler.note_unbundled_send()
+    def note_lone_send(self) -> None:
+        """Note that a message to the group was sent by a request: the next may follow closely."""
+        self._runtime.bundler.note_lone_send()
 
-    def _check_open(self) -> None:
-        self._check()
-        if self._leaving:
-            raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
-
-    def _checked(self, payloads: Sequence[bytes]) -> Payloads:
-        self._check_open()
-        checked = Payloads.of(payloads)
-        if checked.longest_bytes > self.config.max_message_bytes:
-            raise LocalProtocolError(
-                f"a message is longer than max_message_bytes ({self.config.max_message_bytes})"
-            )
-        return checked
-
-    def _enqueue(
-        self,
-        payloads: Sequence[bytes],
-        to: Address | None = None,
-        mode: DeliveryMode = DeliveryMode.ORDERED,
-        *,
-        wait: bool = True,
-        timeout_ns: int | None = None,
-        loopback: bool | None = None,
-    ) -> SendRequest:
-        checked = self._checked(payloads)
-        if timeout_ns is not None and timeout_ns < 0:
-            raise LocalProtocolError(
-                f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
-            )
-        deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
-        sent = SendRequest(
-            checked,
-            to,
-            DeliveryMode.of(mode),
-            wait=wait,
-            deadline_ns=deadline_ns,
-            loopback=loopback,
+    @property
+    def _cannot_send(self) -> bool:
+        return (
+            self._process is not ProcessToken.current or self._leaving or self._delivery_queue.ended
         )
-        self._runtime.send_requests.put(sent)
-        return sent
 
-    def cancel(self, sent: SendRequest) -> None:
-        """Give up a send that waits; its result tells whether that was in time."""
-        if not sent.cancel():
+    def _closed_error(self) -> GaplessError:
+        self._check()
+        return ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
+
+    def _too_long_error(self) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"a message is longer than max_message_bytes ({self.config.max_message_bytes})"
+        )
+
+    def cancel(self, request: SendRequest) -> None:
+        """Give up a request that waits; its result says whether that was in time."""
+        if not request.cancel():
             self._post(
                 lambda now_ns: self._runtime.send_requests.cancel(
-                    sent, self._runtime.member, now_ns
+                    request, self._runtime.member, now_ns
                 )
             )
 
     # Receiving
+
+    @property
+    def delivery_queue(self) -> DeliveryQueue:
+        """Deliveries and events on their way to the application."""
+        return self._delivery_queue
 
     def take(self) -> list[DeliveryItem]:
         """Return everything that has come since the last time, in order; at once, also if it is nothing."""
@@ -293,7 +267,12 @@ class MemberHandle:
     def consumed(self, messages: int) -> None:
         """Say that the application is done with so many of the messages that it has taken."""
         self._check_process()
-        if self._delivery_queue.add_consumed(messages) and not self.is_closed:
+        if self._delivery_queue.add_consumed(messages):
+            self.report_consumed()
+
+    def report_consumed(self) -> None:
+        """Run a turn that tells the machine how many messages the application has consumed."""
+        if not self.is_closed:
             self._post(_no_command)
 
     # Everything else

@@ -186,18 +186,25 @@ class MemberRuntime:
     @property
     def has_commands(self) -> bool:
         """Whether the application wants something."""
-        return self.has_requests or (len(self.bundler) > 0 and self.member.view is not None)
+        return (
+            bool(self.calls)
+            or self.send_requests.has_new
+            or (bool(self.bundler.items) and self.member.view is not None)
+        )
 
-    @property
-    def has_requests(self) -> bool:
-        """Whether somebody waits for the next turn."""
-        return bool(self.calls) or self.send_requests.is_ready
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """When there is something to do though nothing has come."""
-        all_ns = self.member.deadline_ns, self.transport.deadline_ns, self.send_requests.deadline_ns
-        return min([at_ns for at_ns in all_ns if at_ns is not None], default=None)
+    def end_turn(self) -> bool:
+        """Compute when the next turn is due, and the room of the bundler; return ``has_commands``."""
+        due_ns = self.member.deadline_ns
+        transport_due_ns = self.transport.deadline_ns
+        if transport_due_ns is not None and (due_ns is None or transport_due_ns < due_ns):
+            due_ns = transport_due_ns
+        if self.send_requests.queue:
+            request_due_ns = self.send_requests.deadline_ns
+            if request_due_ns is not None and (due_ns is None or request_due_ns < due_ns):
+                due_ns = request_due_ns
+        self.due_ns = NEVER_NS if due_ns is None else due_ns
+        self.bundler.set_room(self.member)
+        return self.has_commands
 
     def run_commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""

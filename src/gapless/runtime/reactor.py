@@ -37,9 +37,12 @@ from gapless.transport.base import WakeSocket
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
+    from gapless.delivery_mode import DeliveryMode
+    from gapless.identity import Address
+    from gapless.payloads import Payloads
     from gapless.protocol.events import Accepted
     from gapless.protocol.ready import Ready, Transmit
     from gapless.runtime.member_runtime import MemberRuntime
@@ -182,28 +185,43 @@ class Reactor:
         else:
             self._run_pending(patient=True)
 
-    def send(self, seat: MemberRuntime, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
-        """Let a machine send at once, in this thread; None if it has no room, or something else goes first.
+    def send(
+        self,
+        seat: MemberRuntime,
+        payloads: Payloads,
+        to: Address | None,
+        mode: DeliveryMode,
+        loopback: bool | None,
+    ) -> Accepted | None:
+        """Let the machine send in this thread, without waiting for a turn or for room.
 
-        ``how`` is what :meth:`gapless.runtime.member_runtime.MemberRuntime.send` wants to know beside the
-        messages.
+        Return None if nothing was sent: another thread is in a turn, earlier requests go first, or
+        the window is full.
         """
         if not in_main_thread():
-            return self._send(seat, payloads, *how)
+            return self._send(seat, payloads, to, mode, loopback)
         with SignalGuard():
-            return self._send(seat, payloads, *how)
+            return self._send(seat, payloads, to, mode, loopback)
 
-    def _send(self, seat: MemberRuntime, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
+    def _send(
+        self,
+        seat: MemberRuntime,
+        payloads: Payloads,
+        to: Address | None,
+        mode: DeliveryMode,
+        loopback: bool | None,
+    ) -> Accepted | None:
         if not self._turn_lock.acquire():
             return None
         try:
-            if not seat.registered or seat.has_requests:
+            if not seat.registered or seat.calls or seat.send_requests.has_new:
                 return None
             try:
                 now_ns = time.monotonic_ns()
-                laid = [*seat.flush_bundle(now_ns)] if seat.bundler else ()
-                ready, accepted = seat.send(now_ns, payloads, *how)
-                process_ready((*laid, ready), seat)
+                # A bundle that waits was sent before this message, so it gets its seqnos first.
+                bundled = [*seat.flush_bundle(now_ns)] if seat.bundler.items else ()
+                ready, accepted = seat.send(now_ns, payloads, to, mode, loopback)
+                process_ready((*bundled, ready), seat)
             except LocalProtocolError:
                 raise  # a mistake of the caller
             except Exception as error:  # noqa: BLE001 - as in any turn
@@ -227,7 +245,7 @@ class Reactor:
             if not self.poll_until(future.done, until_ns):
                 self.add_waiter(future.done)
                 try:
-                    return future.result(_remaining_s(until_ns))
+                    return future.result(remaining_s(until_ns))
                 finally:
                     self.remove_waiter(future.done)
         return future.result(0)
@@ -409,11 +427,8 @@ class Reactor:
         if seat.is_over:
             self._remove(seat)
             return
-        if seat.has_commands:
+        if seat.end_turn():
             self._pending.append(seat)
-        seat.bundler.set_room(seat.member)
-        deadline_ns = seat.deadline_ns
-        seat.due_ns = NEVER_NS if deadline_ns is None else deadline_ns
         if seat.due_ns < self._select_until_ns:
             self._wake_selector()
 
@@ -512,13 +527,14 @@ def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:
     """Return the result of a future as soon as there is one; TimeoutError at ``until_ns``."""
     driver = Reactor.current()
     return (
-        future.result(_remaining_s(until_ns))
+        future.result(remaining_s(until_ns))
         if driver is None
         else driver.wait_for(future, until_ns)
     )
 
 
-def _remaining_s(until_ns: int | None) -> float | None:
+def remaining_s(until_ns: int | None) -> float | None:
+    """Return how much time is left until ``until_ns``; None: any amount."""
     return None if until_ns is None else max(0.0, (until_ns - time.monotonic_ns()) / NS_PER_S)
 
 

@@ -9,8 +9,10 @@ On an event: the machine names a ticket; whoever waits for that ticket is told.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import Future
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gapless.delivery_mode import DeliveryMode
@@ -20,7 +22,7 @@ from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gapless.identity import Address
     from gapless.protocol.events import Event
@@ -30,6 +32,17 @@ if TYPE_CHECKING:
 
 MAX_MERGED_BYTES = 1 << 18
 """So many bytes of small sends leave together at most."""
+
+
+class When(Enum):
+    """When a submitted request is handled."""
+
+    NOW = "now"
+    """In the calling thread, as soon as no other thread is in a turn."""
+    LATER = "later"
+    """With the next turn, whoever takes it; ``MemberHandle.flush`` takes one."""
+    WAKE = "wake"
+    """By the thread that polls the sockets; it is woken."""
 
 
 class SendRequest(Future[Accepted | Refused | GivenUp]):
@@ -64,6 +77,35 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
             Future() if acknowledged else None
         )
 
+    @classmethod
+    def of(
+        cls,
+        payloads: Iterable[bytes],
+        to: Address | None = None,
+        mode: DeliveryMode | str = DeliveryMode.ORDERED,
+        *,
+        wait: bool = True,
+        timeout_ns: int | None = None,
+        loopback: bool | None = None,
+    ) -> SendRequest:
+        """Validate what the application gives, once, and return the request.
+
+        With ``wait=False`` all messages are accepted at once or none. A request that waits longer
+        than ``timeout_ns`` for room or for the first view is given up.
+        """
+        if timeout_ns is not None and timeout_ns < 0:
+            raise LocalProtocolError(
+                f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
+            )
+        return cls(
+            Payloads.of(payloads),
+            to,
+            DeliveryMode.of(mode),
+            wait=wait,
+            deadline_ns=None if timeout_ns is None else time.monotonic_ns() + timeout_ns,
+            loopback=loopback,
+        )
+
     @property
     def is_mergeable(self) -> bool:
         """Whether it can leave together with others."""
@@ -89,45 +131,42 @@ class SendRequests:
 
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
-        self._queue: deque[SendRequest] = deque()
+        self.queue: deque[SendRequest] = deque()
+        """Requests that no turn has taken up yet."""
+        self.has_new = False
+        """Whether the next turn has something to flush."""
         self._submitted: dict[int, list[SendRequest] | list[Bundle]] = {}
         self._undelivered: dict[int, SendRequest] = {}
-        self._new = False
 
     def put(self, sent: SendRequest) -> None:
         """Take a send over from the application."""
-        self._queue.append(sent)
-        self._new = True
+        self.queue.append(sent)
+        self.has_new = True
 
     def on_view(self) -> None:
         """Look at the queue again: there is a view."""
-        self._new = bool(self._queue)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there is something to flush."""
-        return self._new
+        self.has_new = bool(self.queue)
 
     @property
     def deadline_ns(self) -> int | None:
         """When the time of a send is over that waits for a view."""
-        if not self._queue:
+        if not self.queue:
             return None
         return min(
-            (sent.deadline_ns for sent in tuple(self._queue) if sent.deadline_ns is not None),
+            (sent.deadline_ns for sent in tuple(self.queue) if sent.deadline_ns is not None),
             default=None,
         )
 
     def flush(self, member: Member, now_ns: int) -> Iterator[Ready]:
         """Give the machine everything that has gathered by now; one who goes on sending holds up nothing else."""
-        self._new = False
+        self.has_new = False
         if member.view is None:
             self._expire(now_ns)
             return
-        crowded, left = False, len(self._queue)
-        while left > 0 and self._queue:
+        crowded, left = False, len(self.queue)
+        while left > 0 and self.queue:
             left -= 1
-            sent = self._queue.popleft()
+            sent = self.queue.popleft()
             if not sent.set_running_or_notify_cancel():
                 continue
             together = [sent]
@@ -164,7 +203,7 @@ class SendRequests:
         if not member.outbound.has_room(payloads):
             return None
         for _ in chosen:
-            sent = self._queue.popleft()
+            sent = self.queue.popleft()
             if sent.set_running_or_notify_cancel():
                 together.append(sent)
         return len(chosen)
@@ -172,7 +211,7 @@ class SendRequests:
     def _mergeable(self, size_bytes: int) -> list[SendRequest]:
         """Return the small sends at the head of the queue that leave together with ``size_bytes``."""
         chosen: list[SendRequest] = []
-        for sent in tuple(self._queue):  # at once: any thread may add to the queue
+        for sent in tuple(self.queue):  # at once: any thread may add to the queue
             size_bytes += sent.size_bytes
             if size_bytes > MAX_MERGED_BYTES or not self._is_small(sent):
                 break
@@ -203,7 +242,7 @@ class SendRequests:
                 sent.fail(error)
             return None
         except Exception:
-            self._queue.extendleft(
+            self.queue.extendleft(
                 reversed(together)
             )  # a failure of the machine is told to all that wait
             raise
@@ -216,10 +255,10 @@ class SendRequests:
 
     def _expire(self, now_ns: int) -> None:
         """Without a view, end what is not to wait, or has waited for too long."""
-        for sent in tuple(self._queue):
+        for sent in tuple(self.queue):
             over = sent.deadline_ns is not None and sent.deadline_ns <= now_ns
             if over or not sent.may_wait:
-                self._queue.remove(sent)
+                self.queue.remove(sent)
                 if sent.set_running_or_notify_cancel():
                     sent.resolve(GivenUp(0, 0, "timeout") if over else Refused(0))
 
@@ -270,8 +309,8 @@ class SendRequests:
         """End everything that waits."""
         waiting = [sent for together in self._submitted.values() for sent in together]
         waiting += self._undelivered.values()
-        while self._queue:
-            waiting.append(self._queue.popleft())
+        while self.queue:
+            waiting.append(self.queue.popleft())
         self._submitted, self._undelivered = {}, {}
         for sent in waiting:
             sent.fail(error)

@@ -95,7 +95,8 @@ class SignalGuard:
         try:
             self._restore_handlers()
         finally:
-            self._run_deferred()
+            if self._deferred:
+                self._run_deferred()
 
     def _restore_handlers(self) -> None:
         """Let the handlers be as they were, though one that is back may be called, and raise, before the others are."""
@@ -112,9 +113,9 @@ class SignalGuard:
 
     def _run_deferred(self) -> None:
         """Call the handlers of what was kept, of each, whatever another one raises."""
-        if self._deferred:
-            number, frame = self._deferred.pop(0)
-            try:
-                self._handlers[number](number, frame)
-            finally:
+        number, frame = self._deferred.pop(0)
+        try:
+            self._handlers[number](number, frame)
+        finally:
+            if self._deferred:
                 self._run_deferred()

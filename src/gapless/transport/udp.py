@@ -218,25 +218,33 @@ class UdpMesh:
 
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Put datagrams on the network, equal ones to the same target together."""
+        if len(transmits) == 1:
+            to, datagram = transmits[0]
+            self._send_group(to, (datagram,))
+            return
         for to, datagrams in group_by_target(transmits):
-            fitting = self._fit_to_socket(to, datagrams)
-            for place in self._targets(to):
-                self._send_to(place, fitting)
+            self._send_group(to, datagrams)
+
+    def _send_group(self, to: Address | None, datagrams: Sequence[bytes]) -> None:
+        if self.whole_run_bytes and max(map(len, datagrams)) >= LARGE_BYTES:
+            datagrams = self._fit_to_socket(to, datagrams)
+        for place in self._targets(to):
+            if len(datagrams) == 1 or not self.uses_gso:
+                self._send_each(place, datagrams)
+            else:
+                self._send_segmented(place, datagrams)
 
     def _fit_to_socket(self, to: Address | None, datagrams: Sequence[bytes]) -> Sequence[bytes]:
-        """Return what to send for datagrams: notes for those that are large, or such that a socket takes."""
-        if not self.whole_run_bytes or max(map(len, datagrams)) < LARGE_BYTES:
-            return datagrams
+        """Replace large datagrams by descriptors of shared memory, or split them for the socket."""
         if self.shared_memory is not None and to != ANYONE:
             if self._readable_peers is not self.book.peers:
                 self._readable_peers = self.book.peers
                 self.shared_memory.retain_readers(self._readable_peers)
             place = None if to is None else self.book.lookup(to)
             places = self._readable_peers if to is None else (place,)
-            datagrams = (
-                datagrams if None in places else self.shared_memory.publish(datagrams, places)
-            )
-        return [part for one in datagrams for part in self._cut(one)]
+            if None not in places:
+                datagrams = self.shared_memory.publish(datagrams, places)
+        return [part for datagram in datagrams for part in self._cut(datagram)]
 
     def _cut(self, datagram: bytes) -> Sequence[bytes]:
         """Return a datagram in such parts as a socket takes; one that cannot be cut is left to it to refuse."""
@@ -256,10 +264,8 @@ class UdpMesh:
             return ()
         return (place,)
 
-    def _send_to(self, place: Sockaddr, datagrams: Sequence[bytes]) -> None:
-        if len(datagrams) == 1 or not self.uses_gso:
-            self._send_each(place, datagrams)
-            return
+    def _send_segmented(self, place: Sockaddr, datagrams: Sequence[bytes]) -> None:
+        """Send datagrams of equal size in one call each (UDP_SEGMENT)."""
         for size_bytes, together in gso_batches(datagrams):
             if len(together) == 1:
                 self._send_each(place, together)

@@ -25,6 +25,7 @@ from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.runtime.handle import MemberHandle
+from gapless.runtime.send_requests import SendRequest
 from gapless.trace.recorder import Recorder, parse_recording_mode
 from gapless.units import NS_PER_S
 from gapless_lab.exactness import ExactnessChecker
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.identity import Address, View
-    from gapless.runtime.send_requests import SendRequest
     from gapless.transport.base import Transport
 
 MAX_BATCHES_IN_FLIGHT = 4
@@ -191,7 +191,7 @@ class BenchWorker:
     def _send(self, batch: Batch) -> SendRequest:
         numbers = batch.numbers
         messages = numbered_messages(numbers.start, len(numbers), self.spec.size_bytes)
-        return self.handle.submit(messages, to=batch.to)
+        return self.handle.submit(SendRequest.of(messages, to=batch.to))
 
     @staticmethod
     def _wait_accepted(sent: SendRequest, timeout_s: float | None) -> None:

@@ -17,6 +17,7 @@ from gapless.protocol.events import Started, ViewInstalled
 from gapless.protocol.ready import Delivery
 from gapless.rng import split
 from gapless.runtime.handle import MemberHandle
+from gapless.runtime.send_requests import SendRequest
 from gapless.trace import Recorder
 from gapless_lab.process import read_task, serve_commands
 from gapless_lab.producer import Batch, LoadGenerator, batch_size
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from gapless.identity import Address, View
     from gapless.protocol.member import Member
-    from gapless.runtime.send_requests import SendRequest
 
 MAX_IN_FLIGHT = 256
 """Maximum number of messages that the machine has not accepted yet."""
@@ -97,7 +97,9 @@ class SoakWorker:
             number += self._batch_size
 
     def _send(self, batch: Batch) -> list[SendRequest]:
-        return [self.handle.submit([self._payload(number)]) for number in batch.numbers]
+        return [
+            self.handle.submit(SendRequest.of([self._payload(number)])) for number in batch.numbers
+        ]
 
     def _payload(self, number: int) -> bytes:
         rng = self._rng

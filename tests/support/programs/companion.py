@@ -25,6 +25,7 @@ from gapless.protocol.member import Member
 from gapless.protocol.ready import Delivery
 from gapless.rng import split
 from gapless.runtime.handle import MemberHandle
+from gapless.runtime.send_requests import SendRequest
 from gapless.transport import TcpMesh, UdpMesh, UdpMulticast, open_udp
 
 
@@ -137,7 +138,9 @@ class Companion:
             end = min(start + batch, self.sent + count)
             waiting.append(
                 self.handle.submit(
-                    [b"%s %d %s" % (self.name.encode(), n, rest) for n in range(start, end)]
+                    SendRequest.of(
+                        [b"%s %d %s" % (self.name.encode(), n, rest) for n in range(start, end)]
+                    )
                 )
             )
         self.sent += count
@@ -148,7 +151,9 @@ class Companion:
 
     def acknowledged(self, within_s: float = 10) -> dict[str, Any]:
         sent = self.handle.submit(
-            [b"%s %d" % (self.name.encode(), self.sent)], mode=DeliveryMode.ACKNOWLEDGED
+            SendRequest.of(
+                [b"%s %d" % (self.name.encode(), self.sent)], mode=DeliveryMode.ACKNOWLEDGED
+            )
         )
         self.sent += 1
         assert sent.delivered is not None

@@ -10,6 +10,7 @@ from typing import Any
 from gapless.config import Config
 from gapless.errors import ClosedError
 from gapless.runtime.handle import MemberHandle
+from gapless.runtime.send_requests import SendRequest
 from gapless.transport import InProcessNetwork
 from tests.support.companions import QUICK
 from tests.support.handles import Guest
@@ -33,9 +34,12 @@ def member() -> Guest:
 
 def child(guest: Guest, pipe: int) -> None:
     handle = guest.handle
-    said = {"send": answer(lambda: handle.submit([b"x"])), "close": answer(handle.close)}
+    said = {
+        "send": answer(lambda: handle.submit(SendRequest.of([b"x"]))),
+        "close": answer(handle.close),
+    }
     mine = member()
-    mine.handle.submit([b"from the child"])
+    mine.handle.submit(SendRequest.of([b"from the child"]))
     mine.until_messages(1)
     threads = [thread.name for thread in threading.enumerate()].count("gapless")
     mine.handle.close()
@@ -45,7 +49,7 @@ def child(guest: Guest, pipe: int) -> None:
 
 def main() -> None:
     guest = member()
-    guest.handle.submit([b"before"])
+    guest.handle.submit(SendRequest.of([b"before"]))
     reading, writing = os.pipe()
     if not os.fork():
         child(guest, writing)
@@ -54,7 +58,7 @@ def main() -> None:
     with os.fdopen(reading) as pipe:
         said = json.load(pipe)
     os.wait()
-    guest.handle.submit([b"after"])
+    guest.handle.submit(SendRequest.of([b"after"]))
     guest.until_messages(2)
     guest.handle.close()
     print(json.dumps({"child": said, "parent": [message.decode() for message in guest.messages]}))

@@ -9,6 +9,7 @@ from typing import Any
 from gapless import blocking
 from gapless.config import Config
 from gapless.runtime.handle import MemberHandle
+from gapless.runtime.send_requests import SendRequest
 from gapless.trace import Recorder
 from gapless.transport import InProcessNetwork
 from tests.support.companions import QUICK
@@ -45,7 +46,7 @@ def full_disk(options: dict[str, Any]) -> None:
         guest.until_view(2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     for number in range(200):
-        guests[0].handle.submit([b"%d" % number]).result(60)
+        guests[0].handle.submit(SendRequest.of([b"%d" % number])).result(60)
     for guest in guests:
         guest.until_messages(200)
     print(
