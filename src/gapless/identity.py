@@ -51,6 +51,10 @@ class Address(NamedTuple):
         return str(self)
 
 
+NO_MEMBER = Address(0, 0)
+"""The address that no member has; as a destination: everybody whom discovery knows."""
+
+
 def member_label(address: Address, name: str = "") -> str:
     """Return a member as people see it: its display name and short id, such as ``a (00c0ffee)``."""
     return f"{name} ({address.short})" if name else address.short

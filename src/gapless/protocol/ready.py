@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gapless.identity import Address
+from gapless.identity import NO_MEMBER, Address
 from gapless.protocol.events import Event
 from gapless.run import Run
 
-ANYONE = Address(0, 0)
+ANYONE = NO_MEMBER
 """A destination: every place where discovery expects a process, member or not."""
 
 

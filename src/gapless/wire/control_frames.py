@@ -42,6 +42,7 @@ from gapless.wire.primitives import (
     SEQNO_MAX,
     VIEW_ID,
     check_exact_length,
+    check_first_origin,
     check_member,
     check_members,
     check_min_length,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.identity import ViewId
-    from gapless.wire.frames import Frame, StreamProgress
+    from gapless.wire.frames import Frame
 
 JOIN, LEAVE, ALIVE, SUSPECT, NEW_VIEW, ASK_VIEW, BEACON, MERGE_ASK, MERGE_REPLY = range(0x10, 0x19)
 STATE_ASK, STATE_OFFER, STATE_PULL, STATE_CHUNK = range(0x19, 0x1D)
@@ -211,7 +212,7 @@ def _encode_merge_reply(parts: list[bytes], frame: MergeReply) -> None:
 
 def _encode_state_ask(parts: list[bytes], frame: StateAsk) -> None:
     check_progress(frame.starts)
-    _check_first(frame.starts)
+    check_first_origin(frame.starts)
     table = b"".join(
         [PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.starts]
     )
@@ -373,7 +374,7 @@ def _decode_state_ask(
     table = at + _ASK.size
     check_exact_length(table, end, count * PROGRESS.size)
     starts = unpack_progress(datagram, table, end)
-    _check_first(starts)
+    check_first_origin(starts)
     return StateAsk(origin, transfer, starts)
 
 
@@ -433,12 +434,6 @@ def _check_part(part: int, parts: int, body: bytes) -> None:
     if not 0 <= part < parts:
         raise RemoteProtocolError("part", f"part {part} of {parts}")
     _check_nonempty(body)
-
-
-def _check_first(starts: tuple[StreamProgress, ...]) -> None:
-    if starts:
-        # The entries rise, so nobody could only be the first of them.
-        check_member(starts[0].origin)
 
 
 def _check_extent(offset: int, length: int) -> None:

@@ -10,7 +10,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import U32_MAX, Address, RosterEntry, ViewId
+from gapless.identity import NO_MEMBER, U32_MAX, Address, RosterEntry, ViewId
+from gapless.locator import MAX_LOCATOR_BYTES
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, StreamProgress
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ SEQNO_MAX = 2**63 - 1
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
 NAME_MAX_BYTES = 64
 """The longest durable name, in UTF-8."""
-LOCATOR_MAX_BYTES = 64
-"""The longest locator."""
-NO_MEMBER = Address(0, 0)
-"""The address that no member has."""
 
 REASONS = (
     "short",
@@ -163,6 +160,15 @@ def check_member(address: Address) -> None:
         raise RemoteProtocolError("member", "nobody has the address 0.0")
 
 
+def check_first_origin(progress: tuple[StreamProgress, ...]) -> None:
+    """Check that no entry is about the address of no member.
+
+    The origins of the entries rise, so only the first could be the lowest address.
+    """
+    if progress:
+        check_member(progress[0].origin)
+
+
 def check_members(addresses: Iterable[Address]) -> None:
     """Check that each address can be a member's, and that none stands there twice."""
     seen = {NO_MEMBER}
@@ -230,9 +236,9 @@ def _check_entry(name: bytes, locator: bytes) -> None:
         raise RemoteProtocolError(
             "name", f"a name of {len(name)} bytes, more than {NAME_MAX_BYTES}"
         )
-    if len(locator) > LOCATOR_MAX_BYTES:
+    if len(locator) > MAX_LOCATOR_BYTES:
         raise RemoteProtocolError(
-            "length", f"a locator of {len(locator)} bytes, more than {LOCATOR_MAX_BYTES}"
+            "length", f"a locator of {len(locator)} bytes, more than {MAX_LOCATOR_BYTES}"
         )
 
 

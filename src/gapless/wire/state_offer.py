@@ -12,12 +12,13 @@ from struct import Struct, error as StructError  # noqa: N812
 from typing import NamedTuple
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import U32_MAX, Address
+from gapless.identity import NO_MEMBER, U32_MAX, Address
 from gapless.wire.frames import Range, StreamProgress
 from gapless.wire.primitives import (
     PROGRESS,
     SEQNO_MAX,
     check_exact_length,
+    check_first_origin,
     check_member,
     check_min_length,
     check_progress,
@@ -110,10 +111,8 @@ def _check_blocks(size_bytes: int, block_bytes: int) -> None:
 def _check_offer(offer: OfferContent) -> None:
     _check_blocks(offer.size_bytes, offer.block_bytes)
     check_progress(offer.digest)
-    if offer.digest:
-        # The entries rise, so nobody could only be the first of them.
-        check_member(offer.digest[0].origin)
-    before = Address(0, 0)
+    check_first_origin(offer.digest)
+    before = NO_MEMBER
     for origin, ranges in offer.out_of_band:
         check_member(origin)
         if origin <= before:

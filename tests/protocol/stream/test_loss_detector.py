@@ -8,7 +8,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gapless.config import Config
-from gapless.protocol.stream.loss_detector import LossDetector, RttEstimator
+from gapless.protocol.stream.loss_detector import LossDetector
+from gapless.protocol.stream.rtt import RttEstimator
 from gapless.run import Run
 from gapless.wire.frames import Range
 from tests.support.virtual_group import MS, A, lines_of

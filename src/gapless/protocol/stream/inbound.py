@@ -311,7 +311,7 @@ class InboundStream:
         # A connection starts where its sender says, and that is never below what this member has
         # acknowledged.
         pristine = window.delivered == self.start and self.kind == GROUP and not self._must_not_skip
-        last = self.gone_upto if pristine else window._missing_in(first, self.gone_upto, 1)[0][1]
+        last = self.gone_upto if pristine else window.missing_in(first, self.gone_upto, 1)[0][1]
         out.trace("GONE_IN", self.origin, first, last, peer=self.origin, epoch=self.epoch)
         if dropped := window.skip_to(last):
             out.count("dropped.gone", dropped)
@@ -410,7 +410,7 @@ class InboundStream:
             self.loss_detector.restart_grace()
         if self.loss_detector.due_ns is None:
             self.loss_detector.on_gap(window.missing(known)[-1][1], now_ns)
-        elif fresh := window._missing_in(max(looked, window.delivered) + 1, known):
+        elif fresh := window.missing_in(max(looked, window.delivered) + 1, known):
             self.loss_detector.on_gap(fresh[-1][1], now_ns)
 
     @staticmethod

@@ -29,6 +29,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.protocol.stream import ranges
+from gapless.protocol.stream.rtt import RttEstimator
 
 if TYPE_CHECKING:
     from random import Random
@@ -38,45 +39,6 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 _MAX_DOUBLINGS = 16
-
-
-class RttEstimator:
-    """A smoothed round trip and its mean deviation, in the manner of TCP."""
-
-    __slots__ = ("backoff_ns", "deviation_ns", "max_lateness_ns", "measured", "smoothed_ns")
-
-    def __init__(self, initial_ns: int) -> None:
-        self.smoothed_ns = initial_ns
-        self.deviation_ns = initial_ns // 2
-        self.measured = False
-        self.max_lateness_ns = 0
-        self.backoff_ns = 0
-
-    def sample(self, round_trip_ns: int) -> None:
-        """Take one measurement in; the first takes the place of the initial guess."""
-        if not self.measured:
-            self.measured = True
-            self.smoothed_ns, self.deviation_ns = round_trip_ns, round_trip_ns // 2
-        error_ns = round_trip_ns - self.smoothed_ns
-        self.smoothed_ns += error_ns // 8
-        self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
-        self.max_lateness_ns -= self.max_lateness_ns // 8
-        self.backoff_ns = 0
-
-    def on_ambiguous(self, rest_ns: int) -> None:
-        """Note that a repair came after several questions; the last rested for ``rest_ns``, perhaps not long enough."""
-        self.backoff_ns = max(self.backoff_ns, 2 * rest_ns)
-
-    def on_late_arrival(self, late_ns: int) -> None:
-        """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
-        self.max_lateness_ns = max(self.max_lateness_ns, late_ns + late_ns // 4)
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an estimate is negative."""
-        assert self.smoothed_ns >= 0, f"the smoothed round trip is {self.smoothed_ns} ns"
-        assert self.deviation_ns >= 0, f"the mean deviation is {self.deviation_ns} ns"
-        assert self.max_lateness_ns >= 0, f"the greatest lateness is {self.max_lateness_ns} ns"
-        assert self.backoff_ns >= 0, f"the back-off is {self.backoff_ns} ns"
 
 
 class _OpenNak(NamedTuple):

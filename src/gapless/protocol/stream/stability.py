@@ -216,12 +216,13 @@ class Stability:
         assert self._received_bytes >= 0, f"{self._received_bytes} bytes since the last vote"
         assert self.due_ns is None or self._view is not None, "nobody votes without a view"
         assert not self._votes or self.is_coordinator, "only the coordinator collects votes"
+        for origin, (_, high) in self._stable.items():
+            assert high <= self._highs[origin], f"{origin}: the announced high was voted"
         for voter, table in self._votes.items():
             for origin, (delivered, high) in table.items():
-                assert delivered <= high <= self._highs[origin], f"{voter} votes beyond the high"
-        for origin, (stable, high) in self._stable.items():
-            assert high <= self._highs[origin], f"{origin}: the announced high was voted"
-            assert not self.lagging(origin, stable), f"{origin}: {stable} is stable, not delivered"
+                stable = self._stable.get(origin, _NO_VOTE)[0]
+                assert high <= self._highs[origin], f"{voter} votes beyond the high of {origin}"
+                assert stable <= delivered, f"{origin}: {stable} is stable, not delivered"
         for origin, count in self._lagging.items():
             assert count == self._count_lagging(origin), f"{origin}: {count} members hold it back"
 

@@ -186,7 +186,7 @@ class Window:
         if first > last:
             return AddResult(0, 0, old, far)
         accepted = full = 0
-        for part in run.parts(self._missing_in(first, last)):
+        for part in run.parts(self.missing_in(first, last)):
             taken = 0 if full else self._fitting(part)
             full += part.count - taken
             if taken:
@@ -208,7 +208,7 @@ class Window:
         at = bisect_right(self._firsts, seqno, self._head) - 1
         return at if at >= self._head and self._runs[at].last >= seqno else max(at + 1, self._head)
 
-    def _missing_in(self, first: int, last: int, limit: int | None = None) -> list[Range]:
+    def missing_in(self, first: int, last: int, limit: int | None = None) -> list[Range]:
         """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
         free: list[Range] = []
         at = self._index(first)
@@ -226,7 +226,7 @@ class Window:
     def missing(self, upto: int | None = None, limit: int | None = None) -> list[Range]:
         """Return the ranges missing between delivered and ``upto`` (high, unless given), within the ceiling."""
         upto = self.high if upto is None else min(upto, self.ceiling)
-        return self._missing_in(self.delivered + 1, upto, limit)
+        return self.missing_in(self.delivered + 1, upto, limit)
 
     def get(self, first: int, last: int) -> list[Run]:
         """Return what is stored of ``first .. last``, cut to size; nothing if that range is empty."""

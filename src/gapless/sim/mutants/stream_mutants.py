@@ -57,7 +57,7 @@ STREAM_MUTANTS = (
         "duplicate stored",
         "a run that overlaps what is stored is stored whole",
         "gapless.protocol.stream.window:Window._add_between",
-        "in run.parts(self._missing_in(first, last))",
+        "in run.parts(self.missing_in(first, last))",
         "in [run.part(first, last)]",
     ),
     Mutant(
