@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.errors import ConfigError, RemoteProtocolError
-from gapless.locator import MAX_LOCATOR_BYTES, Locator
+from gapless.identity import MAX_LOCATOR_BYTES
+from gapless.locator import Locator
 from tests.support.multicast import need_ipv6
 
 

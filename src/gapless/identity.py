@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
+MAX_LOCATOR_BYTES = 64
+"""Maximum length of a locator: more than today's need, so that later families fit too."""
 
 
 class Address(NamedTuple):

@@ -32,9 +32,6 @@ from gapless.identity import U32_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_LOCATOR_BYTES = 64
-"""The longest locator that a frame carries, so that later families fit too."""
-
 _V4 = Struct("<B4sH")
 _V6 = Struct("<B16sHI")
 _TEXT = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})", re.ASCII)

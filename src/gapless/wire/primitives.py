@@ -10,8 +10,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import NO_MEMBER, U32_MAX, Address, RosterEntry, ViewId
-from gapless.locator import MAX_LOCATOR_BYTES
+from gapless.identity import MAX_LOCATOR_BYTES, NO_MEMBER, U32_MAX, Address, RosterEntry, ViewId
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, StreamProgress
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import Address
-from gapless.locator import MAX_LOCATOR_BYTES, Locator
+from gapless.identity import MAX_LOCATOR_BYTES, Address
+from gapless.locator import Locator
 
 if TYPE_CHECKING:
     from gapless.transport.tcp.stream import TcpStream
