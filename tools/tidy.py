@@ -39,18 +39,63 @@ IMPURE = frozenset(
 )
 """What the pure part must not import: it is given time, randomness and bytes, and owns none."""
 
-_BASE = frozenset({"errors", "identity", "delivery_mode", "profiles", "run", "payloads"})
-LAYERS = {
-    "errors": _BASE,
-    "identity": _BASE,
-    "delivery_mode": _BASE,
-    "profiles": _BASE,
-    "run": _BASE,
-    "payloads": _BASE,
-    "wire": _BASE | {"wire"},
-    "protocol": _BASE | {"config", "protocol", "units", "wire"},
+_VALUES = frozenset({"delivery_mode", "errors", "identity", "payloads", "profiles", "run"})
+_TYPES = _VALUES | {
+    *("config", "config_fields", "fork_guard", "invariants", "locator", "logger", "rng", "units"),
 }
-"""The pure part of the package, and what of the package each piece of it may import."""
+"""Modules that every layer may import; they import nothing above them."""
+
+PURE = _VALUES | {"wire", "protocol"}
+"""Modules and packages of ``gapless`` that own no clock, socket, thread or randomness."""
+
+_MACHINE = _TYPES | {"wire", "protocol"}
+_SHELL = _MACHINE | {"trace", "discovery", "transport", "runtime"}
+_API = _SHELL | {"group", "events", "aio", "blocking"}
+_ALL = _API | {"metrics", "spool", "faults", "sim", "report", "doctor", "cli"}
+
+LAYERS = {
+    **dict.fromkeys(_TYPES, _TYPES),
+    **dict.fromkeys(_VALUES, _VALUES),
+    "wire": _VALUES | {"wire"},
+    "protocol": _MACHINE,
+    "faults": _MACHINE | {"faults"},
+    "faults.faulty_transport": _MACHINE | {"faults", "transport"},
+    "trace": _MACHINE | {"trace"},
+    "discovery": _TYPES | {"discovery"},
+    "transport": _MACHINE | {"discovery", "transport"},
+    "runtime": _SHELL,
+    "group": _SHELL | {"group"},
+    "events": _SHELL | {"group"},
+    "aio": _SHELL | {"group", "events", "aio"},
+    "blocking": _SHELL | {"group", "events", "blocking"},
+    "metrics": _API | {"metrics"},
+    "spool": _API | {"metrics", "spool"},
+    "doctor": _API | {"doctor"},
+    "sim": _MACHINE | {"faults", "trace", "sim"},
+    "report": frozenset({"errors", "invariants", "report"}),
+    "cli": _ALL,
+    "__main__": frozenset({"cli"}),
+    "__init__": _API,
+}
+"""What each module or package of ``gapless`` may import of ``gapless``."""
+
+_CONNECTOR = frozenset({"datasource", "quiet_session", "runtime", "session", "tables", "trace"})
+SPARK_LAYERS = {
+    **{name: _CONNECTOR | {name} for name in ("source", "sink", "verify", "analytics", "sweep")},
+    "runtime": frozenset({"runtime", "session"}),
+    "session": frozenset({"runtime", "session", "datasource"}),
+    "quiet_session": frozenset({"runtime", "session", "quiet_session"}),
+    "tables": frozenset({"source", "session", "tables"}),
+    "trace": frozenset({"tables", "trace"}),
+    "datasource": frozenset({"source", "sink"}),
+}
+"""What each part of ``pyspark_gapless`` may import of it: the five workers never each other."""
+
+_LATE = {
+    "cli": frozenset({"gapless_lab", "pyspark_gapless"}),
+    "doctor": frozenset({"pyspark_gapless"}),
+}
+"""Packages that a module of ``gapless`` may import inside a function, where an extra is optional."""
 
 NOT_IN_BYTES = frozenset({"become_server_queue_size", "max_batch_size", "max_xmit_req_size"})
 """Names of JGroups that say size and count messages; they are kept because users know them."""
@@ -91,18 +136,50 @@ def impure_imports(source: str) -> list[str]:
 
 
 def layer_breaks(source: str, module: str) -> list[str]:
-    """Return imports that go against the layers; ``module`` is the dotted name, a package's with ``.__init__``."""
-    layer = module.split(".")[1]
-    allowed = LAYERS.get(layer)
-    if allowed is None:
-        return []
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        for target in _imported_modules(node, module):
-            package, _, rest = target.partition(".")
-            if package == "gapless" and rest.partition(".")[0] not in allowed:
-                found.append(f"{getattr(node, 'lineno', 0)}: {layer} imports {target}")
-    return found
+    """Return imports that go against the layers.
+
+    ``module`` is the dotted name of the file, a package's with ``.__init__``.
+    """
+    tree = ast.parse(source)
+    late = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, _Function)
+        for inner in ast.walk(node)
+    }
+    # Annotations need no module at run time, so a type-only import counts as a late one does.
+    late |= {id(inner) for block in _type_checking_blocks(tree) for inner in ast.walk(block)}
+    return [
+        f"{getattr(node, 'lineno', 0)}: {module} imports {target}"
+        for node in ast.walk(tree)
+        for target in _imported_modules(node, module)
+        if not _may_import(module, target, is_late=id(node) in late)
+    ]
+
+
+def _may_import(module: str, target: str, *, is_late: bool) -> bool:
+    package, _, inside = module.partition(".")
+    goal, _, rest = target.partition(".")
+    if goal not in ("gapless", "gapless_lab", "pyspark_gapless"):
+        return True
+    if package == "gapless_lab":
+        return goal == "gapless_lab" or rest.partition(".")[0] != "cli"
+    if package == "pyspark_gapless":
+        if goal != package:
+            return goal == "gapless" and rest.partition(".")[0] != "cli"
+        allowed = SPARK_LAYERS.get(inside.partition(".")[0])
+        return allowed is None or rest.partition(".")[0] in {*allowed, ""}
+    unit = inside.partition(".")[0]
+    if goal != "gapless":
+        return is_late and goal in _LATE.get(unit, ())
+    allowed = LAYERS.get(inside, LAYERS.get(unit))
+    top = rest.partition(".")[0]
+    # The version is a value that every layer may print; the API as a whole is for the top alone.
+    return (
+        top == "__version__"
+        or (top == "" and unit in ("cli", "doctor", "spool"))
+        or (allowed is not None and top in allowed)
+    )
 
 
 def long_functions(source: str) -> list[str]:
