@@ -12,9 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "gapless"
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PURE = [
-    path
-    for path in SOURCES
-    if path.relative_to(ROOT / "src").with_suffix("").parts[1] in tidy.PURE
+    path for path in SOURCES if path.relative_to(ROOT / "src").with_suffix("").parts[1] in tidy.PURE
 ]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 CODE = sorted(

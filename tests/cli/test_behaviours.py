@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gapless.cli.app import run
-from gapless.cli.behaviours import LedgerError, marks
+from gapless.cli.lab.behaviours import LedgerError, marks
 
 PAGE = """# Behaviours
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli import app, chaos as command
+from gapless.cli import app
+from gapless.cli.lab import chaos as command
 from gapless_lab.chaos import runner as running
 from gapless_lab.chaos.judge import ChaosVerdict
 from gapless_lab.chaos.plan import VICTIMS, ChaosPlan

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli import compare as command
 from gapless.cli.app import run
+from gapless.cli.lab import compare as command
 from gapless.sim.mutants.runner import mutant_by_name, planted
 from gapless.sim.profile_cost import KINDS, ProfileCell
 

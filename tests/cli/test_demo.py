@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from gapless.cli.app import run
-from gapless.cli.demo import render_progress, show
+from gapless.cli.lab.demo import render_progress, show
 from gapless.trace import read
 from gapless_lab.demo.plan import MARKER, DemoPlan
 from gapless_lab.demo.result import DemoResult

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli import experiments
 from gapless.cli.app import run
-from gapless.cli.plot import PlotLine, PlotPanel, svg
+from gapless.cli.lab import experiments
+from gapless.cli.lab.plot import PlotLine, PlotPanel, svg
 from gapless.sim import joins
 from gapless.sim.joins import parameter_grid
 from gapless.sim.mutants.runner import planted

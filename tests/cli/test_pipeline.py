@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gapless.cli.app import run
-from gapless.cli.pipeline import Speeds, line, live_view, show
+from gapless.cli.data.pipeline import Speeds, line, live_view, show
 from gapless_lab.sensor_pipeline.report import PipelineReport
 from gapless_lab.sensor_pipeline.runner import PipelineProgress, committed_offsets
 from tests.support.missing_packages import without

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli import report as command
 from gapless.cli.app import run
+from gapless.cli.data import report as command
 from pyspark_gapless.sweep.cell import SweepCell, code_digest
 from pyspark_gapless.sweep.report_input import figures as sweep_figures
 from pyspark_gapless.sweep.results import SweepResults

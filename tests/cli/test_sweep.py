@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli import sweep as command
 from gapless.cli.app import run
+from gapless.cli.lab import sweep as command
 from pyspark_gapless.sweep.runner import SweepProgress
 from tests.support.missing_packages import without
 

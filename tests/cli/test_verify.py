@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gapless.cli.app import run
-from gapless.cli.verify import CheckProgress, show
+from gapless.cli.data.verify import CheckProgress, show
 from pyspark_gapless.verify.verdict import CheckResult, TraceVerdict
 from tests.support.missing_packages import without
 
@@ -84,7 +84,7 @@ def test_a_person_sees_the_table_and_the_rows_around(capsys: pytest.CaptureFixtu
 
 def test_who_waits_is_told_what_for_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, said = [10.0], []
-    monkeypatch.setattr("gapless.cli.verify.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("gapless.cli.data.verify.time.monotonic", lambda: now_s[0])
     pace = CheckProgress(lambda text, done: said.append((text, done)))
     for check, rows, took_s in (("read", 0, 1.0), ("S1", 3000, 3.0), ("S2", 10, 0.0)):
         pace(check, rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings, strategies as st
 
 from gapless import blocking
-from gapless.cli.spool import _streams
+from gapless.cli.data.spool import _streams
 from gapless.group.headers import attach_headers, detach_headers
 from gapless.group.message import Batch
 from gapless.group.sink_dedup import SINK, SinkRowId

@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING
 import click
 
 from gapless import __version__
-from gapless.cli.behaviours import behaviours
-from gapless.cli.bench import bench
-from gapless.cli.chaos import chaos
-from gapless.cli.chat import chat
-from gapless.cli.collect import collect
-from gapless.cli.compare import compare
-from gapless.cli.config import config
-from gapless.cli.demo import demo
-from gapless.cli.doctor import doctor
-from gapless.cli.explore import explore
-from gapless.cli.listen import listen
-from gapless.cli.mutants import mutants
-from gapless.cli.pipeline import pipeline
-from gapless.cli.report import report
-from gapless.cli.scenario import scenario
-from gapless.cli.send import send
-from gapless.cli.shrink import shrink
-from gapless.cli.sim import sim
-from gapless.cli.soak import soak
-from gapless.cli.spool import spool
-from gapless.cli.sweep import sweep
-from gapless.cli.top import top
-from gapless.cli.verify import verify
+from gapless.cli.data.collect import collect
+from gapless.cli.data.pipeline import pipeline
+from gapless.cli.data.report import report
+from gapless.cli.data.spool import spool
+from gapless.cli.data.verify import verify
+from gapless.cli.lab.behaviours import behaviours
+from gapless.cli.lab.bench import bench
+from gapless.cli.lab.chaos import chaos
+from gapless.cli.lab.compare import compare
+from gapless.cli.lab.demo import demo
+from gapless.cli.lab.explore import explore
+from gapless.cli.lab.mutants import mutants
+from gapless.cli.lab.scenario import scenario
+from gapless.cli.lab.shrink import shrink
+from gapless.cli.lab.sim import sim
+from gapless.cli.lab.soak import soak
+from gapless.cli.lab.sweep import sweep
+from gapless.cli.use.chat import chat
+from gapless.cli.use.config import config
+from gapless.cli.use.doctor import doctor
+from gapless.cli.use.listen import listen
+from gapless.cli.use.send import send
+from gapless.cli.use.top import top
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.compare import loss_percent, pace_ns
+from gapless.cli.lab.compare import loss_percent, pace_ns
+from gapless.cli.lab.sim import available_cores
 from gapless.cli.rendering import (
     config_options,
     console,
@@ -21,7 +22,6 @@ from gapless.cli.rendering import (
     read_config,
     resolve_mutant,
 )
-from gapless.cli.sim import available_cores
 
 if TYPE_CHECKING:
     from gapless.sim.profile_cost import ProfileCellOrigin

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.group_options import note, signals_and_logs_handled
+from gapless.cli.lab.sim import MAX_SEED
 from gapless.cli.rendering import console, json_option, make_table, print_json
-from gapless.cli.sim import MAX_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

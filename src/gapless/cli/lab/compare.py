@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gapless.cli.lab.sim import MAX_SEED, available_cores
 from gapless.cli.rendering import (
     console,
     json_option,
@@ -17,7 +18,6 @@ from gapless.cli.rendering import (
     properties_option,
     resolve_mutant,
 )
-from gapless.cli.sim import MAX_SEED, available_cores
 from gapless.errors import ConfigError
 from gapless.units import NS_PER_MS, format_duration, parse_duration
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gapless.cli.lab.sim import available_cores
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
-from gapless.cli.sim import available_cores
 
 if TYPE_CHECKING:
     from gapless.sim.mutants.runner import MutantVerdict

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from gapless import __version__
-from gapless.cli.pipeline import graceful_interrupt
+from gapless.cli.data.pipeline import graceful_interrupt
+from gapless.cli.lab.sim import MAX_SEED, available_cores
 from gapless.cli.rendering import (
     console,
     json_option,
@@ -25,7 +26,6 @@ from gapless.cli.rendering import (
     print_json,
     resolve_mutant,
 )
-from gapless.cli.sim import MAX_SEED, available_cores
 from gapless.units import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from gapless.cli.experiments import ExperimentOptions, run_scenario
+from gapless.cli.lab.experiments import ExperimentOptions, run_scenario
 from gapless.cli.rendering import (
     config_options,
     console,

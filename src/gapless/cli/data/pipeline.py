@@ -17,10 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.collect import short_size
+from gapless.cli.data.collect import short_size
 from gapless.cli.group_options import note, seconds as duration, signals_and_logs_handled
+from gapless.cli.lab.sim import MAX_SEED
 from gapless.cli.rendering import console, json_option, make_table, print_json
-from gapless.cli.sim import MAX_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

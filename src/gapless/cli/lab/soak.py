@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.bench import changed_settings
 from gapless.cli.group_options import seconds as duration
+from gapless.cli.lab.bench import changed_settings
 from gapless.cli.rendering import (
     config_options,
     console,

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gapless.cli.group_options import group_options, joined_group, until_interrupted
-from gapless.cli.listen import message_row, view_row, view_text
 from gapless.cli.rendering import json_option, print_json
+from gapless.cli.use.listen import message_row, view_row, view_text
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:

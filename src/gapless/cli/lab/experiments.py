@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless.cli.plot import PlotPanel
+    from gapless.cli.lab.plot import PlotPanel
     from gapless.sim.joins import JoinResult
     from gapless.sim.scale import GroupSizeResult, MembershipChangeCost, TrafficCost
 
@@ -214,7 +214,7 @@ def _scale(wish: ExperimentOptions) -> int:
         found = scale(sizes, messages=messages, seed=wish.seed, workers=wish.workers, progress=done)
     report = scale_dict(found, messages, wish.seed, perf_counter() - began_s)
     if wish.plot is not None:
-        from gapless.cli.plot import svg
+        from gapless.cli.lab.plot import svg
 
         wish.plot.write_text(svg(panels_of(found)), encoding="utf-8")
     if wish.as_json:
@@ -296,7 +296,7 @@ def _cost_dict(cost: TrafficCost) -> dict[str, Any]:
 
 def panels_of(found: Sequence[GroupSizeResult]) -> list[PlotPanel]:
     """Return the plots of docs/scale.md."""
-    from gapless.cli.plot import PlotLine, PlotPanel
+    from gapless.cli.lab.plot import PlotLine, PlotPanel
     from gapless.sim.scale import IDLE_NS
 
     xs = [float(size.members) for size in found]

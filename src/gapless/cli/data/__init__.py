@@ -1,0 +1,1 @@
+"""Commands about what a group has sent: spools, tables, traces and reports."""

@@ -1,0 +1,1 @@
+"""Commands that simulate groups, measure them and try to break them."""
