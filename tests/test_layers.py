@@ -26,7 +26,6 @@ gapless.protocol.state_transfer
 import cycle of packages: gapless.sim.mutants gapless.sim.runner gapless.sim.scenario \
 gapless.sim.swarm gapless.sim.world
 import cycle of packages: gapless_lab.chaos gapless_lab.spark_cluster
-gapless.cli has 28 files, at most 20 are allowed
 gapless.spool has 21 files, at most 20 are allowed
 """.strip().splitlines()
 )

@@ -21,7 +21,7 @@ from gapless_lab.chaos.runner import ChaosResult, totals
         (["--seeds", "0"], "--seeds"),
         (["--seeds", "9" * 30], "--seeds"),
         (["--loss", "0.9"], "0 to 0.5"),
-        (["--loss", "nan"], "0 to 0.5"),
+        (["--loss", "nan"], "write 5%"),
         (["--group-kills", "1"], "2 to 100"),
         (["--producers", "99"], "1 to 16"),
         (["--rate", "0"], "1 to 20,000"),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from gapless.cli.app import cli, run
+from gapless.cli.app import GROUPS, cli, run
+from gapless.cli.parameters import format_share, parse_seconds, parse_share
+from gapless.cli.rendering import DOCS_URL
+from gapless.errors import ConfigError
 
 COMMANDS = sorted(cli.commands)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
@@ -33,6 +39,70 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert "0.1" in capsys.readouterr().out
+
+
+def test_the_help_lists_every_command_in_its_group_and_cuts_nothing_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "..." not in out.replace("[ARGS]...", "")
+    assert max(map(len, out.splitlines())) <= 80
+    listed = [str(command.name) for commands in GROUPS.values() for command in commands]
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("  ")][3:-1] == listed
+    assert set(COMMANDS) - set(listed) <= {"behaviours"}
+
+
+def test_help_names_pages_that_exist() -> None:
+    pages = {page for commands in GROUPS.values() for _, page in commands.values()}
+    assert [page for page in sorted(pages) if not (ROOT / "docs" / f"{page}.md").exists()] == []
+    declared = re.search(
+        r'^Documentation = "(.+)/"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert declared
+    assert declared[1] == DOCS_URL
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_no_file_that_the_wheel_lacks(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    if command != "behaviours":  # it reads a checkout
+        assert ".md" not in capsys.readouterr().out
+
+
+LOSING = [name for name in COMMANDS if any(p.name == "loss" for p in cli.commands[name].params)]
+
+
+def test_a_loss_is_written_the_same_way_in_every_command() -> None:
+    assert LOSING == ["bench", "chaos", "compare", "demo", "pipeline", "shrink", "soak"]
+    for name in LOSING:
+        option = next(p for p in cli.commands[name].params if p.name == "loss")
+        context = click.Context(cli.commands[name])
+        found = [option.type_cast_value(context, text) for text in ("5%", "0.05", " 5 % ")]
+        assert found in ([0.05] * 3, [(0.05,)] * 3), name
+        for wrong in ("5", "150%", "nan", "-1%", "much", "", "1e9"):
+            with pytest.raises(click.BadParameter):
+                option.type_cast_value(context, wrong)
+
+
+@pytest.mark.parametrize("percent", [*range(101), 0.1, 2.5, 33.3])
+def test_a_share_reads_back(percent: float) -> None:
+    share = parse_share(f"{percent}%")
+    assert parse_share(format_share(share)) == share
+    assert share == percent / 100
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("2s", 2), ("2", 2), ("0.25", 0.25), ("10min", 600)]
+)
+def test_a_duration_is_a_text_or_a_number_of_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+    for wrong in ("-1", "nan", "inf", "soon", "2 parsecs"):
+        with pytest.raises(ConfigError):
+            parse_seconds(wrong)
 
 
 WRONG = {

@@ -15,7 +15,7 @@ from gapless_lab.sensor_pipeline.runner import PipelineProgress, committed_offse
 from tests.support.missing_packages import without
 
 WRONG = {
-    "loss of everything": (["--loss", "2"], "from 0 to 0.5"),
+    "loss of everything": (["--loss", "60%"], "from 0 to 0.5"),
     "loss is a word": (["--loss", "much"], "much"),
     "no producers": (["--producers", "0"], "1 to 32"),
     "no messages": (["--messages", "0"], "1 or more"),

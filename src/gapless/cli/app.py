@@ -30,6 +30,7 @@ from gapless.cli.lab.shrink import shrink
 from gapless.cli.lab.sim import sim
 from gapless.cli.lab.soak import soak
 from gapless.cli.lab.sweep import sweep
+from gapless.cli.rendering import DOCS_URL, docs_page
 from gapless.cli.use.chat import chat
 from gapless.cli.use.config import config
 from gapless.cli.use.doctor import doctor
@@ -45,30 +46,68 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+GROUPS: dict[str, dict[click.Command, tuple[str, str]]] = {
+    "Use a group": {
+        chat: ("Talk in a group from the terminal.", "commands"),
+        send: ("Send lines or a file to a group.", "commands"),
+        listen: ("Print the messages of a group.", "commands"),
+        top: ("Watch members, windows, rates and repairs.", "metrics"),
+        doctor: ("Check this machine: network, buffers, clock, Java.", "operations"),
+        config: ("Check a configuration and explain its settings.", "configuration"),
+    },
+    "Keep and examine data": {
+        collect: ("Store what a group sends in a spool.", "collector"),
+        spool: ("Inspect, check, repair and export a spool.", "spool"),
+        pipeline: ("Run a group into Spark tables, each message once.", "pipeline"),
+        verify: ("Check the invariants of a recorded trace.", "verify"),
+        report: ("Write a page about a run or a sweep.", "report"),
+    },
+    "Simulate, measure and break": {
+        sim: ("Simulate groups from seeds.", "simulator"),
+        compare: ("Compare the protocols on a lossy network.", "compare"),
+        explore: ("Search every interleaving of a small group.", "testing"),
+        scenario: ("Play scenario files and compare the outcome.", "scenarios"),
+        shrink: ("Reduce a failing seed to a small scenario.", "scenarios"),
+        mutants: ("Plant bugs and count the seeds until one fails.", "testing"),
+        bench: ("Measure groups of real processes.", "commands"),
+        soak: ("Run real processes under faults, check their traces.", "soak"),
+        chaos: ("Kill parts of a Spark pipeline, check its table.", "chaos"),
+        sweep: ("Run a grid of simulations on Spark.", "sweep"),
+        demo: ("Show everything end to end on this machine.", "demo"),
+    },
+}
+"""Every command with its summary and its page of the docs, in the order of the help."""
+
+
+class GroupedCommands(click.Group):
+    """A list of commands under a heading for each group; no summary is cut off at 80 columns."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        del ctx
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(str(command.name), summary) for command, (summary, _) in commands.items()]
+                )
+
+
+@click.group(
+    cls=GroupedCommands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"Documentation: {DOCS_URL}/",
+)
 @click.version_option(__version__, prog_name="gapless")
 def cli() -> None:
-    """Reliable, ordered group messaging without a broker: talk in a group, watch it, simulate it, try to break it."""
+    """Reliable, ordered group messaging without a broker."""
 
 
-for command in (
-    *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
-    *(
-        sim,
-        shrink,
-        scenario,
-        explore,
-        mutants,
-        compare,
-        sweep,
-        verify,
-        report,
-        config,
-        behaviours,
-        demo,
-    ),
-):
-    cli.add_command(command)
+for commands in GROUPS.values():
+    for command, (summary, page) in commands.items():
+        command.short_help = summary
+        command.epilog = f"More: {docs_page(page)}"
+        cli.add_command(command)
+cli.add_command(behaviours)  # for a checkout; not in the help
 
 
 def run(arguments: Sequence[str]) -> int:

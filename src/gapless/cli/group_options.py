@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.rendering import config_options, read_config
+from gapless.cli.parameters import SECONDS
+from gapless.cli.rendering import config_options, docs_page, read_config
 from gapless.errors import ConfigError
-from gapless.units import NS_PER_S, parse_duration
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
@@ -27,26 +28,12 @@ if TYPE_CHECKING:
     from gapless.metrics.prometheus import MemberSnapshot
 
 
-def seconds(text: str | float) -> float:
-    """Read a duration on the command line: a number of seconds, or text such as 200ms."""
-    try:
-        found = float(text)
-    except ValueError:
-        try:
-            found = parse_duration(str(text)) / NS_PER_S
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from None
-    if not 0 <= found < 1e9:
-        raise click.BadParameter(f"{text}: expected a number of seconds, or text such as 200ms")
-    return found
-
-
 TRACE_OPTIONS = (
     click.option(
         "--trace",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Record everything in this folder (docs/traces.md).",
+        help=f"Record everything in this folder: {docs_page('traces')}",
     ),
     click.option(
         "--trace-mode",
@@ -58,7 +45,9 @@ TRACE_OPTIONS = (
 """What says whether and how a command is recorded."""
 
 _OPTIONS = (
-    click.option("--discover", metavar="WHERE", help="Where others could be (docs/discovery.md)."),
+    click.option(
+        "--discover", metavar="WHERE", help=f"Where others could be: {docs_page('discovery')}"
+    ),
     click.option(
         "--transport",
         default="auto",
@@ -74,11 +63,10 @@ _OPTIONS = (
     ),
     click.option(
         "--join-timeout",
-        type=seconds,
-        default=30.0,
+        type=SECONDS,
+        default="30s",
         show_default=True,
-        metavar="TIME",
-        help="Time to come in.",
+        help="How long to wait to join.",
     ),
     *TRACE_OPTIONS,
 )
@@ -183,6 +171,24 @@ def metrics_served(
 
 def _raise_interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+@contextmanager
+def graceful_interrupt(stop: threading.Event, ending: str) -> Iterator[None]:
+    """Set ``stop`` at the first Ctrl-C, so that the command ends in order; end at the second."""
+
+    def end(_: int, __: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        note(f"\nending: {ending}; Ctrl-C again ends at once")
+        stop.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -26,6 +26,15 @@ from gapless.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+DOCS_URL = "https://gapless.readthedocs.io/en/latest"
+"""Where the docs are; the same as Documentation in the package's metadata."""
+
+
+def docs_page(name: str) -> str:
+    """Return the address of one page of the docs."""
+    return f"{DOCS_URL}/{name}.html"
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."
 )
@@ -41,12 +50,12 @@ config_option = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="TOML file with a [gapless] table of knobs.",
+    help="TOML file with a [gapless] table of settings.",
 )
 properties_option = click.option(
     "--properties",
     metavar="NAME=VALUE;…",
-    help='Knobs as one line, such as "capacity=4;xmit_interval=100".',
+    help='Settings as one line, such as "capacity=4;xmit_interval=100".',
 )
 mutant_option = click.option(
     "--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants)."
@@ -64,14 +73,14 @@ def resolve_mutant(name: str) -> str:
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the three ways to set knobs."""
+    """Give a command the three ways to set settings."""
     return profile_option(config_option(properties_option(command)))
 
 
 def read_config(profile: str | None, config_file: Path | None, properties: str | None) -> Config:
     """Return the config that the options describe."""
     if config_file is not None and properties is not None:
-        raise ConfigError("--config and --properties both set knobs; give one of them")
+        raise ConfigError("--config and --properties both change settings; give one of them")
     if profile is not None and profile not in PROFILE_NAMES:
         near = get_close_matches(profile, PROFILE_NAMES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -362,7 +362,7 @@ def _options(loss_percent: float, work: ProfileWorkload, config: Config, bug: st
     """Return the options by which two commands say what a cell is; what is the default of both is left out."""
     usual = ProfileWorkload()
     told = {
-        "loss": f"{loss_percent:g}",
+        "loss": f"{loss_percent:g}%",
         "members": "" if work.members == usual.members else str(work.members),
         "messages": "" if work.messages == usual.messages else str(work.messages),
         "size": "" if work.size_bytes == usual.size_bytes else str(work.size_bytes),

@@ -61,7 +61,7 @@ class DemoPlan:
             )
         if not 0 <= self.loss <= 0.5:
             raise ConfigError(
-                f"--loss {self.loss * 100:g}: expected per cent of the datagrams from 0 to 50, such as 5"
+                f"--loss {self.loss:g}: expected a share from 0 to 0.5, such as 5% or 0.05"
             )
 
     @property

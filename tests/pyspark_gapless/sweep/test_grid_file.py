@@ -118,7 +118,7 @@ def test_the_commands_of_a_cell() -> None:
     (cell,) = read_grid(
         "[grid]\nloss = 2.5\nmembers = 5\ncapacity = 8\n[work]\nmessages = 9\nsize = 0\npace = '5us'"
     )
-    rest = '--loss 2.5 --members 5 --messages 9 --size 0 --pace 5us --properties "capacity=8"'
+    rest = '--loss 2.5% --members 5 --messages 9 --size 0 --pace 5us --properties "capacity=8"'
     assert cell.replay(4) == f"gapless compare --profiles nakack4 --seed 4 {rest}"
     assert cell.shrink(4) == f"gapless shrink 4 --profile nakack4 {rest}"
     told, membership = with_mutant(read_grid("[hunt]\nmessages = 40"), "purge at maximum")

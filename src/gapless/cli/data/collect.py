@@ -19,13 +19,13 @@ from gapless.cli.group_options import (
     note,
     parse_endpoint,
     parse_ports,
-    seconds,
     signals_and_logs_handled,
     until_interrupted,
 )
+from gapless.cli.parameters import SECONDS, SIZE
 from gapless.cli.rendering import json_option, print_json, read_config
-from gapless.errors import ConfigError, GaplessError
-from gapless.units import GIB, KIB, MIB, format_duration, parse_size
+from gapless.errors import GaplessError
+from gapless.units import GIB, KIB, MIB, format_duration
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -39,14 +39,6 @@ POLL_INTERVAL_S = 0.1
 """How soon the end of a collector is noticed."""
 
 
-def size(text: str) -> int:
-    """Read a size on the command line: a number of bytes, or text such as 20GiB."""
-    try:
-        return parse_size(text)
-    except ConfigError as error:
-        raise click.BadParameter(f"{text}: {error}") from None
-
-
 @click.command()
 @click.argument("group")
 @click.option(
@@ -58,14 +50,12 @@ def size(text: str) -> int:
 )
 @click.option(
     "--max-bytes",
-    type=size,
-    metavar="SIZE",
+    type=SIZE,
     help="What the spool may hold; 10GiB by default, 0 for no limit.",
 )
 @click.option(
     "--max-age",
-    type=seconds,
-    metavar="TIME",
+    type=SECONDS,
     help="How old an unread message may get; no limit by default.",
 )
 @click.option(
@@ -77,14 +67,12 @@ def size(text: str) -> int:
 )
 @click.option(
     "--segment-bytes",
-    type=size,
-    metavar="SIZE",
+    type=SIZE,
     help="Size of a file of the spool; 64MiB by default.",
 )
 @click.option(
     "--rotate",
-    type=seconds,
-    metavar="TIME",
+    type=SECONDS,
     help="Age at which a new file is begun; 10min by default.",
 )
 @click.option(
@@ -102,8 +90,7 @@ def collect(
 
     A message is acknowledged to its sender when it is on disk. When the spool is full senders wait,
     until readers have read on. Ended or killed, the collector goes on where it was, if it is back
-    within retention_timeout. With --json one object a second and one at the end. docs/collector.md says
-    more.
+    within retention_timeout. With --json one object a second and one at the end.
     """
     from gapless.spool.collector import Collector
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -18,13 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.data.collect import short_size
-from gapless.cli.group_options import note, seconds as duration, signals_and_logs_handled
-from gapless.cli.lab.sim import MAX_SEED
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.group_options import graceful_interrupt, signals_and_logs_handled
+from gapless.cli.parameters import MAX_SEED, SECONDS, SHARE
+from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from gapless_lab.sensor_pipeline.report import PipelineReport
     from gapless_lab.sensor_pipeline.runner import PipelineProgress
@@ -64,10 +62,9 @@ RIGHT = ("rows", "rows/s")
 )
 @click.option(
     "--loss",
-    default=0.05,
+    default="5%",
     show_default=True,
-    metavar="SHARE",
-    type=float,
+    type=SHARE,
     help="Datagrams to lose.",
 )
 @click.option(
@@ -76,17 +73,17 @@ RIGHT = ("rows", "rows/s")
     type=click.IntRange(0, MAX_SEED),
     help="Of readings and losses; 1 for a new DIR.",
 )
+@click.option("--seconds", type=SECONDS, help="Send and follow for so long at most.")
 @click.option(
-    "--seconds", type=duration, metavar="TIME", help="Send and follow for so long at most."
-)
-@click.option(
-    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
 )
 @click.option(
     "--group", default="", metavar="NAME", help="Collect what this group sends; no producers."
 )
 @click.option(
-    "--discover", metavar="WHERE", help="Where the members of --group could be (docs/discovery.md)."
+    "--discover",
+    metavar="WHERE",
+    help=f"Where the members of --group could be: {docs_page('discovery')}",
 )
 @click.option(
     "--spool",
@@ -102,7 +99,7 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
 
     Tables, checkpoints and the spool are in --output; the next run with the same one goes on where
     this one stopped, also if it was killed. At the end bronze is compared with what was
-    acknowledged; the exit code is 1 if something is lost or repeated. docs/pipeline.md says more.
+    acknowledged; the exit code is 1 if something is lost or repeated.
     """
     from gapless_lab.sensor_pipeline.plan import MESSAGES, PipelinePlan
     from gapless_lab.sensor_pipeline.runner import run
@@ -122,24 +119,6 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     else:
         show(report)
     return 0 if report.is_exact else 1
-
-
-@contextmanager
-def graceful_interrupt(stop: threading.Event, ending: str) -> Iterator[None]:
-    """Take the first Ctrl-C as a wish to come to an end in good order, and the second as one to end now."""
-
-    def end(_: int, __: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        note(f"\nending: {ending}; Ctrl-C again ends at once")
-        stop.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # While it runs

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
 from gapless.errors import ConfigError, GaplessError
 from gapless.report import formatting, render, validate_figures
 
@@ -48,7 +48,7 @@ MAX_BYTES = 200_000_000
 @click.option(
     "--master",
     metavar="URL",
-    help="Where Spark runs, for a trace; local[*] by default (docs/spark.md).",
+    help=f"Where Spark runs, for a trace; local[*] by default: {docs_page('spark')}",
 )
 @json_option
 def report(
@@ -60,7 +60,6 @@ def report(
     gapless sweep; a folder with a figures.json, such as that of gapless demo; or such a file
     itself. The page is one file and needs no network. With --json the figures are printed and no
     page is made; saved as a file, they are a PATH. Exits with 1 if the page reports violations.
-    docs/report.md says more.
     """
     with _shown(quiet=as_json) as tell:
         figures = load_figures(path, master=master, progress=tell)

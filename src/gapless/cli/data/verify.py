@@ -19,7 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
 @click.argument("path")
 @click.option("--only", default="", metavar="IDS", help="Run only these checks, such as S1,S3.")
 @click.option(
-    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
 )
 @json_option
 def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
@@ -50,8 +50,7 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
 
     A trace is recorded with --trace by the commands that join a group, by gapless sim, or by
     gapless.join(trace=…). Several traces under one folder are one. What a process that was killed
-    has left is put in order first. Exits with 1 if an invariant is violated; docs/verify.md says
-    what each check sees, and what it cannot see.
+    has left is put in order first. Exits with 1 if an invariant is violated.
     """
     from pyspark_gapless.runtime.spark_install import find_installation
 

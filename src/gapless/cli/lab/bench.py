@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.group_options import seconds as duration, trace_options
+from gapless.cli.group_options import trace_options
+from gapless.cli.parameters import SECONDS, SHARES, SIZES
 from gapless.cli.rendering import (
     config_options,
     console,
@@ -18,10 +19,8 @@ from gapless.cli.rendering import (
     progress_bar,
     read_config,
 )
-from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rich.table import Table
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     "--size",
     default="100,1000,10000",
     show_default=True,
-    metavar="BYTES,…",
+    type=SIZES,
     help="Sizes of a message.",
 )
 @click.option(
@@ -49,14 +48,14 @@ if TYPE_CHECKING:
     help="Transports, such as udp,tcp.",
 )
 @click.option(
-    "--loss", default="0", show_default=True, metavar="SHARE,…", help="Share of datagrams to lose."
+    "--loss", default="0", show_default=True, type=SHARES, help="Share of datagrams to lose."
 )
 @click.option(
     "--mode", default="multicast", show_default=True, type=click.Choice(["multicast", "unicast"])
 )
 @click.option("--rtt", is_flag=True, help="Measure requests and their answers instead.")
 @click.option(
-    "--seconds", default=3.0, show_default=True, type=duration, help="Length of one measurement."
+    "--seconds", default="3s", show_default=True, type=SECONDS, help="Length of one measurement."
 )
 @trace_options
 @config_options
@@ -65,9 +64,9 @@ def bench(
     *,
     members: int,
     senders: int | None,
-    size: str,
+    size: tuple[int, ...],
     transport: str,
-    loss: str,
+    loss: tuple[float, ...],
     mode: str,
     rtt: bool,
     seconds: float,
@@ -89,9 +88,9 @@ def bench(
     plan = BenchPlan(
         members=members,
         senders=members if senders is None else senders,
-        sizes_bytes=_numbers("--size", size, int),
+        sizes_bytes=size,
         transports=tuple(filter(None, map(str.strip, transport.split(",")))),
-        losses=_numbers("--loss", loss, float),
+        losses=loss,
         seconds=seconds,
         unicast=mode == "unicast",
         rtt=rtt,
@@ -118,13 +117,6 @@ def bench(
     else:
         _show(plan, about, made, skipped)
     return 0 if all(getattr(figure, "is_sound", True) for figure in made) else 1
-
-
-def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"{option} {text}: expected numbers with commas between them") from None
 
 
 def changed_settings(

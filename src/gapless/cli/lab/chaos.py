@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from gapless.cli.group_options import note
+from gapless.cli.parameters import SHARE
 from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.errors import ConfigError
 
@@ -62,10 +63,9 @@ MAX_SHOWN = 20
 )
 @click.option(
     "--loss",
-    default=0.02,
+    default="2%",
     show_default=True,
-    metavar="SHARE",
-    type=float,
+    type=SHARE,
     help="Datagrams to lose.",
 )
 @click.option(
@@ -115,7 +115,6 @@ def chaos(
     loses datagrams, gapless collect, and a Spark cluster on this machine that writes a table of
     Parquet files. In the end every acknowledged message has to be in the table once, and each
     stream in order. The exit code is 1 if that is not so; the folder of a seed that fails is kept.
-    docs/chaos.md says more.
     """
     try:
         import gapless_lab.chaos.runner as running

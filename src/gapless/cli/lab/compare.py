@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.lab.sim import MAX_SEED, available_cores
+from gapless.cli.parameters import MAX_SEED, SHARES, available_cores, format_share
 from gapless.cli.rendering import (
     console,
     json_option,
@@ -34,10 +34,10 @@ _SHOWN_VIOLATIONS = 10
 @click.command()
 @click.option(
     "--loss",
-    default="0,1,5,10",
+    default="0,1%,5%,10%",
     show_default=True,
-    metavar="LIST",
-    help="Per cent of the frames lost.",
+    type=SHARES,
+    help="Shares of the frames lost.",
 )
 @click.option(
     "--profiles", default=None, metavar="LIST", help="Profiles to compare (default: all)."
@@ -87,7 +87,7 @@ _SHOWN_VIOLATIONS = 10
 @mutant_option
 @json_option
 def compare(  # noqa: PLR0917 - one parameter per option
-    loss: str,
+    loss: tuple[float, ...],
     profiles: str | None,
     members: int,
     messages: int,
@@ -108,7 +108,7 @@ def compare(  # noqa: PLR0917 - one parameter per option
     """
     from gapless.sim.profile_cost import ProfileWorkload, compare as run
 
-    rates, chosen = _rates(loss), _parse_profiles(profiles)
+    rates, chosen = [loss_percent(share) for share in loss], _parse_profiles(profiles)
     changes = {"properties": properties or "", "bug": resolve_mutant(mutant)}
     work = ProfileWorkload(members, messages, size_bytes, pace_ns(pace), seed)
     began_s = perf_counter()
@@ -136,27 +136,17 @@ def _split_list(text: str, option: str, example: str) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def _rates(text: str) -> list[float]:
-    return list(
-        dict.fromkeys(
-            loss_percent("--loss", part) for part in _split_list(text, "--loss", "0,1,5,10")
-        )
-    )
-
-
-def loss_percent(option: str, text: str) -> float:
-    """Return a share of frames that is lost, in per cent."""
+def loss_percent(share: float) -> float:
+    """Return a share of the frames in per cent, as the simulator counts it."""
     from gapless.sim.profile_cost import MAX_LOSS_PERCENT
 
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate <= MAX_LOSS_PERCENT:
+    # Rounded, so that 7% is 7 and not 7.000000000000001: the rate is part of what a seed means.
+    percent = round(share * 100, 10)
+    if percent > MAX_LOSS_PERCENT:
         raise click.UsageError(
-            f"{option}: {text!r} is not a number of per cent from 0 to {MAX_LOSS_PERCENT}; a list is 0,1,5"
+            f"--loss {format_share(share)}: expected a share from 0 to {MAX_LOSS_PERCENT}%"
         )
-    return abs(rate)
+    return percent
 
 
 def _parse_profiles(text: str | None) -> Sequence[str]:

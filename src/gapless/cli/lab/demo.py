@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.group_options import note, signals_and_logs_handled
-from gapless.cli.lab.sim import MAX_SEED
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.parameters import MAX_SEED, SHARE
+from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,20 +29,6 @@ if TYPE_CHECKING:
 LOG_INTERVAL_S = 1.0
 """Time between two lines where there is no terminal."""
 BAR = 40
-PER_CENT = 100
-
-
-def _loss(_: object, __: object, text: str) -> float:
-    """Read per cent on the command line: 5, or 5%."""
-    try:
-        found = float(text.strip().removesuffix("%"))
-    except ValueError:
-        found = -1.0
-    if not (isfinite(found) and 0 <= found <= PER_CENT / 2):
-        raise click.BadParameter(
-            f"{text}: expected per cent of the datagrams from 0 to 50, such as 5"
-        )
-    return found
 
 
 @click.command()
@@ -52,10 +37,9 @@ def _loss(_: object, __: object, text: str) -> float:
 )
 @click.option(
     "--loss",
-    default="5",
+    default="5%",
     show_default=True,
-    metavar="PERCENT",
-    callback=_loss,
+    type=SHARE,
     help="Datagrams lost.",
 )
 @click.option(
@@ -71,7 +55,7 @@ def _loss(_: object, __: object, text: str) -> float:
     help="No tables, no report: the group alone, its trace checked here.",
 )
 @click.option(
-    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
 )
 @click.option(
     "--output",
@@ -105,7 +89,7 @@ def demo(
     plan = DemoPlan(
         output=output,
         messages=messages,
-        loss=loss / PER_CENT,
+        loss=loss,
         seed=seed,
         spark=not no_spark,
         master=master,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.lab.sim import available_cores
+from gapless.cli.parameters import available_cores
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gapless.cli.lab.compare import loss_percent, pace_ns
-from gapless.cli.lab.sim import available_cores
+from gapless.cli.parameters import SHARE, available_cores
 from gapless.cli.rendering import (
     config_options,
     console,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--loss",
-    metavar="PERCENT",
+    type=SHARE,
     help="Shrink SEED as gapless compare runs it with --profile at this loss.",
 )
 @click.option(
@@ -82,7 +82,7 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     members: int | None,
     workers: int | None,
     membership: bool,
-    loss: str | None,
+    loss: float | None,
     size_bytes: int | None,
     pace: str | None,
     profile: str | None,
@@ -137,7 +137,7 @@ def shrink(  # noqa: PLR0917 - one parameter per option
 
 def _cell(
     seed: int,
-    loss: str,
+    loss: float,
     profile: str | None,
     members: int | None,
     messages: int | None,
@@ -158,7 +158,7 @@ def _cell(
         usual.pace_ns if pace is None else pace_ns(pace),
         seed,
     )
-    rate = loss_percent("--loss", loss)
+    rate = loss_percent(loss)
     return ProfileCellOrigin(
         seed, work.messages, profile, rate, work, config_of(profile, properties or "")
     )

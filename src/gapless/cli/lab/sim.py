@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from gapless.cli.lab.experiments import ExperimentOptions, run_scenario
+from gapless.cli.parameters import MAX_SEED, available_cores
 from gapless.cli.rendering import (
     config_options,
     console,
@@ -26,8 +26,6 @@ from gapless.cli.rendering import (
 if TYPE_CHECKING:
     from gapless.sim.runner import SeedResult, SweepResult
 
-MAX_SEED = 2**63 - 1
-"""The largest seed that is taken."""
 _SHOWN_FAILURES = 10
 _MIN_MEMBERS, _MAX_MEMBERS = 2, 26
 _SEED_OPTIONS = {
@@ -194,11 +192,6 @@ def _count(members: str | None) -> int | None:
             "a list of numbers belongs to --scenario scale"
         )
     return int(members)
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json: bool) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.group_options import seconds as duration
 from gapless.cli.lab.bench import changed_settings
+from gapless.cli.parameters import SECONDS, SHARE
 from gapless.cli.rendering import (
     config_options,
     console,
@@ -31,7 +31,7 @@ MAX_SHOWN = 20
     "--members", default=4, show_default=True, metavar="N", type=int, help="Processes of the group."
 )
 @click.option(
-    "--seconds", default=60.0, show_default=True, type=duration, help="Length of the load."
+    "--seconds", default="60s", show_default=True, type=SECONDS, help="Length of the load."
 )
 @click.option(
     "--rate",
@@ -43,26 +43,23 @@ MAX_SHOWN = 20
 )
 @click.option(
     "--loss",
-    default=0.02,
+    default="2%",
     show_default=True,
-    metavar="SHARE",
-    type=float,
+    type=SHARE,
     help="Datagrams to lose.",
 )
 @click.option(
     "--duplicate",
-    default=0.01,
+    default="1%",
     show_default=True,
-    metavar="SHARE",
-    type=float,
+    type=SHARE,
     help="That come twice.",
 )
 @click.option(
     "--reorder",
-    default=0.01,
+    default="1%",
     show_default=True,
-    metavar="SHARE",
-    type=float,
+    type=SHARE,
     help="That are overtaken.",
 )
 @click.option(

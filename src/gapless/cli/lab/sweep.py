@@ -16,10 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from gapless import __version__
-from gapless.cli.data.pipeline import graceful_interrupt
-from gapless.cli.lab.sim import MAX_SEED, available_cores
+from gapless.cli.group_options import graceful_interrupt
+from gapless.cli.parameters import MAX_SEED, available_cores
 from gapless.cli.rendering import (
     console,
+    docs_page,
     json_option,
     make_table,
     mutant_option,
@@ -76,7 +77,7 @@ ENDING = "what is under way is still kept"
     help="Where results are kept; what is there is not done again.",
 )
 @click.option(
-    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
 )
 @click.option("--no-spark", is_flag=True, help="Use processes of this machine instead of Spark.")
 @click.option("--workers", type=click.IntRange(1, 256), help="How many processes, with --no-spark.")
@@ -107,7 +108,7 @@ def sweep(  # noqa: PLR0917 - one parameter per option
     and looks for violations. A sweep that was stopped or killed goes on where it was if it is
     started again with the same --output. Runs that fail are listed with the commands that repeat
     and shrink them. Exits with 1 if there are any, or if a hunt of all profiles never saw something
-    that must happen. docs/sweep.md says more.
+    that must happen.
     """
     if (grid_file is None) == (preset is None):
         raise click.UsageError("give either a --grid FILE or a --preset: protocols or hunt")

@@ -1,4 +1,4 @@
-"""``gapless config``: print, check and explain every knob."""
+"""``gapless config``: print, check and explain every setting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def config(
     profile: str | None, config_file: Path | None, properties: str | None, as_json: bool
 ) -> None:
-    """Check a configuration and explain every knob of it.
+    """Check a configuration and explain every setting of it.
 
     Without options this is the default configuration.
     """
@@ -36,4 +36,6 @@ def config(
     rows = [
         (row.key, row.value, row.default, row.allowed, row.meaning) for row in settings.explain()
     ]
-    console().print(make_table("Knobs", ("knob", "value", "default", "allowed", "meaning"), rows))
+    console().print(
+        make_table("Settings", ("setting", "value", "default", "allowed", "meaning"), rows)
+    )

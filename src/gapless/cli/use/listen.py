@@ -13,9 +13,9 @@ from gapless.cli.group_options import (
     group_options,
     joined_group,
     note,
-    seconds,
     until_interrupted,
 )
+from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import json_option, print_json
 from gapless.errors import TimedOutError
 
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=seconds,
-    metavar="TIME",
+    type=SECONDS,
     help="End when nothing has come for so long (exit code 1 before --count).",
 )
 @click.option("--raw", is_flag=True, help="Write the bytes of the messages, and nothing else.")

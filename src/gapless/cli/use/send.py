@@ -20,7 +20,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from gapless.cli.group_options import group_options, joined_group, note, seconds
+from gapless.cli.group_options import group_options, joined_group, note
+from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import json_option, print_json
 from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError, TimedOutError
@@ -69,8 +70,7 @@ class SendSummary(NamedTuple):
 @click.option(
     "--timeout",
     "timeout_s",
-    type=seconds,
-    metavar="TIME",
+    type=SECONDS,
     help="How long to wait for members and for room.",
 )
 @group_options

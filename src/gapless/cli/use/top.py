@@ -20,9 +20,9 @@ from gapless.cli.group_options import (
     joined_group,
     metrics_served,
     parse_endpoint,
-    seconds,
     until_interrupted,
 )
+from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, json_option, print_json
 from gapless.errors import GaplessError
 
@@ -52,8 +52,7 @@ MAX_CONCURRENT_REQUESTS = 16
     "interval_s",
     default=1.0,
     show_default=True,
-    type=seconds,
-    metavar="TIME",
+    type=SECONDS,
     help="Time between looks.",
 )
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, show that, and end.")
