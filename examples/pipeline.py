@@ -13,8 +13,8 @@ from pyspark.sql.functions import avg, col, count, from_json, lit, when, window
 
 from gapless import blocking
 from gapless.spool.collector import Collector
-from gapless_lab.sensor_pipeline.producers import lossy_transport
 from gapless_lab.sensor_pipeline.readings import reading
+from gapless_lab.workload import lossy_transport
 from pyspark_gapless.session import session
 
 

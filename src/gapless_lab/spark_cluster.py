@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gapless_lab.chaos.processes import LabProcess, command_line, descendants
+from gapless_lab.process import LabProcess, command_line, descendants
 from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime.spark_install import find_installation

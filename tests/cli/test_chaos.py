@@ -10,9 +10,9 @@ import pytest
 from gapless.cli import app
 from gapless.cli.lab import chaos as command
 from gapless_lab.chaos import runner as running
-from gapless_lab.chaos.judge import ChaosVerdict
 from gapless_lab.chaos.plan import VICTIMS, ChaosPlan
 from gapless_lab.chaos.runner import ChaosResult, totals
+from gapless_lab.exactness import ExactnessVerdict
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def found(seed: int, **figures: int) -> ChaosResult:
     findings = (
         ["missing: 2 messages, 5..6 of producer 1 (a.1 5..6)"] if figures.get("missing") else []
     )
-    verdict = ChaosVerdict(sent=12, acknowledged=10, rows=11, findings=findings, **figures)
+    verdict = ExactnessVerdict(sent=12, acknowledged=10, rows=11, findings=findings, **figures)
     kills = dict.fromkeys(VICTIMS, 0) | {"producer": 1, "driver": 2}
     return ChaosResult(
         ChaosPlan(seed, rate=seed * 50),

@@ -10,14 +10,13 @@ to its limit, and that in the end the table is judged as it always is.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gapless.units import MIB
-from gapless_lab.chaos.processes import wait_until
 from gapless_lab.chaos.testbed import TIMEOUT_S, ChaosTestbed
+from gapless_lab.process import wait_until
 
 MAX_BYTES = 2 * MIB
 """What the spool may hold."""
@@ -77,8 +76,8 @@ class BackPressureTestbed(ChaosTestbed):
         """Stop Spark instead of killing anything."""
         seen, driver = self.pressure, self.spark.driver
         driver.wait_until(lambda: driver.batches >= 2, "nothing is read", TIMEOUT_S)
-        driver.send_line(json.dumps({"do": "halt"}))
-        driver.wait_until(lambda: driver.halted, "the query does not stop", TIMEOUT_S)
+        driver.send("halt")
+        driver.wait_until(lambda: "halted" in driver.latest, "the query does not stop", TIMEOUT_S)
         seen.acked_before = self.acked()
         collector = self.collector
         assert collector is not None

@@ -1,26 +1,26 @@
-"""What is to be killed, and when: everything that is drawn from a seed.
+"""What a seed draws: the victims, the moments, and the sizes of segments and micro-batches.
 
-Two hands kill at the same time, one on the side of the group (producers, the collector), one on the
-side of Spark (the driver, executors, and the Python processes of both), each in an order of its
-own. The first also waits for kills of the second, so that its own fall before, during and after
-them. A hand waits until its victim has done a drawn amount of work, then for a drawn part of a
-second, and kills.
+Two schedules run at the same time: one kills on the group side (producers, the collector), one on
+the Spark side (the driver, executors, and the Python processes of both). The first also waits for
+kills of the second, so that its own fall before, between and after them. Each operation waits until
+its victim has done a drawn amount of work, then for a drawn part of a second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from gapless.errors import ConfigError
 from gapless.rng import split
+from gapless_lab.nemesis import NemesisOp
 
 PRODUCER, COLLECTOR = "producer", "collector"
 DRIVER, EXECUTOR, WORKER, SOURCE = "driver", "executor", "worker", "source"
 GROUP_SIDE = (PRODUCER, COLLECTOR)
 SPARK_SIDE = (DRIVER, EXECUTOR)
 PYTHON_VICTIMS = (WORKER, SOURCE)
-"""Python processes: one in which an executor runs tasks, and that beside the driver in which the source plans."""
+"""Python processes: the worker of an executor, and the source beside the driver."""
 VICTIMS = (*GROUP_SIDE, *SPARK_SIDE, *PYTHON_VICTIMS)
 
 DEFAULT_SETTINGS = {
@@ -34,25 +34,12 @@ DEFAULT_SETTINGS = {
     "retention_timeout": "1h",
     "capacity": 1024,
 }
-"""Deaths are noticed soon, and the place of the collector is kept for as long as a run takes."""
-
-
-class NemesisOp(NamedTuple):
-    """One kill: of whom, after how much work of it, so much later, and whether its children die at the same moment."""
-
-    victim: str
-    min_work: int
-    delay_s: float
-    with_children: bool
-    choice: float
-    """Which of several, as a share of their list."""
-    after: int = 0
-    """So many kills on the side of Spark come before."""
+"""Failures are detected soon, and the collector is retained as long as a run takes."""
 
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """One seed: how many producers, how fast each sends, what is lost on the way, how often each side is struck."""
+    """One seed: the load, the loss, and how many kills each side gets."""
 
     seed: int
     producers: int = 2
@@ -79,36 +66,36 @@ class ChaosPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The knobs of all members."""
+        """The settings of all members."""
         return {**DEFAULT_SETTINGS, **self.settings}
 
     @property
     def segment_bytes(self) -> int:
-        """Small segments, so that some are sealed, trimmed and read while everything falls."""
+        """The size of segments: small, so that some are sealed, trimmed and read under faults."""
         return split(self.seed, "segments").choice((24, 64, 200)) * 1024
 
     @property
     def rows_per_trigger(self) -> int | None:
-        """What a micro-batch takes at most."""
+        """Maximum number of rows of a micro-batch."""
         return split(self.seed, "rows").choice((None, 10_000, 5000))
 
     @property
     def group_ops(self) -> list[NemesisOp]:
-        """Who is killed on the side of the group: before, between and after the kills of the other side."""
-        blows = self._draw("group", GROUP_SIDE, (), self.group_kills)
+        """The kills on the group side: before, between and after those on the Spark side."""
+        ops = self._draw("group", GROUP_SIDE, (), self.group_kills)
         rng = split(self.seed, "blows after")
-        after = sorted(rng.randint(0, self.spark_kills) for _ in blows)
-        return [blow._replace(after=count) for blow, count in zip(blows, after, strict=True)]
+        after = sorted(rng.randint(0, self.spark_kills) for _ in ops)
+        return [op._replace(after=count) for op, count in zip(ops, after, strict=True)]
 
     @property
     def spark_ops(self) -> list[NemesisOp]:
-        """Who is killed on the side of Spark."""
+        """The kills on the Spark side."""
         return self._draw("spark", SPARK_SIDE, PYTHON_VICTIMS, self.spark_kills)
 
     def _draw(
         self, side: str, always: tuple[str, ...], also: tuple[str, ...], count: int
     ) -> list[NemesisOp]:
-        """Draw so many blows in any order, each kind of ``always`` at least once."""
+        """Draw operations in any order, each victim of ``always`` at least once."""
         rng = split(self.seed, f"blows {side}")
         victims = [*always, *(rng.choice((*always, *also)) for _ in range(count - len(always)))]
         if also and count > len(always):
@@ -124,7 +111,11 @@ class ChaosPlan:
     def _draw_op(victim: str, rng: Any) -> NemesisOp:
         most = 400 if victim in GROUP_SIDE else 3
         return NemesisOp(
-            victim, rng.randint(1, most), rng.uniform(0.0, 0.4), rng.random() < 0.5, rng.random()
+            victim=victim,
+            min_work=rng.randint(1, most),
+            delay_s=rng.uniform(0.0, 0.4),
+            with_children=rng.random() < 0.5,
+            choice=rng.random(),
         )
 
     @property

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gapless_lab.chaos.back_pressure import BackPressureTestbed
-from gapless_lab.chaos.judge import FAULTS, ChaosVerdict
 from gapless_lab.chaos.plan import VICTIMS, ChaosPlan
-from gapless_lab.chaos.processes import LabError
 from gapless_lab.chaos.spark_side import SparkSide
 from gapless_lab.chaos.testbed import ChaosTestbed
+from gapless_lab.exactness import FAULTS, ExactnessVerdict
+from gapless_lab.process import LabError
 from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_install import find_installation
 
@@ -30,7 +30,7 @@ class ChaosResult:
     """What came of one seed. ``folder`` is where everything is that it has left behind, if that was kept."""
 
     plan: ChaosPlan
-    verdict: ChaosVerdict
+    verdict: ExactnessVerdict
     kills: Mapping[str, int]
     incarnations: int
     restarts: int
@@ -120,7 +120,7 @@ def run_one(stage: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
     try:
         verdict = stage.run()
     except LabError as error:
-        verdict = ChaosVerdict(
+        verdict = ExactnessVerdict(
             findings=[f"the run did not come to its end: {error}", *stage.findings]
         )
         stage.spark.stop()

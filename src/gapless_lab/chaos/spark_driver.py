@@ -1,22 +1,19 @@
-"""A Spark driver, as a process of its own: ``python -m gapless_lab.chaos.spark_driver TASK``.
+"""A Spark driver, as a process: ``python -m gapless_lab.chaos.spark_driver TASK``.
 
-It starts a session and does what the lines of its standard input say, one JSON object each.
-``run``: read a spool into a table of Parquet files, in small micro-batches. ``drain``: take what is
-there, to the end of it, and stop. ``halt``: stop. It tells each micro-batch, and an end of the
-query that was not asked for; such a query is started again, as an operator would.
+Commands: ``run`` reads a spool into a table of Parquet files, in small micro-batches; ``drain``
+reads to the end of the spool and stops; ``halt`` stops. It sends the events ``ready``, ``batch``
+for each micro-batch, and ``failed`` for a query that ended by itself; such a query is started
+again, as an operator would.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gapless_lab.process import emit, read_task, serve_commands
 from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.session import session
 
@@ -38,12 +35,12 @@ SPARK_SETTINGS = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 POLL_INTERVAL_S = 0.05
-"""How often the query is looked at."""
+"""How long between two looks at the query."""
 
 
 @dataclass(frozen=True)
 class TableTask:
-    """A table to be made from a spool."""
+    """A table to fill from a spool."""
 
     spool: str
     table: str
@@ -52,32 +49,30 @@ class TableTask:
 
 
 class ChaosDriver:
-    """A session, and the one query that it runs."""
+    """A session and its one query."""
 
-    def __init__(self, spark: SparkSession, lines: queue.Queue[str]) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.lines = lines
         self.work: TableTask | None = None
         self.query: StreamingQuery | None = None
         self._last_batch = -1
+        self._lock = threading.Lock()
 
     def serve(self) -> None:
-        """Do what the lines say, until there are no more."""
-        while True:
-            try:
-                line = self.lines.get(timeout=POLL_INTERVAL_S if self.query is not None else 3600.0)
-            except queue.Empty:
-                self._check_query()
-                continue
-            if not line:
-                return
-            told: dict[str, Any] = json.loads(line)
-            getattr(self, f"_{told.pop('do')}")(**told)
+        """Serve commands and watch the query, until the supervisor ends."""
+        commands = threading.Thread(target=serve_commands, args=(self,), daemon=True)
+        commands.start()
+        while commands.is_alive():
+            with self._lock:
+                if self.query is not None:
+                    self._check_query()
+            commands.join(POLL_INTERVAL_S)
 
-    def _run(self, **work: Any) -> None:
-        self.work = TableTask(**work)
-        self._start()
-        report(running=True)
+    def run(self, **work: Any) -> None:
+        """Start to fill a table."""
+        with self._lock:
+            self.work = TableTask(**work)
+            self._start()
 
     def _start(self, *, now: bool = False) -> None:
         assert self.work is not None
@@ -106,7 +101,7 @@ class ChaosDriver:
         if self.query.isActive:
             return
         error = self.query.exception()
-        report(failed=str(error)[:2000])
+        emit("failed", error=str(error)[:2000])
         self._start()
 
     def _report_progress(self) -> None:
@@ -114,50 +109,40 @@ class ChaosDriver:
         for progress in self.query.recentProgress:
             if progress.batchId > self._last_batch and progress.numInputRows:
                 self._last_batch = progress.batchId
-                report(batch=progress.batchId, rows=progress.numInputRows)
+                emit("batch", number=progress.batchId, rows=progress.numInputRows)
 
-    def _halt(self) -> None:
-        self._stop()
-        report(halted=True)
+    def halt(self) -> None:
+        """Stop the query."""
+        with self._lock:
+            self._stop()
+        emit("halted")
 
     def _stop(self) -> None:
         if self.query is not None:
             self.query.stop()
             self.query = None
 
-    def _drain(self) -> None:
-        self._stop()
-        self._start(now=True)
-        assert self.query is not None
-        while self.query.isActive or self.query.exception() is not None:
-            if not self.query.isActive:
-                report(failed=str(self.query.exception())[:2000])
-                self._start(now=True)
+    def drain(self) -> None:
+        """Read to the end of the spool, and stop; a query that fails is started again."""
+        with self._lock:
+            self._stop()
+            self._start(now=True)
+            assert self.query is not None
+            while self.query.isActive or self.query.exception() is not None:
+                if not self.query.isActive:
+                    emit("failed", error=str(self.query.exception())[:2000])
+                    self._start(now=True)
+                self._report_progress()
+                time.sleep(POLL_INTERVAL_S)
             self._report_progress()
-            time.sleep(POLL_INTERVAL_S)
-        self._report_progress()
-        self.query = None
-        self._last_batch = -1
-        report(drained=True)
-
-
-def report(**words: Any) -> None:
-    """Tell the parent something, in one piece."""
-    os.write(1, (json.dumps(words) + "\n").encode())
+            self.query = None
+            self._last_batch = -1
+        emit("drained")
 
 
 def main() -> None:
     """Start a session and serve."""
-    task = json.loads(sys.argv[1])
-    lines: queue.Queue[str] = queue.Queue()
-
-    def listen() -> None:
-        for line in sys.stdin:
-            lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=listen, daemon=True).start()
-    began_s = time.monotonic()
+    task = read_task()
     spark = session(
         "gapless chaos",
         master=task["master"],
@@ -165,8 +150,8 @@ def main() -> None:
     )
     gateway = spark.sparkContext._gateway
     assert gateway is not None
-    report(ready=True, jvm=gateway.proc.pid, seconds=round(time.monotonic() - began_s, 1))
-    ChaosDriver(spark, lines).serve()
+    emit("ready", jvm=gateway.proc.pid)
+    ChaosDriver(spark).serve()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The side of Spark: one cluster and its driver, which serve one seed after the other.
+"""The Spark side: one cluster and its driver, which serve one seed after the other.
 
-Only a driver that was killed is started again, for that takes longer than everything else.
+Only a driver that was killed is restarted: a start takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -11,63 +11,52 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gapless_lab.chaos.processes import (
-    LabError,
-    LabProcess,
-    command_line,
-    descendants,
-    make_environ,
-)
+from gapless_lab.process import LabError, LabProcess, Message, command_line, descendants
 from gapless_lab.spark_cluster import SparkCluster
-from pyspark_gapless.runtime.package_zip import package_root
 
 SLOW_WORKER_ERROR = "Python worker failed to connect back"
-"""What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
+"""The error of a query whose Python worker takes over ten seconds to start; a retry helps."""
 MAX_CONSECUTIVE_FAILURES = 5
-"""After so many failures in a row, for other reasons, a query will not go on."""
+"""Maximum number of failures in a row, for other reasons, before the run is given up."""
 
 
 class DriverProcess(LabProcess):
-    """One life of the driver; figures since the last ``run``."""
+    """One incarnation of the driver; its figures count from the last ``run``."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        self.jvm_pid = 0
-        self.batches = self.rows = 0
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        self.batches = 0
         self.failures: list[str] = []
         self._consecutive_failures = 0
-        self.ready = self.drained = self.halted = False
-        super().__init__(*args, **more)
+        super().__init__(name, command, folder)
 
-    def on_line(self, line: str) -> None:
-        """Take in what it tells."""
-        try:
-            told = json.loads(line)
-        except ValueError:
-            return
-        self.ready |= "ready" in told
-        self.jvm_pid = told.get("jvm", self.jvm_pid)
-        self.drained |= "drained" in told
-        self.halted |= "halted" in told
-        if "batch" in told:
+    @property
+    def jvm_pid(self) -> int:
+        """The process id of its JVM."""
+        pid: int = self.latest["ready"]["jvm"]
+        return pid
+
+    def on_event(self, name: str, fields: Message) -> None:
+        """Count micro-batches and failures."""
+        if name == "batch":
             self.batches += 1
-            self.rows += told["rows"]
             self._consecutive_failures = 0
-        if "failed" in told:
-            self.failures.append(told["failed"])
-            self._consecutive_failures += SLOW_WORKER_ERROR not in told["failed"]
+        elif name == "failed":
+            self.failures.append(fields["error"])
+            self._consecutive_failures += SLOW_WORKER_ERROR not in fields["error"]
 
     def check(self) -> None:
-        """Raise if the query fails again and again."""
+        """Raise if the query failed too often in a row."""
         if self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES:
             raise LabError(f"the query fails again and again: {self.failures[-1]}")
 
     def run(self, work: dict[str, Any]) -> None:
-        """Let it make a table."""
-        self.batches = self.rows = 0
+        """Start to fill a table."""
+        self.batches = 0
         self.failures = []
         self._consecutive_failures = 0
-        self.drained = self.halted = False
-        self.send_line(json.dumps({"do": "run", **work}))
+        for event in ("drained", "halted"):
+            self.latest.pop(event, None)
+        self.send("run", **work)
 
     def source_pids(self) -> list[int]:
         """Return the Python process beside the JVM that plans micro-batches."""
@@ -107,23 +96,21 @@ class SparkSide:
 
     @property
     def driver(self) -> DriverProcess:
-        """The driver of now."""
+        """The current driver."""
         if self._driver is None:
             self.start()
         assert self._driver is not None
         return self._driver
 
     def start(self) -> None:
-        """Start a driver; it takes its time to get ready."""
+        """Start a driver; the event ``ready`` follows."""
         self.drivers += 1
         task = json.dumps({"master": self.cluster.url})
         command = [sys.executable, "-m", "gapless_lab.chaos.spark_driver", task]
-        self._driver = DriverProcess(
-            f"driver{self.drivers}", command, self.folder, make_environ(package_root())
-        )
+        self._driver = DriverProcess(f"driver{self.drivers}", command, self.folder)
 
     def stop(self) -> None:
-        """Be rid of the driver."""
+        """Kill the driver."""
         if self._driver is not None:
             self._driver.kill()
             self._driver = None

@@ -10,21 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
+
+from gapless_lab.exactness import FileRows
 
 LOG = "_spark_metadata"
 """The folder of the log, in that of the table."""
-
-
-class FileRows(NamedTuple):
-    """The rows of one file of one batch, as they stand in it."""
-
-    batch: int
-    file: Path
-    origins: list[str]
-    seqnos: list[int]
-    payloads: list[bytes]
 
 
 def committed_files(table: Path) -> list[tuple[int, Path]]:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from gapless.spool import SpoolReader
 from gapless.spool.fsck import check
-from gapless_lab.chaos import judge, letters, table
+from gapless_lab.chaos import table
 from gapless_lab.chaos.plan import (
     COLLECTOR,
     DRIVER,
@@ -29,20 +29,21 @@ from gapless_lab.chaos.plan import (
     SOURCE,
     WORKER,
     ChaosPlan,
-    NemesisOp,
-)
-from gapless_lab.chaos.processes import (
-    LabError,
-    LabProcess,
-    descendants,
-    kill,
-    make_environ,
-    wait_exited,
-    wait_until,
 )
 from gapless_lab.chaos.producer import ProducerTask
 from gapless_lab.chaos.spark_side import SLOW_WORKER_ERROR, SparkSide
-from pyspark_gapless.runtime.package_zip import package_root
+from gapless_lab.exactness import ExactnessVerdict, check_table
+from gapless_lab.nemesis import NemesisOp, run_schedule
+from gapless_lab.process import (
+    LabError,
+    LabProcess,
+    descendants,
+    signal_all,
+    wait_exited,
+    wait_until,
+    worker_command,
+)
+from gapless_lab.workload import read_ledger
 
 GROUP = "chaos"
 COLLECTOR_NAME = "collector"
@@ -72,23 +73,13 @@ class CollectorProcess(LabProcess):
 
 
 class ProducerProcess(LabProcess):
-    """One life of a producer."""
+    """One incarnation of a producer."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        self.acked = 0
-        self.failed: list[str] = []
-        self.done = False
-        super().__init__(*args, **more)
-
-    def on_line(self, line: str) -> None:
-        """Take in how far it is."""
-        words = line.split()
-        if words[0] == "acked":
-            self.acked = int(words[1])
-        elif words[0] == "failed":
-            self.failed.append(line)
-        elif words[0] == "done":
-            self.done = True
+    @property
+    def acked(self) -> int:
+        """How many messages are acknowledged."""
+        count: int = self.latest.get("acked", {}).get("count", 0)
+        return count
 
 
 class ChaosTestbed:
@@ -102,7 +93,6 @@ class ChaosTestbed:
         self.spark = spark
         self.kills: Counter[str] = Counter()
         self.failures: list[str] = []
-        self.undelivered: list[str] = []
         self.findings: list[str] = []
         self.collector: CollectorProcess | None = None
         self.producers: dict[int, ProducerProcess] = {}
@@ -134,43 +124,23 @@ class ChaosTestbed:
         """Start the collector."""
         self._collectors += 1
         config = ";".join(f"{key}={value}" for key, value in self.plan.config.items())
-        command = [
-            *(
-                sys.executable,
-                "-c",
-                "from gapless.cli import main; main()",
-                "collect",
-                GROUP,
-                "--json",
-            ),
-            *(
-                "--spool",
-                str(self.folder / "spool"),
-                "--segment-bytes",
-                str(self.plan.segment_bytes),
-                "--name",
-                COLLECTOR_NAME,
-            ),
-            *(
-                "--discover",
-                f"dir://{self.folder / 'meeting'}",
-                "--transport",
-                "mesh",
-                "--host",
-                "127.0.0.1",
-            ),
-            *(
-                "--ports",
-                "0",
-                "--properties",
-                config,
-                "--join-timeout",
-                str(TIMEOUT_S),
-                *self.collector_options(),
-            ),
-        ]
+        options = {
+            "spool": self.folder / "spool",
+            "segment-bytes": self.plan.segment_bytes,
+            "name": COLLECTOR_NAME,
+            "discover": f"dir://{self.folder / 'meeting'}",
+            "transport": "mesh",
+            "host": "127.0.0.1",
+            "ports": 0,
+            "properties": config,
+            "join-timeout": TIMEOUT_S,
+        }
+        command = [sys.executable, "-c", "from gapless.cli import main; main()", "collect", GROUP]
+        command += ["--json", *self.collector_options()]
+        for option, value in options.items():
+            command += [f"--{option}", str(value)]
         name = f"collector{self._collectors}"
-        self.collector = CollectorProcess(name, command, self.folder, make_environ(package_root()))
+        self.collector = CollectorProcess(name, command, self.folder)
         return self.collector
 
     def start_producer(self, number: int) -> ProducerProcess:
@@ -184,21 +154,19 @@ class ChaosTestbed:
             collector=COLLECTOR_NAME,
             discovery_dir=str(self.folder / "meeting"),
             config=plan.config,
-            log=str(self.log(number)),
+            ledger=str(self.ledger(number)),
             seed=plan.seed,
             loss=plan.loss,
             **{"rate": plan.rate, **self.producer_options()},
         )
-        command = [sys.executable, "-m", "gapless_lab.chaos.producer", task.encode()]
+        command = worker_command("gapless_lab.chaos.producer", task)
         name = f"producer{number}-{task.incarnation}"
-        self.producers[number] = ProducerProcess(
-            name, command, self.folder, make_environ(package_root())
-        )
+        self.producers[number] = ProducerProcess(name, command, self.folder)
         return self.producers[number]
 
-    def log(self, number: int) -> Path:
-        """Return the log of a producer."""
-        return self.folder / f"producer{number}.log"
+    def ledger(self, number: int) -> Path:
+        """Return the ledger of a producer."""
+        return self.folder / f"producer{number}.jsonl"
 
     def acked(self) -> int:
         """Return how many messages are acknowledged, by all lives."""
@@ -206,7 +174,7 @@ class ChaosTestbed:
 
     # The story
 
-    def run(self) -> judge.ChaosVerdict:
+    def run(self) -> ExactnessVerdict:
         """Let it all happen, and judge it."""
         try:
             self._timed("gather", self._start_all)
@@ -231,7 +199,7 @@ class ChaosTestbed:
         for number in range(1, self.plan.producers + 1):
             self.start_producer(number)
         self.spark.driver.wait_until(
-            lambda: self.spark.driver.ready, "it does not get ready", TIMEOUT_S
+            lambda: "ready" in self.spark.driver.latest, "it does not get ready", TIMEOUT_S
         )
         wait_until(lambda: self.acked() > 0, "nothing is acknowledged", TIMEOUT_S)
         self.spark.driver.run(self._table_task)
@@ -240,8 +208,8 @@ class ChaosTestbed:
         """Let both hands kill; the first error of one ends both."""
         with ThreadPoolExecutor(2) as hands:
             each = [
-                hands.submit(self._run_nemesis, blows)
-                for blows in (self.plan.group_ops, self.plan.spark_ops)
+                hands.submit(self._run_nemesis, ops)
+                for ops in (self.plan.group_ops, self.plan.spark_ops)
             ]
             for hand in each:
                 hand.add_done_callback(
@@ -257,28 +225,29 @@ class ChaosTestbed:
                 (error for error in errors if not isinstance(error, _AbortedError)), errors[0]
             )
 
-    def _run_nemesis(self, blows: list[NemesisOp]) -> None:
-        for blow in blows:
-            self._wait_until(
-                lambda blow=blow: self._spark_kills >= blow.after,  # type: ignore[misc]
-                "Spark is not struck",
-            )
-            {
-                PRODUCER: self._kill_producer,
-                COLLECTOR: self._kill_collector,
-                DRIVER: self._kill_driver,
-                EXECUTOR: self._kill_executor,
-                WORKER: self._kill_worker,
-                SOURCE: self._kill_source,
-            }[blow.victim](blow)
-            self.kills[blow.victim] += 1
-            self._spark_kills += blow.victim not in GROUP_SIDE
-            self._on_phase(f"killed {blow.victim}")
+    def _run_nemesis(self, ops: list[NemesisOp]) -> None:
+        run_schedule(ops, self._wait_for_turn, self._apply)
 
-    def _wait_for_work(self, blow: NemesisOp, holds: Callable[[], Any]) -> None:
+    def _wait_for_turn(self, op: NemesisOp) -> None:
+        self._wait_until(lambda: self._spark_kills >= op.after, "no kill on the Spark side")
+
+    def _apply(self, op: NemesisOp) -> None:
+        {
+            PRODUCER: self._kill_producer,
+            COLLECTOR: self._kill_collector,
+            DRIVER: self._kill_driver,
+            EXECUTOR: self._kill_executor,
+            WORKER: self._kill_worker,
+            SOURCE: self._kill_source,
+        }[op.victim](op)
+        self.kills[op.victim] += 1
+        self._spark_kills += op.victim not in GROUP_SIDE
+        self._on_phase(f"killed {op.victim}")
+
+    def _wait_for_work(self, op: NemesisOp, holds: Callable[[], Any]) -> None:
         """Wait until the victim has done its work, and then a drawn part of a second."""
-        self._wait_until(holds, f"{blow.victim} has not done {blow.min_work} of its work")
-        self._aborted.wait(blow.delay_s)
+        self._wait_until(holds, f"{op.victim} has not done {op.min_work} of its work")
+        self._aborted.wait(op.delay_s)
 
     def _wait_until(self, holds: Callable[[], Any], what: str) -> None:
         def now() -> bool:
@@ -292,63 +261,56 @@ class ChaosTestbed:
 
         wait_until(now, what, TIMEOUT_S)
 
-    def _kill_producer(self, blow: NemesisOp) -> None:
-        number = 1 + int(blow.choice * self.plan.producers)
+    def _kill_producer(self, op: NemesisOp) -> None:
+        number = 1 + int(op.choice * self.plan.producers)
         victim = self.producers[number]
-        self._wait_for_work(blow, lambda: victim.acked >= blow.min_work)
+        self._wait_for_work(op, lambda: victim.acked >= op.min_work)
         victim.kill()
         self._acked_before += victim.acked
-        self.undelivered += victim.failed
         self.start_producer(number)
 
-    def _kill_collector(self, blow: NemesisOp) -> None:
+    def _kill_collector(self, op: NemesisOp) -> None:
         assert self.collector is not None
         before = self.acked()
-        self._wait_for_work(blow, lambda: self.acked() >= before + blow.min_work)
+        self._wait_for_work(op, lambda: self.acked() >= before + op.min_work)
         self.collector.kill()
         self.start_collector()
 
-    def _kill_driver(self, blow: NemesisOp) -> None:
+    def _kill_driver(self, op: NemesisOp) -> None:
         driver = self.spark.driver
-        self._wait_for_work(blow, lambda: driver.batches >= blow.min_work)
+        self._wait_for_work(op, lambda: driver.batches >= op.min_work)
         tree = [driver.pid, *descendants(driver.pid)]
-        if not blow.with_children:
-            kill([driver.jvm_pid])
-        driver.kill(children=blow.with_children)
+        if not op.with_children:
+            signal_all([driver.jvm_pid], signal.SIGKILL)
+        driver.kill(children=op.with_children)
         wait_exited(tree)
         self.failures += driver.failures
         self.spark.start()
         self.spark.driver.run(self._table_task)
 
-    def _wait_for_batches(self, blow: NemesisOp) -> None:
+    def _wait_for_batches(self, op: NemesisOp) -> None:
         before = self.spark.driver.batches
-        self._wait_for_work(blow, lambda: self.spark.driver.batches >= before + blow.min_work)
+        self._wait_for_work(op, lambda: self.spark.driver.batches >= before + op.min_work)
 
-    def _kill_executor(self, blow: NemesisOp) -> None:
-        self._wait_for_batches(blow)
+    def _kill_executor(self, op: NemesisOp) -> None:
+        self._wait_for_batches(op)
         victim = _choose(
-            wait_until(self.spark.cluster.executors, "no executor runs", TIMEOUT_S), blow
+            wait_until(self.spark.cluster.executors, "no executor runs", TIMEOUT_S), op
         )
-        kill([victim, *descendants(victim)] if blow.with_children else [victim])
+        victims = [victim, *descendants(victim)] if op.with_children else [victim]
+        signal_all(victims, signal.SIGKILL)
 
-    def _kill_worker(self, blow: NemesisOp) -> None:
-        self._wait_for_batches(blow)
-        kill(
-            [
-                _choose(
-                    wait_until(
-                        self.spark.cluster.python_workers, "no Python worker runs", TIMEOUT_S
-                    ),
-                    blow,
-                )
-            ]
-        )
+    def _kill_worker(self, op: NemesisOp) -> None:
+        self._wait_for_batches(op)
+        workers = wait_until(self.spark.cluster.python_workers, "no Python worker runs", TIMEOUT_S)
+        signal_all([_choose(workers, op)], signal.SIGKILL)
 
-    def _kill_source(self, blow: NemesisOp) -> None:
+    def _kill_source(self, op: NemesisOp) -> None:
         driver = self.spark.driver
-        self._wait_for_batches(blow)
+        self._wait_for_batches(op)
         before = len(driver.failures)
-        kill([_choose(wait_until(driver.source_pids, "no source runs", TIMEOUT_S), blow)])
+        sources = wait_until(driver.source_pids, "no source runs", TIMEOUT_S)
+        signal_all([_choose(sources, op)], signal.SIGKILL)
         driver.wait_until(
             lambda: len(driver.failures) > before,
             "the query goes on without its source",
@@ -360,28 +322,26 @@ class ChaosTestbed:
     def _stop_producers(self) -> None:
         """Let the producers stop, which they do when all is acknowledged."""
         for producer in self.producers.values():
-            producer.wait_until(
-                lambda one=producer: one.lines_read,  # type: ignore[misc]
-                "it has not come in",
-                TIMEOUT_S,
-            )
-            producer.send_line("stop")
+            producer.wait_for_event("joined", TIMEOUT_S)
+            producer.send("stop")
         for producer in self.producers.values():
             if code := producer.wait_exit(TIMEOUT_S):
                 raise LabError(
                     f"{producer.name} has ended with code {code}; {producer.output_tail()}"
                 )
-            self.undelivered += producer.failed
 
     def _drain(self) -> None:
         """Let Spark read to the end."""
         driver = self.spark.driver
-        driver.wait_until(lambda: driver.ready, "it does not get ready", TIMEOUT_S)
-        driver.send_line(json.dumps({"do": "drain"}))
+        driver.wait_until(lambda: "ready" in driver.latest, "it does not get ready", TIMEOUT_S)
+        driver.send("drain")
         self._wait_until(
-            lambda: driver.drained or driver.has_exited, "the query does not come to its end"
+            lambda: "drained" in driver.latest or driver.has_exited,
+            "the query does not come to its end",
         )
-        driver.wait_until(lambda: driver.drained, "the query does not come to its end", TIMEOUT_S)
+        driver.wait_until(
+            lambda: "drained" in driver.latest, "the query does not come to its end", TIMEOUT_S
+        )
         self.failures += driver.failures
         assert self.collector is not None
         self.collector.signal(signal.SIGTERM)
@@ -396,9 +356,9 @@ class ChaosTestbed:
             if status[key]
         ]
 
-    def _check_exactness(self) -> judge.ChaosVerdict:
-        logs = {number: letters.read_log(self.log(number)) for number in self.producers}
-        verdict = judge.check_exactness(logs, table.read_rows(self.folder / "table"))
+    def _check_exactness(self) -> ExactnessVerdict:
+        ledgers = {number: read_ledger(self.ledger(number)) for number in self.producers}
+        verdict = check_table(ledgers, table.read_rows(self.folder / "table"))
         report = check(self.folder / "spool")
         self.findings += [f"spool: {problem}" for problem in report.problems]
         view = SpoolReader(self.folder / "spool")
@@ -425,5 +385,5 @@ class ChaosTestbed:
                 process.kill()
 
 
-def _choose(pids: list[int], blow: NemesisOp) -> int:
-    return pids[int(blow.choice * len(pids))]
+def _choose(pids: list[int], op: NemesisOp) -> int:
+    return pids[int(op.choice * len(pids))]

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -189,12 +189,3 @@ class DemoTask:
     def member_name(self) -> str:
         """How it is called."""
         return f"producer-{self.producer}" if self.producer else COLLECTOR
-
-    def encode(self) -> str:
-        """Return it as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str) -> DemoTask:
-        """Return the task that a text tells."""
-        return cls(**json.loads(text))

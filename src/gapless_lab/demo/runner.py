@@ -22,13 +22,14 @@ from gapless.units import NS_PER_MS
 from gapless_lab.demo.plan import PRODUCERS, DemoPlan
 from gapless_lab.demo.result import DemoResult, count_trace
 from gapless_lab.demo.testbed import DemoTestbed
-from gapless_lab.sensor_pipeline.ledger import read_incarnations
+from gapless_lab.exactness import StreamRows, missing_by_incarnation
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
 from gapless_lab.sensor_pipeline.runner import (
     MAX_ATTEMPTS,
     RestartingQuery,
     explained,
 )
+from gapless_lab.workload import read_ledger
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.sweep.executors import light_settings
 from pyspark_gapless.tables.pipeline import Pipeline
@@ -239,12 +240,13 @@ class _Demo:
         view = SpoolReader(self.plan.spool)
         view.refresh()
         kept = view.high()
-        lives = [
-            life
+        incarnations = [
+            incarnation
             for number in range(1, PRODUCERS + 1)
-            for life in read_incarnations(self.plan.ledger(number))
+            for incarnation in read_ledger(self.plan.ledger(number)).incarnations
         ]
-        lost = sum(max(0, life.acknowledged - kept.get(life.origin, 0)) for life in lives)
+        held = {origin: StreamRows(high, high, 1, high) for origin, high in kept.items()}
+        lost = sum(missing_by_incarnation(held, incarnations)[1].values())
         problems = [str(violation) for violation in violations[:10]]
         if (stored := sum(kept.values())) != self.plan.total_messages:
             problems.append(

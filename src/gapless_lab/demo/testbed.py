@@ -8,19 +8,16 @@ told so, stay a while in silence, and leave.
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import gapless
 from gapless.rng import split
-from gapless_lab.chaos.processes import LabError, LabProcess, make_environ
 from gapless_lab.demo.plan import PRODUCERS, DemoPlan, DemoTask
+from gapless_lab.process import LabError, LabProcess, Message, worker_command
 
 START_TIMEOUT_S: Final = 60.0
 """How long a process may take to come in."""
@@ -46,20 +43,19 @@ class DemoProcess(LabProcess):
         self.acknowledged = 0
         """Up to which message everything is acknowledged; of the collector, how many it has."""
         self.sent = 0
-        self.has_joined = self.resting = False
-        root = Path(gapless.__file__).parent.parent
-        command = [sys.executable, "-m", "gapless_lab.demo.worker", task.encode()]
-        super().__init__(
-            f"{task.member_name}.{task.incarnation}", command, logs, make_environ(root)
-        )
+        command = worker_command("gapless_lab.demo.worker", task)
+        super().__init__(f"{task.member_name}.{task.incarnation}", command, logs)
 
-    def on_line(self, line: str) -> None:
-        """Take in how it stands."""
-        told: dict[str, Any] = json.loads(line)
-        self.has_joined = True
-        self.acknowledged = max(self.acknowledged, told.get("at", told.get("collected", 0)))
-        self.sent = told.get("sent", self.sent)
-        self.resting = told.get("resting", self.resting)
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has reported for the first time."""
+        return "progress" in self.latest
+
+    def on_event(self, name: str, fields: Message) -> None:
+        """Keep how far it is."""
+        assert name == "progress"
+        self.acknowledged = max(self.acknowledged, fields["acknowledged"])
+        self.sent = fields["sent"]
 
 
 class DemoTestbed:
@@ -118,7 +114,7 @@ class DemoTestbed:
     def send_all(self) -> None:
         """Let the producers send everything, with the kill in between."""
         for member in self.producers.values():
-            member.send_line("go")
+            member.send("go")
         killed_s = None
         moved_s, before = time.monotonic(), -1
         while self.acknowledged < self.plan.total_messages:
@@ -137,7 +133,7 @@ class DemoTestbed:
             ):
                 self._start(self._victim, victim.task.incarnation + 1)
                 self.producers[self._victim].acknowledged = victim.acknowledged
-                self.producers[self._victim].send_line("go")
+                self.producers[self._victim].send("go")
             if self.acknowledged != before:
                 moved_s, before = time.monotonic(), self.acknowledged
             elif time.monotonic() - moved_s > STALL_TIMEOUT_S:
@@ -159,7 +155,7 @@ class DemoTestbed:
         for number, member in there.items():
             for other in there.values():
                 if other is not member:
-                    other.send_line(f"at {number} {member.acknowledged}")
+                    other.send("at", producer=number, number=member.acknowledged)
         self._check()
         self.check()
         threading.Event().wait(POLL_INTERVAL_S)
@@ -172,26 +168,17 @@ class DemoTestbed:
     def end_quietly(self) -> None:
         """Tell everybody that all is done, leave them alone for a while, and let them leave."""
         for member in self._members():
-            member.send_line("rest")
-            self._wait(
-                member, lambda member: member.resting, "has not come to rest", START_TIMEOUT_S
-            )
+            member.ask("rest", START_TIMEOUT_S)
         until_s = time.monotonic() + QUIET_S
         while time.monotonic() < until_s:
             self.check()
             threading.Event().wait(POLL_INTERVAL_S)
-        for (
-            member
-        ) in self._members():  # one after the other: who leaves is let go by somebody that stays
-            member.send_line("end")
+        # One after the other: a member that leaves is released by one that stays.
+        for member in self._members():
+            member.send("end")
             self.sent += member.sent
             if code := member.wait_exit(EXIT_TIMEOUT_S):
                 raise self._stuck_error(f"{member.name} has ended with code {code}")
-
-    def _wait(
-        self, member: DemoProcess, holds: Callable[[DemoProcess], bool], what: str, within_s: float
-    ) -> None:
-        member.wait_until(lambda: holds(member), f"{what} in time", within_s)
 
     def _stuck_error(self, what: str) -> LabError:
         words = "; ".join(f"{member.name}: {member.output_tail()}" for member in self._members())

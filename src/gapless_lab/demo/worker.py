@@ -1,15 +1,11 @@
-"""One process of the demo: ``python -m gapless_lab.demo.worker TASK``, a producer or the collector.
+"""One process of the demo, a producer or the collector: ``python -m gapless_lab.demo.worker TASK``.
 
-It says how it stands as lines of JSON, and does what its standard input says: ``at P N`` tells
-where the other producers are, ``go`` to send the rest, ``rest`` that everybody is done, ``end`` to
-leave.
+It sends the event ``progress``. Commands: ``at`` reports the position of another producer, ``go``
+starts the load, ``rest`` marks its end in the trace, ``end`` makes the member leave.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +15,9 @@ from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless.trace import Recorder
 from gapless_lab.demo.plan import COLLECTOR, CONFIG, GROUP, PRODUCERS, RATE, DemoTask
-from gapless_lab.sensor_pipeline.ledger import ProducerLedger
-from gapless_lab.sensor_pipeline.producers import ProducerPacer, SensorProducer, lossy_transport
+from gapless_lab.process import emit, read_task, serve_commands
+from gapless_lab.sensor_pipeline.producers import ProducerPacer, SensorProducer
+from gapless_lab.workload import ProducerLedger, lossy_transport
 
 if TYPE_CHECKING:
     from gapless.transport.base import Transport
@@ -57,16 +54,13 @@ class DemoWorker:
         threading.Thread(target=self._listen, name="listens", daemon=True).start()
 
     def _listen(self) -> None:
-        for line in sys.stdin:
-            what, *arguments = line.split()
-            getattr(self, what)(*map(int, arguments))
+        serve_commands(self)
         self.ended.set()
 
     def rest(self) -> None:
         """Write down that everybody is done and this life is there."""
         assert self.recorder is not None
         self.recorder.mark_end_of_load()
-        report(resting=True)
 
     def end(self) -> None:
         """Come to the end."""
@@ -121,7 +115,7 @@ class DemoProducer(DemoWorker):
 
     @staticmethod
     def _report_progress(producer: SensorProducer, ledger: ProducerLedger) -> None:
-        report(sent=producer.sent, at=ledger.next_number - 1)
+        emit("progress", sent=producer.sent, acknowledged=ledger.next_number - 1)
 
     def _stored_seqno(self, origin: str) -> int:
         view = SpoolReader(self.plan.spool)
@@ -139,7 +133,7 @@ class DemoCollector(DemoWorker):
             self.start_listening()
             while not self.ended.wait(REPORT_INTERVAL_S):
                 collector.check()
-                report(collected=collector.status.messages)
+                emit("progress", sent=0, acknowledged=collector.status.messages)
         finally:
             collector.stop()
 
@@ -160,11 +154,6 @@ class DemoCollector(DemoWorker):
         raise AssertionError
 
 
-def report(**what: object) -> None:
-    """Tell the parent something, in one piece."""
-    os.write(1, (json.dumps(what) + "\n").encode())
-
-
 if __name__ == "__main__":
-    _task = DemoTask.decode(sys.argv[1])
+    _task = DemoTask(**read_task())
     (DemoProducer if _task.producer else DemoCollector)(_task).run()

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gapless.errors import ConfigError
 from pyspark_gapless.runtime.cache_dir import write_whole
@@ -164,10 +164,3 @@ def locked(output: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def describe(plan: PipelinePlan) -> dict[str, Any]:
-    """Return the plan for a program."""
-    return {
-        key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()
-    }

@@ -10,23 +10,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gapless import blocking
 from gapless.config import Config
-from gapless.discovery import Directory, Discovery
-from gapless.errors import GaplessError, TimedOutError
-from gapless.faults.faults import Loss
-from gapless.faults.faulty_transport import FaultyTransport
-from gapless.rng import split
-from gapless.transport.udp import UdpMesh
-from gapless_lab.sensor_pipeline.ledger import ProducerLedger
+from gapless.errors import GaplessError
+from gapless_lab.producer import Batch, LoadGenerator, batch_size
 from gapless_lab.sensor_pipeline.readings import reading
+from gapless_lab.workload import ProducerLedger
 
 if TYPE_CHECKING:
     from gapless.blocking import Group, Receipt
@@ -36,8 +28,6 @@ log = logging.getLogger("gapless.pipeline")
 
 MAX_LEAD: Final = 1000
 """So many readings one producer may be ahead of another."""
-TICK_S: Final = 0.02
-"""Time between two sends at a given rate."""
 MAX_BATCH: Final = 200
 """So many readings are sent at once at most."""
 MAX_IN_FLIGHT: Final = 8
@@ -52,19 +42,6 @@ POLL_INTERVAL_S: Final = 0.1
 
 CONFIG: Final = Config.make(found_after="200ms", join_interval="50ms", loopback=False)
 """Knobs that let a group gather quickly."""
-
-
-def lossy_transport(group: str, meeting: Path, loss: float, seed: int, who: str) -> Transport:
-    """Return a transport on this machine that loses datagrams; members meet in a folder."""
-    meeting.mkdir(parents=True, exist_ok=True)
-    transport = UdpMesh("127.0.0.1", 0, discovery=Discovery([Directory(meeting, group=group)]))
-    return (
-        FaultyTransport(
-            transport, [Loss(split(seed, f"loss of {who}"), [loss])], name=who, call=str
-        )
-        if loss
-        else transport
-    )
 
 
 class ProducerPacer:
@@ -133,7 +110,7 @@ class SensorProducer(threading.Thread):
         self.error: BaseException | None = None
         self._stop_requested = threading.Event()
         self._member: Group | None = None
-        if ledger.incarnations:
+        if ledger.contents.incarnations:
             self._acknowledge_stored()
         pace.report_position(number, ledger.next_number - 1)
 
@@ -185,76 +162,55 @@ class SensorProducer(threading.Thread):
             self._member = member
             member.wait_for(self.collector, JOIN_TIMEOUT_S)
             self.ledger.begin(str(member.me), self.ledger.next_number)
-            flying: deque[Receipt] = deque()
-            self._send_all(member, flying)
-            while flying:
-                self._acknowledge(flying, STOP_TIMEOUT_S if self._stop_requested.is_set() else None)
+            load = LoadGenerator(
+                self._send, self._confirm, max_in_flight=MAX_IN_FLIGHT, rate=self.rate
+            )
+            load.run(self._batches(), self._stop_requested)
+            load.drain(STOP_TIMEOUT_S if self._stop_requested.is_set() else None)
             if self._leave_event is not None and not self._stop_requested.is_set():
                 self.pace.report_position(self.number, None)
                 self._leave_event.wait()
 
-    def _send_all(self, member: Group, flying: deque[Receipt]) -> None:
+    def _batches(self) -> Iterator[Batch]:
+        """Return one reading, and the rest once the producers may start; none runs far ahead."""
+        nothing = Batch(range(0))
         number = self.ledger.next_number
-        self._send(member, flying, number, 1)
+        yield Batch(range(number, number + 1))
         number += 1
-        while not (self.pace.started.is_set() or self._stop_requested.is_set()):
-            self._wait(flying, POLL_INTERVAL_S)
-        due_s = time.monotonic()
-        while not self._stop_requested.is_set() and (
-            self.messages is None or number <= self.messages
-        ):
+        while not self.pace.started.is_set():
+            yield nothing
+        count = batch_size(self.rate, MAX_BATCH)
+        while self.messages is None or number <= self.messages:
             if not self.pace.wait_for_turn(number, POLL_INTERVAL_S):
-                self._wait(flying, 0.0)
+                yield nothing
                 continue
-            count = (
-                MAX_BATCH
-                if self.rate is None
-                else max(1, min(MAX_BATCH, round(self.rate * TICK_S)))
-            )
-            count = count if self.messages is None else min(count, self.messages - number + 1)
-            self._send(member, flying, number, count)
-            number += count
-            if self.rate is not None:
-                # Time that was lost is made good for, but not more than a second of it.
-                due_s = max(due_s + count / self.rate, time.monotonic() - 1.0)
-                self._wait(flying, due_s - time.monotonic())
-            while len(flying) > MAX_IN_FLIGHT:
-                self._acknowledge(flying, None)
+            last = number + count - 1
+            last = last if self.messages is None else min(last, self.messages)
+            yield Batch(range(number, last + 1))
+            number = last + 1
 
-    def _send(self, member: Group, flying: deque[Receipt], number: int, count: int) -> None:
-        payloads = [
-            reading(self.seed, self.number, at).payload() for at in range(number, number + count)
-        ]
-        sent = member.send_many(payloads, mode="acknowledged")
-        assert sent.last == number + count - self.ledger.incarnations[-1].first, (
-            "a reading is one message"
-        )
-        flying.append(sent)
-        self.sent += count
+    def _send(self, batch: Batch) -> Receipt:
+        assert self._member is not None
+        payloads = [reading(self.seed, self.number, at).payload() for at in batch.numbers]
+        sent = self._member.send_many(payloads, mode="acknowledged")
+        first = self.ledger.contents.incarnations[-1].first
+        assert sent.last == batch.numbers[-1] + 1 - first, "a reading is one message"
+        self.sent += len(payloads)
+        return sent
 
-    def _wait(self, flying: deque[Receipt], wait_s: float) -> None:
-        """Wait so long, and look meanwhile what is acknowledged."""
-        until_s = time.monotonic() + wait_s
-        with suppress(TimedOutError):
-            while flying:
-                self._acknowledge(flying, max(0.0, until_s - time.monotonic()))
-        self._stop_requested.wait(max(0.0, until_s - time.monotonic()))
-
-    def _acknowledge(self, flying: deque[Receipt], timeout_s: float | None) -> None:
-        """Wait for the oldest send to be acknowledged."""
-        flying[0].delivered(timeout_s)
-        sent = flying.popleft()
+    def _confirm(self, sent: Receipt, timeout_s: float | None) -> None:
+        sent.delivered(timeout_s)
         self.acknowledged += sent.count
         self.ledger.acknowledge(sent.last)
         self.pace.report_position(self.number, self.ledger.next_number - 1)
 
     def _acknowledge_stored(self) -> None:
         """Take for acknowledged what the spool has of the last life: it is on disk, only nobody was told."""
-        self.ledger.acknowledge(self.stored_seqno(self.ledger.incarnations[-1].origin))
+        self.ledger.acknowledge(self.stored_seqno(self.ledger.contents.incarnations[-1].origin))
 
     def wait_for_spool(self) -> None:
         """Wait until the spool gets no more of a life that has ended, and go on from there."""
-        while self.ledger.incarnations and not self._stop_requested.wait(RETRY_INTERVAL_S):
+        while self.ledger.contents.incarnations and not self._stop_requested.wait(RETRY_INTERVAL_S):
             before = self.ledger.next_number
             self._acknowledge_stored()
             self.acknowledged += self.ledger.next_number - before

@@ -10,23 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapless.spool import SpoolReader
-from gapless_lab.sensor_pipeline.ledger import ProducerIncarnation, read_incarnations
+from gapless_lab.exactness import StreamRows, missing_by_incarnation
+from gapless_lab.workload import read_ledger
 from pyspark_gapless.tables.pipeline import WINDOW, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MEGA = 1e6
-
-
-@dataclass(frozen=True)
-class StreamRows:
-    """What the bronze table has of one stream."""
-
-    rows: int
-    distinct: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +90,7 @@ def build_report(
         acknowledged, problems = missing_by_stream(held, high, pipeline.spool)
     else:
         acknowledged, problems = missing_by_incarnation(
-            held, [life for path in ledgers for life in read_incarnations(path)]
+            held, [life for path in ledgers for life in read_ledger(path).incarnations]
         )
     bronze, repeated = (
         sum(each.rows for each in held.values()),
@@ -156,24 +147,6 @@ def rows_by_stream(spark: SparkSession, pipeline: Pipeline) -> dict[str, StreamR
     frame = pipeline.bronze.read(spark).frame.groupBy("origin")
     counted = frame.agg(F.count("*"), F.count_distinct("seqno"), F.min("seqno"), F.max("seqno"))
     return {row[0]: StreamRows(*row[1:]) for row in counted.collect()}
-
-
-def missing_by_incarnation(
-    held: Mapping[str, StreamRows], lives: Iterable[ProducerIncarnation]
-) -> tuple[int, dict[str, int]]:
-    """Return how many readings were acknowledged, and for each life how many of these are not there.
-
-    Seqnos count from 1 and each is a reading: so a stream has no hole if it has as many as its last
-    one says.
-    """
-    acknowledged, lost = 0, {}
-    for life in lives:
-        acknowledged += life.acknowledged
-        found = held.get(life.origin, StreamRows(0, 0, 0, 0))
-        missing = max(found.last, life.acknowledged) - found.distinct
-        if missing:
-            lost[life.origin] = missing
-    return acknowledged, lost
 
 
 def missing_by_stream(

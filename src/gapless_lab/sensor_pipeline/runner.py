@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 from gapless.errors import ConfigError, GaplessError, TimedOutError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
-from gapless_lab.sensor_pipeline.ledger import ProducerLedger
 from gapless_lab.sensor_pipeline.plan import GROUP, OWN, SPOOL, PipelineInfo, PipelinePlan, locked
 from gapless_lab.sensor_pipeline.producers import (
     CONFIG,
     ProducerPacer,
     SensorProducer,
-    lossy_transport,
 )
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
+from gapless_lab.workload import ProducerLedger, lossy_transport
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.spark_install import find_installation

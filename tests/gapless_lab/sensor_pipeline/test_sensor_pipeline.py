@@ -13,21 +13,17 @@ import pytest
 from gapless.errors import ConfigError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
+from gapless_lab.exactness import StreamRows, missing_by_incarnation
 from gapless_lab.sensor_pipeline import readings
-from gapless_lab.sensor_pipeline.ledger import (
-    ProducerIncarnation,
-    ProducerLedger,
-    read_incarnations,
-)
 from gapless_lab.sensor_pipeline.plan import PipelineInfo, PipelinePlan, locked
 from gapless_lab.sensor_pipeline.producers import (
     CONFIG,
     MAX_LEAD,
     ProducerPacer,
     SensorProducer,
-    lossy_transport,
 )
-from gapless_lab.sensor_pipeline.report import StreamRows, missing_by_incarnation, missing_by_stream
+from gapless_lab.sensor_pipeline.report import missing_by_stream
+from gapless_lab.workload import ProducerIncarnation, ProducerLedger, lossy_transport, read_ledger
 from pyspark_gapless.tables.pipeline import root_cause
 from tests.support.spools import A, B, Writer
 
@@ -84,11 +80,11 @@ def test_a_ledger_outlasts_its_producer(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"acknowl')  # as a kill leaves it
     with ProducerLedger(path) as ledger:
-        assert ledger.incarnations == [ProducerIncarnation("a.1", 1, 120)]
+        assert ledger.contents.incarnations == [ProducerIncarnation("a.1", 1, 120)]
         assert ledger.next_number == 121
         ledger.begin("a.2", 121)
         ledger.acknowledge(10)
-    assert read_incarnations(path) == [
+    assert read_ledger(path).incarnations == [
         ProducerIncarnation("a.1", 1, 120),
         ProducerIncarnation("a.2", 121, 10),
     ]
@@ -156,7 +152,7 @@ class Group:
     def numbers(self, producer: int) -> list[int]:
         """Return the numbers of the readings that the spool has of a producer, by the lives in its ledger."""
         found: list[int] = []
-        for life in read_incarnations(self.folder / f"{producer}.jsonl"):
+        for life in read_ledger(self.folder / f"{producer}.jsonl").incarnations:
             found += range(life.first, life.first + self.high().get(life.origin, 0))
         return found
 
@@ -186,7 +182,7 @@ def test_producers_go_on_where_they_were(group: Group) -> None:
     # before.
     path = group.folder / "1.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    assert read_incarnations(path)[0].acknowledged < 700
+    assert read_ledger(path).incarnations[0].acknowledged < 700
     second = group.producers(2, 1000)
     assert [each.remaining for each in second] == [300, 300], "the spool knows what it has"
     work(second)

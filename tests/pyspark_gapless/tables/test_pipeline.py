@@ -18,11 +18,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from gapless.errors import ConfigError
-from gapless_lab.sensor_pipeline.ledger import read_incarnations
 from gapless_lab.sensor_pipeline.plan import PipelinePlan
 from gapless_lab.sensor_pipeline.readings import BREAKS, START, Reading, reading
 from gapless_lab.sensor_pipeline.report import watermark_of
 from gapless_lab.sensor_pipeline.runner import run
+from gapless_lab.workload import read_ledger
 from pyspark_gapless.tables import Bronze, Gold, SchemaError, Silver
 from pyspark_gapless.tables.pipeline import (
     Pipeline,
@@ -231,7 +231,7 @@ def sent_by(output: Path) -> dict[tuple[str, int], bytes]:
     """Return what was acknowledged by the ledgers, by stream and seqno."""
     found = {}
     for path in (output / "producers").glob("*.jsonl"):
-        for life in read_incarnations(path):
+        for life in read_ledger(path).incarnations:
             for seqno in range(1, life.acknowledged + 1):
                 found[life.origin, seqno] = reading(
                     1, int(path.stem), life.first + seqno - 1

@@ -82,9 +82,9 @@ def demo(
     checks the trace of every process against the invariants, and makes a page of it. The exit code
     is 1 if anything is lost, repeated, out of order or violated.
     """
-    from gapless_lab.chaos.processes import LabError
     from gapless_lab.demo.plan import DemoPlan
     from gapless_lab.demo.runner import run
+    from gapless_lab.process import LabError
 
     plan = DemoPlan(
         output=output,

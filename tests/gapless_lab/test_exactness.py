@@ -11,18 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gapless_lab.chaos import letters, table
-from gapless_lab.chaos.judge import FAULTS, ChaosVerdict, check_exactness
-from gapless_lab.chaos.letters import (
-    ACKED,
-    FAILED,
-    SENT,
-    TRY,
-    ProducerLog,
-    ProducerLogEntry,
-    read_log,
+from gapless_lab.chaos import table
+from gapless_lab.exactness import FAULTS, ExactnessVerdict, FileRows, check_table
+from gapless_lab.workload import (
+    AckedBatch,
+    LedgerContents,
+    ProducerLedger,
+    decode_message,
+    encode_message,
+    read_ledger,
 )
-from gapless_lab.chaos.table import FileRows
 
 A, B = "a.1", "b.1"
 
@@ -31,18 +29,14 @@ A, B = "a.1", "b.1"
 class World:
     """Two producers of which each has sent ten messages in two batches; the second of the first was killed early."""
 
-    logs: dict[int, list[ProducerLogEntry]] = field(default_factory=dict)
+    ledgers: dict[int, LedgerContents] = field(default_factory=dict)
     rows: list[list[tuple[str, int, bytes]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for number, stream in ((1, A), (2, B)):
-            tried = [ProducerLogEntry(TRY, 1, 5), ProducerLogEntry(TRY, 6, 10)]
-            sent = [
-                ProducerLogEntry(SENT, 1, 5, stream, 1, 5),
-                ProducerLogEntry(SENT, 6, 10, stream, 6, 10),
-            ]
-            acked = [step._replace(what=ACKED) for step in sent]
-            self.logs[number] = [*tried, *sent, *(acked if number == 2 else acked[:1])]
+            acked = [AckedBatch(1, 5, stream, 1, 5), AckedBatch(6, 10, stream, 6, 10)]
+            ledger = LedgerContents(tried=10, acked=acked if number == 2 else acked[:1])
+            self.ledgers[number] = ledger
         # Each inner list is the file of a micro-batch; what was not acknowledged is there by half.
         self.rows = [
             [row(1, A, seqno) for seqno in range(1, 4)]
@@ -51,7 +45,7 @@ class World:
             + [row(2, B, seqno) for seqno in range(8, 11)],
         ]
 
-    def judge(self) -> ChaosVerdict:
+    def judge(self) -> ExactnessVerdict:
         files = [
             FileRows(
                 at,
@@ -62,14 +56,14 @@ class World:
             )
             for at, file in enumerate(self.rows)
         ]
-        return check_exactness(self.logs, files)
+        return check_table(self.ledgers, files)
 
 
 def row(number: int, stream: str, seqno: int, count: int | None = None) -> tuple[str, int, bytes]:
     return (
         stream,
         seqno,
-        letters.encode_message(number, seqno if count is None else count, b"filling"),
+        encode_message(number, seqno if count is None else count, b"filling"),
     )
 
 
@@ -114,16 +108,16 @@ def swap_contents(world: World) -> None:
 
 
 def lose_in_the_middle_of_what_is_not_acknowledged(world: World) -> None:
-    world.logs[1].remove(ProducerLogEntry(ACKED, 1, 5, A, 1, 5))
+    world.ledgers[1].acked.clear()
     del world.rows[0][1]
 
 
 def move_to_another_stream(world: World) -> None:
     world.rows = [[(A, *one[1:]) if one[0] == B else one for one in file] for file in world.rows]
     world.rows = [
-        [one for one in file if letters.decode_message(one[2]).producer == 2] for file in world.rows
+        [one for one in file if decode_message(one[2]).producer == 2] for file in world.rows
     ]
-    del world.logs[1]
+    del world.ledgers[1]
 
 
 def change_a_byte(world: World) -> None:
@@ -173,8 +167,8 @@ def test_every_fault_is_found(plant: Callable[[World], None], fault: str) -> Non
 
 def test_findings_stay_few_and_their_count_is_right() -> None:
     world = World()
-    world.logs[2].append(ProducerLogEntry(TRY, 11, 1010))
-    world.logs[2].append(ProducerLogEntry(ACKED, 11, 1010, B, 11, 1010))
+    world.ledgers[2].tried = 1010
+    world.ledgers[2].acked.append(AckedBatch(11, 1010, B, 11, 1010))
     verdict = world.judge()
     assert verdict.missing == 1000
     assert len(verdict.findings) <= 20
@@ -182,27 +176,23 @@ def test_findings_stay_few_and_their_count_is_right() -> None:
 
 def test_what_failed_counts_as_undecided() -> None:
     world = World()
-    world.logs[2][-1] = world.logs[2][-1]._replace(what=FAILED)
+    del world.ledgers[2].acked[-1]
     verdict = world.judge()
     assert verdict.is_sound
     assert verdict.undecided == 10
 
 
 def test_a_log_is_read_as_it_was_written_and_the_count_goes_on(tmp_path: Path) -> None:
-    steps = [
-        ProducerLogEntry(TRY, 1, 7),
-        ProducerLogEntry(SENT, 1, 7, A, 1, 9),
-        ProducerLogEntry(TRY, 8, 12),
-        ProducerLogEntry(ACKED, 1, 7, A, 1, 9),
-    ]
-    path = tmp_path / "log"
-    assert letters.last_count(read_log(path)) == 0
-    for step in steps:
-        log = ProducerLog(path)
-        log.write(step)
-        log.close()
-    assert read_log(path) == steps
-    assert letters.last_count(steps) == 12
+    path = tmp_path / "ledger"
+    batch = AckedBatch(1, 7, A, 1, 9)
+    assert read_ledger(path).tried == 0
+    with ProducerLedger(path) as ledger:
+        ledger.attempt(7)
+    with ProducerLedger(path) as ledger:
+        assert ledger.contents.tried == 7
+        ledger.attempt(12)
+        ledger.acknowledge_batch(batch)
+    assert read_ledger(path) == LedgerContents(tried=12, acked=[batch])
 
 
 def test_only_committed_files_are_read_by_their_batches(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gapless_lab.chaos.processes import (
+from gapless_lab.process import (
     LabError,
     LabProcess,
+    command_line,
     descendants,
     is_running,
     wait_exited,
@@ -65,7 +66,7 @@ def test_processes_do_not_outlive_who_has_started_them(tmp_path: Path) -> None:
     program = f"""\
 import os, sys
 from pathlib import Path
-from gapless_lab.chaos.processes import LabProcess
+from gapless_lab.process import LabProcess
 one = LabProcess("one", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path)!r}), dict(os.environ))
 one.wait_until(lambda: one.lines_read, "it speaks", 60)
 print(one.pid, flush=True)
@@ -89,9 +90,57 @@ def test_waiting_ends_with_the_process_or_the_time(tmp_path: Path) -> None:
     )
     with pytest.raises(
         LabError,
-        match=r"a second line: it has ended with code 3; it said: first; complaints: oh no",
+        match=r"a second line: ended with code 3; output: first; errors: oh no",
     ):
         process.wait_until(lambda: process.lines_read > 1, "a second line", 60)
     with pytest.raises(LabError, match="nothing comes within 0 s"):
         wait_until(lambda: False, "nothing comes", 0.1)
+    process.kill()
+
+
+def test_workers_of_a_command_die_when_it_is_killed() -> None:
+    command = [sys.executable, "-m", "gapless", "bench", "--size", "100", "--seconds", "600"]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: len(workers_of(parent.pid)) == 3, "three workers do not start", 60)
+        workers = workers_of(parent.pid)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_exited(workers, 30)
+    assert not any(map(is_running, workers))
+
+
+def workers_of(pid: int) -> list[int]:
+    return [each for each in descendants(pid) if "gapless_lab.bench.worker" in command_line(each)]
+
+
+ECHO = """\
+import sys
+from gapless_lab.process import emit, serve_commands
+from gapless.errors import GaplessError
+
+class Worker:
+    def add(self, one, other):
+        emit("adding", of=[one, other])
+        return {"sum": one + other}
+
+    def fail(self):
+        raise GaplessError("as asked")
+
+print("plain output", flush=True)
+emit("ready")
+serve_commands(Worker())
+"""
+
+
+def test_commands_are_answered_in_order_and_events_answer_nothing(tmp_path: Path) -> None:
+    process = LabProcess("echo", [sys.executable, "-c", ECHO], tmp_path)
+    process.wait_for_event("ready", 60)
+    process.send("add", one=1, other=1)
+    assert process.ask("add", 60, one=2, other=3) == {"sum": 5}, "the earlier answer is dropped"
+    assert process.latest["adding"] == {"of": [2, 3]}
+    with pytest.raises(LabError, match="echo failed: GaplessError: as asked"):
+        process.ask("fail", 60)
+    assert process.lines[0] == "plain output"
     process.kill()
