@@ -97,7 +97,11 @@ class Net:
         """Wait until everybody has confirmed everything."""
         self.until(
             lambda: (
-                not any(link.has_unconfirmed for one in self.all for link in one._links.values())
+                not any(
+                    link.has_unconfirmed
+                    for one in self.all
+                    for link in one._connector.links.values()
+                )
             )
         )
 
@@ -111,7 +115,7 @@ def net() -> Iterator[Net]:
 
 
 def link(one: TcpMesh, other: TcpMesh) -> Any:
-    return one._links[other.locator]
+    return one._connector.links[other.locator]
 
 
 def cut(one: TcpMesh) -> None:
@@ -373,7 +377,7 @@ def test_a_seed_under_another_name_is_the_same_member(net: Net) -> None:
         for number in range(20):
             a.send([Transmit(ANYONE, b"world %d" % number), Transmit(None, b"all %d" % number)])
             net.turn(0.01)
-        net.until(lambda: nickname in a._aliases)
+        net.until(lambda: nickname in a._connector.aliases)
         net.settle()
         known = {b"world %d" % number for number in range(20)} | {
             b"all %d" % number for number in range(20)
@@ -382,7 +386,7 @@ def test_a_seed_under_another_name_is_the_same_member(net: Net) -> None:
         a.send([Transmit(ANYONE, b"world, once")])
         net.settle()
         assert net.got[b][-2:].count(b"world, once") == 1
-        assert list(a._links) == [b.locator]
+        assert list(a._connector.links) == [b.locator]
         assert len(a.streams) == len(b.streams) == 1
 
 
@@ -395,7 +399,7 @@ def test_nobody_speaks_to_itself(net: Net) -> None:
         net.until(lambda: a.problems.counters["stream.self"])
         a.send([Transmit(ANYONE, b"anybody?")])
         net.until(lambda: not a.streams)
-        assert a._links == {}
+        assert a._connector.links == {}
         assert net.got[a] == []
 
 
@@ -424,7 +428,7 @@ def test_the_world_is_tried_in_bounds(net: Net) -> None:
     assert a.problems.counters["connect.ECONNREFUSED"] <= 110, (
         "those that were not there are left alone for a while"
     )
-    assert all(not one.has_unconfirmed for one in a._links.values())
+    assert all(not one.has_unconfirmed for one in a._connector.links.values())
 
 
 def test_a_stranger_gets_little_and_a_member_what_is_allowed(net: Net) -> None:
@@ -435,11 +439,11 @@ def test_a_stranger_gets_little_and_a_member_what_is_allowed(net: Net) -> None:
     a = net.open(queue_bytes=2 << 20)
     a.book.on_events([Located(B, where.encode())])
     a.send([Transmit(B, bytes(1 << 16))] * 20)
-    assert a._links[where].buffered_bytes == transport.STRANGER_QUEUE_BYTES
+    assert a._connector.links[where].buffered_bytes == transport.STRANGER_QUEUE_BYTES
     assert a.problems.counters == {"send.full": 4}
     a.book.on_events([ViewInstalled(View.of(1, A, B))])
     a.send([Transmit(B, bytes(1 << 16))] * 20)
-    assert a._links[where].buffered_bytes == 2 << 20
+    assert a._connector.links[where].buffered_bytes == 2 << 20
     assert a.problems.counters == {"send.full": 8}
     quiet.close()
 
@@ -553,7 +557,7 @@ def test_a_crowd_at_the_door_keeps_nobody_out(net: Net) -> None:
         net.until(lambda: b.problems.counters["accept.crowded"] == 20)
         a.send([Transmit(None, b"one")])
         net.until(lambda: net.got[b])
-        assert len(b._handshakes) <= connector.MAX_HANDSHAKES
+        assert len(b._connector._handshakes) <= connector.MAX_HANDSHAKES
     finally:
         for one in crowd:
             one.close()
@@ -570,10 +574,10 @@ def test_strangers_with_many_names_are_forgotten(net: Net) -> None:
             hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(),
             encode_numbered(START, 1),
         ):
-            net.until(partial(b._links.get, Locator.of("127.1.1.1", port)))
-    assert len(b._links) <= connector.MAX_LINKS + 1
+            net.until(partial(b._connector.links.get, Locator.of("127.1.1.1", port)))
+    assert len(b._connector.links) <= connector.MAX_LINKS + 1
     assert b.problems.counters["link.forgotten"] > 0
-    assert a.locator in b._links, "members stay"
+    assert a.locator in b._connector.links, "members stay"
 
 
 @contextmanager
@@ -661,4 +665,4 @@ def test_a_member_that_is_not_there_is_tried_with_pauses(net: Net) -> None:
         net.turn(0.05)
         a.send([Transmit(None, b"hello?")])
     assert 2 <= a.problems.counters["connect.ECONNREFUSED"] <= 8
-    assert a._links[a.book.peers[0]].has_unconfirmed, "what is for a member waits"
+    assert a._connector.links[a.book.peers[0]].has_unconfirmed, "what is for a member waits"

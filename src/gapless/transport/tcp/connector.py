@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from gapless.errors import RemoteProtocolError
 from gapless.fork_guard import ProcessToken
 from gapless.transport.base import errno_name
-from gapless.transport.error_log import ErrorLog
 from gapless.transport.tcp.link import Hello, Link, stream_number
 from gapless.transport.tcp.stream import TcpStream, configure_socket, peer_label
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from gapless.locator import Locator
     from gapless.transport.address_book import AddressBook
+    from gapless.transport.error_log import ErrorLog
 
 HANDSHAKE_TIMEOUT_NS = 3 * NS_PER_S
 """The time that a new stream has until both sides use it."""
@@ -53,7 +53,10 @@ MAX_DIALS = 64
 """Connections to others than members that are being opened."""
 MAX_HANDSHAKES = 64
 """Connections that others are opening; one more, and the oldest has taken too long."""
+CONFIRM_DELAY_NS = 50 * NS_PER_MS
+"""Maximum time that a confirmation is delayed."""
 ACCEPTS_PER_TURN = 16
+"""Maximum number of connections accepted per turn."""
 _MAX_TRIES = 3
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -61,24 +64,30 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class TcpConnector:
     """The streams of one member, to each place that there is something to send to."""
 
-    locator: Locator
-    book: AddressBook[Locator]
-
-    def __init__(self, listener: socket.socket, dead_after_ns: int) -> None:
-        self.problems = ErrorLog()
+    def __init__(
+        self,
+        listener: socket.socket,
+        locator: Locator,
+        book: AddressBook[Locator],
+        problems: ErrorLog,
+        dead_after_ns: int,
+    ) -> None:
+        self.locator = locator
+        self.book = book
+        self.problems = problems
         self.streams: set[TcpStream] = set()
         self._listener = listener
         self._dead_after_ns = dead_after_ns
         self._process = ProcessToken.current
         self._random = Random()
-        self._links: dict[Locator, Link] = {}
-        self._aliases: dict[Locator, Locator] = {}
+        self.links: dict[Locator, Link] = {}
+        self.aliases: dict[Locator, Locator] = {}
         self._handshakes: dict[TcpStream, None] = {}
-        self._dials = 0
-        self._timers: dict[tuple[Callable[[Any, Any], None], Any], int] = {}
-        self._poller = selectors.DefaultSelector()
-        self._poller.register(self._listener, selectors.EVENT_READ)
-        if not hasattr(self._poller, "fileno"):
+        self.dials = 0
+        self.timers: dict[tuple[Callable[[Any, Any], None], Any], int] = {}
+        self.poller = selectors.DefaultSelector()
+        self.poller.register(self._listener, selectors.EVENT_READ)
+        if not hasattr(self.poller, "fileno"):
             self._schedule_poll(self)
 
     # The clock
@@ -86,34 +95,36 @@ class TcpConnector:
     @property
     def deadline_ns(self) -> int | None:
         """When a stream is to be opened, a confirmation to be sent, or somebody has taken too long."""
-        return min(self._timers.values(), default=None)
+        return min(self.timers.values(), default=None)
 
-    def _run_due_timers(self, now_ns: int) -> None:
-        for what in [what for what, at_ns in self._timers.items() if at_ns <= now_ns]:
-            if self._timers.pop(what, None) is not None:
+    def run_due_timers(self, now_ns: int) -> None:
+        """Call whatever is due."""
+        for what in [what for what, at_ns in self.timers.items() if at_ns <= now_ns]:
+            if self.timers.pop(what, None) is not None:
                 what[0](self, what[1])
 
     def _schedule_poll(self, _: TcpConnector) -> None:
-        self._timers[TcpConnector._schedule_poll, self] = time.monotonic_ns() + POLL_INTERVAL_NS
+        self.timers[TcpConnector._schedule_poll, self] = time.monotonic_ns() + POLL_INTERVAL_NS
 
     def _check_stalled(self, _: TcpConnector) -> None:
         """Give up streams on which nothing moves."""
         now_ns = time.monotonic_ns()
-        for link in list(self._links.values()):
+        for link in list(self.links.values()):
             if not link.sent:
                 link.progress_ns = now_ns
             elif link.stream is not None and now_ns - link.progress_ns > self._dead_after_ns:
-                self._on_stream_lost(
+                self.on_stream_lost(
                     link.stream, "stream.silent", "nothing was confirmed for too long", loud=True
                 )
         if self.streams:
-            self._timers[TcpConnector._check_stalled, self] = now_ns + min(
+            self.timers[TcpConnector._check_stalled, self] = now_ns + min(
                 NS_PER_S, self._dead_after_ns // 2
             )
 
     # On a new stream
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Accept connections that other members open, a bounded number per turn."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 one, _ = self._listener.accept()
@@ -122,13 +133,13 @@ class TcpConnector:
             except OSError as error:
                 self.problems.add(f"accept.{errno_name(error)}", error)
                 if error.errno in _EXHAUSTED:
-                    self._poller.unregister(self._listener)
-                    self._timers[TcpConnector._resume_accepting, self] = (
+                    self.poller.unregister(self._listener)
+                    self.timers[TcpConnector._resume_accepting, self] = (
                         time.monotonic_ns() + ACCEPT_PAUSE_NS
                     )
                 return
             if len(self._handshakes) >= MAX_HANDSHAKES:
-                self._on_stream_lost(
+                self.on_stream_lost(
                     next(iter(self._handshakes)),
                     "accept.crowded",
                     "too many are at the door",
@@ -138,10 +149,10 @@ class TcpConnector:
                 self._handshakes[stream] = None
 
     def _resume_accepting(self, _: TcpConnector) -> None:
-        self._poller.register(self._listener, selectors.EVENT_READ)
+        self.poller.register(self._listener, selectors.EVENT_READ)
 
     def _dial(self, link: Link) -> None:
-        self._timers.pop((TcpConnector._dial, link), None)
+        self.timers.pop((TcpConnector._dial, link), None)
         if link.is_busy:
             return
         try:
@@ -155,10 +166,10 @@ class TcpConnector:
                 link, "connect.options", "the system does not give the socket what it needs"
             )
             return
-        self._dials += 1
+        self.dials += 1
         code = one.connect_ex(link.locator.sockaddr)
         if code not in {0, errno.EINPROGRESS, errno.EWOULDBLOCK}:
-            self._on_stream_lost(
+            self.on_stream_lost(
                 stream, f"connect.{errno.errorcode.get(code, 'unknown')}", os.strerror(code)
             )
 
@@ -174,37 +185,39 @@ class TcpConnector:
         stream = TcpStream(one, link, dialled=dialled)
         self.streams.add(stream)
         stream.events = selectors.EVENT_WRITE if dialled else selectors.EVENT_READ
-        self._poller.register(one, stream.events, stream)
+        self.poller.register(one, stream.events, stream)
         now_ns = time.monotonic_ns()
-        self._timers[TcpConnector._on_handshake_timeout, stream] = now_ns + HANDSHAKE_TIMEOUT_NS
-        self._timers.setdefault(
+        self.timers[TcpConnector.on_handshake_timeout, stream] = now_ns + HANDSHAKE_TIMEOUT_NS
+        self.timers.setdefault(
             (TcpConnector._check_stalled, self), now_ns + min(NS_PER_S, self._dead_after_ns // 2)
         )
         return stream
 
-    def _on_handshake_timeout(self, stream: TcpStream) -> None:
-        self._on_stream_lost(
+    def on_handshake_timeout(self, stream: TcpStream) -> None:
+        """Give up a stream that was not in use in time."""
+        self.on_stream_lost(
             stream, "connect.timeout" if stream.dialled else "accept.timeout", "it took too long"
         )
 
-    def _on_writable(self, stream: TcpStream) -> None:
+    def on_writable(self, stream: TcpStream) -> None:
+        """Begin a connection that is established now, or continue to write."""
         if stream.dialled and stream.local_hello is None:
             code = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                self._on_stream_lost(
+                self.on_stream_lost(
                     stream, f"connect.{errno.errorcode.get(code, 'unknown')}", os.strerror(code)
                 )
                 return
             self._send_hello(stream)
         stream.wants_write = False
-        self._flush(stream, confirm=True)
+        self.flush(stream, confirm=True)
 
     def _send_hello(self, stream: TcpStream) -> None:
         assert stream.link is not None
         stream.local_hello = stream.link.hello(self.book.group, self.book.address, self.locator)
         stream.write_buffer.append(stream.local_hello.encode())
 
-    def _on_hello(self, stream: TcpStream, data: memoryview) -> int:
+    def on_hello(self, stream: TcpStream, data: memoryview) -> int:
         """Take the hello, if all of it is there; return its length."""
         heard = Hello.decode(data)
         if heard is None:
@@ -223,13 +236,13 @@ class TcpConnector:
         """Answer one who has connected, unless another stream is the one to be used."""
         if hello.locator == self.locator:
             self._redirect_own_links(hello.token)
-            self._on_stream_lost(
+            self.on_stream_lost(
                 stream, "stream.self", f"somebody at {self.locator} speaks to itself"
             )
             return
         if hello.locator.family != self._listener.family:
             raise RemoteProtocolError("locator", f"{hello.locator} is out of reach")
-        link = self._get_link(hello.locator)
+        link = self.get_link(hello.locator)
         mine = (
             link.outgoing is not None
             and link.outgoing.local_hello is not None
@@ -244,7 +257,7 @@ class TcpConnector:
             self._close(link.incoming)
         link.incoming, stream.link = stream, link
         self._send_hello(stream)
-        self._flush(stream)
+        self.flush(stream)
 
     def _on_hello_reply(self, stream: TcpStream, hello: Hello) -> None:
         """Use a stream that this side has opened, unless it leads elsewhere."""
@@ -253,13 +266,13 @@ class TcpConnector:
         if (
             hello.token == link.token
         ):  # the system has connected the socket with itself, as it may on a free port
-            self._on_stream_lost(stream, "connect.self", f"nobody else is at {link.locator}")
+            self.on_stream_lost(stream, "connect.self", f"nobody else is at {link.locator}")
         elif hello.locator == link.locator:
-            self._activate(stream)
+            self.activate(stream)
         else:
             self._move_link(link, hello.locator)
 
-    def _activate(self, stream: TcpStream) -> None:
+    def activate(self, stream: TcpStream) -> None:
         """Use a stream from now on, in place of every other."""
         link, said, heard = stream.link, stream.local_hello, stream.peer_hello
         assert link is not None
@@ -267,14 +280,14 @@ class TcpConnector:
         assert heard is not None
         if stream_number(said, heard) <= link.streams:
             self._close(stream)  # another one was faster
-            self._ensure_stream(link)
+            self.ensure_stream(link)
             return
         for other in (link.stream, link.outgoing, link.incoming):
             if other is not None and other is not stream:
                 self._close(other)
         self._handshakes.pop(stream, None)
         if link.outgoing is stream:
-            self._dials -= 1
+            self.dials -= 1
         link.stream, link.outgoing, link.incoming = stream, None, None
         written, last = len(link.sent), link.confirmed + len(link.sent)
         try:
@@ -290,15 +303,16 @@ class TcpConnector:
         if again < written:
             link.failures = 0  # the last stream was good for something
         self.book.learn_source(heard.address, link.locator)
-        self._flush(stream)
+        self.flush(stream)
 
     # Places
 
-    def _get_link(self, place: Locator) -> Link:
-        link = self._links.get(place)
+    def get_link(self, place: Locator) -> Link:
+        """Return the link to a place; create it if there is none."""
+        link = self.links.get(place)
         if link is None:
             self._evict_strangers()
-            link = self._links[place] = Link(place, self._token())
+            link = self.links[place] = Link(place, self._token())
         return link
 
     def _token(self) -> int:
@@ -307,8 +321,8 @@ class TcpConnector:
     def _evict_strangers(self) -> None:
         """Make room for one more stranger: those without a stream go first, then the oldest."""
         others = self.book.peers
-        if len(self._links) >= MAX_LINKS + len(others):
-            strangers = [link for link in self._links.values() if link.locator not in others]
+        if len(self.links) >= MAX_LINKS + len(others):
+            strangers = [link for link in self.links.values() if link.locator not in others]
             strangers.sort(key=lambda link: link.is_busy)
             for link in strangers[: 1 + MAX_LINKS // 8]:
                 self.problems.counters["link.forgotten"] += 1
@@ -318,45 +332,50 @@ class TcpConnector:
         for stream in (link.stream, link.outgoing, link.incoming):
             if stream is not None:
                 self._close(stream)
-        self._links.pop(link.locator, None)
-        for what in (TcpConnector._dial, TcpConnector._confirm):
-            self._timers.pop((what, link), None)
+        self.links.pop(link.locator, None)
+        for what in (TcpConnector._dial, TcpConnector.confirm):
+            self.timers.pop((what, link), None)
 
     def _move_link(self, link: Link, place: Locator) -> None:
         """What was thought to be at one place calls itself another: all for it goes there."""
-        if len(self._aliases) >= MAX_LINKS:
-            self._aliases.clear()
-        self._aliases[link.locator] = place
+        if len(self.aliases) >= MAX_LINKS:
+            self.aliases.clear()
+        self.aliases[link.locator] = place
         kept = [*link.sent, *link.waiting]
         self._remove(link)
         if place != self.locator:
-            other = self._get_link(place)
+            other = self.get_link(place)
             for datagram in kept:
                 other.enqueue(datagram)
-            self._ensure_stream(other)
+            self.ensure_stream(other)
             if other.stream is not None:
-                self._flush(other.stream)
+                self.flush(other.stream)
 
     def _redirect_own_links(self, token: int) -> None:
-        for link in [link for link in self._links.values() if link.token == token]:
+        for link in [link for link in self.links.values() if link.token == token]:
             self._move_link(link, self.locator)
 
     # Writing
 
-    def _confirm(self, link: Link) -> None:
-        self._timers.pop((TcpConnector._confirm, link), None)
-        if link.stream is not None:
-            self._flush(link.stream, confirm=True)
+    def confirm_later(self, link: Link) -> None:
+        """Schedule a confirmation, unless one is scheduled."""
+        self.timers.setdefault((TcpConnector.confirm, link), time.monotonic_ns() + CONFIRM_DELAY_NS)
 
-    def _ensure_stream(self, link: Link) -> None:
+    def confirm(self, link: Link) -> None:
+        """Write the confirmation that is owed."""
+        self.timers.pop((TcpConnector.confirm, link), None)
+        if link.stream is not None:
+            self.flush(link.stream, confirm=True)
+
+    def ensure_stream(self, link: Link) -> None:
         """Open a stream for what waits, now or when it may be tried again."""
-        if link.has_unconfirmed and not link.is_busy and self._links.get(link.locator) is link:
+        if link.has_unconfirmed and not link.is_busy and self.links.get(link.locator) is link:
             if time.monotonic_ns() >= link.retry_at_ns:
                 self._dial(link)
             else:
-                self._timers[TcpConnector._dial, link] = link.retry_at_ns
+                self.timers[TcpConnector._dial, link] = link.retry_at_ns
 
-    def _flush(self, stream: TcpStream, *, confirm: bool = False) -> None:
+    def flush(self, stream: TcpStream, *, confirm: bool = False) -> None:
         """Write what there is, as far as the kernel takes it."""
         link = stream.link
         if stream.broken or (stream.wants_write and stream.write_buffer):
@@ -374,7 +393,7 @@ class TcpConnector:
         except OSError:
             stream.broken = True  # what has come by it still counts; its end is read after that
         if link is not None and link.confirm_sent == link.received:
-            self._timers.pop((TcpConnector._confirm, link), None)
+            self.timers.pop((TcpConnector.confirm, link), None)
         self._set_poll_events(stream, wants_write=False)
 
     def _set_poll_events(self, stream: TcpStream, *, wants_write: bool) -> None:
@@ -382,11 +401,11 @@ class TcpConnector:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_write else 0)
         if stream.events != events:
             stream.events = events
-            self._poller.modify(stream.socket, events, stream)
+            self.poller.modify(stream.socket, events, stream)
 
     # On the end of a stream
 
-    def _on_stream_lost(
+    def on_stream_lost(
         self, stream: TcpStream, reason: str, detail: object, *, loud: bool = False
     ) -> None:
         """Count why a stream has ended, and open another if something is left to send."""
@@ -398,11 +417,11 @@ class TcpConnector:
         if link is None or not (dialled or used):
             self._count(reason, told, loud=loud)
             if link is not None:
-                self._ensure_stream(link)
+                self.ensure_stream(link)
         elif started:
             self._count(reason, told, loud=loud)
             link.retry_at_ns = time.monotonic_ns() + self._random.randrange(RECONNECT_NS)
-            self._ensure_stream(link)
+            self.ensure_stream(link)
         else:
             self._on_connect_failed(link, reason, told)
 
@@ -424,11 +443,11 @@ class TcpConnector:
             time.monotonic_ns() + pause_ns // 2 + self._random.randrange(pause_ns // 2)
         )
         if member or (link.failures <= _MAX_TRIES and not reason.startswith("connect.")):
-            self._ensure_stream(link)  # somebody is there
+            self.ensure_stream(link)  # somebody is there
             return
         self.problems.counters["send.unreachable"] += link.drop(self._token())
-        self._aliases = {
-            name: place for name, place in self._aliases.items() if place != link.locator
+        self.aliases = {
+            name: place for name, place in self.aliases.items() if place != link.locator
         }
 
     def _close(self, stream: TcpStream) -> None:
@@ -436,35 +455,35 @@ class TcpConnector:
         if stream.closed:
             return
         stream.closed = True
-        self._poller.unregister(stream.socket)
+        self.poller.unregister(stream.socket)
         stream.socket.close()
         self.streams.discard(stream)
         self._handshakes.pop(stream, None)
-        self._timers.pop((TcpConnector._on_handshake_timeout, stream), None)
+        self.timers.pop((TcpConnector.on_handshake_timeout, stream), None)
         link = stream.link
         if link is None:
             return
         if link.outgoing is stream:
             link.outgoing = None
-            self._dials -= 1
+            self.dials -= 1
         if link.stream is stream:
             link.stream = None
-            self._timers.pop((TcpConnector._confirm, link), None)
+            self.timers.pop((TcpConnector.confirm, link), None)
         if link.incoming is stream:
             link.incoming = None
 
     def close(self) -> None:
         """Close every socket; what the kernel still takes at once is sent."""
-        self._poller.close()  # first, and as a whole: after a fork the streams in it are the parent's
+        self.poller.close()  # first, and as a whole: after a fork the streams in it are the parent's
         if self._process is ProcessToken.current:
-            for link in self._links.values():
+            for link in self.links.values():
                 if link.stream is not None and not link.stream.closed:
                     self._flush_before_close(link, link.stream)
         for stream in self.streams:
             stream.closed = True
             stream.socket.close()
         self._listener.close()
-        self._timers.clear()
+        self.timers.clear()
 
     def _flush_before_close(self, link: Link, stream: TcpStream) -> None:
         try:

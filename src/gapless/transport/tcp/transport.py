@@ -39,6 +39,7 @@ from gapless.transport.base import (
     errno_name,
     group_by_target,
 )
+from gapless.transport.error_log import ErrorLog
 from gapless.transport.tcp.connector import DEAD_AFTER_NS, MAX_DIALS, TcpConnector
 from gapless.transport.tcp.link import (
     CONFIRM,
@@ -49,7 +50,6 @@ from gapless.transport.tcp.link import (
 )
 from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES
 from gapless.transport.udp import PORTS
-from gapless.units import NS_PER_MS
 from gapless.wire import decode
 from gapless.wire.codec import SENDER_FIELD, sender_of
 from gapless.wire.frames import Unreliable
@@ -66,13 +66,11 @@ QUEUE_BYTES = 64 << 20
 """What may wait for one member, where lost datagrams are repaired."""
 STRANGER_QUEUE_BYTES = 1 << 20
 """What may wait for one who is no member."""
-CONFIRM_DELAY_NS = 50 * NS_PER_MS
-"""The longest time that a confirmation is owed."""
 
 _HEAD, _NUMBER = Struct("<I"), Struct("<Q")
 
 
-class TcpMesh(TcpConnector):
+class TcpMesh:
     """TCP to each member.
 
     ``host`` and ``ports`` are those of :class:`UdpMesh`; ``advertise`` is where others reach this
@@ -96,7 +94,8 @@ class TcpMesh(TcpConnector):
         listener = socket_options.bind(
             host or socket_options.default_host(), ports, socket.SOCK_STREAM
         )
-        super().__init__(listener, dead_after_ns)
+        self.problems = ErrorLog()
+        self._family = listener.family
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES
         self.receive_buffer_bytes = receive_buffer_bytes
@@ -105,6 +104,9 @@ class TcpMesh(TcpConnector):
         # not be large.
         self.whole_run_bytes = WHOLE_RUN_BYTES if self.preserves_bytes else 0
         self.book = AddressBook(self.locator, discovery or Discovery(), self._resolve)
+        self._connector = TcpConnector(
+            listener, self.locator, self.book, self.problems, dead_after_ns
+        )
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         multicasts = self.book.discovery.multicasts
@@ -115,35 +117,49 @@ class TcpMesh(TcpConnector):
             )
 
     def _resolve(self, locator: Locator) -> Locator | None:
-        if locator.family != self._listener.family:
+        if locator.family != self._family:
             self.problems.add("family", f"{locator} is out of reach of {self.locator}")
             return None
         return locator
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the connector has something to do although no socket is ready."""
+        return self._connector.deadline_ns
+
+    @property
+    def streams(self) -> set[TcpStream]:
+        """The open connections."""
+        return self._connector.streams
+
+    def close(self) -> None:
+        """Close every socket; data that the kernel accepts at once is still sent."""
+        self._connector.close()
 
     # On reception
 
     def sockets(self) -> Sequence[Selectable]:
         """Return the poller of the streams, which come and go."""
-        return (self._poller,) if hasattr(self._poller, "fileno") else ()
+        return (self._connector.poller,) if hasattr(self._connector.poller, "fileno") else ()
 
     def receive(self, limit: int) -> list[bytes]:
         """Return what has come; write what could not be written before."""
         found: list[bytes] = []
-        for key, mask in self._poller.select(0):
+        for key, mask in self._connector.poller.select(0):
             stream: TcpStream | None = key.data
             if stream is None:
-                self._accept()
+                self._connector.accept()
             elif not stream.closed:
                 if mask & selectors.EVENT_WRITE:
-                    self._on_writable(stream)
+                    self._connector.on_writable(stream)
                 if mask & selectors.EVENT_READ and not stream.closed:
                     self._on_readable(stream, found)
                     if len(found) >= limit:
                         break
         now_ns = time.monotonic_ns()
-        deadline_ns = self.deadline_ns
+        deadline_ns = self._connector.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
-            self._run_due_timers(now_ns)
+            self._connector.run_due_timers(now_ns)
         return found
 
     def _on_readable(self, stream: TcpStream, found: list[bytes]) -> None:
@@ -156,16 +172,18 @@ class TcpMesh(TcpConnector):
                     else self._read(stream, found)
                 )
                 if not size_bytes:
-                    self._on_stream_lost(stream, "stream.ended", "the other side has closed it")
+                    self._connector.on_stream_lost(
+                        stream, "stream.ended", "the other side has closed it"
+                    )
                 if stream.closed or not (stream.missing_bytes or stream.after_large):
                     return
                 left_bytes -= size_bytes
         except BlockingIOError:
             return
         except OSError as error:
-            self._on_stream_lost(stream, f"stream.{errno_name(error)}", error)
+            self._connector.on_stream_lost(stream, f"stream.{errno_name(error)}", error)
         except RemoteProtocolError as error:
-            self._on_stream_lost(stream, f"stream.{error.reason}", error, loud=True)
+            self._connector.on_stream_lost(stream, f"stream.{error.reason}", error, loud=True)
 
     def _read(self, stream: TcpStream, found: list[bytes]) -> int:
         """Take what one call brings; return how much that was, nothing at the end."""
@@ -174,7 +192,7 @@ class TcpMesh(TcpConnector):
             return 0
         at = 0
         if stream.peer_hello is None:
-            at = self._on_hello(stream, data)
+            at = self._connector.on_hello(stream, data)
         at = self._parse_records(stream, data, at, found)
         if not stream.closed:
             stream.read_remainder = bytes(data[at:])
@@ -234,11 +252,9 @@ class TcpMesh(TcpConnector):
     def _on_received(self, stream: TcpStream, count: int, size_bytes: int) -> None:
         assert stream.link is not None
         if stream.link.on_received(count, size_bytes):
-            self._confirm(stream.link)
+            self._connector.confirm(stream.link)
         else:
-            self._timers.setdefault(
-                (TcpConnector._confirm, stream.link), time.monotonic_ns() + CONFIRM_DELAY_NS
-            )
+            self._connector.confirm_later(stream.link)
 
     def _learn_sender(self, stream: TcpStream, datagram: bytes) -> None:
         sender = sender_of(datagram)
@@ -251,17 +267,15 @@ class TcpMesh(TcpConnector):
         assert link is not None
         if kind == START and not stream.started:
             if link.stream is not stream:
-                self._activate(stream)
+                self._connector.activate(stream)
                 if stream.closed:
                     return
             stream.duplicates_left = link.on_start(number)
             stream.started = True
             link.failures = 0
-            self._timers.pop((TcpConnector._on_handshake_timeout, stream), None)
+            self._connector.timers.pop((TcpConnector.on_handshake_timeout, stream), None)
             if link.received > link.confirm_sent:
-                self._timers.setdefault(
-                    (TcpConnector._confirm, link), time.monotonic_ns() + CONFIRM_DELAY_NS
-                )
+                self._connector.confirm_later(link)
         elif kind == CONFIRM and stream.started:
             link.on_confirm(number, time.monotonic_ns())
         else:
@@ -274,18 +288,18 @@ class TcpMesh(TcpConnector):
         links: dict[Link, None] = {}
         for to, datagrams in group_by_target(transmits):
             for place in self._targets(to):
-                link = self._links.get(place) or self._get_link(place)
+                link = self._connector.links.get(place) or self._connector.get_link(place)
                 self._enqueue(link, datagrams)
                 if link.stream is None:
-                    self._ensure_stream(link)
+                    self._connector.ensure_stream(link)
                 else:
                     links[link] = None
         for link in links:
             if link.stream is not None and not link.stream.wants_write:
-                self._flush(link.stream)
+                self._connector.flush(link.stream)
 
     def _targets(self, to: Address | None) -> Sequence[Locator]:
-        names = self._aliases
+        names = self._connector.aliases
         if to is None:
             return self.book.peers
         if to == ANYONE:
@@ -320,7 +334,9 @@ class TcpMesh(TcpConnector):
                 )
 
     def _may_try(self, link: Link) -> bool:
-        return link.is_busy or (self._dials < MAX_DIALS and time.monotonic_ns() >= link.retry_at_ns)
+        return link.is_busy or (
+            self._connector.dials < MAX_DIALS and time.monotonic_ns() >= link.retry_at_ns
+        )
 
     def _must_keep(self, datagram: bytes) -> bool:
         """Return whether nobody would repair the loss of a datagram that was meant to arrive."""
