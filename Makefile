@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK_ENV := build/lock-env
-CODE := $(wildcard src tests tools bench examples)
+CODE := $(wildcard src tests tools bench examples experiments)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Name an interpreter here to use that one and no other: make setup PYTHON=python3.12

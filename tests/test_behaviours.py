@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli.lab.behaviours import PAGE, BehaviourLedger, read_ledger
+from tools.behaviours import PAGE, BehaviourLedger, read_ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,7 +17,7 @@ PURE = [
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 CODE = sorted(
     path
-    for folder in ("src", "tests", "tools", "bench", "examples")
+    for folder in ("src", "tests", "tools", "bench", "examples", "experiments")
     for path in (ROOT / folder).rglob("*.py")
 )
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]

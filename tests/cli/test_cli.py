@@ -111,7 +111,6 @@ WRONG = {
     "no seed": (["sim"], "SEED"),
     "seed and seeds": (["sim", "3", "--seeds", "4"], "SEED"),
     "a bug for many seeds": (["sim", "--seeds", "4", "--mutant", "ack of high"], "gapless sweep"),
-    "a bug in a scenario": (["sim", "--scenario", "scale", "--mutant", "ack of high"], "--mutant"),
     "seed is a word": (["sim", "three"], "three"),
     "unknown profile": (["sim", "3", "--profile", "nakack5"], "nakack4"),
     "unknown knob": (["config", "--properties", "capacty=4"], "capacity"),

@@ -18,7 +18,6 @@ from gapless.cli.data.pipeline import pipeline
 from gapless.cli.data.report import report
 from gapless.cli.data.spool import spool
 from gapless.cli.data.verify import verify
-from gapless.cli.lab.behaviours import behaviours
 from gapless.cli.lab.bench import bench
 from gapless.cli.lab.chaos import chaos
 from gapless.cli.lab.compare import compare
@@ -107,7 +106,6 @@ for commands in GROUPS.values():
         command.short_help = summary
         command.epilog = f"More: {docs_page(page)}"
         cli.add_command(command)
-cli.add_command(behaviours)  # for a checkout; not in the help
 
 
 def run(arguments: Sequence[str]) -> int:

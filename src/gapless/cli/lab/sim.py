@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from gapless.cli.lab.experiments import ExperimentOptions, run_scenario
 from gapless.cli.parameters import MAX_SEED, available_cores
 from gapless.cli.rendering import (
     config_options,
@@ -28,16 +26,6 @@ if TYPE_CHECKING:
 
 _SHOWN_FAILURES = 10
 _MIN_MEMBERS, _MAX_MEMBERS = 2, 26
-_SEED_OPTIONS = {
-    "seeds": "--seeds",
-    "first": "--first",
-    "membership": "--membership",
-    "mutant": "--mutant",
-    "profile": "--profile",
-    "config_file": "--config",
-    "properties": "--properties",
-    "trace": "--trace",
-}
 
 
 @click.command()
@@ -66,7 +54,7 @@ _SEED_OPTIONS = {
     "--members",
     default=None,
     metavar="N",
-    help="Members in each group (default: by seed); with scale a list: 2,10,50.",
+    help="Members in each group (default: by seed).",
 )
 @click.option(
     "--workers",
@@ -77,21 +65,7 @@ _SEED_OPTIONS = {
 @click.option(
     "--membership", is_flag=True, help="Let the groups find and make their views by themselves."
 )
-@click.option(
-    "--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale."
-)
-@click.option(
-    "--joins",
-    type=click.IntRange(1, 10_000),
-    default=None,
-    help="Joins in each row of join-under-load.",
-)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Write the plot of scale to this SVG file.",
-)
+@click.option("--scenario", default=None, hidden=True)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -102,9 +76,7 @@ _SEED_OPTIONS = {
 @mutant_option
 @config_options
 @json_option
-@click.pass_context
 def sim(  # noqa: PLR0917 - one parameter per option
-    context: click.Context,
     seed: int | None,
     seeds: int | None,
     first: int,
@@ -113,8 +85,6 @@ def sim(  # noqa: PLR0917 - one parameter per option
     workers: int | None,
     membership: bool,
     scenario: str | None,
-    joins: int | None,
-    plot: Path | None,
     trace: Path | None,
     mutant: str,
     profile: str | None,
@@ -130,25 +100,12 @@ def sim(  # noqa: PLR0917 - one parameter per option
     --membership nobody is told a view: members join, leave, crash, freeze and are cut off, and have
     to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep of 300
     seeds or more (200 with --membership) of all profiles never saw something that must happen.
-
-    With --scenario an experiment takes the place of seeds. join-under-load: members join one after
-    the other while one sends and views are late. scale: the same story for groups of several sizes.
-    Either exits with 1 if something is lost or somebody is stuck.
     """
     if scenario is not None:
-        _reject_seed_options(context)
-        wish = ExperimentOptions(
-            members,
-            messages,
-            joins,
-            plot,
-            1 if seed is None else seed,
-            workers or available_cores(),
-            as_json,
+        raise click.UsageError(
+            "--scenario is no longer an option; in a checkout run: python -m experiments "
+            "join-under-load, or: python -m experiments scale"
         )
-        return run_scenario(scenario, wish)
-    if joins is not None or plot is not None:
-        raise click.UsageError("--joins and --plot belong to a --scenario")
     if (seed is None) == (seeds is None):
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")
     config = read_config(profile, config_file, properties)
@@ -172,15 +129,6 @@ def sim(  # noqa: PLR0917 - one parameter per option
     return _many(range(first, first + seeds), workers or available_cores(), group, trace, as_json)
 
 
-def _reject_seed_options(context: click.Context) -> None:
-    """Refuse options that only mean something where groups are drawn from seeds."""
-    for name, option in _SEED_OPTIONS.items():
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(
-                f"{option} does not go with --scenario, which brings its own groups"
-            )
-
-
 def _count(members: str | None) -> int | None:
     """Return how many members the groups of all seeds have."""
     if members is None:
@@ -188,8 +136,7 @@ def _count(members: str | None) -> int | None:
     fits = members.isascii() and members.isdigit() and len(members) <= len(str(_MAX_MEMBERS))
     if not fits or not _MIN_MEMBERS <= int(members) <= _MAX_MEMBERS:
         raise click.UsageError(
-            f"--members: {members[:80]!r} is not a number from {_MIN_MEMBERS} to {_MAX_MEMBERS}; "
-            "a list of numbers belongs to --scenario scale"
+            f"--members: {members[:80]!r} is not a number from {_MIN_MEMBERS} to {_MAX_MEMBERS}"
         )
     return int(members)
 

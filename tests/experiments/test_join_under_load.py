@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gapless.sim.joins import (
+from experiments.join_under_load import (
     DELAY_NS,
     SMALL_CAPACITY,
     JoinParameters,

@@ -17,8 +17,8 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from experiments.light_world import LightNode, LightWorld
 from gapless.config import Config
-from gapless.sim.crowd import LightNode, LightWorld
 from gapless.sim.runner import results
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire.frames import NewView

@@ -1,50 +1,61 @@
-"""``gapless sim --scenario``: whole experiments with groups that keep their own views."""
+"""The experiments as commands: ``python -m experiments join-under-load`` and ``scale``.
+
+Both exit with 0 if every promise held, with 1 if a message was lost or a member was stuck, and with
+2 and one line if the input is wrong.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.rendering import console, make_table, print_json, progress_bar
+from experiments import join_under_load
+from experiments.growth_page import growth_page
+from experiments.scale import (
+    DELAY_NS as SCALE_DELAY_NS,
+    HANDLING_NS,
+    IDLE_NS,
+    MEMBERS,
+    PACE_NS,
+    SIZE_BYTES,
+    scale,
+)
+from gapless.cli.parameters import available_cores
+from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 from gapless.units import NS_PER_MS, NS_PER_S, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rich.table import Table
 
-    from gapless.cli.lab.plot import PlotPanel
-    from gapless.sim.joins import JoinResult
-    from gapless.sim.scale import GroupSizeResult, MembershipChangeCost, TrafficCost
+    from experiments.join_under_load import JoinResult
+    from experiments.scale import GroupSizeResult, MembershipChangeCost, TrafficCost
 
 MAX_MEMBERS = 1000
 """The largest group of an experiment."""
+EXIT_USAGE = 2
 _MIN_FOR_JOINS, _MAX_FOR_JOINS = 3, 26
 _SHOWN_PROBLEMS = 10
 
-
-class ExperimentOptions(NamedTuple):
-    """What was asked for on the command line; None where nothing was said."""
-
-    members: str | None
-    messages: int | None
-    joins: int | None
-    plot: Path | None
-    seed: int
-    workers: int
-    as_json: bool
+_seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Random seed."
+)
+_workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Processes (default: one per core).",
+)
 
 
-def run_scenario(name: str, wish: ExperimentOptions) -> int:
-    """Run the experiment ``name``; return the exit code."""
-    if name not in SCENARIOS:
-        raise click.UsageError(
-            f"--scenario: there is no scenario {name!r}; there are {', '.join(SCENARIOS)}"
-        )
-    return SCENARIOS[name](wish)
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def experiments() -> None:
+    """Measure groups that make their own views; the figures are in docs/joins.md and docs/scale.md."""
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -63,35 +74,33 @@ def _number(part: str, text: str) -> int:
     return int(part)
 
 
-def _reject_unused_options(wish: ExperimentOptions, *names: str) -> None:
-    """Refuse options that mean nothing in this scenario."""
-    for name in names:
-        if getattr(wish, name) is not None:
-            raise click.UsageError(f"--{name} means nothing in this scenario: leave it out")
-
-
 # Joins under load
 
 
-def _joins(wish: ExperimentOptions) -> int:
-    from gapless.sim.joins import join_under_load, parameter_grid
-
-    _reject_unused_options(wish, "messages", "plot")
-    members = 4
-    if wish.members is not None:
-        sizes = parse_sizes(wish.members)
-        if len(sizes) != 1 or not _MIN_FOR_JOINS <= sizes[0] <= _MAX_FOR_JOINS:
-            raise click.UsageError(
-                f"--members: joins under load need one number from {_MIN_FOR_JOINS} to {_MAX_FOR_JOINS}, "
-                f"not {wish.members[:80]!r}"
-            )
-        members = sizes[0]
-    chosen = parameter_grid(wish.joins or 20, members, wish.seed)
+@experiments.command("join-under-load")
+@_seed_option
+@_workers_option
+@click.option("--members", default="4", show_default=True, metavar="N", help="Members at first.")
+@click.option(
+    "--joins", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Joins in a row."
+)
+@json_option
+def joins_command(seed: int, workers: int | None, members: str, joins: int, as_json: bool) -> int:
+    """Let members join one after another while one member sends and views are late."""
+    sizes = parse_sizes(members)
+    if len(sizes) != 1 or not _MIN_FOR_JOINS <= sizes[0] <= _MAX_FOR_JOINS:
+        raise click.UsageError(
+            f"--members: expected one number from {_MIN_FOR_JOINS} to {_MAX_FOR_JOINS}, "
+            f"not {members[:80]!r}"
+        )
+    chosen = join_under_load.parameter_grid(joins, sizes[0], seed)
     began_s = perf_counter()
-    with progress_bar("settings", len(chosen), quiet=wish.as_json) as done:
-        rows = join_under_load(chosen, workers=wish.workers, progress=done)
+    with progress_bar("settings", len(chosen), quiet=as_json) as done:
+        rows = join_under_load.join_under_load(
+            chosen, workers=workers or available_cores(), progress=done
+        )
     report = joins_dict(rows, perf_counter() - began_s)
-    if wish.as_json:
+    if as_json:
         print_json(report)
     else:
         _print_joins(rows, report)
@@ -100,13 +109,11 @@ def _joins(wish: ExperimentOptions) -> int:
 
 def joins_dict(rows: Sequence[JoinResult], wall_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints of joins under load."""
-    from gapless.sim.joins import DELAY_NS
-
     return {
         "scenario": "join-under-load",
         "members": rows[0].parameters.members,
         "seed": rows[0].parameters.seed,
-        "frame_delay_seconds": DELAY_NS / NS_PER_S,
+        "frame_delay_seconds": join_under_load.DELAY_NS / NS_PER_S,
         "joins": sum(row.joins for row in rows),
         "stuck": sum(row.stuck for row in rows),
         "max_sender_pause_seconds": max(row.pause_ns for row in rows) / NS_PER_S,
@@ -147,10 +154,8 @@ def _seconds(time_ns: int | None) -> float | None:
 
 
 def _print_joins(rows: Sequence[JoinResult], report: dict[str, Any]) -> None:
-    from gapless.sim.joins import DELAY_NS
-
     screen = console()
-    delay = format_duration(DELAY_NS)
+    delay = format_duration(join_under_load.DELAY_NS)
     screen.print(
         f"{report['members']} members, one of them sends; a frame takes {delay}, a view longer"
     )
@@ -199,25 +204,43 @@ def _print_problems(problems: Sequence[str]) -> None:
 # Scale
 
 
-def _scale(wish: ExperimentOptions) -> int:
-    from gapless.sim.scale import MEMBERS, scale
-
-    _reject_unused_options(wish, "joins")
-    sizes = list(MEMBERS) if wish.members is None else parse_sizes(wish.members)
-    messages = wish.messages or 100
-    if wish.plot is not None and not wish.plot.parent.is_dir():
-        raise click.UsageError(
-            f"--plot: there is no folder {str(wish.plot.parent)!r}; make it first"
-        )
+@experiments.command("scale")
+@_seed_option
+@_workers_option
+@click.option(
+    "--members", default=",".join(map(str, MEMBERS)), show_default=True, help="Sizes of the group."
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Messages of each sender.",
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), default=None, help="Write the charts to this page."
+)
+@json_option
+def scale_command(
+    seed: int, workers: int | None, members: str, messages: int, plot: Path | None, as_json: bool
+) -> int:
+    """Measure costs and times for groups of several sizes."""
+    sizes = parse_sizes(members)
+    if plot is not None and not plot.parent.is_dir():
+        raise click.UsageError(f"--plot: there is no folder {str(plot.parent)!r}; make it first")
     began_s = perf_counter()
-    with progress_bar("sizes", len(sizes), quiet=wish.as_json) as done:
-        found = scale(sizes, messages=messages, seed=wish.seed, workers=wish.workers, progress=done)
-    report = scale_dict(found, messages, wish.seed, perf_counter() - began_s)
-    if wish.plot is not None:
-        from gapless.cli.lab.plot import svg
-
-        wish.plot.write_text(svg(panels_of(found)), encoding="utf-8")
-    if wish.as_json:
+    with progress_bar("sizes", len(sizes), quiet=as_json) as done:
+        found = scale(
+            sizes,
+            messages=messages,
+            seed=seed,
+            workers=workers or available_cores(),
+            progress=done,
+        )
+    report = scale_dict(found, messages, seed, perf_counter() - began_s)
+    if plot is not None:
+        plot.write_text(growth_page(found), encoding="utf-8")
+    if as_json:
         print_json(report)
     else:
         _print_scale(found, report)
@@ -228,15 +251,13 @@ def scale_dict(
     found: Sequence[GroupSizeResult], messages: int, seed: int, wall_s: float
 ) -> dict[str, Any]:
     """Return what ``--json`` prints of the growth of the group."""
-    from gapless.sim.scale import DELAY_NS, HANDLING_NS, PACE_NS, SIZE_BYTES
-
     return {
         "scenario": "scale",
         "seed": seed,
         "messages_per_sender": messages,
         "size_bytes": SIZE_BYTES,
         "pace_ms": PACE_NS / NS_PER_MS,
-        "frame_delay_ms": DELAY_NS / NS_PER_MS,
+        "frame_delay_ms": SCALE_DELAY_NS / NS_PER_MS,
         "datagram_handling_ms": HANDLING_NS / NS_PER_MS,
         "sizes": [_size_dict(size) for size in found],
         "lost": sum(size.lost for size in found),
@@ -294,52 +315,6 @@ def _cost_dict(cost: TrafficCost) -> dict[str, Any]:
     return {"frames": cost.frames, "bytes": cost.sizes_bytes}
 
 
-def panels_of(found: Sequence[GroupSizeResult]) -> list[PlotPanel]:
-    """Return the plots of docs/scale.md."""
-    from gapless.cli.lab.plot import PlotLine, PlotPanel
-    from gapless.sim.scale import IDLE_NS
-
-    xs = [float(size.members) for size in found]
-
-    def panel(
-        title: str, *lines: tuple[str, Callable[[GroupSizeResult], float | None]]
-    ) -> PlotPanel:
-        return PlotPanel(
-            title,
-            "members",
-            xs,
-            [PlotLine(name, [value(size) for size in found]) for name, value in lines],
-        )
-
-    def ms(time_ns: int | None) -> float | None:
-        return None if time_ns is None else time_ns / NS_PER_MS
-
-    return [
-        panel(
-            "Control, for each delivered message",
-            ("bytes", lambda size: size.control_bytes_per_message),
-            ("frames", lambda size: size.control_frames_per_message),
-        ),
-        panel(
-            "Control frames for each message sent",
-            ("frames", lambda size: size.control_frames_per_send),
-        ),
-        panel(
-            "Time, in ms",
-            ("all at once", lambda size: ms(size.form.total_ns)),
-            ("join", lambda size: ms(size.join_ns)),
-            ("join, all streams", lambda size: ms(size.started_ns)),
-            ("view", lambda size: ms(size.view_ns)),
-        ),
-        panel(
-            "Control bytes in all",
-            ("all at once", lambda size: size.form.cost.control_bytes),
-            ("one join", lambda size: size.changes["join"].cost.control_bytes),
-            ("one second idle", lambda size: size.idle.control_bytes * NS_PER_S / IDLE_NS),
-        ),
-    ]
-
-
 def _print_scale(found: Sequence[GroupSizeResult], report: dict[str, Any]) -> None:
     screen = console()
     screen.print(
@@ -361,8 +336,6 @@ def _print_scale(found: Sequence[GroupSizeResult], report: dict[str, Any]) -> No
 
 
 def _cost_table(found: Sequence[GroupSizeResult]) -> Table:
-    from gapless.sim.scale import IDLE_NS
-
     columns = (
         "members",
         "frames",
@@ -421,8 +394,18 @@ def _numeric(table: Table) -> Table:
     return table
 
 
-SCENARIOS: dict[str, Callable[[ExperimentOptions], int]] = {
-    "join-under-load": _joins,
-    "scale": _scale,
-}
-"""Every experiment, by name."""
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        result = experiments.main(
+            args=list(arguments), prog_name="python -m experiments", standalone_mode=False
+        )
+    except (click.ClickException, OSError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        sys.stderr.write(f"experiments: {' '.join(text.split())}\n")
+        return EXIT_USAGE
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""``gapless behaviours``: what it reads, what it prints, how it ends."""
+"""``tools/behaviours.py``: what it reads, what it prints, how it ends."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli.app import run
-from gapless.cli.lab.behaviours import LedgerError, marks
+from tools.behaviours import LedgerError, marks, run
 
 PAGE = """# Behaviours
 
@@ -42,7 +41,7 @@ def checkout(root: Path, tests: str = TESTS, page: str = PAGE) -> Path:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object]]:
-    code = run(["behaviours", *arguments, "--json"])
+    code = run([*arguments, "--json"])
     out, err = capsys.readouterr()
     assert not err
     result: dict[str, object] = json.loads(out)
@@ -88,7 +87,7 @@ def test_the_checkout_is_found_from_a_folder_inside(
 
 def test_a_table_for_a_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tests = TESTS.replace('"X1-01", ', "").replace('"X1-02"', '"X1-02", "Y-01"')
-    assert run(["behaviours", "--root", str(checkout(tmp_path, tests))]) == 1
+    assert run(["--root", str(checkout(tmp_path, tests))]) == 1
     out = capsys.readouterr().out
     assert "━" in out
     for text in (
@@ -104,7 +103,7 @@ def test_a_table_for_a_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_many_tests_are_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tests = "import pytest\npytestmark = pytest.mark.behaviour('X1-01', 'X1-02')\n"
     tests += "".join(f"def test_{name}(): ...\n" for name in "abcde")
-    assert run(["behaviours", "--root", str(checkout(tmp_path, tests))]) == 0
+    assert run(["--root", str(checkout(tmp_path, tests))]) == 0
     out = capsys.readouterr().out
     assert "test_b" in out
     assert "and 3 more" in out
@@ -140,18 +139,18 @@ def test_a_bad_checkout_gets_one_clear_line(
         ),
     }
     actions[spoil]()
-    _complains(["behaviours", "--root", str(root)], hint, capsys)
+    _complains(["--root", str(root)], hint, capsys)
 
 
 def test_a_root_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _complains(["behaviours", "--root", str(tmp_path / "nowhere")], "no checkout", capsys)
+    _complains(["--root", str(tmp_path / "nowhere")], "no checkout", capsys)
 
 
 def test_outside_of_any_checkout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _complains(["behaviours"], "there is no docs/behaviours.md", capsys)
+    _complains([], "there is no docs/behaviours.md", capsys)
 
 
 def _complains(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
+from experiments.light_world import DeliveryMismatch, LightNode, LightWorld, ReceivedRange
 from gapless.config import Config
 from gapless.identity import Address, View
 from gapless.protocol.events import Lost, ViewInstalled
 from gapless.protocol.ready import Delivery, Ready
 from gapless.run import Run
-from gapless.sim.crowd import DeliveryMismatch, LightNode, LightWorld, ReceivedRange
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 

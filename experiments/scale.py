@@ -6,7 +6,7 @@ is counted on every link that it is put on. Times are virtual; the network takes
 loses nothing, and a process is busy for ``HANDLING_NS`` with each datagram that it reads or writes,
 one after the other.
 
-At each size the checks of :mod:`gapless.sim.crowd` look on: views (S15), no hole, no repetition,
+At each size the checks of :mod:`experiments.light_world` look on: views (S15), no hole, no repetition,
 everything delivered that was meant for a receiver, and nothing else.
 """
 
@@ -18,8 +18,8 @@ from functools import partial
 from time import process_time
 from typing import TYPE_CHECKING, NamedTuple
 
+from experiments.light_world import LightNode, LightWorld
 from gapless.config import Config
-from gapless.sim.crowd import LightNode, LightWorld
 from gapless.sim.runner import results
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
 

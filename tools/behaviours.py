@@ -1,4 +1,4 @@
-"""``gapless behaviours``: every behaviour of the ledger, and the tests that show it.
+"""List every behaviour of the ledger and the tests that show it: ``python tools/behaviours.py``.
 
 The ledger is docs/behaviours.md: each row of a table whose first cell is an id (N4-24) is one
 behaviour. A test names what it shows by a mark, ``@pytest.mark.behaviour("N4-24")``, on the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 PAGE = Path("docs/behaviours.md")
 """The ledger, in a checkout."""
@@ -81,6 +82,19 @@ def behaviours(root: Path | None, as_json: bool) -> int:
     else:
         _show(ledger)
     return 1 if ledger.untested or ledger.unknown else 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    try:
+        result = behaviours.main(
+            args=list(arguments), prog_name="behaviours", standalone_mode=False
+        )
+    except (click.ClickException, GaplessError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        sys.stderr.write(f"behaviours: {' '.join(text.split())}\n")
+        return 2
+    return result if isinstance(result, int) else 0
 
 
 def _show(ledger: BehaviourLedger) -> None:
@@ -201,3 +215,7 @@ def _ids(value: ast.expr, path: str) -> Iterator[str]:
                     f'{path}:{node.lineno}: a behaviour mark names ids as plain text, such as "N4-24"'
                 )
             yield argument.value
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

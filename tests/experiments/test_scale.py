@@ -2,9 +2,9 @@
 
 import pytest
 
+from experiments.scale import IDLE_NS, GroupSizeResult, measure, scale
 from gapless.sim.mutants.runner import planted
 from gapless.sim.mutants.stream_mutants import Mutant
-from gapless.sim.scale import IDLE_NS, GroupSizeResult, measure, scale
 from gapless.units import NS_PER_S
 
 

@@ -1,0 +1,1 @@
+"""Measurements behind pages of the docs, not part of the wheel: ``python -m experiments``."""
