@@ -1,4 +1,4 @@
-"""Gapless on Spark: ``spark.readStream.format("gapless")`` and ``df.writeStream.format("gapless")``.
+"""Gapless on Spark: ``format("gapless")`` for reading and writing, streams and batches.
 
 Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``.
 Names are imported when somebody asks for them, so ``pyspark_gapless.runtime.java`` and others that
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.datasource import DefaultSource as DefaultSource, register as register
 
 _WHERE = {"DefaultSource": "datasource", "register": "datasource"}
-"""Where each name stands. None may be called as a module of this package is: the module would take its place."""
+"""The module of each name. A name must not equal a module's: the module would replace it."""
 
 
 def __getattr__(name: str) -> Any:

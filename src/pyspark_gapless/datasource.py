@@ -1,4 +1,4 @@
-"""The data source ``gapless``: what Spark finds under that name, and hands options and schemas to."""
+"""The data source ``gapless``: Spark finds it by name and passes it options and schemas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class GaplessDataSource(DataSource):
             else GaplessBatchReader(parsed, schema)
         )
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
+    # The name is Spark's.
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream."""
         return GaplessStreamReader(options.parse(self.options, streaming=True), schema)
 
@@ -55,8 +56,16 @@ class GaplessDataSource(DataSource):
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
-        """Return what writes a stream; in the output mode complete, every batch sends the whole result."""
+    # The names are Spark's.
+    def streamWriter(  # noqa: N802
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002
+    ) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream.
+
+        In the output mode complete, every batch sends the whole result.
+        """
         from pyspark_gapless.sink.writer import stream_writer
 
         return stream_writer(self.options, schema)
@@ -67,6 +76,9 @@ DefaultSource = GaplessDataSource
 
 
 def register(spark: SparkSession) -> Any:
-    """Register the source by hand, for a Spark that does not find it by itself; returns the session."""
+    """Register the source by hand, for a Spark that does not discover it.
+
+    Returns the session.
+    """
     spark.dataSource.register(GaplessDataSource)
     return spark

@@ -69,7 +69,7 @@ def session(
     ship: bool | None = None,
     log_level: str = "ERROR",
 ) -> SparkSession:
-    """Return a session, ready for ``format("gapless")``; the one that runs already, if there is one.
+    """Return a session that knows ``format("gapless")``: the running one, or a new one.
 
     Args:
         name: The name that Spark shows.
@@ -139,7 +139,7 @@ def _external_settings(home: Path) -> dict[str, str]:
 
 
 def active_session() -> SparkSession | None:
-    """Return the session that this process has, in whichever thread it was made; None if there is none."""
+    """Return the session of this process, whichever thread made it, or None."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -180,7 +180,7 @@ def _configure_running(
 
 
 def _check_reachable(master: SparkMaster) -> None:
-    """Make sure that somebody listens: Spark itself would try for minutes, and then blame something else."""
+    """Check that something listens: Spark would retry for minutes and then blame something else."""
     if master.kind == "connect" and any(os.environ.get(name) for name in _PROXIES):
         return
     refused = []
@@ -192,7 +192,8 @@ def _check_reachable(master: SparkMaster) -> None:
             refused.append(f"{place[0]}:{place[1]} ({error.strerror or error})")
     if refused:
         raise SessionError(
-            f"no Spark listens at {', '.join(refused)}: start it, or name another master than {master.url}"
+            f"no Spark listens at {', '.join(refused)}: start it, or name another master than "
+            f"{master.url}"
         )
 
 
@@ -224,7 +225,7 @@ def _prepare_environment(master: SparkMaster, here: SparkInstallation) -> None:
 
 
 def _jvm_options(master: SparkMaster, home: Path, level: str, runtime: java.Java) -> dict[str, str]:
-    """Return how the JVMs start: what they say, and the archive of classes if there is one on their machine."""
+    """Return the options of the JVMs: log output, and the class archive if there is one."""
     folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
     logging = ""
     if not (folder / "log4j2.properties").is_file():
@@ -242,7 +243,7 @@ def _jvm_options(master: SparkMaster, home: Path, level: str, runtime: java.Java
 
 
 def _ship_packages(spark: SparkSession) -> None:
-    """Send the packages to executors, and register the source again: the one that Spark has found goes without them."""
+    """Ship the packages to executors and register the source again with them."""
     from pyspark_gapless.datasource import register
 
     spark.addArtifacts(str(package_zip()), pyfile=True)

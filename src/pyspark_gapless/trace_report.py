@@ -24,7 +24,7 @@ def trace_figures(
     title: str = "",
     tell: ProgressCallback | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of the trace in a folder, with the verdict on it, ready to be written as JSON.
+    """Return the figures and the verdict of a trace, ready to be written as JSON.
 
     A session that runs already is used and left running; one that is made here is stopped.
     """

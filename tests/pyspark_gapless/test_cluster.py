@@ -48,7 +48,8 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = shlex.quote(sys._base_executable)  # type: ignore[attr-defined]
     program = folder / "python"
     program.write_text(
-        f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{shlex.quote(str(folder / "packages"))} exec {base} "$@"\n'
+        f"#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{shlex.quote(str(folder / 'packages'))} exec {base} "
+        f'"$@"\n'
     )
     program.chmod(0o755)
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -223,7 +223,8 @@ class Page:
     def click(self, selector: str) -> None:
         """Click in the middle of an element, as a person does."""
         self.run(
-            f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})"
+            f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', "
+            f"behavior: 'instant'}})"
         )
         box = self.box(selector)
         scrolled = self.run("[scrollX, scrollY]")
@@ -282,7 +283,8 @@ class Page:
     def box(self, selector: str) -> dict[str, float]:
         """Return where an element lies on the page."""
         found: dict[str, float] = self.run(
-            f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            f"(() => {{ const b = "
+            f"document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
             " return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height}; })()"
         )
         return found

@@ -68,7 +68,8 @@ def test_every_plot_has_a_name_a_table_and_words(browser: Browser, pages: Pages,
             " rows: f.querySelectorAll('details table tbody tr').length,"
             " heads: f.querySelectorAll('details table thead th[scope=col]').length,"
             " live: f.querySelector('.say').getAttribute('aria-live'),"
-            " said: f.querySelector('.stage').getAttribute('aria-describedby') === f.querySelector('.say').id}))"
+            " said: f.querySelector('.stage').getAttribute('aria-describedby') === "
+            "f.querySelector('.say').id}))"
         )
         assert len(plots) >= 8
         for plot in plots:
@@ -79,7 +80,8 @@ def test_every_plot_has_a_name_a_table_and_words(browser: Browser, pages: Pages,
             assert plot["said"]
         assert page.run("document.querySelectorAll('h1').length") == 1
         levels = page.run(
-            "[...document.querySelectorAll('main h1, main h2, main h3')].map(h => Number(h.tagName[1]))"
+            "[...document.querySelectorAll('main h1, main h2, main h3')].map(h => "
+            "Number(h.tagName[1]))"
         )
         assert all(after - before <= 1 for before, after in pairwise(levels))
 
@@ -107,7 +109,8 @@ def test_the_tab_key_reaches_everything_in_order(browser: Browser, pages: Pages)
             f"document.querySelectorAll({FOCUSABLE!r}).forEach((e, at) => {{ e.dataset.nth = at }})"
         )
         wanted = page.run(
-            f"[...document.querySelectorAll({FOCUSABLE!r})].filter({VISIBLE}).map(e => Number(e.dataset.nth))"
+            f"[...document.querySelectorAll({FOCUSABLE!r})].filter({VISIBLE}).map(e => "
+            f"Number(e.dataset.nth))"
         )
         reached = []
         for _ in range(len(wanted)):
@@ -183,7 +186,8 @@ def test_pointing_moves_the_cursor_and_nothing_else(browser: Browser, pages: Pag
     with opened(browser, pages("story")) as page:
         page.run("document.querySelector('#traffic-0').scrollIntoView({behavior: 'instant'})")
         box = page.run(
-            "(() => { const b = document.querySelector('#traffic-0 .canvas').getBoundingClientRect();"
+            "(() => { const b = document.querySelector('#traffic-0 "
+            ".canvas').getBoundingClientRect();"
             " return [b.x, b.y, b.width]; })()"
         )
         before = page.box("#traffic-0"), page.run("document.documentElement.scrollHeight")
@@ -291,9 +295,11 @@ def test_a_violation_is_drawn_as_a_sequence(browser: Browser, pages: Pages) -> N
         )
         drawn = page.run(
             "(() => { const s = document.querySelector('#sequence-0 svg');"
-            " return {here: [...s.querySelectorAll('.here')].length, arrows: s.querySelectorAll('.arrow').length,"
+            " return {here: [...s.querySelectorAll('.here')].length, arrows: "
+            "s.querySelectorAll('.arrow').length,"
             " events: s.querySelectorAll('.event').length,"
-            " times: [...s.querySelectorAll('.event')].map(e => Number(e.textContent.split('\u00d7')[1] || 1)),"
+            " times: [...s.querySelectorAll('.event')].map(e => "
+            "Number(e.textContent.split('\u00d7')[1] || 1)),"
             " lives: [...s.querySelectorAll('.life-name')].map(e => e.lastChild.textContent)}; })()"
         )
         assert drawn["here"] == 1
@@ -317,7 +323,8 @@ def test_names_stay_names(browser: Browser, pages: Pages) -> None:
             assert page.run("document.querySelectorAll('img, b, iframe, object').length") == 0
             assert (
                 page.run(
-                    "document.querySelectorAll('script').length - document.querySelectorAll('script[type]').length"
+                    "document.querySelectorAll('script').length - "
+                    "document.querySelectorAll('script[type]').length"
                 )
                 == 2
             )
@@ -331,7 +338,8 @@ def test_names_stay_names(browser: Browser, pages: Pages) -> None:
 def test_the_page_may_not_talk_to_anybody(browser: Browser, pages: Pages) -> None:
     with opened(browser, pages("story")) as page:
         page.run(
-            "document.addEventListener('securitypolicyviolation', e => { window.refused = e.effectiveDirective; })"
+            "document.addEventListener('securitypolicyviolation', e => { window.refused = "
+            "e.effectiveDirective; })"
         )
         assert (
             page.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')")
@@ -339,7 +347,8 @@ def test_the_page_may_not_talk_to_anybody(browser: Browser, pages: Pages) -> Non
         )
         assert page.run("window.refused") == "connect-src"
         page.run(
-            "(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
+            "(() => { const s = document.createElement('script'); s.textContent = 'window.hacked "
+            "= 1';"
             " document.body.append(s); })()"
         )
         assert page.run("window.hacked") is None
@@ -371,7 +380,8 @@ def test_a_sweep_is_compared_and_failing_seeds_have_commands(
             f"gapless {word} {2**62} --profile nakack4" for word in ("sim", "shrink")
         ]
         shown = page.run(
-            f"[...document.querySelectorAll('#loss figure, #size figure')].filter({VISIBLE}).map(f => f.id)"
+            f"[...document.querySelectorAll('#loss figure, #size "
+            f"figure')].filter({VISIBLE}).map(f => f.id)"
         )
         assert shown[0] == "loss-2-p99", "the largest group comes first: there profiles differ most"
         page.run("document.querySelector('#loss-2-p99 .stage').focus()")

@@ -132,12 +132,12 @@ def test_names_cannot_become_markup() -> None:
 @pytest.mark.parametrize(
     ("name", "tone", "headline"),
     [
-        ("story", "good", "Every check that was made held: 15 of 16"),
+        ("story", "good", "All 15 applicable checks passed (1 not applicable)"),
         ("broken", "bad", "20 violations found"),
         ("crowd", "bad", "200 violations found"),
         ("nothing", "warn", "Nothing to judge"),
         ("alone", "good", "Every check held"),
-        ("sampled", "good", "Every check that was made held: 7 of 16"),
+        ("sampled", "good", "All 7 applicable checks passed (9 not applicable)"),
         ("unjudged", "warn", "Not judged"),
         ("sweep", "good", "No violation in 360 runs"),
         ("failed sweep", "bad", "3 of 360 runs failed"),

@@ -1,7 +1,8 @@
-"""Markup that cannot be broken by what is put into it: every text is escaped, unless it is markup already.
+"""Markup that no content can break: every text is escaped unless it is markup already.
 
 Names, messages and reasons in a report come from other people's processes. They reach the page only
-through :func:`tag` and :func:`to_markup`, so no name can become an element, an attribute or a script.
+through :func:`tag` and :func:`to_markup`, so a name never becomes an element, an attribute or a
+script.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def join_markup(parts: Iterable[object]) -> Html:
 
 
 def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
-    """Return an element. ``class_`` is ``class``, an underscore is a hyphen; None and False leave an attribute out."""
+    """Return an element. ``class_`` is ``class``, ``_`` is ``-``; None and False omit attributes."""
     shown = "".join(
         f" {key.rstrip('_').replace('_', '-')}"
         + ("" if value is True else f'="{to_markup(value)}"')
@@ -60,14 +61,14 @@ def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
 
 
 def name_markup(name: object, max_chars: int = 0) -> Html:
-    """Return a name as people see it: kept apart from the direction of the text around it, shortened if too long."""
+    """Return a name for display: isolated from the text direction around it, shortened if long."""
     whole = str(name)
     shown = shorten(whole, max_chars) if max_chars else whole
     return tag("bdi", shown, class_="name", title=whole if shown != whole else None)
 
 
 def shorten(name: str, max_chars: int) -> str:
-    """Return a name of at most ``max_chars`` characters: what is left out lies in the middle, as ends tell names apart."""
+    """Return a name of at most ``max_chars`` characters, shortened in the middle."""
     if len(name) <= max_chars:
         return name
     head = (max_chars - 1) // 2

@@ -1,6 +1,6 @@
-"""What a report is drawn from: the shape of its figures, and a reader that says what is wrong with a file.
+"""The shape of the figures of a report, and a reader that says what is wrong with a file.
 
-Figures come from a file, which may be old, cut off or not figures at all. :func:`validate_figures` gives
+Figures come from a file, which may be old, truncated or no figures. :func:`validate_figures` gives
 every part that is missing an empty value, so that what draws need not ask, and refuses what has
 another type than it should.
 """
@@ -17,7 +17,7 @@ TEXT: Final = "a text"
 BOOLEAN: Final = "true or false"
 ANY: Final = "anything"
 MAX_NUMBER: Final = 1e100
-"""A number beyond that counts nothing: it is taken for one that is not there, as those that are not finite are."""
+"""Maximum of a number; a larger one is treated as missing, like one that is not finite."""
 
 _CHECK = {
     "id": TEXT,
@@ -268,7 +268,8 @@ def validate_figures(figures: object) -> dict[str, Any]:
     """Return figures in which every part is there and has its type."""
     if not isinstance(figures, dict) or "kind" not in figures:
         raise GaplessError(
-            'expected the figures of a run or a sweep: a JSON object with "kind", "verdict" and others'
+            'expected the figures of a run or a sweep: a JSON object with "kind", "verdict" and '
+            "others"
         )
     kind = figures["kind"]
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -32,7 +32,7 @@ def with_display_names(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _display_names(figures: dict[str, Any]) -> dict[str, str]:
-    """Return what each life is called, by its name in the trace; none, if two would be called the same."""
+    """Return the label of each incarnation, by its name in the trace; none if two are equal."""
     found: dict[str, str] = {}
     starts: dict[str, int] = {}
     for life in sorted(figures["lives"], key=lambda life: (life["began_ns"] or 0, life["name"])):
@@ -47,7 +47,7 @@ def _display_names(figures: dict[str, Any]) -> dict[str, str]:
 
 
 def _rename_incarnations(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:
-    """Return a value in which every life is called by its name; a text elsewhere, such as a state, is none."""
+    """Return a value in which every incarnation has its label; other texts stay."""
     if isinstance(value, str):
         return names.get(value, value) if is_life else value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The page around everything: one file, no script or style from elsewhere, nothing that talks to a network."""
+"""The page: one file, without scripts or styles from elsewhere, without network access."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _package_file(name: str) -> str:
 
 
 def _policy(style: str, *scripts: str) -> str:
-    """Return the rules for the browser: these very scripts and styles, and nothing from anywhere."""
+    """Return the content security policy: exactly these scripts and styles."""
     run = " ".join(_hash(script) for script in scripts)
     ours = f"style-src {_hash(style)}; script-src {run}; img-src data:"
     return f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
@@ -207,12 +207,16 @@ def _section(part: PageSection) -> Html:
 def _foot(figures: dict[str, Any]) -> Html:
     made = f" on {figures['made_at']}" if figures["made_at"] else ""
     version = f" {figures['version']}" if figures["version"] else ""
-    keys = "In a plot, ← and → move from point to point, Home and End go to the first and the last, Esc lets go."
+    keys = (
+        "In a plot, ← and → move from point to point, Home and End jump to the first and last "
+        "point, Esc closes the readout."
+    )
     return tag(
         "footer",
         tag(
             "p",
-            f"Made by gapless{version}{made}. This page is one file; it loads nothing and sends nothing.",
+            f"Made by gapless{version}{made}. This page is one file; it loads nothing and sends "
+            f"nothing.",
         ),
         tag("p", keys, class_="keys"),
     )

@@ -37,7 +37,7 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """Maximum payload of a chunk, unless one record has more."""
 
 StreamRanges = Mapping[tuple[int, int], tuple[int, int, int]]
-"""(node, incarnation) to (index of the stream, above, up to): seqnos above+1 .. up to are wanted."""
+"""(node, incarnation) to (stream index, above, up to): seqnos above + 1 .. up to are wanted."""
 
 _NUMPY_CODES = {"I": "<u4", "B": "u1", "x": "u1", "Q": "<u8", "q": "<i8"}
 

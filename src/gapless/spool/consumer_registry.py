@@ -1,4 +1,4 @@
-"""Readers: who still needs what. Each writes its own small file, the writer of the spool only reads them.
+"""Registered readers. Each reader writes its own small file; the writer only reads them.
 
 A reader that has not said anything of a stream needs all of it. Without any reader nothing is
 trimmed.
@@ -23,7 +23,7 @@ CONSUMER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 class Consumer(NamedTuple):
-    """A registered reader: what it has committed of each stream (by key), and when it said so last."""
+    """A registered reader: its position in each stream (by key), and when it was registered."""
 
     name: str
     digest: dict[str, int]
@@ -34,7 +34,8 @@ def consumer_path(root: Path, name: str) -> Path:
     """Return the file of a reader; the name must be fit for one."""
     if not CONSUMER_NAME.fullmatch(name):
         raise SpoolMismatch(
-            f"reader = {name!r}: expected 1 to 100 letters, digits, '_', '-' or '.', not beginning with '-' or '.'"
+            f"reader = {name!r}: expected 1 to 100 letters, digits, '_', '-' or '.', not "
+            f"beginning with '-' or '.'"
         )
     return root / "readers" / f"{name}.json"
 
@@ -47,7 +48,8 @@ def validate_digest(digest: Mapping[str, object]) -> dict[str, int]:
             found[key] = seqno
         else:
             raise SpoolMismatch(
-                f'{key!r}: {seqno!r} is not an entry of a digest; expected the key of a stream such as "a1.5f" '
+                f"{key!r}: {seqno!r} is not an entry of a digest; expected the key of a stream "
+                f'such as "a1.5f" '
                 "and the number of a message, 0 or more"
             )
     return found

@@ -19,7 +19,7 @@ _GONE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
 
 
 class SpoolError(GaplessError):
-    """The base of everything that can be wrong with a spool; ``path`` is the file or folder that it is about."""
+    """Base of all errors of a spool; ``path`` is the file or folder concerned."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class SpoolLocked(SpoolError):  # noqa: N818
 
 
 class SpoolCorrupt(SpoolError):  # noqa: N818
-    """A record is not what was written: its checksum, its place or its form is wrong. ``offset`` says where."""
+    """The checksum, the offset or the form of a record is wrong; ``offset`` says where."""
 
     def __init__(self, message: str, path: Path | None = None, offset: int = 0) -> None:
         super().__init__(message, path)
@@ -55,7 +55,7 @@ class SpoolCorrupt(SpoolError):  # noqa: N818
 
 
 class SpoolTrimmed(SpoolError):  # noqa: N818
-    """What is to be read has been let go: every registered reader had passed it, or a limit dropped it."""
+    """The messages were deleted: all readers had passed them, or a limit dropped them."""
 
 
 class SpoolVersion(SpoolError):  # noqa: N818
@@ -63,11 +63,11 @@ class SpoolVersion(SpoolError):  # noqa: N818
 
 
 class SpoolMismatch(SpoolError):  # noqa: N818
-    """The folder is no spool, or that of another group or collector, or a caller's argument does not fit it."""
+    """The folder is no spool or belongs to another group or collector, or an argument is wrong."""
 
 
 class SpoolGap(SpoolError):  # noqa: N818
-    """Messages are missing before those that are to be appended; ``append_lost`` says that they will never come."""
+    """Earlier messages are missing; ``append_lost`` records that they will never arrive."""
 
 
 def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorrupt:
@@ -92,7 +92,8 @@ def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorr
 def segment_trimmed_error(path: Path) -> SpoolTrimmed:
     """Return the error for a segment that was let go."""
     return SpoolTrimmed(
-        f"{path}: is not there any more: all registered readers had passed it, or a limit dropped it; register a "
+        f"{path}: is not there any more: all registered readers had passed it, or a limit dropped "
+        f"it; register a "
         "reader so that what it needs is kept, or raise the limit",
         path,
     )
@@ -103,18 +104,21 @@ def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
     said = error.strerror or str(error)
     if error.errno in _FULL:
         return SpoolFull(
-            f"{path}: {doing} failed: {said}; make room on that disk or raise its quota, the spool goes on by itself",
+            f"{path}: {doing} failed: {said}; make room on that disk or raise its quota, the "
+            f"spool goes on by itself",
             path,
         )
     if error.errno in _READ_ONLY:
         return SpoolReadOnly(
-            f"{path}: {doing} failed: {said}; make it writable for this user (mount -o remount,rw, chown, chmod), "
+            f"{path}: {doing} failed: {said}; make it writable for this user (mount -o "
+            f"remount,rw, chown, chmod), "
             "the spool goes on by itself",
             path,
         )
     if error.errno in _GONE:
         return SpoolGone(
-            f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, move it back)",
+            f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, "
+            f"move it back)",
             path,
         )
     if error.errno in _PATH_CONFLICT:
@@ -122,6 +126,7 @@ def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
             f"{path}: {doing} failed: {said}; something else stands there: name another place", path
         )
     return SpoolFailed(
-        f"{path}: {doing} failed: {said}; look at the disk (dmesg, smartctl), what was not committed is kept in memory",
+        f"{path}: {doing} failed: {said}; look at the disk (dmesg, smartctl), what was not "
+        f"committed is kept in memory",
         path,
     )

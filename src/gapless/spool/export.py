@@ -44,7 +44,7 @@ def export(
     end: Mapping[str, int] | None = None,
     progress: Progress = lambda _done: None,
 ) -> int:
-    """Write the messages after ``start``, up to and with ``end``; return how many. ``target`` None is standard output.
+    """Write the messages above ``start`` up to ``end``; return their number.
 
     The order is that of the streams' keys, and within a stream that of its seqnos.
     """

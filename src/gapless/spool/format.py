@@ -42,7 +42,7 @@ BLOB = 6
 KINDS = {RUN: "run", MESSAGE: "message", LOST: "lost", NAME: "name", STATE: "state", BLOB: "blob"}
 """The kinds that this version knows."""
 OPTIONAL_KIND = 0x80
-"""Bit of a kind: who does not know the kind may skip the record. Without it the spool has to be refused."""
+"""Bit of a kind: a reader that does not know the kind may skip the record, else must refuse."""
 
 COMMIT_END = 0x01
 """Mark: the last record of its commit."""
@@ -63,7 +63,7 @@ _PREAMBLE = Struct("<8sII16sQqI")
 PREAMBLE_BYTES = 64
 
 SEGMENT_REPAIRED = 0x01
-"""Flag of a segment: repair has written it anew, and it ends where its file ends, whatever the next one says."""
+"""Flag of a segment: rewritten by repair; it ends where its file ends."""
 
 
 class RecordHeader(NamedTuple):
@@ -271,7 +271,7 @@ def is_stream_key(text: object) -> bool:
 
 
 def make_lost_drafts(origin: Address, first: int, last: int, now_ns: int) -> list[RecordDraft]:
-    """Return the records that say that ``first .. last`` will never come; one counts no more than its header can."""
+    """Return records for lost messages ``first .. last``, each within the range of a header."""
     return [
         RecordDraft(LOST, origin, start, end, end - start + 1, collected_ns=now_ns)
         for start in range(first, last + 1, U32_MAX)

@@ -65,7 +65,7 @@ Progress = Callable[[int], None]
 
 
 class FsckProblem(NamedTuple):
-    """Something that is wrong: where, what, and which messages it has cost (``stream`` is empty if unknown)."""
+    """One problem: where, what, and which messages it cost (``stream`` is empty if unknown)."""
 
     path: Path
     offset: int
@@ -77,7 +77,7 @@ class FsckProblem(NamedTuple):
 
 @dataclass
 class FsckReport:
-    """What a check has found, or a repair has done. ``notes`` are no damage: they mend themselves."""
+    """What a check found or a repair did; ``notes`` are no damage and resolve themselves."""
 
     segments: int = 0
     records: int = 0
@@ -320,7 +320,8 @@ def _segment_extents(walk: _SegmentWalker, *, beside: bool) -> list[tuple[int, i
             end = max([tail.end, *(each.offset + each.size_bytes for each in tail.damage)])
             if file.size_bytes > end:
                 walk.report.notes.append(
-                    f"{file.path}: {file.size_bytes - end} bytes behind {end} were never committed and will be cut off"
+                    f"{file.path}: {file.size_bytes - end} bytes behind {end} were never "
+                    f"committed and will be cut off"
                 )
             found.append((number, end))
     if hint is not None and numbers and hint.segment > numbers[-1]:
@@ -415,7 +416,8 @@ def _restore_info(root: Path, report: FsckReport) -> SpoolInfo:
             )
             return info
     raise SpoolError(
-        f"{root}: neither spool.json nor the beginning of any segment can be read; this cannot be repaired",
+        f"{root}: neither spool.json nor the beginning of any segment can be read; this cannot be "
+        f"repaired",
         root,
     )
 

@@ -4,7 +4,8 @@ A sealed segment has its index in a file beside it, so that nobody reads the seg
 something in it. The file is a cache: if it is missing, torn or does not fit the segment, the index
 is made again from the segment's headers.
 
-The entries of a stream are one array of 64-bit numbers, ``ENTRY_WIDTH`` for each record. It is read as it
+The entries of a stream are one array of 64-bit numbers, ``ENTRY_WIDTH`` for each record. It is read
+as it
 stands, and a column is a slice of it; nothing is done for each record.
 """
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 FIRST, LAST, OFFSET, SIZE, ROWS, PAYLOAD, COLLECTED, KIND = range(8)
 ENTRY_WIDTH = 8
-"""Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream in this segment up to
+"""Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream
+in this segment up to
 and with this record, collected_ns, kind."""
 
 _HEAD = Struct("<8sII")
@@ -110,7 +112,7 @@ class StreamIndex:
         return rows[at] if seqno >= last else before
 
     def payload_upto(self, seqno: int) -> int:
-        """Return the payload at or below ``seqno``; of a run that is cut, in proportion to its messages."""
+        """Return the payload at or below ``seqno``; a cut run counts in proportion."""
         if seqno >= self.last:
             return self.payload_bytes
         if seqno < self.first:
@@ -126,7 +128,7 @@ class StreamIndex:
         return before + (payload[at] - before) * (seqno - first + 1) // (last - first + 1)
 
     def seqno_at_row(self, row: int) -> int:
-        """Return the seqno at which ``row`` messages of this segment have been read, counted from 1."""
+        """Return the seqno at which ``row`` messages of this segment are read, counted from 1."""
         rows = self.column(ROWS)
         at = bisect_left(rows, row)
         before = rows[at - 1] if at else 0
@@ -162,7 +164,7 @@ class StreamIndex:
     def lazy(
         cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]
     ) -> StreamIndex:
-        """Return the index of a stream whose entries are read when needed, or made ``again`` if they are bad."""
+        """Return an index whose entries are read when needed, or made ``again`` if they are bad."""
         index = cls()
         index._source = (path, at, crc, again)
         (
@@ -206,7 +208,7 @@ def _little_endian(data: array[int]) -> array[int]:
 HOLE_LOST = "lost"
 """Reason of a hole: it is recorded that these messages will never come; offsets step over them."""
 HOLE_REPEATED = "repeated"
-"""Reason of a hole: it is recorded that these messages are here already, from another life of their sink."""
+"""Reason of a hole: recorded as stored already, from another incarnation of the sink."""
 HOLE_MISSING = "missing"
 """Reason of a hole: these messages were here; damage, until repair has recorded them as lost."""
 
@@ -298,7 +300,7 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
-        """Read the file of an index; :class:`CorruptIndex` if it is not what was written, OSError if it is not there.
+        """Read the file of an index; CorruptIndex if it is bad, OSError if it is not there.
 
         The entries of streams are read when they are needed; ``again`` makes the index from the
         segment if they are bad.

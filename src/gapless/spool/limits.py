@@ -10,7 +10,7 @@ from gapless.units import GIB, MIB, NS_PER_S
 WAIT = "wait"
 """Policy: a commit raises SpoolFull until readers have passed something; senders wait meanwhile."""
 DROP_OLDEST = "drop-oldest"
-"""Policy: the oldest segments are deleted though a reader still needs them; what they held is counted as dropped."""
+"""Policy: delete the oldest segments even if a reader needs them; count them as dropped."""
 POLICIES = (WAIT, DROP_OLDEST)
 
 
@@ -42,7 +42,7 @@ class SpoolLimits:
 
     @property
     def rotate_bytes(self) -> int:
-        """When a segment is sealed: small limits have small segments, so that trimming frees an eighth at a time."""
+        """Size at which a segment is sealed: at most an eighth of the limit by size."""
         return (
             min(self.segment_bytes, max(self.max_bytes // 8, 1))
             if self.max_bytes
@@ -51,6 +51,6 @@ class SpoolLimits:
 
     @property
     def rotate_age_ns(self) -> int:
-        """When a segment is sealed because of its age; a limit by age has segments of a quarter of it at most."""
+        """Age at which a segment is sealed: at most a quarter of a limit by age."""
         ages = [age_ns for age_ns in (self.segment_age_ns, self.max_age_ns // 4) if age_ns]
         return min(ages, default=0)

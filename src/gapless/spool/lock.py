@@ -1,4 +1,4 @@
-"""One writer: a lock of the system on ``<spool>/lock``, which goes away with the process that holds it."""
+"""One writer: a lock on ``<spool>/lock`` that the system releases when its process ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class SpoolLock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise from_os_error(error, self.path, "locking it") from error
             raise SpoolLocked(
-                f"{root}: another process writes to this spool: {holder}; stop that one, or use another folder",
+                f"{root}: another process writes to this spool: {holder}; stop that one, or use "
+                f"another folder",
                 self.path,
             ) from None
         told = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
@@ -41,7 +42,10 @@ class SpoolLock:
             os.pwrite(self._descriptor, json.dumps(told).encode() + b"\n", 0)
 
     def ensure_held(self) -> SpoolLock:
-        """Return this lock, or a new one if its file was deleted; SpoolLocked if another writer was quicker."""
+        """Return this lock, or a new one if its file was deleted.
+
+        Raises SpoolLocked if another writer was quicker.
+        """
         if self._descriptor < 0:
             return self
         held = os.fstat(self._descriptor)
@@ -74,7 +78,10 @@ def describe_holder(root: Path) -> str:
 
 
 def is_locked(root: Path) -> bool:
-    """Whether a writer holds the spool now; False where there is no lock, or where locks cannot be asked for."""
+    """Whether a writer holds the spool now.
+
+    False without a lock file, or where the file system has no locks.
+    """
     try:
         descriptor = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

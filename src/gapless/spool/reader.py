@@ -63,7 +63,7 @@ Digest = dict[str, int]
 
 
 class SpoolReader:
-    """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
+    """A spool to read. ``refresh`` looks for news; all other methods answer from the last refresh.
 
     Readers read what the writer has said to be durable. ``is_behind`` says that there is more than
     that: a commit is under way, or what the writer said is old, and then a stream that is not here
@@ -112,7 +112,7 @@ class SpoolReader:
         self._is_refreshed = True
 
     def _scan_segments(self) -> bool:
-        """Look once; False if a segment was trimmed while this looked, for then another look tells more."""
+        """Refresh once; False if a segment was trimmed meanwhile: another attempt is needed."""
         hint = None if self._all_commits else CommittedOffset.read(self.path)
         numbers = list_segments(self.path)
         final = numbers[-1] if numbers else 0
@@ -139,7 +139,7 @@ class SpoolReader:
         return steady
 
     def _has_uncommitted_tail(self, hint: CommittedOffset) -> bool:
-        """Whether there is more than the ``committed`` file tells, which may be old after a power failure."""
+        """Whether the segments hold more than ``committed`` says, as after a power failure."""
         try:
             size_bytes = segment_path(self.path, hint.segment).stat().st_size
         except OSError:
@@ -147,7 +147,7 @@ class SpoolReader:
         return size_bytes > hint.offset or list_segments(self.path)[-1:] > [hint.segment]
 
     def _evict(self) -> None:
-        """Let go of streams that the writer has forgotten, and of entries that can be read again."""
+        """Drop streams that the writer has forgotten, and entries that can be read again."""
         newest = next(reversed(self._segments.values()), None)
         state = None if newest is None else newest.latest_state
         if state is not None:
@@ -227,7 +227,7 @@ class SpoolReader:
         names.update(index.names)
 
     def _remove_segments(self, gone: set[int]) -> None:
-        """Let go of what has been trimmed: ``low`` goes up to what the first segment starts from."""
+        """Drop what was trimmed: ``low`` rises to the start of the first segment."""
         self._stream_indexes = {
             key: kept
             for key, parts in self._stream_indexes.items()
@@ -265,7 +265,7 @@ class SpoolReader:
         return dict(self._refreshed()._names)
 
     def lost(self) -> list[Hole]:
-        """The seqnos that cannot be read though they lie between low and high: recorded as lost, or missing."""
+        """The seqnos between low and high that cannot be read: recorded as lost, or missing."""
         self._refreshed()
         found = [hole for index in self._segments.values() for hole in index.holes]
         found += [hole for holes in self._missing.values() for hole in holes]
@@ -337,7 +337,7 @@ class SpoolReader:
         max_rows: int | None = None,
         max_bytes: int | None = None,
     ) -> Digest:
-        """Return how far to go from ``start`` towards ``end`` within the limits; the result is never below ``start``.
+        """Return a position from ``start`` towards ``end`` within the limits.
 
         Fair between streams and to the message. Every stream that has something gets at least one
         message, if need be beyond the limit. ``max_bytes`` counts payload.
@@ -382,7 +382,7 @@ class SpoolReader:
         )
 
     def _after_bytes(self, key: str, lo: int, hi: int, budget_bytes: int) -> int:
-        """Return the last seqno up to which the payload fits the budget; the first message always does."""
+        """Return the last seqno whose payload fits the budget; the first message always fits."""
         reached, taken = lo, False
         for number, stream in self._indexes_between(key, lo, hi):
             first, last, kind, payload = (
@@ -419,7 +419,7 @@ class SpoolReader:
     def _fit_run(
         self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int], *, must: bool
     ) -> tuple[int, int]:
-        """Return how many of the next messages of a run fit, and their size; with ``must`` at least one."""
+        """Return how many next messages of a run fit, and their size; ``must``: at least one."""
         reached, hi, budget_bytes = asked
         first, last = stream.column(FIRST)[at], stream.column(LAST)[at]
         head, tail = max(reached + 1 - first, 0), min(last, hi) - first + 1
@@ -478,8 +478,10 @@ class SpoolReader:
 
     def _missing_error(self, hole: Hole) -> SpoolCorrupt:
         return SpoolCorrupt(
-            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see `gapless spool check "
-            f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair {self.path}`, or "
+            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see "
+            f"`gapless spool check "
+            f"{self.path}`; to go on without them, stop the collector and run `gapless spool "
+            f"repair {self.path}`, or "
             "read from a replica",
             self.path,
         )
@@ -538,7 +540,7 @@ class SpoolReader:
         return registry.read_consumers(self.path)
 
     def unregister(self, name: str) -> bool:
-        """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
+        """Unregister a reader: nothing is retained for it. False if it was not registered."""
         return registry.unregister(self.path, name)
 
 
@@ -554,7 +556,7 @@ def _ranges_between_holes(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple
 
 
 def fair_share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Share ``limit`` so that nobody gets more than it wants and who gets less than it wants gets no less than others.
+    """Share ``limit`` fairly: a small demand is met, all other demands get the same.
 
     Whoever wants something gets at least 1, if need be beyond the limit, so that every stream makes
     progress.

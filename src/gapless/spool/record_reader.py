@@ -1,4 +1,4 @@
-"""Reading records: from slices to runs, with every checksum looked at and no seqno left out in silence."""
+"""Reading records: every checksum is checked, and no seqno is skipped silently."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ class _SliceCursor:
 
 
 def read_records(file: SegmentFile, slices: Sequence[Slice]) -> Iterator[Record]:
-    """Read slices of one segment in one go; the records of each stream come in order, streams as they were written."""
+    """Read slices of one segment in one pass.
+
+    The records of a stream come in order, streams as they were written.
+    """
     wanted: dict[tuple[int, int], list[_SliceCursor]] = {}
     for each in sorted(slices, key=lambda one: one.lo):
         part = _SliceCursor(each)
@@ -215,8 +218,10 @@ def _cut_record(
 def _missing_error(file: SegmentFile, wanted: Slice, first: int, last: int) -> SpoolCorrupt:
     root = file.path.parent.parent
     return SpoolCorrupt(
-        f"{file.path}: messages {first}..{last} of {wanted.stream} are not where they should be; see `gapless spool "
-        f"check {root}`; to go on without them, stop the collector and run `gapless spool repair {root}`",
+        f"{file.path}: messages {first}..{last} of {wanted.stream} are not where they should be; "
+        f"see `gapless spool "
+        f"check {root}`; to go on without them, stop the collector and run `gapless spool repair "
+        f"{root}`",
         file.path,
         wanted.offset,
     )

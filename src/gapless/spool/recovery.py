@@ -65,7 +65,8 @@ def recover(store: SegmentStore) -> RecoveryResult:
         break
     if hint is not None and hint.segment > segment:
         told.append(
-            f"{segment_path(root, hint.segment)}: is not there, though messages were committed to it"
+            f"{segment_path(root, hint.segment)}: is not there, though messages were committed to "
+            f"it"
         )
     for number in numbers:
         store.sealed[number] = load_index(root, info, number)

@@ -30,7 +30,7 @@ class ConsumerPositions(NamedTuple):
         )
 
     def oldest_unread_ns(self, index: SegmentIndex) -> int:
-        """Return when the oldest record of a segment that a reader needs was collected; 0 if none is needed."""
+        """Return the collection time of the oldest record that a reader needs; 0 if none does."""
         found_ns = []
         for key, stream in index.streams.items():
             passed = self.min_position(key)
@@ -55,7 +55,7 @@ def unread_rows(reader: Consumer, indexes: Sequence[SegmentIndex]) -> int:
 
 
 def rows_after(stream: StreamIndex, seqno: int) -> int:
-    """Return how many messages of a stream in a segment are above ``seqno``; its entries are not held after that.
+    """Return how many messages of a stream in a segment are above ``seqno``; unload its entries.
 
     If somebody has deleted the segment, that is none.
     """

@@ -152,7 +152,8 @@ class SpoolInfo:
             version = int(told["format"])
             if version > FORMAT:
                 raise SpoolVersion(
-                    f"{path}: the spool has format {version}, this Gapless reads up to {FORMAT}; install a later one",
+                    f"{path}: the spool has format {version}, this Gapless reads up to {FORMAT}; "
+                    f"install a later one",
                     path,
                 )
             return cls(
@@ -316,20 +317,21 @@ class SegmentFile:
         return end
 
     def new_index(self) -> SegmentIndex:
-        """Return an index of nothing yet; a damaged preamble takes nothing away but when the segment was begun."""
+        """Return an empty index; a damaged preamble only costs the time of creation."""
         index = SegmentIndex(self.number, PREAMBLE_BYTES)
         preamble = parse_preamble(self.read(0, PREAMBLE_BYTES))
         if preamble is not None:
             index.created_ns = preamble.created_ns
             if preamble.format > FORMAT:
                 raise SpoolVersion(
-                    f"{self.path}: has format {preamble.format}, this reads up to {FORMAT}; install a later Gapless",
+                    f"{self.path}: has format {preamble.format}, this reads up to {FORMAT}; "
+                    f"install a later Gapless",
                     self.path,
                 )
         return index
 
     def extend_index(self, index: SegmentIndex, end: int) -> None:
-        """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands."""
+        """Extend an index from its end up to ``end`` or to the first bad header."""
         keys: dict[tuple[int, int], str] = {}
         for fields in self._header_fields(index.end, end):
             _, kind, _, _, rows, table_bytes, payload_bytes, offset, _ = fields[:9]
@@ -351,7 +353,8 @@ class SegmentFile:
             if header.kind & OPTIONAL_KIND:
                 return
             raise SpoolVersion(
-                f"{self.path}: a record of the unknown kind {header.kind} at {header.offset}; install a later Gapless",
+                f"{self.path}: a record of the unknown kind {header.kind} at {header.offset}; "
+                f"install a later Gapless",
                 self.path,
             )
         body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)

@@ -73,7 +73,7 @@ def verify_records(
 
 
 class SegmentTail(NamedTuple):
-    """How a segment ends: at ``end``, behind which ``cut_bytes`` are torn; ``damage`` is what is bad before that."""
+    """The end of a segment; ``torn_bytes`` behind it are a torn write, ``damage`` is before it."""
 
     end: int
     torn_bytes: int
@@ -81,7 +81,7 @@ class SegmentTail(NamedTuple):
 
 
 def find_tail(file: SegmentFile, proven: int = 0) -> SegmentTail:
-    """Read a segment that was not sealed, and tell where it ends; what is before ``proven`` is known to be durable."""
+    """Return where an unsealed segment ends; what is before ``proven`` is known to be durable."""
     size_bytes = file.size_bytes
     damage: list[DamagedRange] = []
     ends: list[int] = []
@@ -91,7 +91,8 @@ def find_tail(file: SegmentFile, proven: int = 0) -> SegmentTail:
             continue
         if item.kind not in KINDS and not item.kind & OPTIONAL_KIND:
             raise SpoolVersion(
-                f"{file.path}: a record of the unknown kind {item.kind} at {item.offset}; install a later Gapless",
+                f"{file.path}: a record of the unknown kind {item.kind} at {item.offset}; install "
+                f"a later Gapless",
                 file.path,
             )
         proven = max(proven, item.commit_offset)
@@ -141,7 +142,7 @@ def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 
 
 def sealed_end(file: SegmentFile, after: StateRecord | None) -> int:
-    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since.
+    """Return where a sealed segment ends: as the next segment says, unless it was repaired since.
 
     A segment that the next one does not know as the one before it was never committed to: nothing
     of it counts.

@@ -1,4 +1,4 @@
-"""The files that the writer of a spool works on: the active segment, the sealed ones, and the ``committed`` file.
+"""The writer's files: the active segment, the sealed segments, and the ``committed`` file.
 
 A write that fails leaves the spool as it was. The bytes that it may have written are cut off again.
 After a failed fdatasync nobody knows what of the file is on the disk, so that file is never written
@@ -96,7 +96,8 @@ class SegmentStore:
             self._check_identity()
             self._abandon_active(lost=True)
             raise SpoolGone(
-                f"{active.path}: {error.strerror or error}; somebody has deleted the segment that was written to; the "
+                f"{active.path}: {error.strerror or error}; somebody has deleted the segment that "
+                f"was written to; the "
                 "messages in it are recorded as lost, the spool goes on in a new segment",
                 active.path,
             ) from error
@@ -104,7 +105,8 @@ class SegmentStore:
             self._check_identity()
             self._abandon_active(lost=False)
             raise SpoolGone(
-                f"{active.path}: somebody has replaced the segment that was written to; the spool goes on in another, "
+                f"{active.path}: somebody has replaced the segment that was written to; the spool "
+                f"goes on in another, "
                 f"run `gapless spool check {self.root}`",
                 active.path,
             )
@@ -112,7 +114,8 @@ class SegmentStore:
             end = active.index.end
             self._abandon_active(lost=False)
             raise SpoolGone(
-                f"{active.path}: has {found.st_size} bytes where this writer left {end}: somebody has changed it; "
+                f"{active.path}: has {found.st_size} bytes where this writer left {end}: somebody "
+                f"has changed it; "
                 f"the spool goes on in a new segment; run `gapless spool check {self.root}`",
                 active.path,
             )
@@ -122,20 +125,23 @@ class SegmentStore:
             found = SpoolInfo.read(self.root)
         except FileNotFoundError as error:
             raise SpoolGone(
-                f"{self.root}: the folder of the spool was deleted or moved while in use; bring it back to where "
-                "it was (mount it, move it back) and the spool goes on by itself; to begin a new one, stop the "
+                f"{self.root}: the folder of the spool was deleted or moved while in use; bring "
+                f"it back to where "
+                "it was (mount it, move it back) and the spool goes on by itself; to begin a new "
+                "one, stop the "
                 "collector first",
                 self.root,
             ) from error
         if found.spool_id != self.info.spool_id:
             raise SpoolGone(
-                f"{self.root}: another spool stands here now (id {found.spool_id.hex()}, this one was "
+                f"{self.root}: another spool stands here now (id {found.spool_id.hex()}, this one "
+                f"was "
                 f"{self.info.spool_id.hex()}); bring the old folder back, or stop the collector",
                 self.root,
             )
 
     def begin_segment(self, drafts: Sequence[RecordDraft], created_ns: int) -> list[int]:
-        """Begin a new segment with a first commit, whose first record is a STATE; return the offsets of its records."""
+        """Begin a segment with a first commit, whose first record is a STATE; return offsets."""
         assert self.active is None
         self._check_identity()
         number = self.next_number
@@ -167,7 +173,7 @@ class SegmentStore:
         return offsets
 
     def append_commit(self, drafts: Sequence[RecordDraft]) -> list[int]:
-        """Write one commit behind what the active segment has; return the offsets of its records."""
+        """Append one commit to the active segment; return the offsets of its records."""
         active = self.active
         assert active is not None
         start = active.index.end
@@ -195,7 +201,7 @@ class SegmentStore:
             self._abandon_active(lost=False)
 
     def _abandon_active(self, *, lost: bool) -> None:
-        """Never write to the active segment again; with ``lost`` nothing of it is there any more."""
+        """Never write to the active segment again; with ``lost`` the file is gone."""
         active, self.active = self.active, None
         if active is None:
             return
@@ -239,7 +245,7 @@ class SegmentStore:
         return index.end
 
     def publish_committed(self) -> None:
-        """Say in the ``committed`` file how far readers may read; if that fails, it is said after the next commit."""
+        """Publish in ``committed`` how far readers may read; retry a failure at the next commit."""
         if self.active is None:
             return
         data = CommittedOffset(self.active.number, self.active.index.end).pack()
@@ -273,7 +279,7 @@ class SegmentStore:
 
 
 def write_all(descriptor: int, buffers: list[bytes], size_bytes: int) -> None:
-    """Write the pieces with one call if the system takes them all; small or many ones are joined first."""
+    """Write buffers with one call if possible; small or many buffers are joined first."""
     if size_bytes <= JOIN_BELOW_BYTES or len(buffers) > MAX_IOVECS:
         buffers = [b"".join(buffers)]
     written = os.writev(descriptor, buffers)
@@ -296,7 +302,7 @@ def create_directories(root: Path) -> None:
 def read_or_create_info(
     root: Path, group: str, name: str, node: int | None, *, create: bool
 ) -> SpoolInfo:
-    """Return what ``spool.json`` says, which must be of this group and collector; make it if it may be made."""
+    """Return the description of the spool, or create it; it has to fit group and collector."""
     try:
         info = SpoolInfo.read(root)
     except FileNotFoundError:
@@ -311,12 +317,14 @@ def read_or_create_info(
         return info
     if info.group != group:
         raise SpoolMismatch(
-            f"{root}: this is the spool of the group {info.group!r}, not of {group!r}; use another folder",
+            f"{root}: this is the spool of the group {info.group!r}, not of {group!r}; use "
+            f"another folder",
             root,
         )
     if name and info.name != name:
         raise SpoolMismatch(
-            f"{root}: this is the spool of the collector {info.name!r}, not of {name!r}; use another folder or name",
+            f"{root}: this is the spool of the collector {info.name!r}, not of {name!r}; use "
+            f"another folder or name",
             root,
         )
     return info

@@ -59,7 +59,7 @@ NO_ORIGIN = Address(0, 0)
 
 
 class WriterStream:
-    """What the writer knows of one stream; ``appended`` counts what is in line, ``high`` what is durable."""
+    """State of one stream: ``appended`` counts what is pending, ``high`` what is durable."""
 
     __slots__ = (
         "appended",
@@ -82,7 +82,7 @@ class WriterStream:
 
 
 class SpoolWriter:
-    """The one writer of a spool: open it, append deliveries, commit. Not for several threads at once.
+    """The one writer of a spool: open it, append deliveries, commit. Not thread-safe.
 
     ``marks`` is up to where each stream is durable here. ``blob`` is what the caller wants to keep
     along with it: set it, and the next commit makes it durable together with the messages appended
@@ -185,7 +185,8 @@ class SpoolWriter:
             return
         if first > expected:
             raise SpoolGap(
-                f"{stream.key}: {first}..{last} comes after {stream.appended}; append {expected}..{first - 1} first, "
+                f"{stream.key}: {first}..{last} comes after {stream.appended}; append "
+                f"{expected}..{first - 1} first, "
                 "or append_lost if they will never come"
             )
         now_ns = self._now(collected_ns)
@@ -218,7 +219,7 @@ class SpoolWriter:
         collected_ns: int | None = None,
         repeated: bool = False,
     ) -> None:
-        """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays.
+        """Record that messages ``first .. last`` of a stream will never arrive; stored ones stay.
 
         With ``repeated`` they do not count as lost: the spool has the same ones in another stream.
         """
@@ -231,7 +232,8 @@ class SpoolWriter:
             return
         if first > stream.appended + 1:
             raise SpoolGap(
-                f"{stream.key}: {first}..{last} is lost, but nothing is said of {stream.appended + 1}..{first - 1}"
+                f"{stream.key}: {first}..{last} is lost, but nothing is said of "
+                f"{stream.appended + 1}..{first - 1}"
             )
         first = stream.appended + 1
         stream.appended = last
@@ -243,7 +245,7 @@ class SpoolWriter:
     # Committing
 
     def commit(self) -> dict[Address, int]:
-        """Make durable all that is in line, all or nothing, and return up to where each stream is durable now.
+        """Make everything pending durable, all or nothing; return how far each stream is durable.
 
         Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or
         :class:`SpoolFailed`; what is not durable then stays in line, ``marks`` says what is, and
@@ -395,7 +397,7 @@ class SpoolWriter:
     # Limits
 
     def _enforce_limits(self) -> None:
-        """Raise if a limit does not let the line in; trimming and, if that is the policy, dropping come first."""
+        """Raise if a limit refuses what is pending; trim first, and drop if the policy says so."""
         limits = self.limits
         if limits.max_age_ns and self._limit_reached == "age":
             self.trim()
@@ -433,16 +435,18 @@ class SpoolWriter:
 
     def _full_error(self, limit: str) -> SpoolFull:
         what = (
-            f"holds {self._store.used_bytes} bytes, {self.pending_bytes} more are waiting, and the limit is "
+            f"holds {self._store.used_bytes} bytes, {self.pending_bytes} more are waiting, and "
+            f"the limit is "
             f"{self.limits.max_bytes}"
             if limit == "bytes"
-            else f"its oldest message that a reader needs is older than the limit of {self.limits.max_age_ns} ns"
+            else f"its oldest unread message is older than the limit of {self.limits.max_age_ns} ns"
         )
         readers = (
             ", ".join(reader.name for reader in read_consumers(self.path)) or "none is registered"
         )
         return SpoolFull(
-            f"{self.path}: the spool {what}; it goes on when its readers ({readers}) have read on; start them, forget "
+            f"{self.path}: the spool {what}; it goes on when its readers ({readers}) have read "
+            f"on; start them, forget "
             f"one that is gone (`gapless spool forget {self.path} NAME`), or raise the limit",
             self.path,
         )
@@ -453,7 +457,7 @@ class SpoolWriter:
     def _select_drops(
         self, over_bytes: int, need: ConsumerPositions | None = None, *, keep_newest: bool = False
     ) -> bool:
-        """Choose the oldest segments to go until ``over_bytes`` are free; they are deleted when that is recorded.
+        """Choose the oldest segments until ``over_bytes`` are free; delete them once recorded.
 
         With ``keep_newest`` they may be deleted at once: the newest has the marks of all.
         """
@@ -495,7 +499,7 @@ class SpoolWriter:
     # Trimming
 
     def trim(self) -> TrimResult:
-        """Delete the oldest segments that every reader has passed, and keep the limits; seal a segment that is old."""
+        """Delete the oldest segments that every reader has passed; seal a segment that is old."""
         if self._closed:
             raise LocalProtocolError("the spool is closed")
         self._lock = self._lock.ensure_held()
@@ -633,7 +637,7 @@ class SpoolWriter:
             raise from_os_error(error, path, "reading what the collector keeps") from error
 
     def close(self) -> None:
-        """Commit, and let the lock go; if the commit fails, the lock goes and the error is raised."""
+        """Commit and release the lock; if the commit fails, release it and raise."""
         if self._closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""Traces: rows of what happened, written by real processes or by the simulator, and the checks that read them."""
+"""Traces: rows of what happened, from real processes or the simulator, and their checks."""
 
 from gapless.trace.checks import CHECKS, TraceFacts, TraceViolation, check
 from gapless.trace.incarnations import IncarnationRecord

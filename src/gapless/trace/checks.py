@@ -1,4 +1,4 @@
-"""The invariants of docs/invariants.md, as far as a trace alone can show them: pure functions over its rows.
+"""The invariants that a trace alone can show, as pure functions over its rows.
 
 Each has the id of the check that the simulator runs online (gapless.sim.checkers.stream_safety).
 The simulator sees frames, windows and bytes, these see rows only; where they promise less, the
@@ -44,7 +44,7 @@ def no_duplicate(facts: TraceFacts) -> Iterator[TraceViolation]:
 
 
 def gapless_prefix(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """S3: each stream is delivered from the start that was told, one after the other; a new start counts once.
+    """S3: each stream is delivered in order from its announced start; a new start counts once.
 
     Of a message in pieces that had begun before the start the rest cannot be handed out: delivery
     begins behind it. What a state covers is not in the trace: whoever was given one may begin
@@ -81,7 +81,7 @@ def _next_deliverable(facts: TraceFacts, key: StreamKey, seqno: int) -> int:
 
 
 def integrity(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """S4: the bytes delivered are the bytes sent, wherever a hash of the same messages was written at both."""
+    """S4: delivered bytes equal sent bytes, wherever both rows have a hash of the same messages."""
     sent = {(row.origin, row.hash_first, row.seqno_last): row.hash for row in facts.rows_of("SEND")}
     for row in facts.rows_of("DELIVER"):
         if sent.get((row.origin, row.hash_first, row.seqno_last), row.hash) != row.hash:
@@ -91,7 +91,7 @@ def integrity(facts: TraceFacts) -> Iterator[TraceViolation]:
 
 
 def window(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """S6: no window reaches further than it may; how far stands in the row of the life's beginning."""
+    """S6: no window exceeds its reach, which is in the BEGIN row of the incarnation."""
     for row in facts.rows_of("STATE"):
         low = row.low if row.origin == row.member else row.delivered
         reach = facts.reach.get(row.member)
@@ -168,7 +168,7 @@ def purge_is_safe(facts: TraceFacts) -> Iterator[TraceViolation]:
 
 
 def repairs_are_requested(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """S10: a repair is of what was asked for, unless it is marked as unasked. Its bytes are a matter of S4."""
+    """S10: a repair answers a request, unless it is marked as unasked. S4 checks its bytes."""
     asked: dict[StreamKey, set[int]] = {}
     for row in facts.rows_among("NAK_IN", "REPAIR"):
         wanted = asked.setdefault((row.member, row.origin), set())
@@ -182,7 +182,7 @@ def repairs_are_requested(facts: TraceFacts) -> Iterator[TraceViolation]:
 
 
 def naks_are_legal(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """S11: a nak names what exists and has not been delivered. Its pace is left to the simulator."""
+    """S11: a nak names messages that exist and are not delivered. The simulator checks its pace."""
     taken: dict[StreamKey, int] = {}
     high: dict[str, int] = {}
     for row in facts.rows_among("STATE", "SEND", "NAK_OUT"):
@@ -201,7 +201,7 @@ def naks_are_legal(facts: TraceFacts) -> Iterator[TraceViolation]:
 
 
 def views(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """S15: one id is one list; numbers rise; a member is in its views, their maker is first, all have lived."""
+    """S15: one id is one list; numbers rise; a member is in its views; the coordinator is first."""
     last: dict[str, int] = {}
     for row in facts.rows_of("VIEW"):
         if row.seqno_last <= last.get(row.member, 0):
@@ -244,7 +244,7 @@ def check(rows: Iterable[TraceRow]) -> list[TraceViolation]:
 
 
 def delivery(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """L1: whatever a life has sent since another became a member of its view, that one has delivered."""
+    """L1: everything sent since another incarnation joined the view is delivered there."""
     delivered: dict[tuple[str, str], set[int]] = {}
     for row in facts.rows_of("DELIVER"):
         delivered.setdefault((row.member, row.origin), set()).update(
@@ -261,7 +261,8 @@ def delivery(facts: TraceFacts) -> Iterator[TraceViolation]:
                 # What its state covers is not handed out; after that nothing may be missing.
                 missing = {number for number in missing if has and number > min(has)}
             if missing:
-                message = f"{member} has not delivered {len(missing)} of its messages, the first is {min(missing)}"
+                missed = f"{len(missing)} of its messages, the first is {min(missing)}"
+                message = f"{member} has not delivered {missed}"
                 yield TraceViolation("L1", end.t_ns, origin, message)
 
 
@@ -287,12 +288,13 @@ def stability(facts: TraceFacts) -> Iterator[TraceViolation]:
     for member, end in facts.present_at_end.items():
         state = last.get(member)
         if state is not None and state.low != state.high:
-            message = f"{state.high - state.low} of its messages are not released: {state.low + 1}..{state.high}"
+            unreleased = f"{state.low + 1}..{state.high}"
+            message = f"{state.high - state.low} of its messages are not released: {unreleased}"
             yield TraceViolation("L2", end.t_ns, member, message)
 
 
 def one_view(facts: TraceFacts) -> Iterator[TraceViolation]:
-    """L6: all are in one view, of exactly those that are there; what comes after that, such as leaving, is left out."""
+    """L6: all are in one view of exactly those present; anything later is ignored."""
     ends = {member: end.t_ns for member, end in facts.present_at_end.items()}
     last = {
         row.member: row for row in facts.rows_of("MEMBERS") if row.t_ns <= ends.get(row.member, 0)
@@ -302,7 +304,9 @@ def one_view(facts: TraceFacts) -> Iterator[TraceViolation]:
         told = last.get(member)
         members = set() if told is None else set(told.reason.split())
         if len(ids) > 1 or members != set(facts.present_at_end):
-            message = f"its last view has {len(members)} members, {len(facts.present_at_end)} are there, in {len(ids)} views"
+            present = len(facts.present_at_end)
+            views = f"{present} are there, in {len(ids)} views"
+            message = f"its last view has {len(members)} members, {views}"
             yield TraceViolation("L6", end.t_ns, member, message)
 
 
@@ -319,7 +323,7 @@ class TraceViolation(NamedTuple):
 
 
 class TraceFacts:
-    """A trace in the order of time. Only the stream to the group is looked at, numbered for a whole life."""
+    """A trace in the order of time: only streams to the group, numbered for a whole incarnation."""
 
     def __init__(self, rows: Iterable[TraceRow]) -> None:
         self.rows = [
@@ -335,7 +339,7 @@ class TraceFacts:
         self.present_at_end = {row.member: row for row in self.rows_of("REST")}
         self.received_state = {row.member for row in self.rows_of("STATE_IN")}
         self.legally_skipped: dict[tuple[str, str], set[int]] = {}
-        """What a reader is not handed of an origin, by right: own messages, pieces of what began before its start."""
+        """Messages that a reader rightly lacks: its own, and fragments begun before its start."""
         for row in self.rows_among("SEND", "DROPPED", "LOST"):
             if row.reason in {"not back", "headless", "oversized"}:
                 numbers = range(row.seqno, row.seqno_last + 1)
@@ -351,7 +355,7 @@ class TraceFacts:
         return (row for row in self.rows if row.event in wanted)
 
     def members(self, row: TraceRow) -> tuple[str, ...] | None:
-        """Return the members of the view that a VIEW row is about, if anybody has written them down."""
+        """Return the members of the view of a VIEW row, if any row lists them."""
         return self._members.get((row.member, row.seqno_last))
 
 

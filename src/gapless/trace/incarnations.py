@@ -1,4 +1,4 @@
-"""The side file of a file set: which number is which life, and how the lives whose rows are there were recorded.
+"""The side file of a file set: the names of incarnations, and how each was recorded.
 
 Each line is one JSON object. A name stands there before the first row that holds its number, so a
 killed process leaves no number without its name.
@@ -26,7 +26,7 @@ VIRTUAL, TIME_OF_DAY = "virtual", "time of day"
 
 
 class IncarnationRecord(NamedTuple):
-    """One line: a life that is mentioned; ``own`` if its rows are in this file set, and only then is there more."""
+    """One line: an incarnation that is mentioned; ``own`` if its rows are in this file set."""
 
     seed: int
     name: str
@@ -58,7 +58,7 @@ class IncarnationRecord(NamedTuple):
 def own_incarnation(
     seed: int, name: str, config: Config, more: Mapping[str, Any], **how: Any
 ) -> IncarnationRecord:
-    """Return the line of a life whose rows are in the set; ``how`` it is recorded are columns of :class:`IncarnationRecord`."""
+    """Return the line of a recorded incarnation; ``how``: columns of :class:`IncarnationRecord`."""
     knobs = {
         **asdict(config),
         "reach": config.reach,
@@ -74,7 +74,7 @@ def own_incarnation(
 
 
 def read_incarnations(path: Path) -> Iterator[IncarnationRecord]:
-    """Return what a side file says. A last line without an end is what a killed process was writing: it is left out."""
+    """Read a side file; an unfinished last line, left by a killed process, is skipped."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):

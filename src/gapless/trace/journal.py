@@ -1,4 +1,4 @@
-"""The journal: what a process that lives writes of its trace, in rows of one width, without any dependency.
+"""The journal: the trace of a running process, in rows of fixed width, without dependencies.
 
     <set>/00003.rows      rows, one after the other; a last one that is torn does not count
     <set>/texts.jsonl     reasons: line 7 is what the number 7 means in a row
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gapless.trace.incarnations import IncarnationRecord
 
 FIELDS = tuple(name for name in COLUMNS if name not in {"seed", "frame_id"})
-"""The columns that a journal holds, in the order of the schema; a reason is the number of its text."""
+"""The columns of a journal, in the order of the schema; a reason is the number of its text."""
 _KINDS = {"int64": ("q", "<i8"), "int32": ("i", "<i4"), "int8": ("b", "i1"), "string": ("i", "<i4")}
 ROW_STRUCT = Struct("<" + "".join(_KINDS[COLUMNS[name].type][0] for name in FIELDS))
 """How a row is packed."""
@@ -45,7 +45,7 @@ ROWS_PER_FILE = 1_000_000
 
 
 class TraceJournal:
-    """The files of one file set while its process lives; ``stopped`` says what has gone wrong, if anything has."""
+    """The files of one file set while its process runs; ``stopped`` is the error, if any."""
 
     def __init__(self, folder: Path, rows_per_file: int = ROWS_PER_FILE) -> None:
         """Begin a file set in ``folder``, which must not be there yet."""
@@ -66,7 +66,8 @@ class TraceJournal:
         except OSError as error:
             self._close_files()
             raise GaplessError(
-                f"cannot record a trace in {folder}: {error.strerror or error}; name a folder that can be written"
+                f"cannot record a trace in {folder}: {error.strerror or error}; name a folder "
+                f"that can be written"
             ) from None
 
     @property

@@ -1,4 +1,4 @@
-"""Sealing: what a process has written row by row becomes Parquet, by column and without a loop over rows.
+"""Sealing: journals become Parquet files, column by column, without a loop over rows.
 
 A journal whose process lives is left alone. Of one that was killed everything is kept, but for a
 last row that is torn. A file of Parquet is there as a whole or not at all, and only then its
@@ -28,7 +28,7 @@ ROWS_PER_TABLE = 131_072
 
 
 class SealResult(NamedTuple):
-    """What became of a folder: the files that were made, and the journals of processes that still write."""
+    """What became of a folder: the files made, and the journals that are still in use."""
 
     files: list[Path]
     live: list[Path]
@@ -40,7 +40,7 @@ def can_seal() -> bool:
 
 
 def seal(folder: Path | str) -> SealResult:
-    """Seal everything in ``folder`` that nobody writes to any more, and take note of traces that are not whole."""
+    """Seal every journal in ``folder`` that is not in use, and mark traces that are incomplete."""
     from pathlib import Path
 
     folder = Path(folder)
@@ -62,7 +62,7 @@ def seal(folder: Path | str) -> SealResult:
 
 
 def seal_journal(path: Path) -> Path | None:
-    """Seal one journal and return its file of Parquet, which is not there if it has no rows; None if it is in use."""
+    """Seal one journal and return its Parquet file; None if the journal is in use."""
     with path.open("rb") as journal:
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +81,7 @@ def seal_journal(path: Path) -> Path | None:
 
 
 def _tables(path: Path) -> Iterator[Any]:
-    """Return the rows of a journal as tables, one after the other, so that a producer need not have room for all."""
+    """Yield the rows of a journal as tables, so that not all of them are in memory."""
     pa = import_pyarrow()
     import numpy as np
 
@@ -128,7 +128,8 @@ ROW_GROUP = 1_000_000
 """So many rows are one row group at most."""
 _INT64_MAX = 2**63 - 1
 _DICTIONARY_COLUMNS = ("seed", "event", "view", "epoch", "part", "reason", "frame_id")
-"""Columns that hold few different values, beside those that name lives. Numbers that rise are kept as they are: zstd
+"""Columns with few different values, beside those that name incarnations. Numbers that rise stay as
+they are: zstd
 makes them as small as differences would be, and they are read faster."""
 
 
@@ -139,7 +140,8 @@ def import_pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError:
         raise GaplessError(
-            "a trace as Parquet needs pyarrow: pip install 'gapless[spark]' (recording needs nothing; "
+            "a trace as Parquet needs pyarrow: pip install 'gapless[spark]' (recording needs "
+            "nothing; "
             "`gapless.trace.read` reads what a recorder has written without it)"
         ) from None
     return pa
@@ -157,7 +159,7 @@ def arrow_schema() -> Any:
 
 
 def write_tables(tables: Iterable[Any], path: Path) -> None:
-    """Write tables as one file of a trace, a row group each; it is there as a whole or not at all."""
+    """Write tables as one file of a trace, a row group each, atomically."""
     fresh = path.with_suffix(".part")
     writer = import_pyarrow().parquet.ParquetWriter(
         fresh,

@@ -1,4 +1,4 @@
-"""Read traces back as rows: sealed files and journals alike, those of a whole group in the order of time."""
+"""Read traces as rows, from sealed files and journals, a whole group in the order of time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INCARNATION_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.
 
 
 def read(folder: Path | str) -> Iterator[TraceRow]:
-    """Return the rows of a trace: seed after seed, each in the order of time; those of one life in their own order."""
+    """Return the rows of a trace by seed and time; rows of one incarnation keep their order."""
     folder = Path(folder)
     sets = file_sets(folder)
     names = {incarnation_id(life.name): life.name for life in incarnations_of(folder)}
@@ -62,7 +62,7 @@ def _read_set(folder: Path, names: dict[int, str]) -> Iterator[TraceRow]:
 
 
 def _files_of_set(folder: Path) -> list[Path]:
-    """Return the files of a set in their order; of a journal that has just been sealed only the sealed one."""
+    """Return the files of a set in order; a sealed file replaces its journal."""
     found = {path.stem: path for path in sorted(folder.glob("*.rows"))}
     found.update({path.stem: path for path in folder.glob("*.parquet")})
     return [found[stem] for stem in sorted(found)]

@@ -45,7 +45,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Recorder:
-    """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
+    """The trace of one member: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
     ``member`` is how people call it; without that it is known by its durable name, or by where it
     is reached. Any thread may call it. Where Parquet can be written (pyarrow is there), full
@@ -107,7 +107,7 @@ class Recorder:
     def begin_incarnation(
         self, me: Address, config: Config, wall_ns: int, *, member: str, stores: bool
     ) -> None:
-        """Begin a life, whose clock of the day is ``wall_ns`` ahead of the monotonic one; ``member`` is for people."""
+        """Begin an incarnation whose wall clock is ``wall_ns`` ahead of the monotonic clock."""
         with self._lock:
             if self._finished:
                 return  # the application has closed it, and the member lives on
@@ -142,14 +142,15 @@ class Recorder:
             self._flush()
 
     def record_ready(self, ready: Ready) -> None:
-        """Take down an answer of the machine; whatever goes wrong with that is no affair of the group."""
+        """Record an answer of the machine; an error here never affects the group."""
         with self._lock:
             if self._row_builder is None or self._finished:
                 return
             self._step += 1
             try:
                 self._pack(self._row_builder.rows_of_ready(ready))
-            except Exception as error:  # noqa: BLE001 - a bug here must not end a group that has none
+            # A bug of the recorder must not end a healthy group.
+            except Exception as error:  # noqa: BLE001
                 self._abort(error)
 
     def record_dropped(self, sender: Address) -> None:
@@ -171,7 +172,7 @@ class Recorder:
                 self._flush()
 
     def finish(self, *, whole: bool = True) -> None:
-        """Write no more: the member has come to its end, in good order if the trace is ``whole``."""
+        """Stop recording: the member ended, in good order if the trace is ``whole``."""
         with self._lock:
             if self._finished:
                 return
@@ -191,7 +192,7 @@ class Recorder:
     # For the application
 
     def mark_end_of_load(self) -> None:
-        """Write that the load has ended, and that this life is there at the end: checks may look for silence."""
+        """Record that the load has ended and this incarnation is present: silence follows."""
         with self._lock:
             if self._row_builder is not None and not self._finished:
                 self._step += 1
@@ -290,7 +291,7 @@ class RecordingMode(TypedDict, total=False):
 
 
 def parse_recording_mode(text: str) -> RecordingMode:
-    """Return what a text such as ``full``, ``sampled`` or ``sampled:100`` says, as options of a recorder."""
+    """Parse ``full``, ``sampled`` or ``sampled:100`` into options of a recorder."""
     mode, colon, every = text.partition(":")
     if mode not in MODES or (
         colon and (mode != "sampled" or not every.isdecimal() or int(every) < 2)

@@ -1,4 +1,4 @@
-"""The scribe of one life: it turns answers of the machine into rows, and counts by itself what the checks rely on.
+"""Turns answers of one incarnation's machine into rows, and counts independently for the checks.
 
 On every answer: a row for each thing that the machine says it did, then what the application gets,
 each in its order.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 65_536
 """So many lives are remembered by their names; strangers can make up any number of them."""
 HASH_EVERY = 16
-"""Of the rows of a sample those have a hash whose range holds a multiple of so many times ``every``."""
+"""In a sample, rows whose range holds a multiple of this many times ``every`` have a hash."""
 NO_LOOPBACK_REASON = "not back"
 """Why the origin is not handed what it has sent itself."""
 RowValues = tuple[Any, ...]
@@ -433,7 +433,7 @@ class RowBuilder:
     def _extend_hash(
         self, stream: _StreamCounters, delivery: Delivery, payload: bytes, sent_ns: int, flags: int
     ) -> None:
-        """Let the hash of a stream run on over a delivery; of an own run it is known since that was sent."""
+        """Extend the hash of a stream over a delivery; that of an own run is already known."""
         own = self._own_hashes.pop(delivery.first, None) if delivery.origin == self.me else None
         if own is not None and own[0] is delivery.content:
             _, stream.crc, stream.hash_first = own
@@ -444,6 +444,6 @@ class RowBuilder:
 
 _MAX_REASONS = 256
 _MAX_OWN_HASHES = 64
-"""Of so many own runs it is remembered, until they are handed out, what their hash is: it need not be made twice."""
+"""Maximum number of own runs whose hash is remembered until they are delivered."""
 _SEQUENCED_KINDS = frozenset({GROUP, UNICAST})
 _TRACED_EVENTS = frozenset({Started, Lost, Oversized, StateReceived, ViewInstalled, Expelled, Left})

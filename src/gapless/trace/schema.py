@@ -1,7 +1,8 @@
-"""One row of a trace, the same for the simulator and for real processes: the single source of writer, reader and docs.
+"""One row of a trace: the single source of the writers, the readers, Spark and the docs.
 
 In Python ``member``, ``origin``, ``to`` and ``peer`` are names of lives and ``event`` is a word; on
-disk they are numbers (:func:`incarnation_id`, the code in :data:`EVENTS`), and a side file (lives.py) says
+disk they are numbers (:func:`incarnation_id`, the code in :data:`EVENTS`); a side file
+(``lives.jsonl``) says
 which number is which name.
 """
 
@@ -57,7 +58,8 @@ COLUMNS: dict[str, TraceColumn] = {
     ),
     "step": TraceColumn(
         "int64",
-        "input of the machine that the row belongs to; it rises. In simulated traces it counts over all members of the "
+        "input of the machine that the row belongs to; it rises. In simulated traces it counts "
+        "over all members of the "
         "seed, so it is their one order",
     ),
     "t_ns": TraceColumn(
@@ -80,7 +82,8 @@ COLUMNS: dict[str, TraceColumn] = {
     "part": TraceColumn("int32", "how-manyth start of this stream at this life; 0 at its origin"),
     "k": TraceColumn(
         "int64",
-        "DELIVER, SEND: messages of this stream and part that came before, as the recorder counts them. STORE: how "
+        "DELIVER, SEND: messages of this stream and part that came before, as the recorder counts "
+        "them. STORE: how "
         "many were new; DROPPED, PURGE: how many",
     ),
     "peer": TraceColumn("int64", "the other life of a frame", is_incarnation=True),
@@ -91,7 +94,8 @@ COLUMNS: dict[str, TraceColumn] = {
     "hash_first": TraceColumn("int64", "message at which the hash begins; 0: there is none"),
     "sent_ns": TraceColumn(
         "int64",
-        "SEND, REPAIR, DELIVER: time of day at which the origin sent the last message. NAK_OUT: at which it was asked, "
+        "SEND, REPAIR, DELIVER: time of day at which the origin sent the last message. NAK_OUT: "
+        "at which it was asked, "
         "by the clock that the machine was told; t_ns is when that was written down",
     ),
     "low": TraceColumn("int64", "STATE and TAIL: mark"),
@@ -114,7 +118,8 @@ EVENTS: dict[str, TraceEvent] = {
     # What the machine says.
     "SEND": TraceEvent(
         1,
-        "messages got their numbers and were stored; the reason is `not back` if their origin does not get them",
+        "messages got their numbers and were stored; the reason is `not back` if their origin "
+        "does not get them",
     ),
     "STORE": TraceEvent(2, "of a run that arrived, `k` messages were new"),
     "DROPPED": TraceEvent(3, "something that arrived was dropped, with its reason"),
@@ -165,7 +170,8 @@ EVENTS: dict[str, TraceEvent] = {
     # The network.
     "TX": TraceEvent(
         60,
-        "datagrams went out: in real processes `seqno_last` of them in one answer, simulated one a row",
+        "datagrams went out: in real processes `seqno_last` of them in one answer, simulated one "
+        "a row",
     ),
     "RX": TraceEvent(61, "simulated: a datagram came in"),
     "NET_DROP": TraceEvent(62, "a datagram was lost on purpose"),
@@ -193,7 +199,7 @@ EVENT_NAMES = {event.code: name for name, event in EVENTS.items()}
 
 @lru_cache(maxsize=4096)
 def incarnation_id(name: str) -> int:
-    """Return the number of a life on disk: 63 bits of a hash of its name, never 0; 0 for no name."""
+    """Return the number of an incarnation on disk: 63 bits of a hash of its name, 0 for no name."""
     if not name:
         return 0
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 1 or 1

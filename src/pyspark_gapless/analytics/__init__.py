@@ -1,4 +1,4 @@
-"""Figures of a run, worked out on Spark from its trace: latency, goodput, overhead, windows, waiting, repairs, clocks.
+"""Figures of a run from its trace: latency, goodput, overhead, windows, repairs, clocks.
 
 Each figure is a function from rows to a small table (a :class:`~pyspark_gapless.tables.Dataset`);
 only tables of a bounded size are brought to the driver. docs/figures.md says what every figure

@@ -24,7 +24,8 @@ def main() -> int:
     began_s = time.monotonic()
 
     def tell(part: str, done: int, parts: int) -> None:
-        print(f"{time.monotonic() - began_s:6.1f} s  {done}/{parts}  {part}", file=sys.stderr)  # noqa: T201
+        line = f"{time.monotonic() - began_s:6.1f} s  {done}/{parts}  {part}"
+        print(line, file=sys.stderr)  # noqa: T201
 
     try:
         spark = session("gapless figures", master=arguments.master)

@@ -19,7 +19,7 @@ _BY_OTHERS = ("ack", "stable")
 
 
 class SendWaits(Dataset):
-    """A stretch of time in which at least one send of a life waited for room, and the cause of its end.
+    """A time in which at least one send of an incarnation waited for room, and why it ended.
 
     ``cause`` is the life that was waited for: whose ack, or word of what is stable, let the next
     send go on; 0 if it was something else, which ``reason`` names. A stretch that nothing ended has
@@ -39,7 +39,7 @@ class SendWaits(Dataset):
 
 
 class BlockedTimes(Dataset):
-    """For how long at least one send of a life waited, by whom it waited for; ``times`` it then went on."""
+    """How long sends of an incarnation waited, by cause; ``times``: how often they went on."""
 
     name = "blocked"
     columns: ClassVar = {
@@ -105,7 +105,7 @@ def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> SendWaits:
 
 
 def _steps(turns: DataFrame) -> DataFrame:
-    """Return the steps in which sends began or ended to wait: how many more wait then, and what let some go on."""
+    """Return the steps at which sends began or ceased to wait, with the change and the cause."""
     freed = is_one_of("UNBLOCK")
     steps = turns.groupBy(*INCARNATION_KEY, "step").agg(
         F.min("at_ns").alias("from_ns"),

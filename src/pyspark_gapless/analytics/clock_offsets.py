@@ -1,4 +1,4 @@
-"""Clock offsets between the lives of a trace: what each life's clock shows more than that of one reference."""
+"""Clock offsets between the incarnations of a trace, relative to one reference clock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ClockDelays(Dataset):
 
 
 class ClockOffset(NamedTuple):
-    """The clock of one life: so much ahead of the reference, give or take the uncertainty (None: nobody can say).
+    """The clock of one incarnation: its offset from the reference, and the uncertainty or None.
 
     ``drift_ns`` is how much that changed between the first and the last third of the run; 0 if it
     is not more than can be told.
@@ -57,7 +57,7 @@ class ClockOffset(NamedTuple):
 
 
 def clocks(trace: Trace) -> list[dict[str, Any]]:
-    """Return a clock for each life with rows: its number as ``life``, its ``name``, and the columns of :class:`ClockOffset`.
+    """Return a clock for each incarnation with rows: ``life``, ``name``, and its offset.
 
     In simulated traces all are 0: there is one clock.
     """
@@ -102,7 +102,7 @@ def estimate(
 
 
 def delivery_delays(rows: DataFrame, slot_ns: int) -> ClockDelays:
-    """Return the least time between the sending of a message and its delivery, for each pair of lives and slot."""
+    """Return the least delay from a send to a delivery, for each pair and slot."""
     delivered = rows.where(
         is_one_of("DELIVER") & (F.col("member") != F.col("origin")) & (F.col("sent_ns") > 0)
     )
@@ -116,7 +116,7 @@ def delivery_delays(rows: DataFrame, slot_ns: int) -> ClockDelays:
 
 
 def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> ClockDelays:
-    """Return the least time that an ack took, for ``pairs`` (who acknowledges, whose stream): some never send.
+    """Return the least delay of an ack, for ``pairs`` (receiver, origin): some never send.
 
     The same ack may be sent again. What comes in first was sent no earlier than the first of them,
     so the difference between the first of both is never less than what the one that came took.
@@ -150,7 +150,7 @@ def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> ClockDelays:
 
 
 def _solve(least_ns: Mapping[Pair, int], members: Mapping[int, str]) -> ClockSolution:
-    """Return the offsets; lives on one host share a clock, unless what was measured says that they do not."""
+    """Return the offsets; incarnations on one host share a clock, unless delays contradict."""
     shared = _shared_clocks(members)
     if shared and all(least_ns.get(pair, 0) >= 0 for pair in shared):
         together = solve({**least_ns, **dict.fromkeys(shared, 0)}, members)
@@ -189,7 +189,7 @@ def _thirds(
 def _with_drift(
     life: int, bounds: OffsetBounds, whole: ClockSolution, early: OffsetBounds, late: OffsetBounds
 ) -> ClockOffset:
-    """Return a clock with its drift, if that is larger than what can be told; it is then uncertain by that too."""
+    """Return a clock with its drift, if significant; the drift adds to the uncertainty."""
     steady = ClockOffset(life, bounds.offset_ns, bounds.uncertainty_ns)
     if life == whole.reference or early.uncertainty_ns is None or late.uncertainty_ns is None:
         return steady

@@ -28,7 +28,7 @@ _REFINEMENTS = 10
 
 
 class OffsetBounds(NamedTuple):
-    """Between which values a clock's offset against the reference lies; infinite where nothing tells."""
+    """Bounds of a clock's offset from the reference; infinite where nothing is known."""
 
     lower_ns: float
     upper_ns: float
@@ -102,7 +102,7 @@ def _is_consistent(paths: NDArray[np.float64]) -> bool:
 
 
 def _consistent_paths(direct: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return the shortest paths; if the delays contradict each other, with as little slack as makes them agree."""
+    """Return the shortest paths; contradicting delays get the least slack that makes them agree."""
     paths = _shortest_paths(direct)
     if _is_consistent(paths):
         return paths, 0.0
@@ -121,7 +121,7 @@ def _consistent_paths(direct: NDArray[np.float64]) -> tuple[NDArray[np.float64],
 
 
 def _best_reference(paths: NDArray[np.float64]) -> int:
-    """Return the clock with the most others known against it, and of these the one with the least uncertainty."""
+    """Return the clock with the most others known against it and the least uncertainty."""
     across = paths + paths.T
     known = np.isfinite(across)
     worst = np.where(known, across, -np.inf).max(axis=1)

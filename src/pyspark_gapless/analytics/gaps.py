@@ -1,4 +1,4 @@
-"""From a gap to its repair: what happened when, at which life, for the ranges that were asked for."""
+"""From a gap to its repair: what happened when, and where, to the requested ranges."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BLOCK_SEQNOS = 65536
-"""Seqnos are compared in blocks of so many, so that a row meets only the gaps near it; no row covers more."""
+"""Size of the blocks of seqnos in which rows and gaps are matched; no row covers more."""
 UNKNOWN_REACH = 65536
-"""How far beyond a gap is looked for its first sign where nobody has said how far a window reaches."""
+"""How far beyond a gap its first sign is looked for if the reach of windows is unknown."""
 
 
 class RequestedGaps(Dataset):
@@ -69,7 +69,7 @@ def gaps(rare: DataFrame) -> RequestedGaps:
 
 
 def sample_gaps(found: DataFrame, most: int) -> RequestedGaps:
-    """Return at most so many gaps: half are those that were asked for most often, half are spread over the run."""
+    """Return a limited number of gaps: half those requested most often, half spread evenly."""
     key = (*STREAM_AT_MEMBER, "first")
     hardest = F.row_number().over(Window.orderBy(F.desc("naks"), "nak_ns", *key))
     in_time = F.row_number().over(Window.orderBy("nak_ns", *key)) - 1
@@ -93,7 +93,8 @@ def repairs(rows: DataFrame, wanted: DataFrame) -> GapRepairs:
     """Return what became of the gaps ``wanted``, in one look at all rows.
 
     They are few, so they go to where the rows are: a row meets those of its own stream and block of
-    seqnos. Besides the columns of :class:`RequestedGaps` they have a number, ``gap``, and the ``reach`` of
+    seqnos. Besides the columns of :class:`RequestedGaps` they have a number, ``gap``, and the
+    ``reach`` of
     the window: nothing is stored or announced farther beyond a gap than that.
     """
     looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
@@ -128,7 +129,7 @@ def repairs(rows: DataFrame, wanted: DataFrame) -> GapRepairs:
 
 
 def _by_block(wanted: DataFrame) -> DataFrame:
-    """Return each gap once for each block of seqnos in which a row may begin that has to do with it."""
+    """Return each gap once for each block of seqnos in which a related row may begin."""
     first, last = F.col("first"), F.col("last") + F.col("reach")
     blocks = F.sequence(F.floor(first / BLOCK_SEQNOS) - 1, F.floor(last / BLOCK_SEQNOS))
     return wanted.withColumn("block", F.explode(blocks))

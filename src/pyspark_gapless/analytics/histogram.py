@@ -35,7 +35,7 @@ def bucket(value: Column) -> Column:
 
 
 class Histogram:
-    """The histogram of one key: buckets in their order, how much is in each, and the largest value of all."""
+    """The histogram of one key: buckets in order, the count of each, and the largest value."""
 
     def __init__(self, numbers: NDArray[np.int64], counts: NDArray[np.int64], most: int) -> None:
         order = np.argsort(numbers, kind="stable")
@@ -47,13 +47,13 @@ class Histogram:
         return int(self.counts.sum())
 
     def percentile(self, share: float) -> int:
-        """Return a value that this share does not exceed: the upper end of a bucket, or the largest value."""
+        """Return a value that this share does not exceed: a bucket's upper end, or the maximum."""
         below = np.cumsum(self.counts)
         found = int(np.searchsorted(below, np.ceil(below[-1] * share)))
         return min(_upper_bound(int(self.numbers[found]), BUCKETS_PER_OCTAVE), self.most)
 
     def coarse_bars(self, per_octave: int) -> list[list[int]]:
-        """Return the upper end and the count of each bar of a histogram with fewer buckets, a divisor of 64."""
+        """Return upper end and count of each bar of a coarser histogram; a divisor of 64."""
         rough = np.where(
             self.numbers < 0, ZERO_BUCKET, -(-self.numbers * per_octave // BUCKETS_PER_OCTAVE)
         )
@@ -74,7 +74,7 @@ def _upper_bound(number: int, per_octave: int) -> int:
 def histograms(
     frame: DataFrame, keys: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Histogram]]:
-    """Bring a histogram to the driver: each key with its other columns (sums; ``first_*`` least, ``last_*`` most).
+    """Collect a histogram: each key with its other columns (sums; ``first_*`` and ``last_*``).
 
     The columns are ``keys``, ``bucket``, ``count``, ``most`` and any others.
     """

@@ -60,7 +60,7 @@ class Incarnations:
         return {(row.seed, row.life): int(reach) for row, reach in said if reach.isdecimal()}
 
     def name(self, seed: int, life: int) -> str:
-        """Return how a life is called; where there are several seeds, with the seed before it. Nobody's is empty."""
+        """Return the name of an incarnation, with its seed if there are several; empty for 0."""
         return self.with_seed(seed, self._names.get(life) or str(life)) if life else ""
 
     def with_seed(self, seed: int, name: str) -> str:

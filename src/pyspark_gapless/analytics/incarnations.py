@@ -90,7 +90,7 @@ def last_named(told: DataFrame) -> LastNamedViews:
 
 
 def end_reason(events: Container[str], *, forgotten: bool) -> str:
-    """Return how a life ended, from the events that it has; ``forgotten``: the last view does not name it any more.
+    """Return how an incarnation ended; ``forgotten``: the last view does not name it.
 
     What its own rows say comes first. A life whose rows just stop, and that the others noticed to
     be gone, was killed; if they did not, nobody can say.

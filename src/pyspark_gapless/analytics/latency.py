@@ -24,7 +24,7 @@ _SUMS = {
 
 
 class Latencies(Dataset):
-    """How many messages of a stream took how long until one life had them, in buckets; ``most`` is the longest."""
+    """Histogram of the latencies of a stream at one receiver; ``most`` is the longest."""
 
     name = "latencies"
     columns: ClassVar = {
@@ -44,13 +44,13 @@ class LatenciesOverTime(Dataset):
 
 
 def remote_deliveries(rows: DataFrame, *, simulated: bool) -> DataFrame:
-    """Return the deliveries that have a latency: of others' messages, which say when they were sent."""
+    """Return the deliveries that have a latency: of other members, with a send time."""
     found = rows.where(is_one_of("DELIVER") & (F.col("member") != F.col("origin")))
     return found if simulated else found.where("sent_ns > 0")
 
 
 def latencies(deliveries: DataFrame) -> Latencies:
-    """Return the histograms by life and stream; ``took_ns`` and ``messages`` are columns of the rows."""
+    """Return the histograms by receiver and stream of the columns ``took_ns`` and ``messages``."""
     return Latencies(_histogram(deliveries, "seed", "member", "origin", "to"))
 
 

@@ -1,4 +1,4 @@
-"""What became of messages: how many were sent and delivered, lost, handed over twice or out of order."""
+"""The fate of messages: sent, delivered, lost, delivered twice or out of order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUT_OF_BAND = "out of band"
 
 
 class MessageFates(Dataset):
-    """What a life did with a stream, by event, reason of a delivery, and part: how many messages, from where to where.
+    """Counts of a stream at one incarnation, by event, reason and part, with first and last.
 
     ``counted`` is how many the recorder counted, ``messages`` how many the rows name. ``low_shift``
     and ``high_shift`` are the least and the largest of ``seqno - k``; in order and without a fault
@@ -82,7 +82,7 @@ class FateTotals(NamedTuple):
 
 
 def fates(rows: DataFrame) -> MessageFates:
-    """Return what each life did with each stream, in one aggregate over the rows that number or end messages."""
+    """Return the counts of each stream at each incarnation, in one aggregate."""
     looked = rows.where(is_one_of("SEND", "SEND_ASIDE", "DELIVER", "START", "LOST"))
     shift = F.col("seqno") - F.col("k")
     reason = F.when(is_one_of("DELIVER"), F.col("reason")).otherwise(F.lit("")).alias("reason")

@@ -1,4 +1,4 @@
-"""The parts of the figures of a run: each asks for its tables, which are small, and puts them into plain values."""
+"""The parts of the figures of a run: each collects its small tables into plain values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_LATENCIES = 256
 MAX_REPAIRS = 500
 """So many gaps."""
 BARS_PER_OCTAVE = 8
-"""So many bars of a drawn histogram between a latency and its double; for all deliveries together twice as many."""
+"""Bars of a histogram between a latency and its double; for all deliveries twice as many."""
 PERCENTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
 """The percentiles that are told, by their names."""
 
@@ -168,7 +168,7 @@ def summary(work: SharedFrames) -> dict[str, Any]:
 
 
 def _span_ns(events: Sequence[Row]) -> int:
-    """Return how long it took from the first send to the last delivery; of several seeds the sum."""
+    """Return the time from the first send to the last delivery, summed over seeds."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     data = {EVENT_CODES[event] for event in traffic.DATA_EVENTS}
@@ -211,7 +211,7 @@ def _stream(work: SharedFrames, seed: int, member: int, origin: int, to: int) ->
 
 
 def latencies(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return how long deliveries took: first all of them, then by stream and life, the busiest first."""
+    """Return the latencies: first of all deliveries, then by stream and receiver, busiest first."""
     whole = merge_histograms([bars for _, _, bars in work.latencies])
     if whole is None:
         return []

@@ -1,4 +1,4 @@
-"""What the parts of the figures share: rows with their time, those of rare events, counts that several parts look at.
+"""Frames that several parts of the figures share: timed rows, rare events, counts.
 
 A job on Spark has a price of its own, however little it does. So what more than one part needs is
 worked out once, and what nothing in the trace asks for is not worked out at all.
@@ -37,12 +37,12 @@ MAX_INCARNATIONS = 200
 MAX_INCARNATIONS_OVER_TIME = 32
 """So many of them over time."""
 MAX_STEPS = 200
-"""Into so many steps a run is cut; with many lives fewer, so that there are at most ``MAX_POINTS`` points."""
+"""Number of steps of a run; fewer with many incarnations, to stay below ``MAX_POINTS``."""
 MAX_POINTS = 3200
 """So many points over time, of all lives together."""
 
 RARE_EVENTS = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
-"""The events of which there are few and that are looked at more than once: they are read once and kept."""
+"""Rare events that are used more than once: they are read once and cached."""
 
 
 class IncarnationSpan(NamedTuple):

@@ -1,4 +1,4 @@
-"""What every figure begins with: rows with a time that can be compared, and with how many messages each stands for."""
+"""Rows with a comparable time, and with the number of messages that each stands for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def small_frame(spark: SparkSession, columns: Mapping[str, Sequence[Any]]) -> DataFrame:
-    """Return a few whole numbers as a table that is sent to wherever it is needed; no Python process has to help."""
+    """Return a small table of integers that is broadcast; no Python worker is needed."""
     import pyarrow as pa
 
     table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
@@ -34,7 +34,7 @@ def with_time(rows: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
 
 
 def with_latency(deliveries: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
-    """Add ``took_ns``: how long after its sending a message was delivered, both on the clock of the reference."""
+    """Add ``took_ns``: from the send of a message to its delivery, on the reference clock."""
     ahead = _ahead(deliveries, offsets_ns, "origin", "ahead_ns")
     return ahead.withColumn("took_ns", F.col("at_ns") - F.col("sent_ns") + F.col("ahead_ns")).drop(
         "ahead_ns"

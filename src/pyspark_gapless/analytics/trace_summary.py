@@ -1,4 +1,4 @@
-"""The figures of a run: everything together, as one object that a page draws and a program reads."""
+"""The figures of a run together: one object that a page draws and a program reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def figures(
     title: str = "",
     progress: SectionProgress | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of a run, ready to be written as JSON; docs/figures.md says what each of them means.
+    """Return the figures of a run, ready to be written as JSON (docs/figures.md).
 
     ``clocks`` are what :func:`~pyspark_gapless.analytics.clock_offsets.clocks` says of the same
     trace; without them it is asked.

@@ -23,7 +23,7 @@ REPEATED_REASONS = ("duplicate", "old")
 
 
 class EventCounts(Dataset):
-    """How many rows of an event a life has in a part of the run, and how many messages and bytes they stand for."""
+    """Rows, messages and bytes of one event of an incarnation in one part of the run."""
 
     name = "counts"
     columns: ClassVar = {
@@ -75,7 +75,7 @@ class Traffic(Dataset):
 
 
 def counts(rows: DataFrame, step: Column, *, simulated: bool) -> EventCounts:
-    """Return the counts of every event: the one look at all rows that the other figures here are made from.
+    """Return the counts of every event: the one pass over all rows for all figures here.
 
     Messages that several rows stand for are counted as the rows say; of a dropped run ``k`` of its
     messages were there.
@@ -119,14 +119,14 @@ def events(counted: DataFrame) -> EventTotals:
 
 
 def nak_frames(rare: DataFrame) -> NakFrames:
-    """Return how many frames of naks were sent: rows are ranges, those of one step to one life went in one frame."""
+    """Return how many nak frames were sent: ranges of one step to one target share a frame."""
     naks = rare.where(is_one_of("NAK_OUT"))
     frames = naks.select("seed", "member", "step", "origin", "epoch", "to", "peer").distinct()
     return NakFrames(frames.groupBy("seed", "member").agg(F.count(F.lit(1)).alias("frames")))
 
 
 def traffic(counted: DataFrame) -> Traffic:
-    """Return what each life did in each part of the run. Deliveries are those of others' messages."""
+    """Return what each incarnation did in each part of the run; own deliveries do not count."""
     others = counted.withColumn(
         "bytes", F.when(F.col("own"), 0).otherwise(F.col("bytes"))
     ).withColumn("received", F.when(F.col("own"), 0).otherwise(F.col("messages")))

@@ -32,7 +32,7 @@ class WindowPoints(Dataset):
 
 
 class Occupancy(Dataset):
-    """For how long a window held how many messages, in buckets; ``area`` is messages times nanoseconds."""
+    """How long a window held how many messages, in buckets; ``area``: messages times time."""
 
     name = "occupancy"
     columns: ClassVar = {

@@ -20,7 +20,7 @@ class CacheError(GaplessError):
 
 
 def cache_directory(*parts: str, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the directory ``parts`` of the cache; it exists, belongs to this user and can be written."""
+    """Return the directory ``parts`` of the cache: existing, writable, owned by this user."""
     environ = os.environ if environ is None else environ
     tried = []
     for root in _roots(environ):
@@ -51,7 +51,7 @@ def _roots(environ: Mapping[str, str]) -> list[Path]:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> Path:
-    """Write a file so that others see all of it or nothing; leave it alone if it has this content already."""
+    """Write a file atomically; leave it alone if it has this content already."""
     try:
         if path.read_bytes() == content and path.stat().st_mode & 0o777 == mode:
             return path

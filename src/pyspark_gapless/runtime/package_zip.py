@@ -1,4 +1,4 @@
-"""The packages of this project as one zip file, for executors that do not have them, or have another version."""
+"""The packages of this project as one zip file, for executors that lack this version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def package_zip() -> Path:
 
 
 def package_root() -> Path:
-    """Return the directory (or the zip file) from which the packages of this process are imported."""
+    """Return the directory (or zip file) from which this process imports the packages."""
     return Path(str(files(PACKAGES[-1]))).parent
 
 

@@ -34,7 +34,7 @@ PYTHONPATH="${{path%:}}" exec {python} "$@"
 
 
 def interpreter(home: Path) -> str:
-    """Return what starts the Python of this program for the Spark in ``home``, quickly where that can be."""
+    """Return the command that starts this Python for the Spark in ``home``."""
     zips = _redundant_zips(home)
     if not zips or os.name != "posix":
         return sys.executable
@@ -50,7 +50,7 @@ def interpreter(home: Path) -> str:
 
 
 def is_ours(program: str) -> bool:
-    """Whether a program was named by :func:`interpreter`, or none was: nobody else has asked for it."""
+    """Whether :func:`interpreter` named the program, or nobody did."""
     try:
         return program in {"", sys.executable} or Path(program).parent == _place()
     except CacheError:

@@ -131,7 +131,8 @@ def default_settings(master: SparkMaster) -> dict[str, str]:
             # One driver on a local disk: without these every file of a checkpoint is written by way
             # of child processes, which is half of the time of a small micro-batch. On a cluster the
             # checkpoint may be shared.
-            "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+            "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql"
+            ".execution.streaming"
             ".checkpointing.FileSystemBasedCheckpointFileManager",
             "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         }
@@ -163,7 +164,7 @@ def _read_arguments(text: str) -> argparse.Namespace:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return the settings of a file of properties: ``name value``, ``name=value`` or ``name: value``."""
+    """Read a file of properties: ``name value``, ``name=value`` or ``name: value``."""
     found = {}
     for line in text.splitlines():
         match = re.fullmatch(r"\s*([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*?)\s*", line)

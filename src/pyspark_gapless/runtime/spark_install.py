@@ -23,7 +23,7 @@ INSTALL_CONNECT_HINT = "pip install 'gapless[connect]'"
 
 
 class SparkMissingError(GaplessError):
-    """PySpark or a package that it is used with is not there, or does not fit: the ``problem``, and what to do."""
+    """PySpark or a package that it needs is missing or does not fit: the ``problem``, a remedy."""
 
     def __init__(self, problem: str, advice: str = INSTALL_SPARK_HINT) -> None:
         super().__init__(f"{problem}: {advice}")
@@ -57,7 +57,8 @@ def find_installation(environ: Mapping[str, str] | None = None) -> SparkInstalla
     package = Path(file).parent
     if _parse_version(version) < MIN_SPARK_VERSION:
         raise SparkMissingError(
-            f"PySpark in {package} is {version}, {_format_version(MIN_SPARK_VERSION)} or later is needed"
+            f"PySpark in {package} is {version}, {_format_version(MIN_SPARK_VERSION)} or later is "
+            f"needed"
         )
     home = Path(environ.get("SPARK_HOME") or package)
     jars = version_of_jars(home)
@@ -65,7 +66,8 @@ def find_installation(environ: Mapping[str, str] | None = None) -> SparkInstalla
         has = f"Spark {jars}" if jars else "no Spark"
         raise SparkMissingError(
             f"SPARK_HOME={home} has {has} and PySpark is {version}",
-            "unset SPARK_HOME to use the Spark that PySpark brings, or install the same version there",
+            "unset SPARK_HOME to use the Spark that PySpark brings, or install the same version "
+            "there",
         )
     return SparkInstallation(version, home, bool(jars), _packages())
 
@@ -92,7 +94,8 @@ def _packages() -> dict[str, str]:
             and _parse_version(found[name]) < MIN_PACKAGE_VERSIONS[name]
         ):
             wrong.append(
-                f"{name} is {found[name]}, {_format_version(MIN_PACKAGE_VERSIONS[name])} or later is needed"
+                f"{name} is {found[name]}, {_format_version(MIN_PACKAGE_VERSIONS[name])} or later "
+                f"is needed"
             )
     if _parse_version(found.get("pandas", "")) >= (3, 0):
         wrong.append(

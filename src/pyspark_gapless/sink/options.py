@@ -35,7 +35,7 @@ KNOWN_OPTIONS: Final = {
         "checkpointLocation",
     )
 }
-"""The names of the options in the spelling of the documentation, by the lower-case form that Spark hands over."""
+"""The documented spelling of each option, by the lower-case form that Spark passes."""
 SETTING_PREFIX: Final = "config."
 
 
@@ -94,7 +94,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     rest = {key: value for key, value in options.items() if not key.startswith(SETTING_PREFIX)}
     if "path" in rest:
         raise OptionError(
-            f"rows go to a group, not to the path {rest['path']!r}: leave it out, and name the group by the option"
+            f"rows go to a group, not to the path {rest['path']!r}: leave it out, and name the "
+            f"group by the option"
             " group"
         )
     for key in rest:

@@ -54,7 +54,7 @@ class PublisherMember:
 
     @contextlib.contextmanager
     def acquire(self) -> Iterator[blocking.Group]:
-        """Be in the group, with all that are to be there; after an error the member leaves at once."""
+        """Join the group and wait for the expected receivers; after an error leave at once."""
         with self.lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -167,7 +167,8 @@ def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
                 ) from error
             if attempt == MAX_ATTEMPTS:
                 raise SinkError(
-                    f"batch {manifest.batch} could not be published in {MAX_ATTEMPTS} attempts, the last time because {error}."
+                    f"batch {manifest.batch} could not be published in {MAX_ATTEMPTS} attempts, "
+                    f"the last time because {error}."
                     " Look at the group (gapless top), then start the query again"
                 ) from error
             log.warning("batch %d is begun again: %s", manifest.batch, error)
@@ -223,9 +224,12 @@ def _unreachable_error(options: SinkOptions, what: str) -> SinkError:
     if options.host:
         how.append(f"host {options.host}")
     return SinkError(
-        f"group {options.group!r} is not reached within {format_duration(options.join_timeout_ns)}: {what} "
-        f"({', '.join(how)}). Start a receiver (gapless listen {options.group}), give the sink the same discover and "
-        "transport as the others, or more time by joinTimeout; minMembers says how many have to be there, the sink "
+        f"group {options.group!r} is not reached within "
+        f"{format_duration(options.join_timeout_ns)}: {what} "
+        f"({', '.join(how)}). Start a receiver (gapless listen {options.group}), give the sink "
+        f"the same discover and "
+        "transport as the others, or more time by joinTimeout; minMembers says how many have to "
+        "be there, the sink "
         "included. No row is lost: start the query again"
     )
 
@@ -241,8 +245,11 @@ def _delivery_timeout_error(
     with contextlib.suppress(GaplessError):
         explained = "; ".join(str(group.explain()).splitlines())
     return SinkError(
-        f"batch {manifest.batch} was not delivered to all of {options.group!r}: nothing has moved for "
-        f"{format_duration(options.deliver_timeout_ns)} with {number} of {manifest.rows} rows handed over ({error}). "
-        f"{explained}. Look at who does not read, or is away; more time is given by deliverTimeout. No row is lost:"
+        f"batch {manifest.batch} was not delivered to all of {options.group!r}: nothing has moved "
+        f"for "
+        f"{format_duration(options.deliver_timeout_ns)} with {number} of {manifest.rows} rows "
+        f"handed over ({error}). "
+        f"{explained}. Look at who does not read, or is away; more time is given by "
+        f"deliverTimeout. No row is lost:"
         " start the query again"
     )

@@ -1,4 +1,4 @@
-"""The process that is the member: it publishes what it is told to, and leaves when nobody is there to tell it more.
+"""The member's process: it publishes batches on request and leaves when its parent is gone.
 
 Spark ends the processes of its Python code without a word, and begins to wait for the next batch in
 a place that no code of ours can watch. A member that just vanishes holds up its group until it is
@@ -42,7 +42,8 @@ class PublisherProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environ,
-            start_new_session=True,  # what ends the processes of Spark is not to end this one before it has left
+            # A signal to Spark's process group must not end this process before it has left.
+            start_new_session=True,
         )
 
     @property
@@ -60,7 +61,8 @@ class PublisherProcess:
         except (EOFError, BrokenPipeError) as error:
             code = self._process.wait()
             raise SinkError(
-                f"the process that publishes has ended (exit code {code}); what it said is in the output of the driver."
+                f"the process that publishes has ended (exit code {code}); what it said is in the "
+                f"output of the driver."
                 " No row is lost: start the query again"
             ) from error
         if said is not None:
@@ -121,7 +123,8 @@ def main() -> None:
                 told.put(_read(sys.stdin.buffer))
         except EOFError:
             pass
-        except Exception:  # noqa: BLE001 - whoever waits for an answer learns of it by the end of this process
+        # The end of this process tells the waiting parent of the error.
+        except Exception:  # noqa: BLE001
             traceback.print_exc()
             code = 1
         shut_down(LEAVE_TIMEOUT_S)

@@ -29,7 +29,7 @@ OVERHEAD_BYTES: Final = 512
 
 @dataclass(frozen=True)
 class RowEncoding:
-    """Which columns are what: ``payload`` is one column, or with ``form`` all of ``columns`` together."""
+    """The role of each column: ``payload`` is one column, or ``columns`` together in ``form``."""
 
     payload: str = ""
     headers: str = ""
@@ -38,11 +38,12 @@ class RowEncoding:
 
 
 def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
-    """Return how rows of this schema become messages, or say what to do with a schema of which that is not clear."""
+    """Return how rows of this schema become messages; the error says what to change."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):
         raise ConfigError(
-            f"two columns have the same name: {', '.join(schema.names)}; give them names of their own"
+            f"two columns have the same name: {', '.join(schema.names)}; give them names of their "
+            f"own"
         )
     headers = HEADERS if types.get(HEADERS) == "map<string,binary>" else ""
     rest = {name: kind for name, kind in types.items() if name != headers}
@@ -58,8 +59,10 @@ def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
             return RowEncoding(payload=name, headers=headers)
     shown = ", ".join(f"{name} {kind}" for name, kind in types.items())
     raise ConfigError(
-        f"it is not clear what the messages are: the columns are {shown}. Expected payload (binary or string) and, if"
-        ' you like, headers (map<string,binary>). Select these, or say .option("format", "json") (or msgpack) to send'
+        f"it is not clear what the messages are: the columns are {shown}. Expected payload "
+        f"(binary or string) and, if"
+        ' you like, headers (map<string,binary>). Select these, or say .option("format", "json") '
+        "(or msgpack) to send"
         " every row as a whole"
     )
 
@@ -67,7 +70,7 @@ def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
 def make_encoder(
     encoding: RowEncoding, max_message_bytes: int
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return what turns a batch of rows into one of messages, with the columns ``payload`` and ``headers``."""
+    """Return the encoder of a batch of rows into messages (``payload`` and ``headers``)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -80,7 +83,8 @@ def make_encoder(
         )
         if payload.null_count:
             raise SinkError(
-                f"{payload.null_count} rows have no payload (it is null): a message is bytes, so filter them out or put"
+                f"{payload.null_count} rows have no payload (it is null): a message is bytes, so "
+                f"filter them out or put"
                 " something in their place"
             )
         columns = {PAYLOAD: payload}
@@ -91,8 +95,10 @@ def make_encoder(
         longest = pc.max(sizes).as_py() or 0
         if longest > most_bytes:
             raise SinkError(
-                f"a row makes a message of {longest} bytes, and max_message_bytes allows {most_bytes} (and"
-                f" {OVERHEAD_BYTES} for the sink): send less at a time, or raise it in the whole group and by the"
+                f"a row makes a message of {longest} bytes, and max_message_bytes allows "
+                f"{most_bytes} (and"
+                f" {OVERHEAD_BYTES} for the sink): send less at a time, or raise it in the whole "
+                f"group and by the"
                 " option config.max_message_bytes"
             )
         return pa.RecordBatch.from_pydict(columns)
@@ -128,7 +134,8 @@ def _whole_rows(encoding: RowEncoding) -> Callable[[pa.RecordBatch], pa.Array]:
             return pa.array([pack(convert(row)) for row in chosen.to_pylist()], pa.binary())
         except (ValueError, TypeError, OverflowError) as error:
             raise SinkError(
-                f"a row cannot be said in {encoding.payload_format}: {error}. Cast the column, or encode the rows yourself into a"
+                f"a row cannot be said in {encoding.payload_format}: {error}. Cast the column, or "
+                f"encode the rows yourself into a"
                 " column payload"
             ) from error
 
@@ -144,13 +151,17 @@ def _msgpack() -> Callable[[Any], bytes]:
         import msgpack
     except ImportError:
         raise SinkError(
-            "format msgpack needs the package msgpack on all executors: pip install 'gapless[spark]'"
+            "format msgpack needs the package msgpack on all executors: pip install "
+            "'gapless[spark]'"
         ) from None
     return lambda value: bytes(msgpack.packb(value, datetime=True))
 
 
-def _conversion(kind: pa.DataType, *, text: bool) -> Callable[[Any], Any] | None:  # noqa: PLR0911 - one for each type
-    """Return what turns a value of ``kind`` into one that the format has; None if it has it as it is."""
+# One return for each type.
+def _conversion(  # noqa: PLR0911
+    kind: pa.DataType, *, text: bool
+) -> Callable[[Any], Any] | None:
+    """Return the conversion of a value of ``kind`` for the format; None if none is needed."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(kind):
@@ -193,5 +204,5 @@ def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def add_row_header(row: bytes, given: Any) -> dict[str, bytes]:
-    """Return the headers of a message: the one that says which row it is, first, and those of its row."""
+    """Return the headers of a message: first its row id, then the headers of its row."""
     return {SINK: row} | dict(given) | {SINK: row} if given else {SINK: row}

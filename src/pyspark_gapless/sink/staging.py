@@ -43,7 +43,7 @@ _LOCK_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class SinkError(GaplessError):
-    """A batch cannot be published; the message says why and what to do. Nothing of it is lost or published twice."""
+    """A batch cannot be published: why, and what to do. No row is lost or published twice."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ class Staging:
 
     def _write_error(self, error: OSError, host: str) -> SinkError:
         return SinkError(
-            f"rows cannot be staged in {self._rows} on {host}: {error.strerror or error}. Give the option staging: a"
+            f"rows cannot be staged in {self._rows} on {host}: {error.strerror or error}. Give "
+            f"the option staging: a"
             " folder that the driver and all executors can write to, with room for a batch"
         )
 
@@ -149,15 +150,17 @@ class Staging:
                 if time.monotonic_ns() > until_ns:
                     file.seek(0)
                     raise SinkError(
-                        f"another process publishes the batches of this query: {file.read() or 'it has not said which'}"
-                        f" holds {file.name}. Two queries cannot share a checkpoint; if it is left from a driver that"
+                        f"another process publishes the batches of this query: "
+                        f"{file.read() or 'it has not said which'}"
+                        f" holds {file.name}. Two queries cannot share a checkpoint; if it is "
+                        f"left from a driver that"
                         " died, end it and start the query again"
                     ) from None
                 time.sleep(_POLL_INTERVAL_S)
             except OSError as error:
                 if error.errno not in _LOCK_UNSUPPORTED:
                     raise
-                return  # this file system has no locks; then receivers alone see to it that rows come once
+                return  # without locks on this file system, only receivers remove duplicates
             else:
                 return
 
@@ -221,7 +224,7 @@ class Staging:
     # On publishing
 
     def rows(self, manifest: Manifest) -> Iterator[tuple[StagedPartition, pa.RecordBatch]]:
-        """Return the rows of a batch in their order; every file is checked before its first row is handed out."""
+        """Return the rows of a batch in order; each file is checked before its first row."""
         import pyarrow as pa
 
         for part in manifest.parts:
@@ -245,12 +248,14 @@ class Staging:
         here = socket.gethostname()
         if part.host and part.host != here:
             hint = (
-                f"it was written on {part.host}, and this is {here}: give the option staging, a folder that the driver"
+                f"it was written on {part.host}, and this is {here}: give the option staging, a "
+                f"folder that the driver"
                 " and all executors see under the same path"
             )
         else:
             hint = (
-                f"bring it back; or, if some rows may come twice, delete the manifest batch-*.json in {self.path}, and"
+                f"bring it back; or, if some rows may come twice, delete the manifest "
+                f"batch-*.json in {self.path}, and"
                 " the batch is published as it is computed anew"
             )
         return SinkError(f"the staged file {self._rows / part.name} {what}: {hint}")
@@ -325,7 +330,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def find_unfinished_query(root: Path, batch: int) -> str | None:
-    """Return the query below ``root`` that has settled a batch and not finished it; None if none has, or several."""
+    """Return the one query below ``root`` with a settled, unfinished batch, or None."""
     found = [path.parent.name for path in root.glob(f"*/batch-{batch}.json")]
     return found[0] if len(found) == 1 else None
 
@@ -342,14 +347,15 @@ def default_root(checkpoint: str, given: str) -> Path:
             else "the query has no option checkpointLocation"
         )
         raise SinkError(
-            f"{what}, so rows cannot be staged there: give the option staging, a folder that the driver and all"
+            f"{what}, so rows cannot be staged there: give the option staging, a folder that the "
+            f"driver and all"
             " executors see under the same path"
         )
     return Path(text).expanduser().absolute()
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Return a batch in parts of about ``most_bytes`` and at most ``most_rows``, at least one row each."""
+    """Return a batch in parts of about ``most_bytes`` and ``most_rows``, at least a row each."""
     count = batch.num_rows
     each = max(1, min(most_rows, count * most_bytes // max(1, batch.nbytes)))
     for start in range(0, count, each):

@@ -1,4 +1,4 @@
-"""The sink: ``df.writeStream.format("gapless").option("group", …)`` and ``df.write``; docs/spark-sink.md.
+"""The sink: ``df.writeStream.format("gapless").option("group", …)`` (docs/spark-sink.md).
 
 On an executor: the rows of a partition are encoded and staged. On the driver's side, in a process
 of its own: a batch is settled, published and marked as such (``staging.py``, ``publishing.py``,
@@ -106,7 +106,11 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
             )
         return _stage(self.options, self.encoding, Staging(self.root, query), int(batch), iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
         """Publish a batch, unless that was done before."""
         told = _staged_partitions(messages)
         # A batch that was begun and is computed again may have no partition now; in its checkpoint

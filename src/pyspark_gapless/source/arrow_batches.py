@@ -34,7 +34,7 @@ class StreamInfo(NamedTuple):
 
 
 class BatchLayout(NamedTuple):
-    """What a batch looks like: the Arrow schema that Spark expects, and how payloads are decoded, if they are."""
+    """Layout of a batch: the Arrow schema that Spark expects, and how payloads are decoded."""
 
     schema: pa.Schema
     group: str
@@ -43,7 +43,7 @@ class BatchLayout(NamedTuple):
 
 
 class BatchBuilder:
-    """Makes record batches of one layout; ``streams`` is the list that the records point into and may grow."""
+    """Makes record batches of one layout; records refer to ``streams``, which may grow."""
 
     def __init__(self, layout: BatchLayout, streams: Sequence[StreamInfo]) -> None:
         self.layout = layout

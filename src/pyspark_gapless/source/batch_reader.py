@@ -47,7 +47,8 @@ class GaplessBatchReader(DataSourceReader):
         if not replicas.group:
             path = self.options.spools[0]
             raise SpoolMismatch(
-                f"{path}: there is no spool here yet; a batch read needs one that a collector has made"
+                f"{path}: there is no spool here yet; a batch read needs one that a collector has "
+                f"made"
             )
         start = position_digest(replicas, self.options.begin)
         if self.options.begin.kind != EARLIEST:
@@ -87,10 +88,11 @@ class GaplessBatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(GaplessBatchReader):
-    """A batch reader that is told the filters of the query; Spark refuses one unless its pushdown is switched on."""
+    """A batch reader with filter pushdown; Spark refuses it unless its pushdown is enabled."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the name is Spark's
-        """Keep the filters for planning, and leave all of them to Spark too: they only spare what cannot match."""
+    # The name is Spark's.
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Use the filters for planning and return all of them: they only skip what cannot match."""
         self.filters = list(filters)
         return filters
 
@@ -101,7 +103,8 @@ def prune(
     """Return the digests without what no row that passes the filters can be in."""
     names = replicas.names()
     for each in filters:
-        column = each.attribute[0] if len(getattr(each, "attribute", ())) == 1 else ""  # type: ignore[attr-defined]
+        attribute: tuple[str, ...] = getattr(each, "attribute", ())
+        column = attribute[0] if len(attribute) == 1 else ""
         if column in {"origin", "node", "name", "incarnation"} and isinstance(each, EqualTo | In):
             values = set(each.value) if isinstance(each, In) else {each.value}
             end = {

@@ -34,7 +34,7 @@ class EmbeddedCollector:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to collect, or to wait for the spool to be free; raises what is wrong with the options."""
+        """Start to collect, or wait until the spool is free; raises if the options are wrong."""
         self._spool.parent.mkdir(parents=True, exist_ok=True)
         if not self._try_start():
             self._thread = threading.Thread(

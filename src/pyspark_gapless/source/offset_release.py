@@ -3,7 +3,7 @@
 ``start`` of ``latestOffset(start, limit)`` is in Spark's commit log, so a query never asks for it
 again. But Spark does not force its logs to disk: after a power failure the last commits may be
 gone. So by default the kernel is asked to write everything out (``sync``) between hearing of a
-start and releasing it. That happens in a thread of its own and at most once in :data:`RELEASE_INTERVAL_S`, so
+start and releasing it. A thread releases at most once in :data:`RELEASE_INTERVAL_S`, so
 a trigger never waits for it, and a bounded spool still gets its room back without new data.
 """
 
@@ -24,7 +24,7 @@ RELEASE_INTERVAL_S: Final = 1.0
 
 
 class OffsetReleaser:
-    """Releases digests in the order that they are offered; a later one makes an earlier one needless.
+    """Releases digests in the order of their offers; a later digest supersedes an earlier one.
 
     ``tell`` is called with each digest, in the thread of the releaser or in that of :meth:`flush`,
     never in both at once.
@@ -62,7 +62,7 @@ class OffsetReleaser:
             self._thread.start()
 
     def force_next(self) -> None:
-        """Release the next digest even if it is the last one again: there is somebody new to tell it to."""
+        """Release the next digest even if it equals the last one: a replica is new."""
         with self._release_lock:
             self._released = None
 
@@ -73,7 +73,7 @@ class OffsetReleaser:
             self._release(digest)
 
     def stop(self) -> None:
-        """End the thread; what is offered and not released yet stays for the next life of the query."""
+        """End the thread; an offered digest that is not released is left to the next query."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

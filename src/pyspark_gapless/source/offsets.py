@@ -30,11 +30,11 @@ _MAX_SEQNO = 2**64
 
 
 class OffsetError(GaplessError, ValueError):
-    """A text is not a digest, or an offset is not one of ours; the message shows what one looks like."""
+    """A text is not a digest, or not an offset of this source; the message shows an example."""
 
 
 class DataLossError(GaplessError):
-    """Messages that were to be read are not in any spool any more; the message says which and what can be done."""
+    """Messages to be read are in no spool any more; the message says which, and the remedies."""
 
 
 def parse_digest(text: str) -> Digest:
@@ -55,7 +55,8 @@ def digest_of(offset: Any) -> Digest:
             continue
         if not isinstance(key, str) or not _STREAM.fullmatch(key):
             raise OffsetError(
-                f"{key!r} is not a stream; a stream is named by node and incarnation in hexadecimal, such as 1f.6 "
+                f"{key!r} is not a stream; a stream is named by node and incarnation in "
+                f"hexadecimal, such as 1f.6 "
                 "(gapless spool ls shows them)"
             )
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_SEQNO:
@@ -95,7 +96,7 @@ def merge_digests(digests: Iterable[Mapping[str, int]], *, highest: bool) -> Dig
 def advance(
     start: Mapping[str, int], wanted: Mapping[str, int], known: Iterable[str] | None
 ) -> Digest:
-    """Return the next offset: ``wanted``, never below ``start``, without streams that are forgotten.
+    """Return the next offset: ``wanted``, never below ``start``, without forgotten streams.
 
     ``known`` are the streams that some replica still has; ``None`` if a replica could not be asked,
     and then none leaves. As long as nothing moves the answer is ``start`` itself: a stream leaves
@@ -109,7 +110,7 @@ def advance(
 
 
 def fair_shares(waiting: Mapping[str, int], limit: int) -> Digest:
-    """Split ``limit`` fairly over streams: who has less than an even share gets all, the others the same each.
+    """Split ``limit`` fairly over streams: a small demand is met, all others get the same.
 
     Every stream that has something gets at least one, so nobody starves; the sum then may exceed a
     limit that is below the number of streams.
@@ -133,14 +134,14 @@ class ReplicaSpan(NamedTuple):
 
 
 class ReplicaCover(NamedTuple):
-    """How a range of one stream is read: ``pieces`` as (replica, above, up to), ``holes`` that no replica has."""
+    """How a range of one stream is read: ``pieces`` (replica, above, up to) and its ``holes``."""
 
     ranges: list[tuple[int, int, int]]
     holes: list[tuple[int, int]]
 
 
 def cover(above: int, upto: int, spans: Sequence[ReplicaSpan]) -> ReplicaCover:
-    """Return from which replica each part of ``above < seqno <= upto`` comes, with as few changes as there can be."""
+    """Choose the replica of each part of ``above < seqno <= upto``, with the fewest changes."""
     pieces: list[tuple[int, int, int]] = []
     holes: list[tuple[int, int]] = []
     at = above
@@ -171,6 +172,8 @@ def loss_message(
     return (
         f"{count} messages that this query has not read yet are not in {', '.join(spools)}: "
         f"{'; '.join(parts)}{more}. Either the spool has let them go (a limit with drop-oldest, a "
-        "reader that was forgotten, an old checkpoint), or they are damaged (gapless spool check tells). "
-        "Add a replica that has them to the option spool, or set failOnDataLoss to false to go on after them"
+        "reader that was forgotten, an old checkpoint), or they are damaged (gapless spool check "
+        "tells). "
+        "Add a replica that has them to the option spool, or set failOnDataLoss to false to go on "
+        "after them"
     )

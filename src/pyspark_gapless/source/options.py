@@ -56,7 +56,7 @@ KNOWN_OPTIONS: Final = {
         "payload_prefix",
     )
 }
-"""The names of the options in the spelling of the documentation, by the lower-case form that Spark hands over."""
+"""The documented spelling of each option, by the lower-case form that Spark passes."""
 
 STREAM_ONLY: Final = (
     "reader",
@@ -108,7 +108,7 @@ class SourceOptions:
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """Return the options of one read; ``streaming`` says which of the two kinds it is, if that is known."""
+    """Return the options of one read; ``streaming`` says which kind it is, if known."""
     options = {key.lower(): str(value) for key, value in given.items()}
     collector = {
         key.removeprefix(COLLECTOR_PREFIX): value
@@ -121,7 +121,8 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     group = rest.get("group", "").strip()
     if collector and not group:
         raise OptionError(
-            f'option "{COLLECTOR_PREFIX}{next(iter(collector))}" is for a collector that the source starts by itself; '
+            f'option "{COLLECTOR_PREFIX}{next(iter(collector))}" is for a collector that the '
+            f"source starts by itself; "
             'name the group that it is to join with the option "group", or leave it out'
         )
     low, high = _partitions(rest)
@@ -147,7 +148,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
 
 
 def default_spool(group: str) -> str:
-    """Return where an embedded collector keeps its spool if no option says so: in the data folder of this user."""
+    """Return the default spool of an embedded collector, in the data folder of this user."""
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return str(Path(base) / "gapless" / "spool" / re.sub(r"[^A-Za-z0-9._-]", "_", group))
 
@@ -172,7 +173,8 @@ def _refuse_misplaced(options: Mapping[str, str], streaming: bool | None) -> Non
             here, there = ("readStream", "read") if streaming else ("read", "readStream")
             instead = "startingOffsets or startingTimestamp" if streaming else "from and to"
             raise OptionError(
-                f'option "{KNOWN_OPTIONS[key]}" belongs to spark.{there}; where a spark.{here} begins and ends is said by '
+                f'option "{KNOWN_OPTIONS[key]}" belongs to spark.{there}; where a spark.{here} '
+                f"begins and ends is said by "
                 f"{instead}"
             )
 
@@ -192,22 +194,26 @@ def _read(
 def _spools(options: Mapping[str, str], group: str) -> tuple[str, ...]:
     if "spool" in options and "path" in options:
         raise OptionError(
-            'both "spool" and load(path) name a spool; use one of them (replicas: commas in "spool")'
+            'both "spool" and load(path) name a spool; use one of them (replicas: commas in '
+            '"spool")'
         )
     text = options.get("spool", options.get("path", ""))
     paths = tuple(_local(part.strip()) for part in text.split(",") if part.strip())
     if not paths and not group:
         raise OptionError(
-            'nothing to read: give the option "spool" (the folder that a collector fills, or several with commas '
+            'nothing to read: give the option "spool" (the folder that a collector fills, or '
+            "several with commas "
             'between them), or "group" to start a collector here'
         )
     if len(set(paths)) < len(paths):
         raise OptionError(
-            f'option "spool" names the same folder twice: {text!r}; each replica is a folder of its own'
+            f'option "spool" names the same folder twice: {text!r}; each replica is a folder of '
+            f"its own"
         )
     if group and len(paths) > 1:
         raise OptionError(
-            'with the option "group" there is one spool, that of the embedded collector; name at most one'
+            'with the option "group" there is one spool, that of the embedded collector; name at '
+            "most one"
         )
     return paths or (default_spool(group),)
 
@@ -217,7 +223,8 @@ def _local(path: str) -> str:
         path = "/" + path.removeprefix("file:").lstrip("/")
     elif "://" in path:
         raise OptionError(
-            f"{path!r} is not a path of a file system; a spool is read as files, so mount it and name the folder"
+            f"{path!r} is not a path of a file system; a spool is read as files, so mount it and "
+            f"name the folder"
         )
     if "\0" in path:
         raise OptionError(f"{path!r} is not a path: it has a zero byte in it")
@@ -274,7 +281,8 @@ def _time(text: str) -> int:
 def _reader(text: str) -> str:
     if not _READER_NAME.fullmatch(text):
         raise OptionError(
-            "expected a name of at most 100 letters, digits, dots, dashes and underscores, such as bronze-table"
+            "expected a name of at most 100 letters, digits, dots, dashes and underscores, such "
+            "as bronze-table"
         )
     return text
 
@@ -334,11 +342,13 @@ def _payload(options: Mapping[str, str]) -> dict[str, str]:
     if not schema and (form or prefix):
         name = "payload_format" if form else "payload_prefix"
         raise OptionError(
-            f'option "{name}" says how to decode; give "payload_schema" too, such as "id long, text string"'
+            f'option "{name}" says how to decode; give "payload_schema" too, such as "id long, '
+            f'text string"'
         )
     if "payload_schema" in options and not schema:
         raise OptionError(
-            'option "payload_schema" is empty; expected columns with types, such as "id long, text string"'
+            'option "payload_schema" is empty; expected columns with types, such as "id long, '
+            'text string"'
         )
     return {
         "payload_schema": schema,

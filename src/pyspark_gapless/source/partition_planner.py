@@ -24,7 +24,7 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 
 
 class SegmentRange(NamedTuple):
-    """The bytes ``begin .. end`` of a segment of replica ``replica``, and what of them is wanted."""
+    """The bytes ``begin .. end`` of a segment of one replica, and the seqnos wanted of them."""
 
     replica: int
     segment: int
@@ -51,7 +51,7 @@ class _StreamSlice(NamedTuple):
 def segment_ranges(
     replica: int, index: SegmentIndex, ranges: SeqnoRanges, per_stretch: int
 ) -> list[SegmentRange]:
-    """Return what one segment has of ``ranges``, cut so that a stretch has about ``per_stretch`` rows at most."""
+    """Return the ranges of one segment that hold ``ranges``, each of about ``per_stretch`` rows."""
     parts = [
         part
         for key, (above, upto) in ranges.items()
@@ -132,13 +132,13 @@ def _range_between(
 
 
 def partition_count(rows: int, payload_bytes: int, least: int, most: int) -> int:
-    """Return how many partitions a batch is worth: a Python task costs 16 to 30 ms, so few unless there is much."""
+    """Return how many partitions a batch is worth: a Python task costs 16 to 30 ms."""
     wanted = max(-(-rows // PARTITION_ROWS), -(-payload_bytes // PARTITION_BYTES))
     return max(least, min(most, max(1, wanted)))
 
 
 def pack(found: Iterable[SegmentRange], count: int) -> list[list[SegmentRange]]:
-    """Return the stretches in at most ``count`` partitions of about the same work, in the order that they have.
+    """Pack ranges into at most ``count`` partitions of about the same work, keeping their order.
 
     So within a partition a stream goes up, and a partition reads few segments.
     """
@@ -158,5 +158,5 @@ def _weight(stretch: SegmentRange) -> int:
 
 
 def seqnos_between(totals: Mapping[str, int], start: Mapping[str, int]) -> int:
-    """Return how many seqnos lie between two digests, which is the number of rows or a little more."""
+    """Return how many seqnos lie between two digests: the number of rows, or a little more."""
     return sum(max(0, seqno - start.get(key, 0)) for key, seqno in totals.items())

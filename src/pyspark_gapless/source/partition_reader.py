@@ -29,7 +29,7 @@ log = logging.getLogger("gapless.spark")
 
 @dataclass(frozen=True)
 class GaplessInputPartition(InputPartition):
-    """One partition: everything that an executor needs, so that it looks at nothing but the bytes that it reads."""
+    """One partition: all that an executor needs, so that it opens only the bytes it reads."""
 
     group: str
     spools: tuple[str, ...]
@@ -108,7 +108,7 @@ class _PartitionReader:
             yield chunk
 
     def _fail_over(self, stretch: SegmentRange, error: SpoolError) -> Iterator[RecordChunk]:
-        """Read what is left of a stretch from the other replicas; if that cannot be, the error stands."""
+        """Read the rest of a range from the other replicas; without them the error is raised."""
         left: SeqnoRanges = {}
         for key, (above, upto) in stretch.ranges.items():
             after = max(above, self.last_read.get(self.stream_index[key], 0))

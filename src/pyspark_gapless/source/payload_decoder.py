@@ -43,25 +43,28 @@ class DdlField(NamedTuple):
 
 
 def ddl_fields(text: str) -> list[DdlField]:
-    """Return the columns of a DDL text such as ``id long, tags array<string>``; the types are left to Spark."""
+    """Return the columns of a DDL such as ``id long, tags array<string>``; Spark checks types."""
     inner = re.fullmatch(r"\s*struct\s*<(.*)>\s*", text, re.DOTALL | re.IGNORECASE)
     fields = []
     for part in _split(inner.group(1) if inner else text):
         match = _NAME.fullmatch(part)
         if match is None or not match.group(3).strip():
             raise ConfigError(
-                f'payload_schema: {part.strip()!r} is not a column; expected a name and a type, such as "id long"'
+                f"payload_schema: {part.strip()!r} is not a column; expected a name and a type, "
+                f'such as "id long"'
             )
         kind = match.group(3).strip()
         if _NOT_NULL.search(kind):
             raise ConfigError(
-                f"payload_schema: {part.strip()!r} says NOT NULL, but a payload that cannot be decoded has null there; "
+                f"payload_schema: {part.strip()!r} says NOT NULL, but a payload that cannot be "
+                f"decoded has null there; "
                 f"leave it out, and filter by {ERROR_COLUMN}"
             )
         fields.append(DdlField((match.group(1) or match.group(2)).replace("``", "`"), kind))
     if not fields:
         raise ConfigError(
-            'payload_schema names no column; expected names with types, such as "id long, text string"'
+            'payload_schema names no column; expected names with types, such as "id long, text '
+            'string"'
         )
     return fields
 
@@ -87,7 +90,7 @@ def _split(text: str) -> list[str]:
 
 
 class DecodedPayloads(NamedTuple):
-    """Decoded rows: a struct array, the reasons (null where it went well), and of which payload each row is.
+    """Decoded rows: a struct array, the errors (null if none), and the payload of each row.
 
     ``parents`` is None if every payload has given exactly one row.
     """
@@ -177,7 +180,7 @@ def _is_json_native(kind: pa.DataType) -> bool:
 
 
 def _parse_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type to read, where a cast makes the wanted one of it: dates are written as text."""
+    """Return the type to read before a cast to the wanted type: dates are written as text."""
     import pyarrow as pa
 
     if pa.types.is_date(kind):
@@ -235,7 +238,8 @@ def _msgpack() -> Callable[[bytes], Any]:
         import msgpack
     except ImportError:
         raise ConfigError(
-            "payload_format msgpack needs the package msgpack on driver and executors: pip install 'gapless[spark]'"
+            "payload_format msgpack needs the package msgpack on driver and executors: pip "
+            "install 'gapless[spark]'"
         ) from None
     return lambda payload: msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
 
@@ -257,14 +261,15 @@ def _python(
             value = {target.field(at).name: part for at, part in enumerate(value)}
         if not isinstance(value, dict):
             raise TypeError(
-                f"expected {'an object' if text else 'a map or an array'}, found {type(value).__name__}"
+                f"expected {'an object' if text else 'a map or an array'}, found "
+                f"{type(value).__name__}"
             )
         rows.append(convert(value))
     return pa.array(rows, target)
 
 
 def _conversion(kind: pa.DataType, *, text: bool) -> Callable[[Any], Any]:
-    """Return what turns a decoded value into one that Arrow takes for ``kind``; ``text``: the format has text only."""
+    """Return the conversion of a decoded value for Arrow's ``kind``; ``text``: a text format."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(kind):

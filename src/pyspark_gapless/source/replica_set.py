@@ -38,7 +38,7 @@ LostRanges = dict[str, list[tuple[int, int]]]
 
 
 class ReplicaSet:
-    """Some spools of one group. ``refresh`` looks at all of them; everything else answers from what that has found."""
+    """Some spools of one group; all methods answer from the last ``refresh``."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = [Path(path) for path in paths]
@@ -54,7 +54,7 @@ class ReplicaSet:
         self._dropped: list[Digest] = []
 
     def refresh(self) -> None:
-        """Look for what is new everywhere; raises if no replica can be read, and none is merely to come."""
+        """Refresh all replicas; raises if none can be read and none is still to be created."""
         errors: list[SpoolError] = []
         waiting = 0
         for at, path in enumerate(self.paths):
@@ -147,7 +147,7 @@ class ReplicaSet:
         )
 
     def origin_filter(self, origins: Sequence[str]) -> Callable[[str], bool]:
-        """Return what tells whether a stream is one of ``origins``: keys of streams, nodes or durable names."""
+        """Return a predicate for streams of ``origins``: stream keys, nodes or durable names."""
         if not origins:
             return lambda _: True
         wanted, names = set(origins), self.names()
@@ -158,7 +158,7 @@ class ReplicaSet:
     def admit(
         self, start: Digest, end: Digest, max_rows: int | None, max_bytes: int | None
     ) -> Digest:
-        """Return how far to go from ``start`` towards ``end`` within the limits; fair between streams."""
+        """Return a position from ``start`` towards ``end`` within the limits, fair to streams."""
         if max_rows is None and max_bytes is None:
             return end
         groups: dict[int, Digest] = {}
@@ -217,9 +217,9 @@ class ReplicaSet:
         fail_on_data_loss: bool = True,
         never_collected: LostRanges | None = None,
     ) -> list[list[SegmentRange]]:
-        """Return the stretches that hold everything above ``start`` up to ``end``, packed into partitions.
+        """Plan the ranges that hold everything above ``start`` up to ``end``, as partitions.
 
-        ``never_collected`` is what will never come, if that is known better than from these replicas.
+        ``never_collected`` are messages that will never arrive, if known better than from replicas.
         """
         wanted: dict[tuple[int, int], SeqnoRanges] = {}
         holes: dict[str, list[tuple[int, int]]] = {}
@@ -243,7 +243,7 @@ class ReplicaSet:
         return self._pack(wanted, partitions)
 
     def _known_lost(self, key: str, hole: tuple[int, int], never: LostRanges | None) -> bool:
-        """Tell whether a hole is what the origin never gave to any collector: then offsets step over it."""
+        """Whether a hole was never given to any collector: then offsets step over it."""
         at, upto = hole
         if never is None and any(
             first <= upto and last > at for first, last in self._damaged.get(key, ())
@@ -255,7 +255,7 @@ class ReplicaSet:
         return at >= upto
 
     def _dropped_before(self, key: str, start: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Return what a limit has taken of a stream that nobody has read yet; its offset says nothing of it."""
+        """Return how many unread messages of a stream a limit dropped, beyond its offset."""
         if key in start:
             return []
         low = self.first_unread_after(key, start)
@@ -294,7 +294,7 @@ class ReplicaSet:
     def register(
         self, reader: str, digest: Mapping[str, int], only: Iterable[int] | None = None
     ) -> dict[int, int]:
-        """Tell replicas that ``reader`` needs nothing at or below the digest; raises if none can be told.
+        """Register in replicas that ``reader`` has passed the digest; raises if none accepts it.
 
         Returns the time that stands in each file now, by which a reader knows what it has written
         itself.
@@ -333,7 +333,7 @@ class ReplicaSet:
 def _add_ranges(
     wanted: dict[tuple[int, int], SeqnoRanges], key: str, pieces: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Note the pieces of a stream in rounds, one for each change of replica, so that they are read in their order."""
+    """Add the ranges of a stream in rounds, one a change of replica, so that order is kept."""
     turn, last = 0, -1
     for replica, low, high in pieces:
         turn += replica != last and last >= 0
@@ -363,7 +363,8 @@ def _check_may_appear(path: Path) -> None:
     if not path.exists():
         if not path.parent.is_dir():
             raise SpoolMismatch(
-                f"{path}: neither the spool nor the folder that it is to be in exists here; check the path (and the "
+                f"{path}: neither the spool nor the folder that it is to be in exists here; check "
+                f"the path (and the "
                 "mount), or make the folder if a collector is going to fill it",
                 path,
             )

@@ -1,4 +1,4 @@
-"""The columns of the source: what there is, what a read asks for, and the schema that Spark is told."""
+"""The columns of the source: those available, those selected, and the schema for Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def decoded_fields(options: SourceOptions) -> list[tuple[str, DdlField]]:
     for name in names:
         if name.lower() in {*COLUMNS, ERROR_COLUMN, ROW_COLUMN}:
             raise OptionError(
-                f'option "payload_schema" has a column {name!r}, and so has every message; set "payload_prefix" '
+                f'option "payload_schema" has a column {name!r}, and so has every message; set '
+                f'"payload_prefix" '
                 f'(such as "p_") to tell them apart'
             )
         if [other.lower() for other in names].count(name.lower()) > 1:
@@ -43,7 +44,8 @@ def _from_json(text: str) -> list[DdlField]:
         schema = StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(
-            f'option "payload_schema" begins like JSON but is not what schema.json() of a StructType gives: {error}'
+            f'option "payload_schema" begins like JSON but is not what schema.json() of a '
+            f"StructType gives: {error}"
         ) from None
     return [DdlField(field.name, field.dataType.simpleString()) for field in schema.fields]
 
@@ -71,18 +73,20 @@ def ddl(options: SourceOptions) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Refuse a schema that a user gave (``.schema(…)``) if it has columns that are not there, or of another type."""
+    """Refuse a user's schema (``.schema(…)``) with unknown columns or other types."""
     decoded = {name for name, _ in decoded_fields(options)}
     base = COLUMNS | ({ERROR_COLUMN: "string", ROW_COLUMN: "int"} if decoded else {})
     for field in schema.fields:
         if field.name not in base and field.name not in decoded:
             raise OptionError(
-                f"the schema has a column {field.name!r}; there are {', '.join([*base, *sorted(decoded)])}. Columns of "
+                f"the schema has a column {field.name!r}; there are "
+                f"{', '.join([*base, *sorted(decoded)])}. Columns of "
                 'the payload are named by the option "payload_schema"'
             )
         if field.name in base and field.dataType.simpleString() != base[field.name]:
             raise OptionError(
-                f"the schema says that {field.name!r} is {field.dataType.simpleString()}; it is {base[field.name]}"
+                f"the schema says that {field.name!r} is {field.dataType.simpleString()}; it is "
+                f"{base[field.name]}"
             )
 
 

@@ -100,7 +100,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return session.initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options set; if both are set, that of bytes is added to it later."""
+        """Return the limit of the options; a limit of bytes beside one of rows is applied later."""
         if self.options.max_rows is not None:
             return ReadMaxRows(self.options.max_rows)
         if self.options.max_bytes is not None:
@@ -147,7 +147,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows, size_bytes
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return all that there is, so that the progress of the query shows how far behind it is."""
+        """Return the newest position, so that the progress of the query shows its lag."""
         return offset_of(self._open_session(refresh=False).all_available())
 
     def partitions(
@@ -169,7 +169,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: it comes only when there is new data, and ``latestOffset`` has said it all before."""
+        """Do nothing: Spark calls it only with new data, and ``latestOffset`` released before."""
 
     def stop(self) -> None:
         """Stop the embedded collector and what releases."""
@@ -241,7 +241,7 @@ class _QuerySession:
         }
 
     def release(self, reader: str, digest: Digest, former: str) -> None:
-        """Say that the digest is committed; a new query says it at once: from now on the spool keeps the rest."""
+        """Register the committed digest; a new query does it at once, to retain the rest."""
         self._reader = reader
         told = self._with_others(digest)
         there = {at for at, view in enumerate(self.replicas.spool_readers) if view is not None}
@@ -265,7 +265,7 @@ class _QuerySession:
         self.releaser.submit(told)
 
     def recovered_start(self, reader: str, told: Digest) -> Digest:
-        """Return where the first batch of a query began in its former life: up to there the reader had registered."""
+        """Return where the first batch of an earlier run of the query began, as registered."""
         found = [known.digest for known in self.replicas.registrations(reader).values()]
         if not found:
             log.warning(
@@ -281,7 +281,7 @@ class _QuerySession:
         }
 
     def _with_others(self, digest: Mapping[str, int]) -> Digest:
-        """Return the digest with the streams that this query does not read as passed: none of them is kept for it."""
+        """Return the digest with all unread streams as passed: none of them is retained."""
         if not self.options.origins:
             return dict(digest)
         others = {
@@ -301,8 +301,10 @@ class _QuerySession:
         self._rivals = self._rivals + 1 if foreign else 0
         if self._rivals > MAX_RIVALS:
             raise ReaderTakenError(
-                f"{self.replicas.paths[foreign[0]]}: another query reads as {self._reader!r}, so neither can rely on "
-                'what the spool keeps; give each query a name of its own with the option "reader", or leave it out'
+                f"{self.replicas.paths[foreign[0]]}: another query reads as {self._reader!r}, so "
+                f"neither can rely on "
+                "what the spool keeps; give each query a name of its own with the option "
+                '"reader", or leave it out'
             )
         self._registered_at_ns |= self.replicas.register(self._reader, digest)
 
@@ -323,7 +325,7 @@ class _QuerySession:
 
 
 def _exit_on_term() -> Any:
-    """Make SIGTERM end this process in good order: Spark stops a query by that signal and calls nothing before."""
+    """Make SIGTERM end this process in good order: Spark stops a query by that signal alone."""
     if threading.current_thread() is not threading.main_thread():
         return None
     before = signal.getsignal(signal.SIGTERM)

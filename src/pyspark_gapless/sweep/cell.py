@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
 
 SIMULATED_PACKAGES = ("protocol", "wire", "faults", "sim", "trace")
-"""The parts of the package that have a say in what comes of a simulated run, beside the files at its top."""
+"""The packages of ``gapless`` that affect a simulated run, beside its top-level files."""
 
 
 class SweepCell(NamedTuple):
@@ -108,7 +108,7 @@ def _key(cell: SweepCell) -> str:
 
 @cache
 def code_digest() -> str:
-    """Return a hash of the code that is simulated and that simulates: results of other code say nothing about it."""
+    """Return a hash of the simulated code and the simulator: results hold only for that code."""
     digest = blake2b(digest_size=8)
     for name, entry in walk_sources(files("gapless"), "gapless"):
         folder, _, rest = name.removeprefix("gapless/").partition("/")

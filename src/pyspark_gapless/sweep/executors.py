@@ -1,4 +1,4 @@
-"""Who does the runs: Spark, or a few processes of this machine. Both take chunks and give back tables.
+"""Executors of runs: Spark, or a few local processes. Both take chunks and return tables.
 
 What comes back comes through Spark (or the pipe of a process), never by way of a disk: executors
 may be anywhere, and of a task that is tried again or twice at the same time, one answer counts.
@@ -86,7 +86,7 @@ class LocalSweepExecutor(SweepExecutor):
 
 
 class SparkSweepExecutor(SweepExecutor):
-    """The cores of a Spark. A chunk is a job of its own, so that its rows are here when it is done."""
+    """The cores of a Spark. Each chunk is a job, so that its rows arrive when it is done."""
 
     def __init__(self, spark: SparkSession, pool: Executor) -> None:
         self.spark = spark
@@ -149,7 +149,7 @@ def local_executor(workers: int) -> Iterator[SweepExecutor]:
 
 
 def _init_worker() -> None:
-    """Leave Ctrl-C to the process that collects, and end if that one is killed: nobody would tell this one to."""
+    """Leave Ctrl-C to the parent process, and end when the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
@@ -162,7 +162,7 @@ def _exit_with_parent() -> None:
 
 
 def light_settings(master: str | None) -> dict[str, str]:
-    """Return how a JVM starts that only hands out work: on this machine it would take the cores that are to do it."""
+    """Return options for a JVM that only schedules: it must not take cores from the workers."""
     told = external_settings(find_installation().home, os.environ)
     if choose_master(master, told, os.environ).kind != "local" or JVM_OPTIONS in told:
         return {}

@@ -257,7 +257,8 @@ def _setting(name: str) -> Callable[[Any], str]:
 def _profile(value: Any) -> str:
     if value not in ALL_PROFILES:
         raise ConfigError(
-            f"profile = {value!r}: expected one of {', '.join(ALL_PROFILES)}{_hint(value, ALL_PROFILES)}"
+            f"profile = {value!r}: expected one of "
+            f"{', '.join(ALL_PROFILES)}{_hint(value, ALL_PROFILES)}"
         )
     return str(value)
 

@@ -48,7 +48,8 @@ def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
     """Return what came of the sweep in a folder, ready to be written as JSON."""
     if not is_sweep(folder):
         raise ConfigError(
-            f"{folder}: no sweep is there ({RUNS_DIR}/*.parquet); make one: gapless sweep --output {folder}"
+            f"{folder}: no sweep is there ({RUNS_DIR}/*.parquet); make one: gapless sweep "
+            f"--output {folder}"
         )
     results = SweepResults(folder)
     cells, seeds, newest, other = _newest_runs(results)
@@ -67,7 +68,7 @@ def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
 
 
 def _newest_runs(results: SweepResults) -> tuple[list[SweepCell], set[int], _CodeVersion, int]:
-    """Return the cells and seeds of the newest code in a folder, that code, and how many runs are of other code."""
+    """Return cells and seeds of the newest code in a folder, that code, and the other runs."""
     counts: Counter[_CodeVersion] = Counter()
     cells: dict[_CodeVersion, dict[str, SweepCell]] = {}
     seeds: dict[_CodeVersion, set[int]] = {}
@@ -84,7 +85,8 @@ def _newest_runs(results: SweepResults) -> tuple[list[SweepCell], set[int], _Cod
             seeds.setdefault(newest, set()).add(row["seed"])
     if not counts:
         raise ConfigError(
-            f"{results.folder}: no run of this sweep is done yet; start it again with the same --output"
+            f"{results.folder}: no run of this sweep is done yet; start it again with the same "
+            f"--output"
         )
     return list(cells[newest].values()), seeds[newest], newest, counts.total() - counts[newest]
 

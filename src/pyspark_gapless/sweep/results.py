@@ -1,4 +1,4 @@
-"""The files of results: ``DIR/runs/*.parquet``, to which files are added and in which none is ever changed.
+"""The files of results: ``DIR/runs/*.parquet``; files are added and never changed.
 
 A file is written beside the others under a name that readers pass over, and gets its own name when
 it is complete. So whoever is killed, whenever, every file that is there is whole.
@@ -92,14 +92,15 @@ class SweepResults:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one who adds to it; what is still to be written when the block ends is written."""
+        """Lock the results for adding; pending rows are written when the block ends."""
         self.files.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"{self.folder}: another sweep is writing there; wait for it, or name another --output"
+                    f"{self.folder}: another sweep is writing there; wait for it, or name another "
+                    f"--output"
                 ) from None
             for left in self.files.glob(f"{_UNFINISHED}*"):
                 left.unlink()
@@ -131,7 +132,7 @@ class SweepResults:
         return int(table.num_rows)
 
     def completed(self, wanted: RequestedRuns, *, of_other_code: bool = False) -> Flags:
-        """Return which of the wanted runs are there, by their numbers; or those that other code has done."""
+        """Return the numbers of the wanted runs that are present, or of those of other code."""
         import numpy as np
 
         found = np.zeros(len(wanted), bool)
@@ -166,7 +167,8 @@ class SweepResults:
                 with pq.ParquetFile(path) as file:
                     if not file.schema_arrow.equals(schema):
                         raise ConfigError(
-                            f"{path} is no file of results of this version: its columns are others; "
+                            f"{path} is no file of results of this version: its columns are "
+                            f"others; "
                             "name another --output"
                         )
                     yield from file.iter_batches(columns=columns)

@@ -1,12 +1,12 @@
 """A sweep: hand out what is not done yet in chunks, take in the rows, write them down now and then.
 
-On handing out: a chunk is as many runs as take :data:`TARGET_TASK_S` on each core, judged by those that
+On planning: a chunk is as many runs as take :data:`TARGET_TASK_S` on each core, by those that
 were done; near the end, and while nothing is known, it is smaller, so that all cores end together.
 There is always one chunk more under way than the cores can take, so that none waits for this
 process.
 
 On writing: when :data:`WRITE_SHARE` of the time spent has passed since the last file, but not
-within :data:`MIN_WRITE_INTERVAL_S`; so whoever kills a sweep loses a fiftieth of it, and a long one does
+within :data:`MIN_WRITE_INTERVAL_S`; so a killed sweep loses a fiftieth, and a long one does
 not leave a heap of tiny files.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.sweep.results import Flags
 
 TARGET_TASK_S: Final = 3.0
-"""So long a task should take: long beside what it costs to start one, short for one who waits for news."""
+"""How long a task should take: long beside its start, short for progress reports."""
 MIN_TASK_S: Final = 0.75
 """Tasks are not made shorter than that, even near the end."""
 MIN_WRITE_INTERVAL_S: Final = 2.0
@@ -56,7 +56,7 @@ _POLL_INTERVAL_S: Final = 0.5
 
 @dataclass(slots=True)
 class SweepProgress:
-    """How far a sweep is: ``before`` were there when it began, ``done`` are there now, of ``total``."""
+    """Progress of a sweep: ``before`` runs were present, ``done`` are present now, of ``total``."""
 
     total: int
     before: int
@@ -77,7 +77,7 @@ class SweepProgress:
 
 
 class SweepPlan(NamedTuple):
-    """What is to be done: every cell with every seed, the results in ``output``; with ``workers`` without Spark."""
+    """Every cell with every seed, and where results go; ``workers`` runs without Spark."""
 
     cells: Sequence[SweepCell]
     seeds: range
@@ -87,7 +87,7 @@ class SweepPlan(NamedTuple):
 
 
 class SweepOutcome(NamedTuple):
-    """What was done, and what is there now; ``others`` of the runs were there from other code, and were done again."""
+    """What was run, and what is present; ``other_code_runs`` were of other code and repeated."""
 
     progress: SweepProgress
     summary: SweepSummary
@@ -108,7 +108,8 @@ def run(
     )
     if len(wanted) > MAX_RUNS:
         raise ConfigError(
-            f"{len(plan.cells):,} cells with {len(plan.seeds):,} seeds are {len(wanted):,} runs; the most at a time is "
+            f"{len(plan.cells):,} cells with {len(plan.seeds):,} seeds are {len(wanted):,} runs; "
+            f"the most at a time is "
             f"{MAX_RUNS:,}: do them in parts, with --seeds and --first"
         )
     slots = others = 0
@@ -153,7 +154,7 @@ class ChunkSizer:
         self._spent_s += spent_s
 
     def next_size(self, left: int) -> int:
-        """Return how many runs the next chunk should have, where ``left`` are not handed out yet."""
+        """Return how many runs the next chunk should have if ``left`` are not yet scheduled."""
         slots, parts = self._engine.slots, self._engine.parts
         if not self._runs:
             return parts
@@ -232,7 +233,7 @@ def _write_every_s(elapsed_s: float) -> float:
 
 
 def _missing(wanted: RequestedRuns, there: Flags) -> Iterator[SweepRun]:
-    """Yield what is not there, seed by seed: so a sweep that is stopped has something of every cell."""
+    """Yield missing runs seed by seed: a stopped sweep has something of every cell."""
     import numpy as np
 
     cells = wanted.cells
@@ -242,7 +243,7 @@ def _missing(wanted: RequestedRuns, there: Flags) -> Iterator[SweepRun]:
 
 
 def _shuffled(runs: Iterator[SweepRun]) -> list[SweepRun]:
-    """Return the runs in an order that has nothing to do with their cost, so that every part of them costs the same."""
+    """Return the runs in an order unrelated to their cost, so that all parts cost the same."""
     return sorted(
         runs, key=lambda run: blake2b(f"{run.cell.key}/{run.seed}".encode(), digest_size=8).digest()
     )

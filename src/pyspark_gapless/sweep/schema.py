@@ -1,4 +1,4 @@
-"""The one table of results: a row for each simulated run. The writer, Spark and docs/sweep.md take it from here."""
+"""The one table of results, a row a simulated run: for the writer, Spark and docs/sweep.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY_KIND: Final = f"struct<{','.join(f'{kind}:bigint' for kind in KINDS)}>"
 
 
 class ResultColumn(NamedTuple):
-    """One column: its type as Spark writes it, and what it holds. ``of`` says for which runs, where not for all."""
+    """One column: its Spark type and its meaning; ``of`` says for which runs, if not for all."""
 
     spark_type: str
     meaning: str
@@ -76,7 +76,8 @@ COLUMNS: Final[dict[str, ResultColumn]] = {
     "max_ns": ResultColumn("bigint", "All of them did.", GRID),
     "latency": ResultColumn(
         "map<bigint,bigint>",
-        "How many deliveries took how many nanoseconds, rounded up to 7 binary digits: histograms of several runs add"
+        "How many deliveries took how many nanoseconds, rounded up to 7 binary digits: histograms "
+        "of several runs add"
         " up.",
         GRID,
     ),

@@ -1,4 +1,4 @@
-"""What came of a sweep, from its results: a line for each cell of a grid, the books of a hunt, and every failure.
+"""Summary of a sweep: a line a cell of a grid, the counts of a hunt, and every failure.
 
 Everything is added up batch by batch, in whole columns, so a sweep of millions of runs needs no
 more memory than one of thousands, but for the digests of a hunt.
@@ -50,7 +50,8 @@ class RunFailure:
             return f"broke off: {self.error}"
         first = self.violations[0]
         more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
-        return f"{first['check']} at {first['t_ns'] / NS_PER_S:.6f} s, member {first['member']}: {first['message']}{more}"
+        where = f"{first['t_ns'] / NS_PER_S:.6f} s, member {first['member']}"
+        return f"{first['check']} at {where}: {first['message']}{more}"
 
     @property
     def replay(self) -> str:
@@ -77,7 +78,7 @@ class RunFailure:
 
 @dataclass(slots=True)
 class CellSummary:
-    """All runs of one cell together. ``frames`` and ``sizes_bytes`` are by kind; latencies are over all deliveries."""
+    """All runs of one cell. ``frames`` and ``sizes_bytes`` are by kind, latencies by delivery."""
 
     cell: SweepCell
     runs: int = 0
@@ -98,7 +99,7 @@ class CellSummary:
         )
 
     def percentile_ns(self, percent: float) -> int | None:
-        """Return the latency that ``percent`` of all deliveries did not exceed; None if there was none."""
+        """Return the latency that ``percent`` of all deliveries did not exceed, or None."""
         left = self.latency.total() * percent / 100
         for value_ns in sorted(self.latency):
             left -= self.latency[value_ns]
@@ -152,7 +153,7 @@ def _rounded(value: float | None) -> float | None:
 
 @dataclass(slots=True)
 class HuntSummary:
-    """All runs of one kind of hunt together; ``drawn`` if they are of all profiles, as the seeds have it."""
+    """All runs of one kind of hunt; ``drawn`` if the seeds draw the profiles."""
 
     kind: str
     drawn: bool
@@ -183,7 +184,7 @@ class HuntSummary:
 
     @property
     def failure_rate_bound(self) -> float:
-        """In how large a share of such runs a bug could still show, at 95 % confidence, if none was found."""
+        """Maximum share of runs with a bug that was not seen, at 95 % confidence."""
         return min(1.0, 3 / max(1, self.runs))
 
     @property

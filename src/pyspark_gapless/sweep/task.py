@@ -43,7 +43,7 @@ class SweepRun(NamedTuple):
 def make_task(
     runs: Sequence[SweepRun], parts: int, code: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what ``mapInArrow`` calls in a task: it is given the number of its part, and does every so many-th run."""
+    """Return the function for ``mapInArrow``: each task does every n-th run of its chunk."""
 
     def simulate_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -105,7 +105,8 @@ def run_row(run: SweepRun, code: str) -> dict[str, Any]:
 def _format_error(error: Exception) -> str:
     """Return an error in one line, with the place where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+    where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
+    return f"{type(error).__name__}: {error} ({where})"
 
 
 def _run_hunt(cell: SweepCell, seed: int) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def _common_columns(outcome: SeedResult) -> dict[str, Any]:
 
 
 def histogram(latency_ns: Mapping[int, int]) -> dict[int, int]:
-    """Return how many deliveries took how long, rounded up to 7 binary digits: by less than 1.6 per cent."""
+    """Return a histogram of latencies, rounded up to 7 binary digits: by less than 1.6 per cent."""
     found: Counter[int] = Counter()
     for value_ns, count in latency_ns.items():
         found[rounded_up(value_ns)] += count

@@ -1,4 +1,4 @@
-"""The tables of the pipeline as values: a dataset is a DataFrame together with its schema, checked when it is made."""
+"""Tables as values: a dataset is a DataFrame with a schema, checked on construction."""
 
 from __future__ import annotations
 

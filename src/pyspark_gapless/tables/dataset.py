@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SchemaError(GaplessError):
-    """A DataFrame does not have the columns of the dataset that it is to be; the message names each one."""
+    """A DataFrame lacks columns of its dataset, or has others; the message names each."""
 
 
 class Dataset:

@@ -16,7 +16,7 @@ class Bronze(Dataset):
 
 
 class Silver(Dataset):
-    """Every row of bronze, with the payload as typed columns; ``problem`` says what is wrong with a bad one."""
+    """Every row of bronze with a typed payload; ``problem`` says what is wrong with a bad row."""
 
     name = "silver"
     columns: ClassVar = {

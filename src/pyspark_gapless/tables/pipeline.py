@@ -37,21 +37,24 @@ HUMIDITY: Final = (0.0, 100.0)
 """What a sensor can measure; anything else is a fault of the sensor."""
 
 SLOW_WORKER_ERROR: Final = "Python worker failed to connect back"
-"""What Spark says of a Python process that was not up within ten seconds: the machine is busy, and nothing is wrong."""
+"""Spark's message for a Python worker that was not up within ten seconds: a busy machine."""
 MAX_SLOW_FAILURES: Final = 20
 """So often in a row that is waited out."""
 
 _PYTHON_ERROR: Final = re.compile(
     r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)"
 )
-_TEXTS: Final = "site string, sensor string, number string, at string, celsius string, humidity string, broken string"
+_TEXTS: Final = (
+    "site string, sensor string, number string, at string, "
+    "celsius string, humidity string, broken string"
+)
 
 
 # Methods
 
 
 def parse_payload(frame: DataFrame) -> DataFrame:
-    """Take the payload for a JSON object and make its fields columns, as text: what has no type yet cannot be wrong."""
+    """Parse the payload as a JSON object and make its fields text columns: text is never wrong."""
     from pyspark.sql import functions as F  # noqa: N812
 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
@@ -65,7 +68,7 @@ def parse_payload(frame: DataFrame) -> DataFrame:
 
 
 def cast_columns(frame: DataFrame) -> DataFrame:
-    """Give the columns their types, and each row its ``problem``: null, or the first thing that is wrong with it."""
+    """Give the columns their types, and each row its ``problem``: the first fault, or null."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kinds = {name: Silver.columns[name] for name in ("number", "at", "celsius", "humidity")}
@@ -98,7 +101,7 @@ def drop_invalid(frame: DataFrame) -> DataFrame:
 
 
 def aggregate(frame: DataFrame) -> DataFrame:
-    """Sum up the readings of each site and window, once the window is over: when LATE has passed since its end."""
+    """Aggregate the readings of each site and window once the window is older than LATE."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = (
@@ -122,7 +125,7 @@ def aggregate(frame: DataFrame) -> DataFrame:
 
 
 def discard_unplanned_batch(checkpoint: Path) -> None:
-    """Forget a first batch that was never planned: Spark does not begin beside what a kill has left of its plan."""
+    """Forget a first batch that was never planned: Spark does not start beside a torn plan."""
     offsets = checkpoint / "offsets"
     if offsets.is_dir() and not any(file.name.isdigit() for file in offsets.iterdir()):
         for name in ("offsets", "commits", "state"):
@@ -131,7 +134,7 @@ def discard_unplanned_batch(checkpoint: Path) -> None:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """Read, chain, write: a streaming query that fills one table and goes on from its checkpoint."""
+    """Read, chain, write: a streaming query that fills one table from its checkpoint on."""
 
     read: Callable[[SparkSession], DataFrame]
     transforms: tuple[Transform, ...]
@@ -174,7 +177,7 @@ class PipelineStep:
 
 
 class RetryLimit:
-    """How often a step may fail in a row, with nothing added to its table in between, before that is raised."""
+    """Maximum number of failures of a step in a row, without progress of its table."""
 
     def __init__(self, step: PipelineStep, tries: int) -> None:
         self.step = step
@@ -200,7 +203,7 @@ class RetryLimit:
 
 
 def root_cause(text: str) -> str:
-    """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
+    """Return the line of Spark's message with the cause: the Python error, or the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [found for line in lines if (found := _PYTHON_ERROR.fullmatch(line))]
     if SLOW_WORKER_ERROR in text:
@@ -255,10 +258,10 @@ class Pipeline:
             table.prepare()
 
     def start(self, spark: SparkSession, every_s: float = 0.5) -> list[StreamingQuery]:
-        """Start all steps at once, each with a batch every so many seconds, until they are stopped."""
+        """Start all steps at once, each with a batch every so many seconds, until stopped."""
         return [step.start(spark, every_s=every_s) for step in self.steps]
 
     def catch_up(self, spark: SparkSession, tries: int = 1) -> None:
-        """Let one step after the other take what is there now; afterwards everything is in every table."""
+        """Run one step after the other over the available data; then every table is complete."""
         for step in self.steps:
             step.catch_up(spark, tries)

@@ -1,4 +1,4 @@
-"""A table of Parquet files to which every micro-batch is added once, whoever reads it and whatever has crashed.
+"""A table of Parquet files that takes every micro-batch once, whatever crashed before.
 
 On publishing: the rows of a batch are written into a folder beside the table, and that folder is
 moved into it by one rename, as ``batch=<id>``. So a batch is there with all of its rows or not at
@@ -45,7 +45,7 @@ class ParquetTable(Generic[D]):
         """How many batches and rows there are."""
 
     def prepare(self) -> None:
-        """Make the folder, throw away what an attempt that failed has left beside it, and count what is there."""
+        """Create the folder, delete leftovers of failed attempts, and count the rows."""
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self._staging, ignore_errors=True)
         self._staging.mkdir(parents=True)
@@ -92,7 +92,7 @@ class ParquetTable(Generic[D]):
 
 
 def uri(path: Path) -> str:
-    """Return a path so that Spark looks for it on this machine, whatever its default file system is."""
+    """Return a path that Spark resolves on this machine, whatever its default file system is."""
     return f"file:{path.absolute()}"
 
 

@@ -1,4 +1,4 @@
-"""Traces on Spark: the rows of a whole group as one DataFrame, however many files and lives they come from."""
+"""Traces on Spark: the rows of a whole group as one DataFrame, from any number of files."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ INCARNATION_COLUMNS: Mapping[str, str] = {
     "whole": "boolean",
     "knobs": "map<string,string>",
 }
-"""Every column of a line about a life. Only ``seed``, ``life`` and ``name`` are there for lives without rows."""
+"""Columns of an incarnation; without rows only ``seed``, ``life`` and ``name`` are set."""
 STREAM_KEY = ("seed", "origin", "epoch", "to")
 """The columns that identify a stream."""
 STREAM_AT_MEMBER = ("seed", "member", *STREAM_KEY[1:])

@@ -54,7 +54,7 @@ class Trace:
     """What happened in one or many groups: ``rows``, and ``lives`` with what is known of each.
 
     ``rows`` has the columns of :data:`~pyspark_gapless.trace.schema.COLUMNS`, ``lives`` those of
-    :data:`~pyspark_gapless.trace.schema.INCARNATION_COLUMNS`, one line for each life that is mentioned. Lives are
+    :data:`~pyspark_gapless.trace.schema.INCARNATION_COLUMNS`, one line an incarnation. They are
     numbers; those of different seeds may be equal, so ``seed`` belongs to every key.
     """
 
@@ -73,7 +73,7 @@ class Trace:
 
     @classmethod
     def read(cls, spark: SparkSession, path: str | Path) -> Self:
-        """Return everything under a folder as one trace. What a process that was killed has left is sealed first.
+        """Read everything under a folder as one trace; seal journals of killed processes first.
 
         Raises:
             TraceError: There is no trace, or what is there is none.
@@ -126,10 +126,12 @@ class Trace:
         ):
             if live:
                 raise TraceError(
-                    f"{folder}: its processes still write to it and have filled no file; let them end"
+                    f"{folder}: its processes still write to it and have filled no file; let them "
+                    f"end"
                 )
             raise TraceError(
-                f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with --trace, as in"
+                f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with "
+                f"--trace, as in"
                 f" gapless sim 1 --trace {folder}"
             )
         return live
@@ -141,7 +143,7 @@ class Trace:
     def cached(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return what ``make`` returns, worked out once for all who ask for it by this name.
 
-        For frames that are small beside the trace: up to :data:`MAX_DRIVER_ROWS` rows are held by the driver,
+        For frames small beside the trace: the driver holds up to :data:`MAX_DRIVER_ROWS` rows,
         so that what is built on them is planned with their true size; others by Spark.
         """
         if name not in self._cached:
@@ -149,7 +151,7 @@ class Trace:
         return self._cached[name]
 
     def rare_rows(self, *events: str) -> DataFrame:
-        """Return the rows of some of the events that are :data:`RARE_EVENTS`, without columns that mean nothing there."""
+        """Return the rows of some of the :data:`RARE_EVENTS`, without columns unused there."""
         columns = [name for name in self.rows.columns if name not in BULKY_COLUMNS]
         return self.cached("rare", lambda: self.where_event(*RARE_EVENTS).select(*columns)).where(
             is_one_of(*events)
@@ -163,7 +165,7 @@ class Trace:
 
     @property
     def simulated(self) -> bool:
-        """Whether all of it comes from the simulator, so that ``step`` is the one order of all rows of a seed."""
+        """Whether all rows are simulated, so that ``step`` orders all rows of a seed."""
         return {clock for clock, _ in self.clock_modes} == {VIRTUAL}
 
     @property
@@ -172,7 +174,7 @@ class Trace:
         return SAMPLED in {mode for _, mode in self.clock_modes}
 
     def complete_incarnations(self, column: str, where: str = "own and whole") -> DataFrame:
-        """Return the seeds and ids, as ``column``, of the lives with all their rows, or that ``where`` holds for."""
+        """Return seeds and ids (as ``column``) of complete incarnations, or of those ``where``."""
         return F.broadcast(
             self.incarnations.where(where).select("seed", F.col("life").alias(column))
         )
@@ -185,7 +187,7 @@ class Trace:
         return self.without(self.complete_incarnations("member", f"mode = '{SAMPLED}'"))
 
     def without(self, lives: DataFrame) -> Trace:
-        """Return the same without the rows of some lives (``seed``, ``member``): what they did is not known."""
+        """Return the trace without the rows of some incarnations (``seed``, ``member``)."""
         lives = F.broadcast(lives.select("seed", "member"))
         gone = lives.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
         marked = self.incarnations.join(gone, ["seed", "life"], "left")
@@ -195,7 +197,7 @@ class Trace:
         )
 
     def with_names(self, frame: DataFrame) -> DataFrame:
-        """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
+        """Add ``member_name``, ``origin_name`` and ``peer_name`` for those columns present."""
         names = F.broadcast(self.incarnations.select("seed", "life", "name"))
         for column in ("member", "origin", "peer"):
             if column in frame.columns:
@@ -245,7 +247,7 @@ def _own_incarnations(folders: list[Path]) -> list[int]:
 
 
 def _deduplicate(lives: DataFrame) -> DataFrame:
-    """Return one line for each life: its own, if there is one. A line that was cut off is left out."""
+    """Return one line an incarnation: its own, if there is one. Unfinished lines are skipped."""
     lives = lives.where("life is not null").fillna(
         {"seed": 0, "own": False, "name": "", "member": "", "every": 0}
     )

@@ -1,4 +1,4 @@
-"""The invariants, checked on traces with Spark: each is one function from a trace to its violations."""
+"""The invariants, checked on traces with Spark: a function from a trace to violations each."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def acks_were_sent(trace: Trace) -> DataFrame:
-    """S8, at the sender: each ack that comes in is one that its member has sent; lives not recorded are left out.
+    """S8, at the sender: each ack that arrives was sent by its member, if that was recorded.
 
     In a simulated trace: has sent before.
     """

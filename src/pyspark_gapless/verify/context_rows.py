@@ -1,4 +1,4 @@
-"""The rows around a violation: what its life did just before and after, and what others said of the same messages."""
+"""The rows around a violation: of its incarnation, and of others about the same messages."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def context_rows(trace: Trace, violations: DataFrame, near: int = ROWS_EACH_SIDE
 
 
 def with_context(trace: Trace, violations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return violations as values of JSON, with names in the place of numbers, the rows around, and their frames."""
+    """Return violations as JSON values, with names, the rows around them, and their frames."""
     spark = trace.rows.sparkSession
     numbered = [{"nth": nth, **row} for nth, row in enumerate(violations)]
     # By way of Arrow no Python process is needed at the side of Spark.
@@ -136,7 +136,7 @@ def _as_json(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def infer_frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what went from life to life, as far as rows show it; ``got_ns`` is None if none shows that it came."""
+    """Return the frames between incarnations, as far as rows show them; ``got_ns`` may be None."""
     drawn = []
     for row in rows:
         event = EVENT_NAMES.get(row["event"], "")

@@ -52,7 +52,7 @@ def stream_parts(trace: Trace) -> DataFrame:
 
 
 def send_ranges(trace: Trace) -> DataFrame:
-    """Return for each stream and view up to where it was sent, and the first row with a number that was not due."""
+    """Return how far each stream was sent in each view, and the first row out of order."""
     leap = F.when(
         F.col("seqno") != F.col("k") + 1, F.struct("idx", "t_ns", "seqno", "seqno_last", "k")
     )
@@ -185,7 +185,7 @@ def gapless_prefix(trace: Trace) -> DataFrame:
 
 
 def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
-    """Return the starts that leave something out of a stream that was being delivered, where nothing allows for that.
+    """Return starts that skip part of a stream that was being delivered, without a reason.
 
     Whoever was given a state goes on behind it, and the stream of a member that was away begins
     anew. Before the first delivery the start may move: a sender that learns of a view late owes
@@ -205,7 +205,7 @@ def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
 
 
 def exclude_returned_origins(trace: Trace, found: DataFrame) -> DataFrame:
-    """Leave out rows of streams whose origin was gone since the view ``then_view``: there all begins anew."""
+    """Drop rows of streams whose origin was gone since view ``then_view``: they start anew."""
     told = trace.rare_rows("MEMBERS").select(
         "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
     )
@@ -224,7 +224,7 @@ def exclude_returned_origins(trace: Trace, found: DataFrame) -> DataFrame:
 
 
 def _exclude_headless(trace: Trace, wrong: DataFrame) -> DataFrame:
-    """Leave out what begins behind the rest of a message that was dropped before the start was told, in its step."""
+    """Drop starts behind the rest of a message that was dropped before the start, in its step."""
     wrong = trace.cached("wrong starts", lambda: wrong)
     rests = (
         trace.where_event("DROPPED")
@@ -243,7 +243,7 @@ def _starts_at_one() -> Column:
 
 
 def _out_of_order_rows(trace: Trace) -> DataFrame:
-    """Return the rows of parts that are not in order, each with what is due and the highest before it."""
+    """Return rows of parts that are out of order, each with the expected and highest seqno."""
     flagged = trace.cached(
         "out of order", lambda: stream_parts(trace).where("begin != begin_last").select(*PART_KEY)
     )

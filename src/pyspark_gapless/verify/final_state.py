@@ -1,4 +1,4 @@
-"""L1, L2, L3 and S16: what must hold at the end, among the lives that are there (those with a REST row)."""
+"""L1, L2, L3 and S16: the end, among the incarnations that are present (with a REST row)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ARRIVAL_EVENTS = (
 
 
 def delivery(trace: Trace) -> DataFrame:
-    """L1: whatever a life has sent since another became a member of its view, that one has delivered.
+    """L1: everything sent since another incarnation joined the view is delivered there.
 
     Looked at when everything is over, not within a bound. Of streams that are numbered by view the
     last one counts. Connections are left out: that one was closed, and what it had not delivered
@@ -75,7 +75,7 @@ def delivery(trace: Trace) -> DataFrame:
 
 
 def expected_deliveries(trace: Trace) -> DataFrame:
-    """Return what each life at the end owes each other one: ``base + 1 .. sent`` of its streams to ``reader``."""
+    """Return what each incarnation owes each other at the end: ``base + 1 .. sent``."""
     rest = present_at_end(trace)
     ends = rest.select(
         "seed", F.col("member").alias("origin"), "idx", "t_ns", F.col("view").alias("last_view")
@@ -112,7 +112,7 @@ def expected_deliveries(trace: Trace) -> DataFrame:
 
 
 def stability(trace: Trace) -> DataFrame:
-    """L2: everything that a life has sent is acknowledged and delivered by itself; nobody waits for room."""
+    """L2: everything sent is acknowledged and delivered at its sender; no send waits."""
     rest = F.broadcast(
         present_at_end(trace).withColumnsRenamed(
             {"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}
@@ -183,7 +183,7 @@ def no_data_at_rest(trace: Trace) -> DataFrame:
 
 
 def silence(trace: Trace) -> DataFrame:
-    """S16: a group at rest says nothing but for answers to what still arrives, and signs of life as often as is due.
+    """S16: a group at rest sends nothing but answers to late arrivals, and heartbeats when due.
 
     An answer is what a life says within two ack delays of an arrival anywhere in its group.
     """

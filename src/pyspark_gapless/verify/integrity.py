@@ -1,4 +1,4 @@
-"""S4, and the bytes of S10: whoever speaks of the same messages of a stream has the same hash of them.
+"""S4, and the bytes of S10: all rows about the same messages of a stream have the same hash.
 
 Level 1 folds, for each life and each stretch of a stream, all hashes into one number: where the
 lives agree nothing more is looked at. Level 2 compares, in stretches where they do not (a late
@@ -55,7 +55,7 @@ def integrity(trace: Trace) -> DataFrame:
 
 
 def repairs_match_originals(trace: Trace) -> DataFrame:
-    """S10, the bytes: a repair has the bytes of the original, wherever a row of the same messages is there.
+    """S10, the bytes: a repair has the bytes of the original, wherever both have a hash.
 
     Most repairs are of messages that their origin sent as one run: the few sends settle these. Only
     for the rest, which were cut elsewhere or come from an origin that was not recorded, all
@@ -84,7 +84,7 @@ def _is_ordered() -> Column:
 
 
 def _mismatched_hashes(rows: DataFrame) -> DataFrame:
-    """Return the rows with another hash than the send of the same messages, or than the first row about them."""
+    """Return rows whose hash differs from the send of the same messages, or the first row."""
     sent = F.max(F.when(F.col("event") == event_code("SEND"), F.col("hash")))
     known = rows.groupBy(*HASHED_RANGE).agg(
         F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"),

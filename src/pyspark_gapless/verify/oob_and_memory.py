@@ -26,7 +26,7 @@ MAY_FOLLOW = ("BEGIN", "RX", "DROPPED")
 
 
 def out_of_band(trace: Trace) -> DataFrame:
-    """S5: out-of-band messages keep S1, S2 and S4, and whoever one was for and stays gets it; their order is free.
+    """S5: out-of-band messages keep S1, S2 and S4 and reach all who stay; their order is free.
 
     Unreliable messages have no numbers: nothing of them is shown.
     """
@@ -99,7 +99,7 @@ def _missing_out_of_band(trace: Trace) -> DataFrame:
 
 
 def hostile_bytes(trace: Trace) -> DataFrame:
-    """S13: a datagram that cannot be read is one counted drop, and nothing else happens in its step.
+    """S13: an unreadable datagram is one counted drop, and nothing else happens in its step.
 
     In simulated traces: there a step is one datagram.
     """
@@ -114,7 +114,7 @@ def hostile_bytes(trace: Trace) -> DataFrame:
 
 
 def strangers(trace: Trace) -> DataFrame:
-    """S15, strangers: a datagram that is not from a member, or not for this life, is dropped and moves no mark."""
+    """S15, strangers: a datagram from no member, or not for this incarnation, changes nothing."""
     # With a view comes what was kept for it, and some of that may be of strangers.
     installs = F.broadcast(trace.rare_rows("VIEW").select("seed", "member", "step"))
     dropped = trace.where_event("DROPPED").where(F.col("reason").isin(*REFUSAL_REASONS))
@@ -124,7 +124,7 @@ def strangers(trace: Trace) -> DataFrame:
 
 
 def _rows_in_drop_steps(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame, Column]:
-    """Return those of ``rows`` that share a step with a datagram that was dropped, and what to say of them."""
+    """Return those of ``rows`` that share a step with a dropped datagram, with a message."""
     steps = materialize(
         dropped.groupBy("seed", "member", "step").agg(F.min("reason").alias("refused"))
     )

@@ -1,4 +1,4 @@
-"""The list of checks: for each invariant that a trace can show one pure function from a trace to its violations.
+"""The list of checks: for each invariant that a trace can show, a function to violations.
 
 :mod:`gapless.invariants` says which invariants these are; :data:`NOT_CHECKABLE` are the others.
 """
@@ -51,7 +51,7 @@ class TraceCheck(NamedTuple):
 
 
 def acks_are_true(trace: Trace) -> DataFrame:
-    """S8: a life acknowledges only what it has delivered, and each ack that comes in is one that was sent."""
+    """S8: an incarnation acknowledges only what it delivered; each ack that arrives was sent."""
     return union(window_marks.mark_violations(trace, "S8"), acks.acks_were_sent(trace))
 
 
@@ -65,7 +65,7 @@ def repairs_are_exact(trace: Trace) -> DataFrame:
 
 
 def naks_are_legal(trace: Trace) -> DataFrame:
-    """S11: a nak names what exists and is not there, goes to who may be asked, and does not come too soon."""
+    """S11: a nak names what exists and is missing, goes to a holder, and is not too early."""
     return union(
         window_marks.mark_violations(trace, "S11"),
         window_marks.naks_exist(trace),
@@ -74,7 +74,7 @@ def naks_are_legal(trace: Trace) -> DataFrame:
 
 
 def views(trace: Trace) -> DataFrame:
-    """S15: views are the same for all and rise; whoever is not in them changes nothing (in simulated traces)."""
+    """S15: views agree and rise; strangers change nothing (in simulated traces)."""
     return (
         union(groups.views(trace), oob_and_memory.strangers(trace))
         if trace.simulated

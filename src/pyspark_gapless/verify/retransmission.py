@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 SLOWEST_PERCENT = 94
-"""A clock of a simulated life may run 5 % fast: an interval may take as much less, and a little by rounding."""
+"""A simulated clock may run 5 % fast: an interval may be as much shorter, plus rounding."""
 ONE_BLOCK = 256
 """Stored runs are looked up by blocks of so many messages."""
 
@@ -35,7 +35,7 @@ def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
 
 
 def repairs_were_requested(trace: Trace) -> DataFrame:
-    """S10, the question: a repair is of what was asked for before at the same life, unless it is marked as unasked.
+    """S10, the request: a repair answers an earlier request, unless it is marked as unasked.
 
     That all that was asked for and is stored is answered is left to the simulator.
     """
@@ -60,7 +60,7 @@ def repairs_were_requested(trace: Trace) -> DataFrame:
 
 
 def naks_are_paced(trace: Trace) -> DataFrame:
-    """S11, the pace: a message is asked for again only after ``min_retry``, and never while it is stored.
+    """S11, the pace: a nak is repeated only after ``min_retry``, and never for a stored message.
 
     By the clock that the machine was told: a process may be kept from writing down what it has
     decided. Compared within one view, for when a member comes back its stream begins anew. How long
@@ -121,7 +121,7 @@ def _naks_for_stored(trace: Trace) -> DataFrame:
 
 
 def repair_cost(trace: Trace) -> DataFrame:
-    """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without any loss no naks and no repairs.
+    """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without loss none at all.
 
     Looked at in simulated runs in which loss is the only fault, and views are told: the network of
     real processes tells nobody what it loses.
@@ -152,7 +152,7 @@ def repair_cost(trace: Trace) -> DataFrame:
 
 
 def _repair_costs(trace: Trace) -> DataFrame:
-    """Return for each seed the repairs, the naks, the data frames that were lost, and in how many bursts."""
+    """Return for each seed the repairs, the naks, the lost data frames and the loss episodes."""
     frames = trace.where_event("TX", "NET_DROP").where(
         F.split("frame_id", " ")[0].isin("DATA", "REPAIR")
     )

@@ -115,7 +115,7 @@ def _missing_rows(counts: DataFrame) -> DataFrame:
 
 
 def _incomplete(trace: Trace, counts: DataFrame) -> list[dict[str, Any]]:
-    """Return the lives of which something is not in the trace, the first of them, with what that is."""
+    """Return the incomplete incarnations, a limited number, each with what is missing."""
     holes = (
         trace.with_names(_missing_rows(counts))
         .orderBy("seed", "member_name")
@@ -195,7 +195,7 @@ MAX_EXAMINED = 10_000
 
 
 def _round_robin(first: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return some of the violations: the first of each check, then the second of each, and so on."""
+    """Return some violations: the first of each check, then the second of each, and so on."""
     turns: dict[str, int] = {}
     ranked = []
     for at, row in enumerate(first):

@@ -9,7 +9,7 @@ HELD, VIOLATED, NOT_CHECKED = "held", "violated", "not checked"
 
 
 class CheckResult(NamedTuple):
-    """What came of one check: how many rows it looked at, how often its promise is broken, why it was not checked."""
+    """The result of one check: rows examined, violations, or why it was not applicable."""
 
     id: str
     name: str
@@ -34,11 +34,11 @@ class TraceVerdict:
     incomplete: list[dict[str, Any]] = field(default_factory=list)
     violations: list[dict[str, Any]] = field(default_factory=list)
     failing_seeds: dict[int, list[str]] = field(default_factory=dict)
-    """The seeds that break promises, each with the ids of these, as far as violations were looked at."""
+    """The seeds with violations, each with the ids of the broken invariants."""
 
     @property
     def ok(self) -> bool:
-        """Whether no promise is broken. A life that has lost rows breaks none, but less can be said of it."""
+        """Whether no invariant is broken. Missing rows break none, but less can be said."""
         return not self.violation_count
 
     @property

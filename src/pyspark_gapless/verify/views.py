@@ -1,4 +1,4 @@
-"""Who was in whose view from when on: what S5, S9, S15 and the checks of the end are counted from."""
+"""Who was in whose view since when: the base of S5, S9, S15 and the checks of the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rosters(trace: Trace) -> DataFrame:
-    """Return who is in which view of which life: ``peer`` in view ``view`` of ``member``, since its view ``since``.
+    """Return rosters: ``peer`` is in view ``view`` of ``member``, since its view ``since``.
 
     ``turn`` numbers the views of a life, ``last_turn`` is that of its last one.
     """
@@ -40,7 +40,7 @@ def _rosters(trace: Trace) -> DataFrame:
 
 
 def high_by_view(trace: Trace) -> DataFrame:
-    """Return for each life and each of its views how much it had sent to the group before that view."""
+    """Return how much each incarnation had sent to the group before each of its views."""
     within = (
         send_ranges(trace)
         .where("to = 0 and epoch = 0")
@@ -55,7 +55,7 @@ def high_by_view(trace: Trace) -> DataFrame:
 
 
 def owed_from(trace: Trace) -> DataFrame:
-    """Return :func:`rosters` with ``base``: up to there ``member`` owes ``peer`` nothing, for it came later."""
+    """Return :func:`rosters` with ``base``: up to there ``member`` owes ``peer`` nothing."""
     base = high_by_view(trace).withColumnRenamed("high", "base")
     found = rosters(trace).join(base, ["seed", "member", "since"], "left").fillna(0, "base")
     return trace.cached("counted from", lambda: found)
@@ -73,7 +73,7 @@ def present_at_end(trace: Trace) -> DataFrame:
 
 
 def views(trace: Trace) -> DataFrame:
-    """S15: one id is one list; numbers rise; a life is in its views, their maker is first; all have lived.
+    """S15: one id is one list; numbers rise; members are in their views, the coordinator first.
 
     That they have lived is looked at in simulated groups that make their own views: elsewhere there
     may be members that nobody has recorded.
@@ -126,7 +126,7 @@ def views(trace: Trace) -> DataFrame:
 
 
 def single_view(trace: Trace) -> DataFrame:
-    """L6: at the end all are in one view, of exactly those that are there; what comes after it is left out.
+    """L6: at the end all are in one view of exactly those present; anything later is ignored.
 
     Of lives that were not recorded, or not to their end, nobody knows whether they are there: any
     view may have them.

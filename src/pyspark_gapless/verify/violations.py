@@ -1,4 +1,4 @@
-"""What every check returns: rows of one schema, each of which says which promise is broken, where, and how."""
+"""The one schema of violations: which invariant is broken, where, and how."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIOLATION_COLUMNS = {
     "seqno": "bigint",
     "message": "string",
 }
-"""The columns of a violation. ``idx`` is the row of ``member`` that shows it; -1 where the lack of a row does."""
+"""The columns of a violation. ``idx`` is the row of ``member`` that shows it, or -1."""
 
 
 def violations(check: str, rows: DataFrame, message: Column) -> DataFrame:
@@ -66,11 +66,11 @@ def seqno_range() -> Column:
 
 
 MAX_RANGE = 1 << 16
-"""Of a range that is longer only the beginning is looked at message by message: a trace may hold any nonsense."""
+"""Maximum length of a range that is expanded message by message: a trace may be garbage."""
 
 
 def seqnos(step: int = 1) -> Column:
-    """Return the messages that a row is about as an array; with ``step`` the blocks of so many that they lie in."""
+    """Return the messages of a row as an array; with ``step`` the blocks that contain them."""
     last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + MAX_RANGE))
     return (
         F.sequence("seqno", last)

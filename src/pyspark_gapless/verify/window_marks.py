@@ -230,7 +230,7 @@ def marks(trace: Trace) -> DataFrame:
 
 
 def naks_exist(trace: Trace) -> DataFrame:
-    """S11, the other end: a nak names what was sent, and goes to the origin, or to a holder where that is allowed."""
+    """S11, the target: a nak names what was sent, and goes to the origin or an allowed holder."""
     naks = trace.where_event("NAK_OUT")
     far = (
         naks.join(trace.complete_incarnations("origin"), ["seed", "origin"], "left_semi")
@@ -251,7 +251,7 @@ def naks_exist(trace: Trace) -> DataFrame:
 
 
 def acceptance(trace: Trace) -> DataFrame:
-    """S12: what is taken is in range; what is dropped is dropped for the right reason; each message is one of both.
+    """S12: stored messages are in range; dropped ones have the right reason; each is one of both.
 
     A run that arrived and of which nothing is told cannot be seen.
     """

@@ -116,7 +116,8 @@ def test_knobs_come_back_from_a_command_line(profile: str) -> None:
 
 def test_the_commands_of_a_cell() -> None:
     (cell,) = read_grid(
-        "[grid]\nloss = 2.5\nmembers = 5\ncapacity = 8\n[work]\nmessages = 9\nsize = 0\npace = '5us'"
+        "[grid]\nloss = 2.5\nmembers = 5\ncapacity = 8\n[work]\nmessages = 9\nsize = 0\npace = "
+        "'5us'"
     )
     rest = '--loss 2.5% --members 5 --messages 9 --size 0 --pace 5us --properties "capacity=8"'
     assert cell.replay(4) == f"gapless compare --profiles nakack4 --seed 4 {rest}"
@@ -173,7 +174,10 @@ WRONG = {
     "knobs in a hunt": ("[hunt]\ncapacity = 4", "draws its knobs from the seed"),
     "groups that are none": ("[hunt]\ngroups = 'membershop'", "did you mean 'membership'?"),
     "too many cells": (
-        f"[grid]\ncapacity = {list(range(1, 401))}\nxmit_interval = {[f'{ms}ms' for ms in range(10, 311)]}",
+        (
+            f"[grid]\ncapacity = {list(range(1, 401))}\nxmit_interval = "
+            f"{[f'{ms}ms' for ms in range(10, 311)]}"
+        ),
         f"400 x 301 are 120,400 cells; the most is {MAX_CELLS:,}",
     ),
 }

@@ -66,7 +66,8 @@ def test_a_planted_bug_is_found_and_its_commands_find_it_again(
     monkeypatch.chdir(tmp_path)
     grid = tmp_path / "grid.toml"
     grid.write_text(
-        "[grid]\nloss = 10\nmembers = 2\n[work]\nmessages = 4\n[hunt]\ngroups = 'told'\nmessages = 4"
+        "[grid]\nloss = 10\nmembers = 2\n[work]\nmessages = 4\n[hunt]\ngroups = 'told'\nmessages "
+        "= 4"
     )
     options = [
         "--grid",

@@ -101,7 +101,7 @@ def _violations(figures: dict[str, Any]) -> int:
 def load_figures(
     path: Path, *, master: str | None = None, progress: Callable[[str, float], None] | None = None
 ) -> dict[str, Any]:
-    """Return the figures of whatever ``path`` is: a file, a trace, a sweep, or a folder with figures."""
+    """Return the figures of ``path``: a file, a trace, a sweep, or a folder with figures."""
     if path.is_file():
         return _read(path)
     if not path.is_dir():
@@ -118,7 +118,8 @@ def load_figures(
     if next(path.rglob("lives.jsonl"), None) is not None:
         return _trace(path, master, progress)
     raise ConfigError(
-        f"{path}: nothing to report on is there; expected the folder of a trace (with lives.jsonl), the --output of "
+        f"{path}: nothing to report on is there; expected the folder of a trace (with "
+        f"lives.jsonl), the --output of "
         f"gapless sweep (with runs/*.parquet), or a folder with {FIGURES}"
     )
 
@@ -126,7 +127,8 @@ def load_figures(
 def _read(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError(
-            f"{path}: figures are never larger than {formatting.size(MAX_BYTES)}; is this another file?"
+            f"{path}: figures are never larger than {formatting.size(MAX_BYTES)}; is this another "
+            f"file?"
         )
     try:
         headline_figures = json.loads(path.read_bytes())
@@ -162,7 +164,7 @@ def _trace(
 
 @contextmanager
 def _missing_extra_error(why: str) -> Iterator[None]:
-    """Say what to install where a package of the extra is missing; anything else that cannot be imported is a bug."""
+    """Say what to install if a package of the extra is missing; other import errors are bugs."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -193,7 +195,7 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 def _show(page: Path, figures: dict[str, Any]) -> None:
-    """Print what the page says first, and where it is: on a line of its own, so that no table folds it."""
+    """Print the verdict of the page, and its path on a line of its own."""
     from gapless.report.page import judgement
 
     screen, verdict = console(), judgement(figures)
@@ -209,7 +211,8 @@ def _show(page: Path, figures: dict[str, Any]) -> None:
 def found(figures: dict[str, Any]) -> str:
     """Return the few numbers that everybody asks for first."""
     if figures["kind"] == "sweep":
-        return f"{formatting.count(figures['failed'])} of {formatting.count(figures['runs'])} runs failed"
+        failed = formatting.count(figures["failed"])
+        return f"{failed} of {formatting.count(figures['runs'])} runs failed"
     told = {
         "sent": "sent",
         "delivered": "delivered",

@@ -22,7 +22,7 @@ MAX_LINES = 50
 
 @click.group()
 def spool() -> None:
-    """What a collector has stored: look into it, check it, repair it, export it, forget a reader of it.
+    """Inspect, check, repair and export what a collector has stored; unregister readers.
 
     PATH is the folder of the spool. Every command here takes --json.
     """
@@ -54,7 +54,8 @@ def ls(path: Path, as_json: bool) -> int:
         return 0
     out = console()
     out.print(
-        f"{path}: group {view.group}, {told['bytes']:,} bytes; {f'written by {writer}' if writer else 'no writer'}"
+        f"{path}: group {view.group}, {told['bytes']:,} bytes; "
+        f"{f'written by {writer}' if writer else 'no writer'}"
     )
     for title in ("segments", "streams", "readers"):
         rows: Any = told[title]
@@ -143,7 +144,7 @@ def check(path: Path, as_json: bool) -> int:
 @path_argument
 @json_option
 def repair(path: Path, as_json: bool) -> int:
-    """Cut out what is damaged, record the messages that it has cost as lost, and say which they are.
+    """Cut out damage, record the messages it cost as lost, and list them.
 
     Stop the collector first. Damaged bytes are kept in PATH/damaged. A spool without damage is left
     as it is.
@@ -170,7 +171,8 @@ def _show(path: Path, report: FsckReport, *, as_json: bool, repaired: bool) -> N
         return
     out = console()
     out.print(
-        f"{path}: {report.segments:,} segments, {report.records:,} records, {report.messages:,} messages, "
+        f"{path}: {report.segments:,} segments, {report.records:,} records, {report.messages:,} "
+        f"messages, "
         f"{report.size_bytes:,} bytes; {report.lost:,} messages are recorded as lost"
     )
     for note in report.notes:
@@ -293,7 +295,7 @@ def _digest(text: str | None, option: str) -> dict[str, int] | None:
 @click.argument("reader")
 @json_option
 def forget(path: Path, reader: str, as_json: bool) -> int:
-    """Take READER off the list, so that the spool keeps nothing for it. The exit code is 1 if it was not there."""
+    """Unregister READER: the spool retains nothing for it. Exit code 1 if it was not registered."""
     from gapless.spool import SpoolReader
 
     view = SpoolReader(path)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PROGRESS_AFTER_S = 2.0
 """Whoever waits longer than this is told what for."""
 SMALL_BYTES = 50_000_000
-"""A trace on this machine that is smaller is verified by a JVM that starts quickly, rather than one that gets fast."""
+"""Maximum size of a local trace that is verified by a JVM tuned for a quick start."""
 FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MAX_SHOWN = 8
 """So many violations are shown on a terminal with the rows around them."""
@@ -93,7 +93,7 @@ def _spark_settings(path: str, master: str | None) -> dict[str, str]:
 
 @contextmanager
 def _progress_shown(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
-    """Say on standard error which check runs and how fast the one before was: a bar on a terminal, else lines."""
+    """Report on standard error which check runs: a bar on a terminal, else lines."""
     if quiet:
         yield lambda _check, _rows: None
         return
@@ -187,7 +187,8 @@ def _show_violation(out: Console, violation: dict[str, Any]) -> None:
     where = f"seed {violation['seed']}, " if violation["seed"] else ""
     of = f" (messages of {violation['origin']})" if violation["origin"] else ""
     out.print(
-        f"\n[bold red]{violation['check']}[/] {where}{violation['member']}{of}: {violation['message']}"
+        f"\n[bold red]{violation['check']}[/] {where}{violation['member']}{of}: "
+        f"{violation['message']}"
     )
     if not violation["rows"]:
         return

@@ -203,7 +203,7 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
 
 
 def progress_text(stand: Stand) -> str:
-    """Return how fast it goes and how long it will take; nothing before the first runs of this time are done."""
+    """Return the rate and the remaining time; nothing before the first runs are done."""
     if stand.done == stand.before:
         return ""
     left_s = round((stand.total - stand.done) / stand.per_s)
@@ -259,7 +259,7 @@ def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
         soft_wrap=True,
     )
     if done.other_code_runs:
-        told = f"{done.other_code_runs:,} of the runs were there from other code, which says nothing about this one"
+        told = f"{done.other_code_runs:,} of the runs present are of other code and do not count"
         screen.print(told, style="yellow")
     if summary.missing:
         screen.print(
@@ -273,7 +273,7 @@ def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
 
 
 def _axes(cells: Sequence[SweepCell]) -> list[str]:
-    """Return what cells differ in; the last is what lines of one section differ in: the profile, if it does."""
+    """Return the columns that vary; the last one varies within a section."""
     told = [cell.describe() for cell in cells]
     names = list(dict.fromkeys(name for one in told for name in one))
     differ = [name for name in names if len({one.get(name, "") for one in told}) > 1]
@@ -285,7 +285,7 @@ def _axes(cells: Sequence[SweepCell]) -> list[str]:
 def grid_lines(
     title: str, parts: Sequence[CellSummary], figures: Mapping[str, Figure]
 ) -> list[Text]:
-    """Return a line for each cell, in sections of the same conditions; no line is longer for one axis more."""
+    """Return a line for each cell, in sections of equal conditions."""
     *outer, inner = _axes([part.cell for part in parts])
     sections: dict[str, list[CellSummary]] = {}
     for part in parts:
@@ -399,7 +399,8 @@ def show_hunts(hunts: Sequence[HuntSummary]) -> None:
         if not hunt.failed and hunt.runs:
             share = f"{100 * hunt.failure_rate_bound:.2g} %"
             screen.print(
-                f"  no violation: at 95 % confidence a bug shows in fewer than {share} of such runs",
+                f"  no violation: at 95 % confidence a bug shows in fewer than {share} of such "
+                f"runs",
                 highlight=False,
             )
 

@@ -16,7 +16,7 @@ LINEAR, LOG, NINES = "linear", "log", "nines"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One direction of a plot. ``form`` writes a value at a tick, ``kind`` is how a script writes one at the cursor."""
+    """One axis of a plot: ``form`` formats a tick, ``kind`` tells the script how to format."""
 
     low: float
     high: float
@@ -95,7 +95,7 @@ def count_axis(
 def log_axis(
     low: float, high: float, form: Callable[[float], str] = formatting.duration, kind: str = "ns"
 ) -> Axis:
-    """Return an axis of powers of ten around two values, finer where the values lie close together."""
+    """Return an axis of powers of ten around two values, finer where the values are close."""
     low, high = max(low, 1.0), max(high, low, 1.0)
     first, last = floor(log10(low)), ceil(log10(high * 1.0001))
     fine = [base * 10.0**power for power in range(first, last + 1) for base in (1, 2, 5)]
@@ -108,7 +108,7 @@ def log_axis(
 
 
 def nines_axis(total: int) -> Axis:
-    """Return the axis of shares that stretches the end: 90 %, 99 %, 99.9 % are equally far apart."""
+    """Return the axis of shares with a stretched end: 90 %, 99 %, 99.9 % at equal distances."""
     most = min(5, max(1, ceil(log10(max(total, 2)))))
     ticks = [0.0, 0.5, *(1 - 10.0**-power for power in range(1, most + 1))]
 

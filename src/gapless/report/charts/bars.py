@@ -24,7 +24,7 @@ _MAX_NAME, _MAX_NAME_ON_PHONE, _MIN_NAME = 60, 48, 12
 
 @dataclass(slots=True)
 class BarSegment:
-    """A stretch of a bar, from ``low`` to ``high``. ``fill`` is ``block``, ``hatch`` or ``dots``."""
+    """A part of a bar, from ``low`` to ``high``; ``fill`` is ``block``, ``hatch`` or ``dots``."""
 
     low: float
     high: float
@@ -126,7 +126,7 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
 
 
 def _names(row: BarRow, style: str, y: int) -> list[Html]:
-    """Return the name of a row; if it is too long for a phone, in two lengths, of which the style shows one."""
+    """Return the name of a row; a long name in two lengths, of which the style shows one."""
     room = max(_MIN_NAME, _MAX_NAME_ON_PHONE - len(row.value))
     wide, narrow = shorten(row.name, _MAX_NAME), shorten(row.name, room)
     if wide == narrow:

@@ -1,4 +1,4 @@
-"""Plots: figures with a title, a legend, a picture, a line that reads values out, and the table behind it.
+"""Plots: figures with a title, a legend, a picture, a readout, and the table behind it.
 
 A picture is SVG that stretches: what lies along the axis of time is placed in per cent of the
 width, while text, marks and heights keep their size. So one picture is right on a phone, on a wide
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from gapless.report.charts.axes import Axis
 
 PATH_WIDTH, PATH_UNITS_PER_PIXEL = 10_000, 10
-"""Units of a path from one side to the other, and in a pixel of height: whole numbers make short paths."""
+"""Units of a path across the plot and in a pixel of height: integers make short paths."""
 MAX_TABLE_ROWS, MANY_FIGURES = 40, 8
-"""Rows of a table behind a curve: more of them nobody reads. Where more than so many figures are alike, half of it."""
+"""Maximum number of rows of the table behind a curve; half of it with many figures."""
 _PANEL_GAP, _PANEL_HEAD = 30, 18
 _AXIS_FOOT = 22
 
@@ -46,15 +46,19 @@ def marker_defs() -> Html:
     """Return the marks, defined once for all pictures of a page."""
     marks = "".join(f'<g id="m-{name}">{shape}</g>' for name, shape in _SHAPES.items())
     fills = "".join(
-        f'<pattern id="hatch{nth}" class="c{nth}" width="6" height="6" patternUnits="userSpaceOnUse" '
+        f'<pattern id="hatch{nth}" class="c{nth}" width="6" height="6" '
+        f'patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><rect class="under" width="6" height="6"/>'
         '<rect class="ink" width="2.6" height="6"/></pattern>'
-        f'<pattern id="dots{nth}" class="c{nth}" width="5" height="5" patternUnits="userSpaceOnUse">'
-        '<rect class="under" width="5" height="5"/><circle class="ink" cx="2.5" cy="2.5" r="1.3"/></pattern>'
+        f'<pattern id="dots{nth}" class="c{nth}" width="5" height="5" '
+        f'patternUnits="userSpaceOnUse">'
+        '<rect class="under" width="5" height="5"/><circle class="ink" cx="2.5" cy="2.5" '
+        'r="1.3"/></pattern>'
         for nth in range(1, COLOURS + 1)
     )
     return Html(
-        f'<svg class="defs" width="0" height="0" aria-hidden="true"><defs>{marks}{fills}</defs></svg>'
+        f'<svg class="defs" width="0" height="0" '
+        f'aria-hidden="true"><defs>{marks}{fills}</defs></svg>'
     )
 
 
@@ -77,13 +81,13 @@ class Curve:
 
     @property
     def style(self) -> str:
-        """The classes of the curve: its colour, and its dashes, which are those of its colour if nobody says else."""
+        """The CSS classes of the curve: its colour and its dashes."""
         return f"line c{self.colour} d{self.dash or self.colour}" + (" heavy" if self.heavy else "")
 
 
 @dataclass(slots=True)
 class ChartPanel:
-    """One of the pictures that share an axis of time: curves, bands between two of them, and level lines."""
+    """One of the plots that share a time axis: curves, bands between curves, and level lines."""
 
     name: str
     axis: Axis
@@ -150,7 +154,7 @@ def figure(
     points: object = None,
     style: str = "",
 ) -> Html:
-    """Return a whole figure around a picture. ``summary`` is what is read out to those who do not see it."""
+    """Return a figure around a picture; ``summary`` is for screen readers."""
     keys = list(legend)
     label = f"{title}. {summary}".strip()
     stage = tag(
@@ -183,7 +187,7 @@ def figure(
 def switcher(
     ident: str, label: str, names: Sequence[str], bodies: Sequence[Html], *, start: int = 0
 ) -> Html:
-    """Return several bodies of which a script shows one at a time, first ``start``; without a script all are there."""
+    """Return several bodies; a script shows one at a time, first ``start``."""
     if len(bodies) == 1:
         return bodies[0]
     options = [
@@ -392,7 +396,7 @@ def _heights(panel: ChartPanel, line: Curve) -> list[int | None]:
 
 
 def _path(places: Sequence[int], heights: Sequence[int | None], *, step: bool) -> str:
-    """Return a path; where there is no value the curve has a hole. Points that change nothing are left out."""
+    """Return a path with a hole at each missing value, without redundant points."""
     parts: list[str] = []
     x = y = last = 0
     drawing = False
@@ -440,7 +444,7 @@ def _band(
 def _points(
     across: Axis, xs: Sequence[float], panels: Sequence[ChartPanel], tops: Sequence[int]
 ) -> dict[str, Any]:
-    """Return what a script needs to move a cursor over the curves: places and values, as steps from one to the next."""
+    """Return the data of the cursor script: places and values, as differences."""
     series = [
         {
             # The legend explains a difference; the cursor only names it.
@@ -498,5 +502,5 @@ def downsample_note(shown: int, of: int, what: str = "points") -> str:
     return (
         ""
         if shown >= of
-        else f"{formatting.count(shown)} of {formatting.count(of)} {what}; the picture has them all."
+        else f"{formatting.count(shown)} of {formatting.count(of)} {what}; the plot has all."
     )

@@ -1,4 +1,4 @@
-"""The colours of the page, in one place: light and dark, each told apart by people who see red and green alike.
+"""The colours of the page, light and dark, distinguishable with red-green blindness.
 
 Text and its ground are at least 4.5 : 1 apart, lines and their ground 3 : 1
 (``tests/report/test_palette.py``). No colour stands alone: lines have dashes, marks have shapes,
@@ -72,6 +72,8 @@ def css() -> str:
     dark = "".join(f"--{name}:{colour};" for name, colour in DARK.items())
     return (
         f":root{{color-scheme:light;{light}}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
+        f"@media screen and "
+        f"(prefers-color-scheme:dark)"
+        f"{{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
         f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}\n"
     )

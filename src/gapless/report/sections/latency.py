@@ -74,14 +74,18 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
         Curve(name, row, nth + 1, heavy=not nth)
         for nth, ((name, _), row) in enumerate(zip(drawn, values, strict=True))
     ]
-    note = "The share below an axis mark was at least as fast; from 90 % on, each mark stands for ten times fewer."
+    note = (
+        "The share below an axis mark was at least as fast; from 90 % on, each mark stands for "
+        "ten times fewer messages."
+    )
     if len(members) > MAX_CURVES:
         note += (
             f" Curves for the {MAX_CURVES} slowest of {len(members)} members; the table has all."
         )
     median_ns, far_ns = _at_share(everything, 0.5), _at_share(everything, 0.99)
     summary = (
-        f"Half of {formatting.plural(total, 'delivery', 'deliveries')} within {formatting.duration(median_ns)}, "
+        f"Half of {formatting.plural(total, 'delivery', 'deliveries')} within "
+        f"{formatting.duration(median_ns)}, "
         f"99 % within {formatting.duration(far_ns)}."
     )
     behind = _percentiles([("all", everything), *((name, histogram) for name, histogram in ranked)])
@@ -226,7 +230,7 @@ def _member_over_time(
 
 
 def with_gaps(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
-    """Return points with an empty one wherever steps are missing, so that no line is drawn over what is not known."""
+    """Return points with an empty one at missing steps, so that no line bridges them."""
     found: list[dict[str, Any]] = []
     for point in points:
         if found and step_ns and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
@@ -256,14 +260,15 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
         p50, p99 = one["p50_ns"] or 0, one["p99_ns"] or 0
         say = (
             f"{name}: median {formatting.duration(p50)}, 99 % within {formatting.duration(p99)}, "
-            f"slowest {formatting.duration(one['max_ns'])}, {formatting.plural(one['count'], 'delivery', 'deliveries')}"
+            f"slowest {formatting.duration(one['max_ns'])}, "
+            f"{formatting.plural(one['count'], 'delivery', 'deliveries')}"
         )
         marks = [
             BarMark(p50, "dot", 1, say),
             BarMark(p99, "diamond", 2, say),
             BarMark(one["max_ns"], "triangle", 8, say),
         ]
-        value = f"{formatting.duration(p50)} · {formatting.duration(p99)} · {formatting.duration(one['max_ns'])}"
+        value = " · ".join(formatting.duration(each) for each in (p50, p99, one["max_ns"]))
         rows.append(
             BarRow(
                 name,
@@ -297,7 +302,8 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
     note = "One row for each member and whose messages it gets."
     if len(ranked) > len(shown):
         note += f" The slowest {len(shown)} of {formatting.count(len(ranked))}; the table has more."
-    summary = f"The slowest: {stream_name(shown[0])}, 99 % within {formatting.duration(shown[0]['p99_ns'])}."
+    within = formatting.duration(shown[0]["p99_ns"])
+    summary = f"The slowest: {stream_name(shown[0])}, 99 % within {within}."
     return figure(
         "latency-streams",
         "Latency by stream",

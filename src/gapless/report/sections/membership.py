@@ -67,8 +67,12 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
             if end in ends
         ),
     ]
-    summary = f"{formatting.plural(len(lives), 'life', 'lives')}, {formatting.plural(len(labels), 'view')}."
-    note = "Each bar is one life. Where the number of the view changes, that member was told a new list of members."
+    count = formatting.plural(len(lives), "incarnation")
+    summary = f"{count}, {formatting.plural(len(labels), 'view')}."
+    note = (
+        "Each bar is one incarnation. Where the number of the view changes, that member installed "
+        "a new view."
+    )
     if len(lives) > MAX_LANES:
         note += f" Shown are {MAX_LANES} of {formatting.count(len(lives))} lives."
     lanes = figure(
@@ -115,7 +119,11 @@ def _lane(
     parts = []
     first_ns = views[0]["t_ns"] if views else ended_ns
     if first_ns > began_ns:
-        say = f"{life['name']} begins at {across.format_value(began_ns)} and is in no view until {across.format_value(first_ns)}"
+        first_view = across.format_value(first_ns)
+        say = (
+            f"{life['name']} begins at {across.format_value(began_ns)} and is in no view until "
+            f"{first_view}"
+        )
         parts.append(BarSegment(began_ns, first_ns, 7, say, "hatch"))
     for nth, view in enumerate(views):
         until_ns = views[nth + 1]["t_ns"] if nth + 1 < len(views) else ended_ns
@@ -125,7 +133,8 @@ def _lane(
         )
         label, fill = labels[view["number"], view["maker"]]
         say = (
-            f"{life['name']} is in view {label} from {across.format_value(view['t_ns'])} to {across.format_value(until_ns)}: "
+            f"{life['name']} is in view {label} from {across.format_value(view['t_ns'])} to "
+            f"{across.format_value(until_ns)}: "
             f"{formatting.plural(members, 'member')}, {listed}"
         )
         parts.append(BarSegment(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, label))
@@ -151,7 +160,8 @@ def _incarnations_table(lives: list[dict[str, Any]], across: Axis) -> ChartTable
         for life in lives[:MAX_ROWS]
     ]
     note = (
-        "A clock's offset was estimated from messages that went to and fro, and is taken off where lives are compared."
+        "A clock's offset was estimated from messages that went to and fro, and is taken off "
+        "where lives are compared."
         if any(life["uncertainty_ns"] for life in lives)
         else ""
     )

@@ -1,4 +1,4 @@
-"""The pipeline: what came of the messages behind the group. Whatever tables the figures have are shown as they are."""
+"""The pipeline behind the group: the tables of the figures, shown as they are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def section(figures: object) -> Html | None:
 
 
 def _part(name: str, value: Any) -> Html:
-    """Return a table: of an object a row for each of its parts, of a list a row for each of its entries."""
+    """Return a table: a row for each key of an object, or for each entry of a list."""
     if isinstance(value, dict) and not all(isinstance(one, dict) for one in value.values()):
         # A number in an object such as latency_s has the unit of the object, if it has none of its
         # own.

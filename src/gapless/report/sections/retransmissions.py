@@ -138,7 +138,10 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
     summary = f"{formatting.plural(len(log), 'gap')}" + (
         f", median {formatting.duration(median(took))}." if took else "."
     )
-    note = "Each mark is a gap: across, when it was noticed; up, how long until its messages were delivered."
+    note = (
+        "Each mark is a gap: across, when it was noticed; up, how long until its messages were "
+        "delivered."
+    )
     return figure(
         "gaps",
         "Gaps, and how long until they were repaired",
@@ -178,7 +181,7 @@ def _between(one: dict[str, Any], first: str, second: str) -> str:
 
 
 def _phases(one: dict[str, Any]) -> list[tuple[str, int, str, float, float]]:
-    """Return each phase that both its ends are known of: what it is, its colour and fill, from when to when."""
+    """Return each phase whose ends are both known: label, colour and fill, begin and end."""
     start = _start(one)
     assert start is not None
     found, before, waiting = [], start, []
@@ -236,7 +239,8 @@ def _waterfall(ended: list[dict[str, Any]]) -> Html:
         ],
     )
     legend = [legend_entry(what, colour, shape=fill) for _, what, colour, fill in _PHASES]
-    note = f"The slowest {len(shown)} of {formatting.count(len(ended))} repairs, each from the moment that its gap was noticed."
+    repairs = f"{len(shown)} of {formatting.count(len(ended))} repairs"
+    note = f"The slowest {repairs}, each from the moment its gap was noticed."
     summary = f"The slowest took {formatting.duration(_duration_ns(shown[0]))}: {_name(shown[0])}."
     return figure(
         "phases",

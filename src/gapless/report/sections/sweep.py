@@ -1,4 +1,4 @@
-"""A sweep: how the profiles compare against loss and group size, what a hunt has seen, and which runs failed."""
+"""A sweep: profiles against loss and group size, the coverage of a hunt, and failed runs."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _to_do(figures: dict[str, Any]) -> str:
 
 
 def judge_sweep(figures: dict[str, Any]) -> Judgement:
-    """Return the judgement: a sweep is sound if it is complete, no run failed, and what must happen has happened."""
+    """Return the verdict: a sweep passes if it is complete, no run failed, and coverage is met."""
     runs = formatting.plural(figures["runs"], "run")
     looked = f"In each of {runs} every invariant was checked after every step."
     planted = sorted({cell["mutant"] for cell in figures["cells"] if cell["mutant"]})
@@ -412,7 +412,8 @@ def _best(metric: SweepMetric, lines: list[Curve]) -> str:
     if not ends:
         return ""
     low, high = min(ends), max(ends)
-    return f"At the right end from {metric.format_value(low[0])} ({low[1]}) to {metric.format_value(high[0])} ({high[1]})."
+    least = f"{metric.format_value(low[0])} ({low[1]})"
+    return f"At the right end from {least} to {metric.format_value(high[0])} ({high[1]})."
 
 
 def _parameter(across: str, xs: list[float]) -> Axis:

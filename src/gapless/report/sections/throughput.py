@@ -1,4 +1,4 @@
-"""Load: what was sent and delivered over time, what frames it took, and who had to wait for whom."""
+"""Load: messages sent and delivered over time, the frames needed, and blocked sends."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _member_traffic(
 
 
 def _with_zeros(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
-    """Return points with an empty one at both ends of every stretch in which nothing was written: nothing happened."""
+    """Return points with an empty one at both ends of each stretch without rows."""
     found: list[dict[str, Any]] = []
     for point in points:
         if found and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
@@ -221,7 +221,8 @@ def _mix(one: dict[str, Any], *, strong: bool = False) -> BarRow:
     for kind, name, colour, fill in _KINDS:
         share = one[kind]["frames"] / total
         if share:
-            say = f"{one['member']}: {name}, {formatting.count(one[kind]['frames'])} frames, {formatting.percent(share)}"
+            frames = formatting.count(one[kind]["frames"])
+            say = f"{one['member']}: {name}, {frames} frames, {formatting.percent(share)}"
             parts.append(BarSegment(before, before + share, colour, say, fill))
         before += share
     return BarRow(
@@ -247,12 +248,14 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
         parts, before = [], 0.0
         for nth, cause in enumerate(causes[:6]):
             until = min(one["blocked_ns"], before + cause["blocked_ns"])
-            say = f"{one['member']} waited {formatting.duration(cause['blocked_ns'])} for {_cause(cause)}"
+            waited = formatting.duration(cause["blocked_ns"])
+            say = f"{one['member']} waited {waited} for {_cause(cause)}"
             fill = ("block", "hatch", "dots")[nth % 3]
             parts.append(BarSegment(before, until, 2 + nth % 3, say, fill))
             before = until
         if before < one["blocked_ns"]:
-            say = f"{one['member']} waited {formatting.duration(one['blocked_ns'] - before)}; nobody in particular was behind"
+            waited = formatting.duration(one["blocked_ns"] - before)
+            say = f"{one['member']} waited {waited}; no single member was behind"
             parts.append(BarSegment(before, one["blocked_ns"], 7, say))
         held = ", ".join(shorten(_cause(cause), 14) for cause in causes[:2])
         value = formatting.duration(one["blocked_ns"]) + (f", for {held}" if held else "")
@@ -271,7 +274,10 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
         ],
         numeric=frozenset({1, 2, 3}),
     )
-    note = "How long sends waited because a window was full: it empties when its slowest receiver has acknowledged."
+    note = (
+        "How long sends waited because a window was full: it empties when its slowest receiver "
+        "has acknowledged."
+    )
     longest, waits = (
         formatting.duration(shown[0]["blocked_ns"]),
         formatting.plural(shown[0]["times"], "wait"),

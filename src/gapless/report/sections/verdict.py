@@ -1,4 +1,4 @@
-"""The verdict, first on the page: what was checked, on how much, what came of it, and what was not checked."""
+"""The verdict, first on the page: what was checked, the result, and what was not checked."""
 
 from __future__ import annotations
 
@@ -61,20 +61,18 @@ def judge_run(figures: dict[str, Any]) -> Judgement:
             UNSURE, "Nothing to judge", ("The trace has no events, so no check could fail.", scope)
         )
     if verdict["incomplete"]:
-        lives = formatting.plural(len(verdict["incomplete"]), "life has rows", "lives have rows")
+        incomplete = len(verdict["incomplete"])
+        lacking = formatting.plural(incomplete, "incarnation has rows", "incarnations have rows")
         return Judgement(
             UNSURE,
             "No violation found, but rows are missing",
-            (
-                f"{lives} missing: what happened there is not in the trace, so it could not be checked.",
-                scope,
-            ),
+            (f"{lacking} missing: what happened there could not be checked.", scope),
         )
     left_out = len(checks) - len(made)
     if left_out:
-        headline = f"Every check that was made held: {len(made)} of {len(checks)}"
+        headline = f"All {len(made)} applicable checks passed ({left_out} not applicable)"
         return Judgement(GOOD, headline, (scope,))
-    return Judgement(GOOD, "Every check held", (scope,))
+    return Judgement(GOOD, f"All {len(made)} checks passed", (scope,))
 
 
 def _scope(figures: dict[str, Any], made: int) -> str:
@@ -88,20 +86,23 @@ def _scope(figures: dict[str, Any], made: int) -> str:
         else ""
     )
     sampled = (
-        " The trace is a sample, so checks that need every row were not made."
+        " The trace is a sample, so checks that need every row are not applicable."
         if figures["mode"] == "sampled"
         else ""
     )
     return (
-        f"{formatting.plural(made, 'check')} looked at {formatting.plural(verdict['events'], 'event')} that "
-        f"{formatting.plural(verdict['lives'], 'life', 'lives')} of {source} wrote down{seeds}{span}.{took}{sampled}"
+        f"{formatting.plural(made, 'check')} examined "
+        f"{formatting.plural(verdict['events'], 'event')} that "
+        f"{formatting.plural(verdict['lives'], 'incarnation')} of {source} "
+        f"recorded{seeds}{span}.{took}{sampled}"
     )
 
 
 def icon(tone: str) -> Html:
     """Return the sign of a tone."""
     return Html(
-        f'<svg class="sign {tone}" viewBox="0 0 33 33" width="44" height="44" aria-hidden="true">{_ICONS[tone]}</svg>'
+        f'<svg class="sign {tone}" viewBox="0 0 33 33" width="44" height="44" '
+        f'aria-hidden="true">{_ICONS[tone]}</svg>'
     )
 
 
@@ -157,7 +158,10 @@ def _promise_tile(label: str, number: float | None) -> Html:
 
 
 def _lost_tile(number: float | None, *, sound: bool) -> Html:
-    """Say what never came. It may be lost within the promises: its sender was killed, or its receiver was told."""
+    """Describe missing messages.
+
+    They may be lost within the guarantees: the sender crashed, or the receiver was notified.
+    """
     if number and sound:
         return tile(
             "Lost",
@@ -242,7 +246,8 @@ def _not_checked(figures: dict[str, Any]) -> Html:
         items.append(
             tag(
                 "li",
-                "Between the rows of a sample anything may have happened that leaves no mark on them.",
+                "Between the rows of a sample anything may have happened that leaves no mark on "
+                "them.",
             )
         )
     items.append(tag("li", NOT_CLAIMED))

@@ -19,7 +19,10 @@ UNFOLDED = 3
 """Violations that are unfolded when the page opens."""
 MAX_DIAGRAMS = 20
 """Violations with a picture; of the others the page has what was wrong, where and when."""
-_NOT_DRAWN = f"Only the first {MAX_DIAGRAMS} violations are drawn; gapless verify shows the rows around each."
+_NOT_DRAWN = (
+    f"Only the first {MAX_DIAGRAMS} violations are drawn; "
+    "gapless verify shows the rows around each."
+)
 _NEVER, _UNKNOWN = "it is lost", "its arrival is not among these rows"
 _LEFT, _HEAD, _ROW, _RIGHT = 70, 40, 26, 30
 _LANES = {1: 240, 2: 228, 3: 210}
@@ -38,7 +41,8 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
         return None
     counts = Counter(one["check"] for one in found)
     by_check = ", ".join(f"{check}: {number}" for check, number in sorted(counts.items()))
-    intro = f"Shown: {formatting.count(len(found))} of {formatting.count(max(total, len(found)))} ({by_check})."
+    everything = formatting.count(max(total, len(found)))
+    intro = f"Shown: {formatting.count(len(found))} of {everything} ({by_check})."
     return join_markup(
         (
             tag("p", intro, class_="note"),
@@ -102,7 +106,7 @@ class _DiagramEvent(NamedTuple):
 
 
 def _events(one: dict[str, Any]) -> list[_DiagramEvent]:
-    """Return all that happened, in order; at the same time first what comes in, then rows, then what goes out."""
+    """Return all entries in order; at the same time arrivals first, then rows, then sends."""
     events = [
         _DiagramEvent(row["t_ns"], 1, row["member"], _row_text(row), row["here"], -1)
         for row in one["rows"]
@@ -155,7 +159,7 @@ def _row_text(row: dict[str, Any]) -> str:
 
 
 def _lanes(one: dict[str, Any]) -> list[str]:
-    """Return the lives that have a line: the origin and the one concerned first, then the others as they appear."""
+    """Return the incarnations with a line: origin and subject first, others as they appear."""
     names = [one["origin"], one["member"]]
     names += [row["member"] for row in one["rows"]]
     names += [name for frame in one["frames"] for name in (frame["from"], frame["to"])]
@@ -223,7 +227,8 @@ def _how_to_read(one: dict[str, Any], left_out: int) -> Html:
     parts: list[object] = ["Time runs down, and is told from the violation; "]
     if one["frames"]:
         parts.append(
-            "an arrow is a frame: a cross if it was lost, a ring if its arrival is not among these rows; "
+            "an arrow is a frame: a cross if it was lost, a ring if its arrival is not among "
+            "these rows; "
         )
     parts.append("the row that broke the promise is framed. STATE shows low / delivered / high.")
     if left_out:
@@ -247,7 +252,7 @@ def _middle(nth: int) -> float:
 
 
 def _rows(events: list[_DiagramEvent], xs: dict[str, float], since: _RelativeTime) -> list[Html]:
-    """Return what lives wrote down: beside their line, on its right, but at the last line on its left."""
+    """Return the rows of incarnations: on the right of their line, at the last one on the left."""
     parts, before = [], None
     last = list(xs)[-1] if len(xs) > 1 else None
     for nth, event in enumerate(events):
@@ -308,7 +313,8 @@ def _arrows(
             if frame["lost"]
             else _UNKNOWN
         )
-        say = f"{since.format_time(frame['sent_ns'])}, frame from {frame['from']} to {frame['to']}: {frame['what']}, {when}"
+        sent = f"{since.format_time(frame['sent_ns'])}, frame from {frame['from']} to {frame['to']}"
+        say = f"{sent}: {frame['what']}, {when}"
         way = 1 if x2 >= x1 else -1
         if came:
             y2, end, style = _middle(ends[nth]), x2 - 6 * way, "arrow"

@@ -59,7 +59,7 @@ def _title(window: dict[str, Any]) -> str:
 
 
 def _fullest(points: list[tuple[float, ...]], most: int) -> list[tuple[float, ...]]:
-    """Return at most ``most`` points: the first, the last, and of each stretch between the one that holds most."""
+    """Return at most ``most`` points: the first, the last, and the fullest of each stretch."""
     if len(points) <= most:
         return points
     inner, stretches = points[1:-1], most - 2
@@ -120,12 +120,16 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
     ]
     behind = _marks_table(points, across)
     summary = (
-        f"From {formatting.count(floor)} to {formatting.count(max(high))}, at most {formatting.count(most)} held"
-        + (f" of {formatting.count(reach)}." if reach else ".")
+        f"From {formatting.count(floor)} to {formatting.count(max(high))}, at most "
+        f"{formatting.count(most)} held" + (f" of {formatting.count(reach)}." if reach else ".")
     )
-    note = "The band is what the window holds: from low, which nobody can ask for again, to high, the newest it has seen."
+    note = (
+        "The band is the content of the window: from low (purged, never requested again) to high, "
+        "the newest message seen."
+    )
     if len(points) < len(everything):
-        note += f" Drawn are {len(points)} of {len(everything)} points, of each stretch the one that holds most."
+        drawn = f"{len(points)} of {len(everything)} points"
+        note += f" Drawn are {drawn}, the fullest of each stretch."
     title = f"Window: {_title(window)}"
     return line_chart(
         f"window-{nth}", title, across, xs, panels, data_table=behind, note=note, summary=summary
@@ -179,7 +183,8 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
         name = stream_name(one, 20)
         say = (
             f"{name}: half the time at most {formatting.count(one['p50'])} held, "
-            f"99 % of it at most {formatting.count(one['p99'])}, never more than {formatting.count(one['max'])}"
+            f"99 % of it at most {formatting.count(one['p99'])}, never more than "
+            f"{formatting.count(one['max'])}"
             + (f", of {formatting.count(one['reach'])}" if one["reach"] else "")
         )
         marks = [BarMark(one["max"], "triangle", 2, say)]
@@ -195,7 +200,8 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
         half, most_of_it = one["p50"] or 0, one["p99"] or 0
         parts = [BarSegment(0, half, 1, say)] if half else []
         parts += [BarSegment(half, most_of_it, 1, say, "hatch")] if most_of_it > half else []
-        value = f"{formatting.count(one['p50'])} · {formatting.count(one['p99'])} · {formatting.count(one['max'])}"
+        shares = (one["p50"], one["p99"], one["max"])
+        value = " · ".join(formatting.count(share) for share in shares)
         rows.append(BarRow(name, parts, marks, value, rail=(one["p99"] or 0, one["max"])))
     legend = [
         legend_entry("held half the time", 1, shape="block"),
@@ -221,7 +227,8 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
     note = "Messages that a member held of a stream. A window that is full makes its sender wait."
     if len(ranked) > len(shown):
         note += f" Shown are the fullest {len(shown)} of {formatting.count(len(ranked))} streams."
-    summary = f"The fullest: {stream_name(shown[0])}, 99 % of the time at most {formatting.count(shown[0]['p99'])}."
+    most = formatting.count(shown[0]["p99"])
+    summary = f"The fullest: {stream_name(shown[0])}, 99 % of the time at most {most}."
     return figure(
         "occupancy",
         "How full the windows were",

@@ -6,7 +6,7 @@ a sink has published before, in another life: their numbers become a hole that s
 remembered of sinks goes to the disk with the messages, all or nothing. On a hole: a delivery that
 does not follow what is in line waits, with all that follows it, until the group has said what
 became of the messages before it (Lost, Oversized); that is said before the delivery, or right
-behind it. Then the hole is put in line. One that nobody explains within ``GAP_TIMEOUT_NS`` is put in
+behind it. Then the gap is recorded as lost. A gap without a reason for ``GAP_TIMEOUT_NS`` is put in
 line as well, and told as what it is, a
 bug: the stream would stand still for ever.
 """
@@ -97,7 +97,7 @@ class DeliveryAppender:
     def _append(
         self, delivery: Delivery, name: str, view: int, collected_ns: int | None = None
     ) -> None:
-        """Put in line what no sink has published before; SpoolGap if messages before it are missing."""
+        """Append what no sink has published before; SpoolGap if earlier messages are missing."""
         origin, reached = delivery.origin, self.spool.last_appended(delivery.origin)
         kept = None
         if reached is None or delivery.first <= reached + 1 <= delivery.last:
@@ -135,7 +135,8 @@ class DeliveryAppender:
     def expire_gaps(self) -> list[str]:
         """Give up on holes that nobody has explained for too long; return what to say of each."""
         if not self._held or self.spool.pending_bytes:
-            return []  # only when everything in line is durable do the marks say where each stream is
+            # The marks say where each stream is only when everything pending is durable.
+            return []
         said = []
         limit_ns = time.monotonic_ns() - GAP_TIMEOUT_NS
         for origin, line in list(self._held.items()):
@@ -146,7 +147,8 @@ class DeliveryAppender:
             self.unexplained += missing[1] - missing[0] + 1
             self.spool.append_lost(origin, *missing)
             said.append(
-                f"{origin}: messages {missing[0]}..{missing[1]} are missing and the group has not said why; they count "
+                f"{origin}: messages {missing[0]}..{missing[1]} are missing and the group has not "
+                f"said why; they count "
                 "as lost. This should not happen: please report it"
             )
             self._flush_held(origin)

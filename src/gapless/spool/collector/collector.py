@@ -1,10 +1,11 @@
-"""The collector: a durable member that keeps what a group sends in a spool. docs/collector.md says all of it.
+"""The collector: a durable member that stores the messages of a group (docs/collector.md).
 
 ``with Collector("spool", "orders") as collector:`` collects until the end of the block, in a thread
 of its own. What that thread does stands in work.py; here is how it comes in and goes.
 
 On the end: what is at hand is committed and acknowledged, and the member leaves. The group keeps
-its place for ``retention_timeout``, as it does for every durable member: the next life goes on where
+its roster entry for ``retention_timeout``, as for every durable member: the next incarnation
+continues where
 this one was.
 """
 
@@ -52,7 +53,7 @@ NAME_PROBE_TIMEOUT_S: Final = 5.0
 
 
 class Collector:
-    """A member of ``group`` that keeps everything it sends, in order, in the spool at ``spool_path``.
+    """A member of ``group`` that stores every message, in order, in the spool at ``spool_path``.
 
     ``start`` opens the spool and raises what is wrong with it (:class:`~gapless.spool.SpoolLocked`
     if another collector has it). The group is joined by a thread; ``joined`` waits for that.
@@ -78,7 +79,10 @@ class Collector:
     # Coming and going
 
     def start(self) -> Self:
-        """Open the spool and begin to join the group; raises what is wrong with the spool or the options."""
+        """Open the spool and begin to join the group.
+
+        Raises if the spool or the options are wrong.
+        """
         if self._thread is not None or self._stopping:
             raise LocalProtocolError("this collector was started before: make another one")
         choices = self._options
@@ -117,7 +121,7 @@ class Collector:
             raise self._error
 
     def stop(self) -> None:
-        """Commit and acknowledge what has come, leave the group, let go of the spool; the place in the group is kept.
+        """Commit and acknowledge what arrived, leave the group, close the spool.
 
         Raises what has ended the collector before, and the error of the spool if what had come
         could not be committed: it was not acknowledged, and comes again.
@@ -156,7 +160,7 @@ class Collector:
 
     @property
     def retention_timeout_ns(self) -> int:
-        """How long the group keeps the place of this collector while it is away, if others have the same knobs."""
+        """How long the group retains messages for this collector while it is absent."""
         return self._config.retention_timeout_ns
 
     @property
@@ -196,7 +200,7 @@ class Collector:
         )
 
     def snapshot(self, timeout_s: float = SNAPSHOT_TIMEOUT_S) -> MemberSnapshot:
-        """Return the figures of this member and of its spool, such as ``gapless.metrics.prometheus.prometheus`` takes them."""
+        """Return the figures of this member and its spool, for ``gapless.metrics.prometheus``."""
         if self._loop is None:
             raise LocalProtocolError("this collector was not started: there is nothing to look at")
         return self.status.add_to_snapshot(self._loop.member.look(timeout=timeout_s))
@@ -285,7 +289,8 @@ class Collector:
             return
         if holders:
             raise ConfigError(
-                f"the durable name {self.name!r} is in use in {self.group} by {holders[0]}: give this collector a name "
+                f"the durable name {self.name!r} is in use in {self.group} by {holders[0]}: give "
+                f"this collector a name "
                 "and a spool of its own, or stop the other one"
             )
 

@@ -1,7 +1,8 @@
 """What the thread of a collector does; docs/collector.md has the rules.
 
 On reception: a delivery is put in line for the disk as it came, and the next one is looked for. On
-commit: when nothing more is at hand, or after ``COMMIT_DELAY_NS``, or with ``COMMIT_BYTES`` in line, all of
+commit: when no message is at hand, or after ``COMMIT_DELAY_NS``, or with ``COMMIT_BYTES`` in line,
+all of
 it is made durable by one write and one sync, and then acknowledged. So a message that comes alone
 costs one sync, and under load one sync serves whatever came during the last one. On an error of the
 spool: what is in line stays there and is not acknowledged, so the senders keep it and wait. The
@@ -45,7 +46,7 @@ RETRY_NS: Final = 100 * NS_PER_MS
 """Pause after the first failure of a commit; it doubles with each, up to LONGEST_RETRY_NS."""
 MAX_RETRY_NS: Final = 5 * NS_PER_S
 LOG_SUPPRESS_NS: Final = 10 * NS_PER_S
-"""What is over and comes back within this time is not told again: where readers are slow, a limit comes and goes."""
+"""How long a problem that is over stays silent if it returns: a limit comes and goes."""
 DRAIN_TIMEOUT_NS: Final = 2 * NS_PER_S
 """How long the end takes at most to take in what is at hand."""
 FINAL_COMMIT_ATTEMPTS: Final = 3
@@ -53,7 +54,10 @@ FINAL_COMMIT_ATTEMPTS: Final = 3
 
 
 class CommitLoop:
-    """A spool that is open, and a member that fills it; one thread uses it, others may look at its figures."""
+    """An open spool and the member that fills it.
+
+    One thread uses it; other threads may read its figures.
+    """
 
     def __init__(self, spool: SpoolWriter, member: Group, line_bytes: int) -> None:
         self.spool = spool
@@ -101,7 +105,7 @@ class CommitLoop:
     # On reception
 
     def _receive_pending(self, wait_s: float, most_bytes: int) -> bool:
-        """Put in line what is at hand, waiting for the first of it; return whether there was something."""
+        """Append the messages at hand, waiting for the first; return whether there were any."""
         intake = self.appender
         item = self._receive(wait_s)
         if item is None:
@@ -167,7 +171,11 @@ class CommitLoop:
         return True
 
     def _acknowledge(self) -> None:
-        """Say what is durable: of the streams that moved, and after a view of all, for a new life may not know it."""
+        """Confirm what is durable.
+
+        Covers the streams that moved; after a view all streams, as a new incarnation may not know
+        them.
+        """
         marks: dict[Address, int] = self.spool.marks
         touched, self.appender.changed_origins = self.appender.changed_origins, set()
         moved = (
@@ -267,7 +275,7 @@ class CommitLoop:
         return bool(self.usage.limited)
 
     def close(self) -> None:
-        """Look at the spool for the last time, and let go of it; raises if what is in line cannot be committed."""
+        """Commit what is pending and close the spool; raises if the commit fails."""
         self._refresh_usage()
         self._log_dropped(time.monotonic_ns() + LOG_SUPPRESS_NS)
         self.spool.close()

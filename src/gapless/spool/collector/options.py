@@ -1,4 +1,4 @@
-"""What can be said to a collector, as text or as numbers: ``max_bytes="20GiB"``, ``max_age=3600``."""
+"""Options of a collector, as text or as numbers: ``max_bytes="20GiB"``, ``max_age=3600``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOIN_TIMEOUT_S = 30.0
 
 
 class CollectorOptions(TypedDict, total=False):
-    """What a :class:`~gapless.spool.collector.Collector` takes beside the spool and the group: docs/collector.md."""
+    """Options of a :class:`~gapless.spool.collector.Collector` beside spool and group."""
 
     name: str
     max_bytes: int | str
