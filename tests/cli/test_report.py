@@ -29,9 +29,9 @@ def test_a_file_of_figures_becomes_a_page_beside_it(
     assert run(["report", str(path)]) == 0
     page = (tmp_path / "calm.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert "<title>alone · Every check held</title>" in page
+    assert "<title>alone · All 16 checks passed</title>" in page
     out, err = capsys.readouterr()
-    assert "Every check held" in out
+    assert "All 16 checks passed" in out
     assert f"page: {tmp_path / 'calm.html'}\n" in out
     assert not err
 

@@ -136,7 +136,7 @@ def test_names_cannot_become_markup() -> None:
         ("broken", "bad", "20 violations found"),
         ("crowd", "bad", "200 violations found"),
         ("nothing", "warn", "Nothing to judge"),
-        ("alone", "good", "Every check held"),
+        ("alone", "good", "All 16 checks passed"),
         ("sampled", "good", "All 7 applicable checks passed (9 not applicable)"),
         ("unjudged", "warn", "Not judged"),
         ("sweep", "good", "No violation in 360 runs"),
@@ -157,7 +157,7 @@ def test_the_verdict_says_how_much_was_looked_at_and_what_was_not() -> None:
     story = text_of(page_of("story"))
     events = f"{figures_of('story')['verdict']['events']:,}"
     assert (
-        f"15 checks looked at {events} events that 5 lives of a simulated group wrote down over"
+        f"15 checks examined {events} events that 5 incarnations of a simulated group recorded over"
         in story
     )
     assert "L3 quiet: the trace has no row that tells when the group was settled" in story
@@ -177,9 +177,9 @@ def test_missing_rows_take_the_certainty_away() -> None:
     said = judgement(figures)
     assert (said.tone, said.headline) == ("warn", "No violation found, but rows are missing")
     page = text_of(render(figures))
-    assert "20 lives have rows missing" in page
+    assert "20 incarnations have rows missing" in page
     assert "life 7: 8 rows missing" in page
-    assert "and 12 more lives" in page
+    assert "and 12 more incarnations" in page
 
 
 def test_what_nobody_has_judged_stays_so() -> None:
@@ -397,4 +397,4 @@ def test_a_number_beyond_all_measure_is_not_drawn(number: float) -> None:
     }
     run = {"kind": "run", "verdict": verdict, "summary": {"latency_p99_ns": number, "lost": number}}
     assert validate_figures(run)["summary"]["lost"] is None
-    assert "Every check" in text_of(render(run))
+    assert "checks passed" in text_of(render(run))

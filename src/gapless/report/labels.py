@@ -1,7 +1,7 @@
-"""How lives are called in a report: by the name that a person knows, where there is one.
+"""Labels of incarnations in a report: the name that a person knows, where there is one.
 
-The first life of ``producer-1`` is called so, the next one ``producer-1'``, as in scenarios. What
-the trace calls a life stands beside it where lives are listed.
+The first incarnation of ``producer-1`` has that label, the next one ``producer-1'``, as in
+scenarios. The list of incarnations also shows the name in the trace.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 INCARNATION_FIELDS = frozenset(
     {"from", "life", "maker", "member", "members", "origin", "peer", "to"}
 )
-"""The parts of figures that name a life."""
+"""The keys of figures whose values name an incarnation."""
 
 
 def with_display_names(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a run with the names of lives that people know."""
+    """Return the figures of a run with the labels that people know."""
     names = _display_names(figures)
     if not names:
         return figures

@@ -1,4 +1,4 @@
-"""Who was there, and when: lives, and the views that they saw."""
+"""Membership over time: incarnations, and the views that they installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_time_axis(figures: dict[str, Any]) -> Axis:
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return the timeline of lives and views."""
+    """Return the timeline of incarnations and views."""
     lives = sorted(
         figures["lives"],
         key=lambda life: (natural_sort_key(life["member"]), life["began_ns"], life["name"]),
@@ -74,7 +74,7 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
         "a new view."
     )
     if len(lives) > MAX_LANES:
-        note += f" Shown are {MAX_LANES} of {formatting.count(len(lives))} lives."
+        note += f" Shown are {MAX_LANES} of {formatting.count(len(lives))} incarnations."
     lanes = figure(
         "lives",
         "Lives and views",
@@ -161,7 +161,7 @@ def _incarnations_table(lives: list[dict[str, Any]], across: Axis) -> ChartTable
     ]
     note = (
         "A clock's offset was estimated from messages that went to and fro, and is taken off "
-        "where lives are compared."
+        "where incarnations are compared."
         if any(life["uncertainty_ns"] for life in lives)
         else ""
     )

@@ -295,7 +295,8 @@ def _incomplete(figures: dict[str, Any]) -> Html:
         for one in shown
     ]
     if len(missing) > len(shown):
-        items.append(tag("li", f"and {formatting.count(len(missing) - len(shown))} more lives"))
+        more = formatting.count(len(missing) - len(shown))
+        items.append(tag("li", f"and {more} more incarnations"))
     return tag("div", tag("h3", "Missing rows"), tag("ul", *items), class_="not-checked")
 
 

@@ -135,7 +135,7 @@ def _folded(events: list[_DiagramEvent]) -> list[_DiagramEvent]:
 
 
 def _is_drawn(one: dict[str, Any], event: _DiagramEvent, lanes: list[str]) -> bool:
-    """Return whether all lives that an event is about have a line."""
+    """Return whether all incarnations of an event have a line."""
     if event.frame < 0:
         return event.incarnation in lanes
     return one["frames"][event.frame]["from"] in lanes and one["frames"][event.frame]["to"] in lanes
@@ -232,7 +232,8 @@ def _how_to_read(one: dict[str, Any], left_out: int) -> Html:
         )
     parts.append("the row that broke the promise is framed. STATE shows low / delivered / high.")
     if left_out:
-        parts.append(f" The table has {formatting.plural(left_out, 'event')} more, of other lives.")
+        more = formatting.plural(left_out, "event")
+        parts.append(f" The table has {more} more, of other incarnations.")
     return join_markup(parts)
 
 
@@ -368,7 +369,7 @@ def _rows_table(one: dict[str, Any], since: _RelativeTime) -> ChartTable:
     rows.sort(key=lambda row: row[0])
     shown = [(since.format_time(row[0]), *row[1:]) for row in rows]
     return ChartTable(
-        ("time", "life", "event", "origin", "messages", "other life", "marks or reason"),
+        ("time", "incarnation", "event", "origin", "messages", "peer", "marks or reason"),
         shown,
         numeric=frozenset({0}),
     )
