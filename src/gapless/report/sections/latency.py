@@ -269,15 +269,8 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
             BarMark(one["max_ns"], "triangle", 8, say),
         ]
         value = " · ".join(formatting.duration(each) for each in (p50, p99, one["max_ns"]))
-        rows.append(
-            BarRow(
-                name,
-                [BarSegment(p50, p99, 1, say, "span")],
-                marks,
-                value,
-                rail=(p99, one["max_ns"]),
-            )
-        )
+        span = [BarSegment(p50, p99, 1, say, "span")]
+        rows.append(BarRow(name, span, marks, value, rail=(p99, one["max_ns"])))
     legend = [
         legend_entry("median", 1, shape="dot"),
         legend_entry("99 %", 2, shape="diamond"),

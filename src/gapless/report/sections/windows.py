@@ -200,8 +200,7 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
         half, most_of_it = one["p50"] or 0, one["p99"] or 0
         parts = [BarSegment(0, half, 1, say)] if half else []
         parts += [BarSegment(half, most_of_it, 1, say, "hatch")] if most_of_it > half else []
-        shares = (one["p50"], one["p99"], one["max"])
-        value = " · ".join(formatting.count(share) for share in shares)
+        value = " · ".join(formatting.count(one[share]) for share in ("p50", "p99", "max"))
         rows.append(BarRow(name, parts, marks, value, rail=(one["p99"] or 0, one["max"])))
     legend = [
         legend_entry("held half the time", 1, shape="block"),
