@@ -1,1 +1,4 @@
-"""The lab: real processes on this machine, hurt on purpose. Nothing in gapless imports it but the CLI, late."""
+"""Real processes on this machine, hurt on purpose.
+
+Nothing in gapless or pyspark_gapless imports the lab, except the commands of the CLI, late.
+"""

@@ -28,7 +28,7 @@ SentT = TypeVar("SentT")
 
 
 class Batch(NamedTuple):
-    """Numbers of messages to send at once, and to whom; without numbers, nothing can be sent yet."""
+    """The numbers of messages to send at once, and to whom; no numbers: nothing to send yet."""
 
     numbers: range
     to: Address | None = None

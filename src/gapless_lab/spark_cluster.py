@@ -1,4 +1,4 @@
-"""A standalone cluster on loopback, from the pip package: a master and workers, at ports that the system chose."""
+"""A standalone Spark cluster on loopback: a master and workers, at free ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime.spark_install import find_installation
 
 START_TIMEOUT_S = 600.0
-"""How long a server may take to say that it is ready, on a machine that is busy."""
+"""How long a server may take to start on a busy machine."""
 
 _LOGGING = """\
 rootLogger.level = info
@@ -30,10 +30,10 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex
 
 
 class SparkServer(LabProcess):
-    """A server of Spark: a master, a worker, one of Spark Connect."""
+    """A Spark server: a master, a worker, or Spark Connect."""
 
     def wait_for_output(self, pattern: str) -> re.Match[str]:
-        """Wait until a line of the output has ``pattern``."""
+        """Wait until a line of output matches ``pattern``."""
 
         def seen() -> re.Match[str] | None:
             return next((match for line in self.lines if (match := re.search(pattern, line))), None)
@@ -44,7 +44,7 @@ class SparkServer(LabProcess):
 
 
 class SparkCluster:
-    """A master and workers; ``url`` is what a session is told."""
+    """A master and workers; ``url`` is the master of a session."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
@@ -116,17 +116,20 @@ class SparkCluster:
 
 
 def server_environ(folder: Path) -> dict[str, str]:
-    """Return the environment of a server: nothing of this process's Python paths, Java, loopback, words to read."""
+    """Return the environment of a server: Java, loopback, readable logs, no Python paths."""
     folder.mkdir(parents=True, exist_ok=True)
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
+    log4j = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+    inherited = {
+        key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ
+    }
     found = java.find_java()
     classes = class_archive.jvm_options(found, find_installation({}).home)
-    return kept | {
+    return inherited | {
         "JAVA_HOME": str(found.home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "512m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{FAST_START_JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} {classes}".strip(),
+        "SPARK_DAEMON_JAVA_OPTS": f"{FAST_START_JVM_OPTIONS} {log4j} {classes}".strip(),
         "PYSPARK_PYTHON": sys.executable,
     }

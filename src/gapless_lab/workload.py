@@ -6,7 +6,7 @@ over the incarnations of a producer, so no two messages are alike, whatever is k
 A ledger is a file of JSON lines that outlasts its producer. Each line is one write, so a kill
 leaves no other harm than half a last line, which a reader skips:
 
-    {"origin": A, "first": N}          an incarnation begins: its stream, the number of its message 1
+    {"origin": A, "first": N}          an incarnation begins: its stream, its first number
     {"tried": N}                       messages up to number N may have been sent
     {"acknowledged": S}                the incarnation's messages up to seqno S are acknowledged
     {"acked": [N, M, A, S, T]}         numbers N to M are acknowledged, as seqnos S to T of stream A

@@ -47,7 +47,7 @@ class BenchPlan:
             )
         if not 1 <= self.senders <= self.members:
             raise ConfigError(
-                f"--senders {self.senders}: expected 1 to {self.members}, as many as there are members"
+                f"--senders {self.senders}: expected 1 to {self.members}, the number of members"
             )
         for size_bytes in self.sizes_bytes:
             if not NUMBER_BYTES <= size_bytes <= 10_000_000:
@@ -55,7 +55,7 @@ class BenchPlan:
         for loss in self.losses:
             if not 0 <= loss <= 0.5:
                 raise ConfigError(
-                    f"--loss {loss}: expected a share from 0 to 0.5, such as 0.01 for one in a hundred"
+                    f"--loss {loss}: expected a share from 0 to 0.5, such as 0.01 for 1 %"
                 )
         if self.trace_mode:
             parse_recording_mode(self.trace_mode)

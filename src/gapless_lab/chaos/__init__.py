@@ -1,5 +1,4 @@
-"""Kill everything that can be killed, again and again, and see that nothing acknowledged is lost or there twice.
+"""Kill every process of a pipeline under load, and check that its table is exact.
 
-``gapless chaos`` and ``make chaos`` run it; docs/chaos.md says what is killed and how the table is
-judged.
+``gapless chaos`` and ``make chaos`` run it; docs/chaos.md describes the victims and the checks.
 """

@@ -1,11 +1,11 @@
-"""Back-pressure: Spark stops, the spool gets full, senders wait, Spark comes back, everything flows.
+"""Back-pressure: Spark stops, the spool fills, senders wait, Spark returns, messages flow.
 
     flow ── Spark stops ── the spool is at its limit ── nothing is acknowledged, for a while ──
     Spark is back ── flow
 
-Nothing is killed here. What is watched: that acknowledgements stand still while the spool is full,
-that the memory of the collector and of the producers stays flat while they do, that the spool keeps
-to its limit, and that in the end the table is judged as it always is.
+Nothing is killed. While the spool is full, no message may be acknowledged, the memory of the
+collector and of the producers has to stay flat, and the spool may not exceed its limit. At the end
+the table is checked as always.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from gapless_lab.chaos.testbed import TIMEOUT_S, ChaosTestbed
 from gapless_lab.process import wait_until
 
 MAX_BYTES = 2 * MIB
-"""What the spool may hold."""
+"""Maximum size of the spool."""
 SIZE_BYTES = 400
 """The mean size of a message."""
 RATE = 1000
 """Messages a second of each producer: the limit is reached within seconds."""
 MORE = 6000
-"""So many are acknowledged when Spark is back: more than the spool can hold."""
+"""How many messages pass after Spark returns: more than the spool can hold."""
 STALLED_AFTER_S = 1.0
-"""Acknowledgements stand still when there was none for so long."""
+"""How long without an acknowledgement counts as a stall."""
 POLL_INTERVAL_S = 0.1
 MAX_GROWTH = 0.1
 MAX_GROWTH_BYTES = 8 * MIB
-"""While everything waits, memory is flat if it grows by no more than a tenth and this."""
+"""Maximum growth of memory during the wait: a tenth, and this."""
 
 
 @dataclass
 class BackPressureResult:
-    """What was seen: how many were acknowledged up to the end of each phase, and in the last two within them."""
+    """Acknowledged messages: up to the end of the first two phases, within the last two."""
 
     acked_before: int = 0
     acked_at_limit: int = 0
@@ -50,26 +50,26 @@ class BackPressureResult:
     """Resident memory of each process over the wait, in bytes."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the result for a program."""
         return asdict(self)
 
 
 class BackPressureTestbed(ChaosTestbed):
-    """A run in which Spark stops for so long that the spool gets full."""
+    """A run in which Spark stops until the spool is full."""
 
     wait_s = 5.0
-    """How long everything waits."""
+    """How long the wait is observed."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.pressure = BackPressureResult(memory={})
 
     def collector_options(self) -> list[str]:
-        """Give the collector a limit."""
+        """Limit the spool of the collector."""
         return ["--max-bytes", str(MAX_BYTES), "--on-full", "wait"]
 
     def producer_options(self) -> dict[str, Any]:
-        """Let producers send more and larger messages."""
+        """Make producers send more and larger messages."""
         return {"size_bytes": SIZE_BYTES, "rate": RATE}
 
     def _run_nemeses(self) -> None:
@@ -95,7 +95,7 @@ class BackPressureTestbed(ChaosTestbed):
         self._check()
 
     def _wait_until_stalled(self) -> int:
-        """Return how many are acknowledged when no more are for a while."""
+        """Wait for a stall; return how many messages are acknowledged."""
         last, since_s = self.acked(), time.monotonic()
 
         def still() -> bool:
@@ -108,7 +108,7 @@ class BackPressureTestbed(ChaosTestbed):
         return last
 
     def _observe_waiting(self) -> None:
-        """Watch for a while what waiting costs."""
+        """Sample memory, spool size and acknowledgements during the wait."""
         seen, began_s = self.pressure, time.monotonic()
         before = self.acked()
         assert self.collector is not None

@@ -61,7 +61,7 @@ class ChaosPlan:
         for name, least in (("group_kills", len(GROUP_SIDE)), ("spark_kills", len(SPARK_SIDE))):
             if not least <= getattr(self, name) <= 100:
                 raise ConfigError(
-                    f"{name} {getattr(self, name)}: expected {least} to 100, so that each kind is killed"
+                    f"{name} {getattr(self, name)}: expected {least} to 100, to kill each kind"
                 )
 
     @property
@@ -99,8 +99,7 @@ class ChaosPlan:
         rng = split(self.seed, f"blows {side}")
         victims = [*always, *(rng.choice((*always, *also)) for _ in range(count - len(always)))]
         if also and count > len(always):
-            # A start of the driver takes longer than all else, so a run has one, unless only it may
-            # be drawn.
+            # A driver takes longest to start, so a run kills it once if others can be drawn.
             victims[len(always) :] = [
                 rng.choice((EXECUTOR, *also)) for _ in range(count - len(always))
             ]

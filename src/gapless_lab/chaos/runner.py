@@ -22,12 +22,12 @@ from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_install import find_installation
 
 SeedProgress = Callable[[int, str], None]
-"""Is told a seed, and what happens there."""
+"""Receives a seed and its phase."""
 
 
 @dataclass(frozen=True)
 class ChaosResult:
-    """What came of one seed. ``folder`` is where everything is that it has left behind, if that was kept."""
+    """The result of one seed; ``folder`` holds its files, if they were kept."""
 
     plan: ChaosPlan
     verdict: ExactnessVerdict
@@ -45,11 +45,11 @@ class ChaosResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything is as it has to be."""
+        """Whether the table is exact."""
         return self.verdict.is_sound
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the result for a program."""
         kept = None if self.folder is None else str(self.folder)
         figures = {**self.verdict.as_dict(), "sound": self.is_sound, "folder": kept}
         about = {
@@ -63,7 +63,7 @@ class ChaosResult:
 
 
 def prepare_class_archive() -> None:
-    """Have an archive of classes, if Java can make one: every start of a JVM is then shorter by two fifths."""
+    """Build a class archive, if Java can: it cuts the start of a JVM by two fifths."""
     with suppress(class_archive.ArchiveError):
         class_archive.build_archive(java.find_java(), find_installation().home)
 
@@ -76,7 +76,7 @@ def chaos(
     back_pressure: bool = False,
     on_progress: SeedProgress = lambda _seed, _what: None,
 ) -> Iterator[ChaosResult]:
-    """Run plans, one after the other; the folder of one that fails is kept, and of the others if ``keep``."""
+    """Run plans one after the other; keep the folders of those that fail, or all if ``keep``."""
     kind = BackPressureTestbed if back_pressure else ChaosTestbed
     base = Path(tempfile.mkdtemp(prefix="gapless-chaos-")) if folder is None else folder
     base.mkdir(parents=True, exist_ok=True)
@@ -85,13 +85,13 @@ def chaos(
     try:
         with SparkSide(base / "spark") as spark:
             for plan in plans:
-                stage = kind(
+                testbed = kind(
                     plan,
                     fresh_folder(base, f"seed{plan.seed}"),
                     spark,
                     _seed_callback(on_progress, plan.seed),
                 )
-                result = run_one(stage, keep=keep)
+                result = run_one(testbed, keep=keep)
                 left |= result.folder is not None
                 yield result
     finally:
@@ -106,7 +106,7 @@ def _seed_callback(tell: SeedProgress, seed: int) -> Callable[[str], None]:
 
 
 def fresh_folder(base: Path, name: str) -> Path:
-    """Return a folder in ``base`` that is not there yet; a seed may be run again."""
+    """Return a new folder in ``base``; a seed may be run again."""
     for again in range(1000):
         path = base / (f"{name}-{again}" if again else name)
         if not path.exists():
@@ -114,28 +114,28 @@ def fresh_folder(base: Path, name: str) -> Path:
     raise LabError(f"{base} is full of {name}: remove what is not needed any more")
 
 
-def run_one(stage: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
-    """Run one seed; an error of the run is a finding, and ends the driver, of which nobody knows how it is."""
+def run_one(testbed: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
+    """Run one seed; an error is a finding, and kills the driver, whose state is unknown."""
     began_s = time.monotonic()
     try:
-        verdict = stage.run()
+        verdict = testbed.run()
     except LabError as error:
         verdict = ExactnessVerdict(
-            findings=[f"the run did not come to its end: {error}", *stage.findings]
+            findings=[f"the run did not come to its end: {error}", *testbed.findings]
         )
-        stage.spark.stop()
+        testbed.spark.stop()
     sound = verdict.is_sound
     if sound and not keep:
-        shutil.rmtree(stage.folder, ignore_errors=True)
+        shutil.rmtree(testbed.folder, ignore_errors=True)
     return ChaosResult(
-        plan=stage.plan,
+        plan=testbed.plan,
         verdict=verdict,
-        kills={victim: stage.kills[victim] for victim in VICTIMS},
-        incarnations=sum(stage.incarnations.values()),
-        restarts=len(stage.failures),
-        seconds={**stage.seconds, "all": round(time.monotonic() - began_s, 1)},
-        folder=None if sound and not keep else stage.folder,
-        pressure=stage.pressure.as_dict() if isinstance(stage, BackPressureTestbed) else None,
+        kills={victim: testbed.kills[victim] for victim in VICTIMS},
+        incarnations=sum(testbed.incarnations.values()),
+        restarts=len(testbed.failures),
+        seconds={**testbed.seconds, "all": round(time.monotonic() - began_s, 1)},
+        folder=None if sound and not keep else testbed.folder,
+        pressure=testbed.pressure.as_dict() if isinstance(testbed, BackPressureTestbed) else None,
     )
 
 

@@ -1,8 +1,7 @@
 """The table as a reader of it sees it: the files that Spark has committed, batch by batch.
 
-A sink of files that is killed leaves files behind that belong to no batch; the log beside them says
-which ones do. Once in a while the log is written anew as one file; a batch that is only there is
-the one in whose file it is first seen.
+A killed sink leaves files that belong to no batch; the log beside them lists those that do. Spark
+compacts the log now and then; a file that only a compacted log lists gets the batch of that log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LOG = "_spark_metadata"
 
 
 def committed_files(table: Path) -> list[tuple[int, Path]]:
-    """Return the files of the table with their batches, in the order of the batches and of the names."""
+    """Return the files of the table with their batches, by batch and name."""
     logs = sorted((int(path.name.partition(".")[0]), path) for path in (table / LOG).glob("[0-9]*"))
     found: dict[Path, int] = {}
     for batch, path in logs:

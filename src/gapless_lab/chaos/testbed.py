@@ -1,6 +1,6 @@
-"""One seed: the processes, the hands that kill them, the end, and what is found there.
+"""One seed: the processes, two schedules that kill them under load, the end, and the check.
 
-gather ── two hands kill under load ── producers stop ── everything drains ── judge
+gather ── kill on both sides ── producers stop ── Spark drains the spool ── check the table
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ GROUP = "chaos"
 COLLECTOR_NAME = "collector"
 READER = "chaos"
 TIMEOUT_S = 600.0
-"""How long anything may take before a run is given up."""
+"""How long one condition may take before the run is given up."""
 
 PhaseCallback = Callable[[str], None]
 T = TypeVar("T")
 
 
 class _AbortedError(LabError):
-    """Something else has ended the run."""
+    """The other schedule has ended the run."""
 
 
 class CollectorProcess(LabProcess):
@@ -113,11 +113,11 @@ class ChaosTestbed:
     # Starting
 
     def collector_options(self) -> list[str]:
-        """Return what else the collector is told."""
+        """Return more options of the collector."""
         return []
 
     def producer_options(self) -> dict[str, Any]:
-        """Return what else producers are told."""
+        """Return more fields of the producers' tasks."""
         return {}
 
     def start_collector(self) -> CollectorProcess:
@@ -144,7 +144,7 @@ class ChaosTestbed:
         return self.collector
 
     def start_producer(self, number: int) -> ProducerProcess:
-        """Start the next life of a producer."""
+        """Start the next incarnation of a producer."""
         self.incarnations[number] += 1
         plan = self.plan
         task = ProducerTask(
@@ -169,13 +169,13 @@ class ChaosTestbed:
         return self.folder / f"producer{number}.jsonl"
 
     def acked(self) -> int:
-        """Return how many messages are acknowledged, by all lives."""
+        """Return how many messages are acknowledged, over all incarnations."""
         return self._acked_before + sum(producer.acked for producer in self.producers.values())
 
     # The story
 
     def run(self) -> ExactnessVerdict:
-        """Let it all happen, and judge it."""
+        """Run all phases; return the verdict on the table."""
         try:
             self._timed("gather", self._start_all)
             self._timed("kill", self._run_nemeses)
@@ -205,18 +205,18 @@ class ChaosTestbed:
         self.spark.driver.run(self._table_task)
 
     def _run_nemeses(self) -> None:
-        """Let both hands kill; the first error of one ends both."""
-        with ThreadPoolExecutor(2) as hands:
+        """Run both schedules; the first error of one ends both."""
+        with ThreadPoolExecutor(2) as pool:
             each = [
-                hands.submit(self._run_nemesis, ops)
+                pool.submit(self._run_nemesis, ops)
                 for ops in (self.plan.group_ops, self.plan.spark_ops)
             ]
-            for hand in each:
-                hand.add_done_callback(
+            for schedule in each:
+                schedule.add_done_callback(
                     lambda done: self._aborted.set() if done.exception() else None
                 )
             try:
-                errors = [error for hand in each if (error := hand.exception()) is not None]
+                errors = [error for schedule in each if (error := schedule.exception()) is not None]
             except BaseException:
                 self._aborted.set()
                 raise
@@ -245,14 +245,14 @@ class ChaosTestbed:
         self._on_phase(f"killed {op.victim}")
 
     def _wait_for_work(self, op: NemesisOp, holds: Callable[[], Any]) -> None:
-        """Wait until the victim has done its work, and then a drawn part of a second."""
+        """Wait until the victim has done its work, then for the drawn delay."""
         self._wait_until(holds, f"{op.victim} has not done {op.min_work} of its work")
         self._aborted.wait(op.delay_s)
 
     def _wait_until(self, holds: Callable[[], Any], what: str) -> None:
         def now() -> bool:
             if self._aborted.is_set():
-                raise _AbortedError("the other hand has failed")
+                raise _AbortedError("the other schedule has failed")
             self.spark.driver.check()
             for process in (self.collector, *self.producers.values()):
                 if process is not None and process.exit_code and not process.killed:
@@ -320,7 +320,7 @@ class ChaosTestbed:
     # The end
 
     def _stop_producers(self) -> None:
-        """Let the producers stop, which they do when all is acknowledged."""
+        """Stop the producers; each ends when all its messages are acknowledged."""
         for producer in self.producers.values():
             producer.wait_for_event("joined", TIMEOUT_S)
             producer.send("stop")
@@ -331,7 +331,7 @@ class ChaosTestbed:
                 )
 
     def _drain(self) -> None:
-        """Let Spark read to the end."""
+        """Make Spark read to the end of the spool, and stop the collector."""
         driver = self.spark.driver
         driver.wait_until(lambda: "ready" in driver.latest, "it does not get ready", TIMEOUT_S)
         driver.send("drain")
@@ -379,7 +379,7 @@ class ChaosTestbed:
         return verdict
 
     def close(self) -> None:
-        """Be rid of all processes of this seed."""
+        """Kill all processes of this seed."""
         for process in (*self.producers.values(), self.collector):
             if process is not None:
                 process.kill()

@@ -1,1 +1,1 @@
-"""The main job from end to end, on one machine: ``gapless demo`` and ``make demo``; docs/demo.md says what it shows."""
+"""The whole pipeline on one machine: ``gapless demo`` and ``make demo``; see docs/demo.md."""

@@ -1,4 +1,4 @@
-"""What the demo is asked to do, where it keeps what it makes, and what each of its processes is told."""
+"""The plan of the demo, its folders, and the task of each process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pyspark_gapless.tables.table import check_path
 
 PRODUCERS: Final = 3
 MESSAGES: Final = 10_000
-"""Of each producer, if nobody says otherwise."""
+"""Messages of each producer, by default."""
 RATE: Final = 1_500.0
-"""Of each producer, a second."""
+"""Messages a second of each producer."""
 MAX_MESSAGES: Final = 1_000_000
 GROUP: Final = "demo"
 COLLECTOR: Final = "collector"
 MARKER: Final = "demo.json"
-"""The file by which a folder is known as that of a demo, which the next one may clear."""
+"""The file that marks the folder of a demo, which the next demo may clear."""
 MARKER_FIELDS: Final = ("messages", "loss", "seed", "spark")
-"""What stands in it: a file of that name with anything else is somebody else's."""
+"""The fields of the marker; a file with other fields was not written by a demo."""
 CONFIG: Final = Config.make(
     found_after="500ms",
     join_interval="50ms",
@@ -35,12 +35,12 @@ CONFIG: Final = Config.make(
     verify_timeout="1s",
     loopback=False,
 )
-"""Knobs that let a group gather quickly, and notice a death while somebody watches."""
+"""Settings that form a group quickly and detect a failure within seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoPlan:
-    """What is asked for: so many messages of each producer, such a share of datagrams lost; Spark or not."""
+    """The options of a demo: messages of each producer, share of lost datagrams, Spark or not."""
 
     output: Path
     messages: int = MESSAGES
@@ -66,36 +66,36 @@ class DemoPlan:
 
     @property
     def total_messages(self) -> int:
-        """How many messages there are in all."""
+        """Messages of all producers."""
         return PRODUCERS * self.messages
 
     @property
     def spool(self) -> Path:
-        """Where the collector keeps what it gets."""
+        """The spool of the collector."""
         return self.output / "spool"
 
     @property
     def traces(self) -> Path:
-        """Where every process writes down what it does."""
+        """The folder of the traces."""
         return self.output / "trace"
 
     @property
     def discovery_dir(self) -> Path:
-        """The folder by which the members find each other."""
+        """The folder in which members find each other."""
         return self.output / "meeting"
 
     @property
     def report(self) -> Path:
-        """The page that tells everything."""
+        """The report page."""
         return self.output / "report.html"
 
     @property
     def figures(self) -> Path:
-        """What the page is made from."""
+        """The figures behind the report page."""
         return self.output / "figures.json"
 
     def ledger(self, producer: int) -> Path:
-        """Return the file in which a producer writes down what was acknowledged."""
+        """Return the ledger of a producer."""
         return self.output / "producers" / f"{producer}.jsonl"
 
     @contextmanager
@@ -111,7 +111,8 @@ class DemoPlan:
             if any(self.output.iterdir()):
                 if not _is_marker(marker):
                     raise ConfigError(
-                        f"{self.output} is not empty and was not made by a demo; name another --output"
+                        f"{self.output} is not empty and was not made by a demo; "
+                        "name another --output"
                     )
                 with marker.open("rb") as former:
                     self._lock(former)
@@ -135,17 +136,17 @@ class DemoPlan:
 def _is_marker(path: Path) -> bool:
     """Whether a file was written by a demo."""
     try:
-        told = json.loads(path.read_bytes())
+        fields = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(told, dict) and set(told) == set(MARKER_FIELDS)
+    return isinstance(fields, dict) and set(fields) == set(MARKER_FIELDS)
 
 
 @dataclass(frozen=True)
 class DemoTask:
-    """What one process is told. ``producer`` is 0 for the collector; ``life`` counts its starts.
+    """The task of one process; ``producer`` is 0 for the collector.
 
-    A producer sends up to message ``until`` and stays.
+    A producer sends up to message ``until`` and stays a member.
     """
 
     output: str
@@ -159,14 +160,14 @@ class DemoTask:
 
     @classmethod
     def for_process(
-        cls, plan: DemoPlan, producer: int, life: int, until: int | None = None
+        cls, plan: DemoPlan, producer: int, incarnation: int, until: int | None = None
     ) -> DemoTask:
         """Return the task of a process."""
         until = plan.messages if until is None else until
         return cls(
             str(plan.output.absolute()),
             producer,
-            life,
+            incarnation,
             until,
             plan.messages,
             plan.loss,
@@ -176,7 +177,7 @@ class DemoTask:
 
     @property
     def plan(self) -> DemoPlan:
-        """What the demo was asked."""
+        """The plan of the demo."""
         return DemoPlan(
             output=Path(self.output),
             messages=self.messages,
@@ -187,5 +188,5 @@ class DemoTask:
 
     @property
     def member_name(self) -> str:
-        """How it is called."""
+        """The display name of the member."""
         return f"producer-{self.producer}" if self.producer else COLLECTOR

@@ -1,4 +1,4 @@
-"""What came of the demo, and how it is counted where there is no Spark."""
+"""The result of the demo, and how traces are counted without Spark."""
 
 from __future__ import annotations
 

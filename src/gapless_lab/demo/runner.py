@@ -1,8 +1,7 @@
-"""The demo from its start to its result: a lossy group, a kill, tables on Spark, the verdict on its trace, the report.
+"""The demo: a lossy group, a kill, tables on Spark, the check of the traces, the report.
 
-While Spark starts the processes do too. The tables follow the spool while the producers send; when
-everybody has left, the tables take the rest, and the trace that every process has written is
-checked, measured and drawn.
+Spark and the processes start together. The tables follow the spool while the producers send. After
+all members have left, the tables take the rest, and the traces are checked, measured and drawn.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ POLL_INTERVAL_S: Final = 0.05
 
 @dataclass
 class DemoProgress:
-    """How things stand: the parts with their seconds (None: not begun), and how far the messages are."""
+    """The phases with their seconds (None: not begun), and how far the messages are."""
 
     seconds: dict[str, float | None]
     phase: str = ""
@@ -59,14 +58,14 @@ class DemoProgress:
 
 
 ProgressCallback = Callable[[DemoProgress], None]
-"""Somebody who wants to know how things stand."""
+"""Receives the progress."""
 
 STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "verify", "report"
 """The parts of a demo."""
 
 
 def run(plan: DemoPlan, tell: ProgressCallback = lambda _: None) -> DemoResult:
-    """Run the demo and return what came of it; everything that it makes is in the folder of the plan."""
+    """Run the demo in the folder of the plan; return its result."""
     with plan.locked_output():
         return _Demo(plan, tell).run()
 
@@ -125,7 +124,7 @@ class _Demo:
         self._on_progress(self.progress)
 
     def _wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until something holds, and tell meanwhile how things stand."""
+        """Wait for a condition, and report the progress meanwhile."""
         until_s = time.monotonic() + TIMEOUT_S
         while not holds():
             self._update_progress()
@@ -139,7 +138,7 @@ class _Demo:
 
     @contextmanager
     def _spark_session(self) -> Iterator[SparkSession]:
-        """Start Spark while the processes start."""
+        """Start Spark in a thread, while the processes start."""
         log_path = self.plan.output / "logs" / "spark.err"
         session = quiet_session(self.plan.master, log_path, NAME, light_settings(self.plan.master))
         with ThreadPoolExecutor(1) as pool:
@@ -152,7 +151,7 @@ class _Demo:
 
     @contextmanager
     def _following(self, spark: SparkSession) -> Iterator[None]:
-        """Let the tables follow the spool."""
+        """Make the tables follow the spool."""
         self.pipeline.prepare()
         self._queries = [RestartingQuery(step, spark, EVERY_S) for step in self.pipeline.steps]
         try:
@@ -195,7 +194,7 @@ class _Demo:
         problems = list(report.problems)
         if report.bronze != self.plan.total_messages:
             problems.append(
-                f"bronze has {report.bronze:,} rows, {self.plan.total_messages:,} messages were sent"
+                f"bronze has {report.bronze:,} rows of {self.plan.total_messages:,} messages"
             )
         problems += [
             f"the trace of {life['life']} has not everything" for life in verdict.incomplete

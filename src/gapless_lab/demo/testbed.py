@@ -1,9 +1,9 @@
 """The processes of the demo: three producers and a collector, one of them killed and back.
 
-On the start: the collector founds the group, the producers come in and send one message each. On
-``go`` they send the rest. One producer, drawn from the seed, is killed on its way and started again
-a moment later; it goes on where the collector says it was. When everything is acknowledged all are
-told so, stay a while in silence, and leave.
+On the start the collector founds the group, and the producers join and send one message each. On
+``go`` they send the rest. One producer, drawn from the seed, is killed and restarted a moment
+later; it resumes after what the spool has. When everything is acknowledged, all members stay idle
+for a while, and leave.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from gapless_lab.demo.plan import PRODUCERS, DemoPlan, DemoTask
 from gapless_lab.process import LabError, LabProcess, Message, worker_command
 
 START_TIMEOUT_S: Final = 60.0
-"""How long a process may take to come in."""
+"""How long a process may take to answer."""
 POLL_INTERVAL_S: Final = 0.05
 DOWNTIME_S: Final = 1.0
-"""How long the one that was killed is gone."""
+"""How long the victim is down."""
 KILL_AT: Final = 0.4
-"""At this share of its messages a producer is killed."""
+"""The share of its messages after which the victim is killed."""
 HOLD_AT: Final = 0.5
-"""It sends no more than this share before that."""
+"""The share of its messages that the victim sends before its kill."""
 QUIET_S: Final = 2.0
-"""How long the group is left alone when all is done: nothing but signs of life may be sent then."""
+"""How long the group stays idle at the end: only heartbeats may be sent then."""
 EXIT_TIMEOUT_S: Final = 30.0
 STALL_TIMEOUT_S: Final = 300.0
-"""If nothing moves for so long, something is wrong."""
+"""How long without an acknowledgement counts as a failure."""
 
 
 class DemoProcess(LabProcess):
-    """One of the processes, and what it has said of itself."""
+    """One process of the demo, and its progress."""
 
     def __init__(self, task: DemoTask, logs: Path) -> None:
         self.task = task
         self.acknowledged = 0
-        """Up to which message everything is acknowledged; of the collector, how many it has."""
+        """Up to which message all are acknowledged; of the collector, how many it has."""
         self.sent = 0
         command = worker_command("gapless_lab.demo.worker", task)
         super().__init__(f"{task.member_name}.{task.incarnation}", command, logs)
@@ -59,14 +59,14 @@ class DemoProcess(LabProcess):
 
 
 class DemoTestbed:
-    """All of the processes. ``check`` is called again and again while something is waited for, and may raise."""
+    """The processes of the demo; ``check`` is called during every wait, and may raise."""
 
     def __init__(self, plan: DemoPlan, check: Callable[[], None] = lambda: None) -> None:
         self.plan = plan
         self.check = check
         self.kills = 0
         self.sent = 0
-        """Messages that were sent by lives that are over."""
+        """Messages that ended incarnations sent."""
         self._logs = plan.output / "logs"
         self._logs.mkdir()
         self._victim = 1 + split(plan.seed, "who is killed").randrange(PRODUCERS)
@@ -85,14 +85,14 @@ class DemoTestbed:
             for member in self._members():
                 member.kill()
 
-    def _start(self, number: int, life: int, until: int | None = None) -> None:
+    def _start(self, number: int, incarnation: int, until: int | None = None) -> None:
         self.producers[number] = DemoProcess(
-            DemoTask.for_process(self.plan, number, life, until), self._logs
+            DemoTask.for_process(self.plan, number, incarnation, until), self._logs
         )
 
     @property
     def _victim_limit(self) -> int | None:
-        """How far the victim comes before it is killed; None if it has too little to send for that."""
+        """How many messages the victim sends before its kill; None if it has too few to send."""
         return int(self.plan.messages * HOLD_AT) or None
 
     @property
@@ -112,7 +112,7 @@ class DemoTestbed:
         return sum(member.acknowledged for member in self.producers.values())
 
     def send_all(self) -> None:
-        """Let the producers send everything, with the kill in between."""
+        """Make the producers send everything, with the kill in between."""
         for member in self.producers.values():
             member.send("go")
         killed_s = None
@@ -146,7 +146,7 @@ class DemoTestbed:
         return time.monotonic()
 
     def _poll(self) -> None:
-        """Tell each producer where the others are, and see that all live."""
+        """Report the position of each producer to the others; check that all run."""
         there = {
             number: member
             for number, member in self.producers.items()
@@ -166,7 +166,7 @@ class DemoTestbed:
                 raise self._stuck_error(f"{member.name} has ended by itself")
 
     def end_quietly(self) -> None:
-        """Tell everybody that all is done, leave them alone for a while, and let them leave."""
+        """End the load, keep the group idle for a while, and make all members leave."""
         for member in self._members():
             member.ask("rest", START_TIMEOUT_S)
         until_s = time.monotonic() + QUIET_S

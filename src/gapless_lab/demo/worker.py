@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
 
 REPORT_INTERVAL_S: Final = 0.1
-"""Time between two lines."""
+"""How long between two events."""
 MAX_JOIN_ATTEMPTS: Final = 5
-"""So often the collector tries to come in."""
+"""Maximum number of attempts of the collector to join."""
 
 
 class DemoWorker:
-    """What both kinds have in common: a recorder, and lines in both directions."""
+    """What both kinds share: a recorder and the commands."""
 
     def __init__(self, task: DemoTask) -> None:
         self.task = task
@@ -39,7 +39,7 @@ class DemoWorker:
         self._transports_opened = 0
 
     def options(self) -> dict[str, Any]:
-        """Return what a life of the member is given beside its transport."""
+        """Return the options of an incarnation beside its transport."""
         self.recorder = Recorder(self.plan.traces, member=self.task.member_name, seals=False)
         return {"config": CONFIG, "trace": self.recorder}
 
@@ -50,7 +50,7 @@ class DemoWorker:
         return lossy_transport(GROUP, self.plan.discovery_dir, self.plan.loss, self.plan.seed, who)
 
     def start_listening(self) -> None:
-        """Do what the lines say, in a thread of its own; if nobody speaks any more, end."""
+        """Serve commands in a thread; end when the supervisor does."""
         threading.Thread(target=self._listen, name="listens", daemon=True).start()
 
     def _listen(self) -> None:
@@ -58,7 +58,7 @@ class DemoWorker:
         self.ended.set()
 
     def rest(self) -> None:
-        """Write down that everybody is done and this life is there."""
+        """Mark the end of the load in the trace."""
         assert self.recorder is not None
         self.recorder.mark_end_of_load()
 
@@ -68,7 +68,7 @@ class DemoWorker:
 
 
 class DemoProducer(DemoWorker):
-    """A producer: it goes on where its former life was."""
+    """A producer, which resumes where its former incarnation ended."""
 
     def __init__(self, task: DemoTask) -> None:
         super().__init__(task)
@@ -79,7 +79,7 @@ class DemoProducer(DemoWorker):
         self.pace.started.set()
 
     def at(self, producer: int, number: int) -> None:
-        """Take in how far another producer is; those that are done are not waited for."""
+        """Report how far another producer is; none waits for one that is done."""
         if producer != self.task.producer:
             self.pace.report_position(producer, None if number >= self.plan.messages else number)
 
@@ -138,7 +138,7 @@ class DemoCollector(DemoWorker):
             collector.stop()
 
     def _join(self) -> Collector:
-        """Come into the group; where that takes too long, as on a busy machine, once more with another transport."""
+        """Join the group; if a busy machine takes too long, retry with another transport."""
         for left in reversed(range(MAX_JOIN_ATTEMPTS)):
             options: Any = {"transport": self.transport(), **self.options()}
             collector = Collector(self.plan.spool, GROUP, name=COLLECTOR, **options)

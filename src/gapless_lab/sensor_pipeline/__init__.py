@@ -1,1 +1,1 @@
-"""A make-believe plant whose sensors send readings: what ``gapless pipeline`` brings through a group into tables."""
+"""A simulated plant whose readings go through a group into tables: ``gapless pipeline``."""

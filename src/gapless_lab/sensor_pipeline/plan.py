@@ -1,4 +1,4 @@
-"""What ``gapless pipeline`` is asked to do, checked, and what is remembered of it in the folder of its output."""
+"""The checked options of ``gapless pipeline``, and what its output folder records of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MESSAGES: Final = 20_000
 RATE: Final = 2_000.0
 VERSION: Final = 1
 OWN, GROUP, SPOOL = "producers", "group", "spool"
-"""Where messages come from: producers of its own, a group that is there, a spool that somebody else fills."""
+"""Where messages come from: own producers, an existing group, or an existing spool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan:
-    """What is asked for. Without ``spool`` and ``group`` the pipeline has producers of its own, and a group for them.
+    """The options. Without ``spool`` and ``group`` the pipeline runs its own producers and group.
 
     ``messages`` are those of each producer over all runs with the same output; None is without end.
     Without ``rate`` they are sent as fast as the group takes them.
@@ -72,13 +72,14 @@ class PipelinePlan:
             )
         if not 0 <= self.loss <= 0.5:
             raise ConfigError(
-                f"--loss {self.loss:g}: expected a share of the datagrams from 0 to 0.5, such as 0.05"
+                f"--loss {self.loss:g}: expected a share of datagrams from 0 to 0.5, such as 0.05"
             )
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds:g}: expected more than 0")
         if self.master is not None and parse_master(self.master).kind == "connect":
             raise ConfigError(
-                f"--master {self.master}: the tables are filled by the driver, which would be behind Spark Connect; "
+                f"--master {self.master}: the tables are filled by the driver, "
+                "which would be behind Spark Connect; "
                 "name local[*], spark://HOST:7077, yarn or k8s://HOST:PORT"
             )
 
@@ -90,7 +91,7 @@ class PipelinePlan:
 
 @dataclass(frozen=True)
 class PipelineInfo:
-    """What all runs with one output have in common: ``<output>/pipeline.json``."""
+    """What all runs with one output share: ``<output>/pipeline.json``."""
 
     version: int
     kind: str
@@ -100,7 +101,7 @@ class PipelineInfo:
 
     @classmethod
     def of(cls, plan: PipelinePlan) -> PipelineInfo:
-        """Return what the output says of former runs, which the plan has to agree with; a new output is begun."""
+        """Return the record of the output, which the plan has to match; begin a new output."""
         path = plan.output / "pipeline.json"
         wanted = _info_of_plan(plan)
         try:
@@ -108,7 +109,8 @@ class PipelineInfo:
         except FileNotFoundError:
             if plan.output.is_dir() and any(_foreign(entry) for entry in plan.output.iterdir()):
                 raise ConfigError(
-                    f"{plan.output} is not empty and was not made by a pipeline; name another folder"
+                    f"{plan.output} is not empty and was not made by a pipeline; "
+                    "name another folder"
                 ) from None
             write_whole(path, json.dumps(asdict(wanted), indent=1).encode() + b"\n")
             return wanted
@@ -122,11 +124,13 @@ class PipelineInfo:
             )
         if found.kind != wanted.kind or (found.kind != OWN and found.where != wanted.where):
             raise ConfigError(
-                f"{plan.output} was begun with {_option(found)}, and goes on only with that; name another --output"
+                f"{plan.output} was begun with {_option(found)}, and goes on only with that; "
+                "name another --output"
             )
         if plan.seed is not None and plan.seed != found.seed:
             raise ConfigError(
-                f"{plan.output} was begun with --seed {found.seed}; say that, or name another --output"
+                f"{plan.output} was begun with --seed {found.seed}; "
+                "say that, or name another --output"
             )
         return found
 
@@ -148,7 +152,7 @@ def _option(about: PipelineInfo) -> str:
 
 @contextlib.contextmanager
 def locked(output: Path) -> Iterator[None]:
-    """Keep others from working in the same folder at the same time."""
+    """Lock the folder against other pipelines."""
     output.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(output / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -157,7 +161,8 @@ def locked(output: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
             raise ConfigError(
-                f"{output}: another pipeline works here (pid {holder}); wait for it, or name another folder"
+                f"{output}: another pipeline works here (pid {holder}); "
+                "wait for it, or name another folder"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)

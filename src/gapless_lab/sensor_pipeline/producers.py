@@ -1,9 +1,8 @@
-"""The producers: members of a lossy group that send readings and see to it that each is acknowledged.
+"""Producers: members of a lossy group that send readings until each is acknowledged.
 
-A producer that ends, killed or not, goes on in its next life where it was: the spool knows what it
-had of the former one, and nothing of that is sent again. Nobody runs far ahead of the others, or
-time in the plant would pass for some while it stands still for others, and their readings would be
-too late.
+A producer that ended, killed or not, resumes in its next incarnation: what the spool has of the
+former one is not sent again. No producer runs far ahead of the others, or the readings of the slow
+ones would be too late for the watermark.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("gapless.pipeline")
 
 MAX_LEAD: Final = 1000
-"""So many readings one producer may be ahead of another."""
+"""Maximum number of readings one producer may be ahead of another."""
 MAX_BATCH: Final = 200
-"""So many readings are sent at once at most."""
+"""Maximum number of readings of one send."""
 MAX_IN_FLIGHT: Final = 8
-"""So many sends may wait for their acknowledgement."""
+"""Maximum number of unacknowledged sends."""
 JOIN_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
-"""How long the end waits for acknowledgements."""
+"""How long a stop waits for acknowledgements."""
 MAX_FAILURES: Final = 20
-"""After so many failures in a row, with nothing acknowledged in between, a producer gives up."""
+"""Maximum number of failures in a row without an acknowledgement."""
 RETRY_INTERVAL_S: Final = 0.5
 POLL_INTERVAL_S: Final = 0.1
 
 CONFIG: Final = Config.make(found_after="200ms", join_interval="50ms", loopback=False)
-"""Knobs that let a group gather quickly."""
+"""Settings that form a group quickly."""
 
 
 class ProducerPacer:
-    """Keeps producers together, and lets them begin together: after their first reading they wait for ``go``."""
+    """Keeps producers together: after their first reading they wait for ``started``."""
 
     def __init__(self) -> None:
         self.started = threading.Event()
@@ -53,7 +52,7 @@ class ProducerPacer:
         self._moved = threading.Condition()
 
     def report_position(self, producer: int, number: int | None) -> None:
-        """Say up to which reading a producer is done; None when it is done with all."""
+        """Report up to which reading a producer is acknowledged; None if it is done."""
         with self._moved:
             if number is None:
                 self._at.pop(producer, None)
@@ -62,7 +61,7 @@ class ProducerPacer:
             self._moved.notify_all()
 
     def wait_for_turn(self, number: int, timeout_s: float) -> bool:
-        """Wait until the slowest producer is near enough for somebody to send reading ``number``."""
+        """Wait until the slowest producer is near enough to send reading ``number``."""
         with self._moved:
             return self._moved.wait_for(
                 lambda: number <= min(self._at.values(), default=number) + MAX_LEAD, timeout_s
@@ -70,10 +69,10 @@ class ProducerPacer:
 
 
 class SensorProducer(threading.Thread):
-    """Sends the readings of one site up to ``messages`` (None: without end), in a thread of its own.
+    """A thread that sends the readings of one site up to ``messages`` (None: without end).
 
-    ``join`` gives more options for each life of its member. When all is sent and acknowledged it
-    stays a member until ``stay`` is set.
+    ``join_options`` returns more options for each incarnation. When all is acknowledged the member
+    stays until ``leave_event`` is set.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class SensorProducer(threading.Thread):
         )
 
     def stop(self) -> None:
-        """Send no more; end when what was sent is acknowledged, or after END_S."""
+        """Send no more; end when every send is acknowledged, or after STOP_TIMEOUT_S."""
         self._stop_requested.set()
         self.join(STOP_TIMEOUT_S)
         if self.is_alive() and self._member is not None:
@@ -130,7 +129,7 @@ class SensorProducer(threading.Thread):
             self.join(STOP_TIMEOUT_S)
 
     def run(self) -> None:
-        """Live until everything is sent, again and again if need be."""
+        """Send everything, in as many incarnations as it takes."""
         failures = 0
         try:
             while self.remaining != 0 and not self._stop_requested.is_set():
@@ -141,9 +140,9 @@ class SensorProducer(threading.Thread):
                     failures = failures + 1 if self.acknowledged == before else 0
                     if failures > MAX_FAILURES:
                         raise
-                    log.warning("%s: %s; it goes on in a new life", self.name, error)
+                    log.warning("%s: %s; it goes on in a new incarnation", self.name, error)
                     self.wait_for_spool()
-        except BaseException as error:  # noqa: BLE001 - whoever watches is told
+        except BaseException as error:  # noqa: BLE001 - the owner of the thread reports it
             self.error = error
         finally:
             self.pace.report_position(self.number, None)
@@ -205,11 +204,11 @@ class SensorProducer(threading.Thread):
         self.pace.report_position(self.number, self.ledger.next_number - 1)
 
     def _acknowledge_stored(self) -> None:
-        """Take for acknowledged what the spool has of the last life: it is on disk, only nobody was told."""
+        """Record as acknowledged what the spool has of the last incarnation."""
         self.ledger.acknowledge(self.stored_seqno(self.ledger.contents.incarnations[-1].origin))
 
     def wait_for_spool(self) -> None:
-        """Wait until the spool gets no more of a life that has ended, and go on from there."""
+        """Wait until the spool gets no more of the ended incarnation, and resume after it."""
         while self.ledger.contents.incarnations and not self._stop_requested.wait(RETRY_INTERVAL_S):
             before = self.ledger.next_number
             self._acknowledge_stored()

@@ -1,8 +1,7 @@
-"""What the sensors send: JSON, drawn from the seed, so that everybody can say what reading so-and-so was.
+"""What the sensors send: JSON, drawn from the seed, so that any reading can be computed again.
 
-Time in the plant runs by itself: reading ``n`` of a site is of ``n`` times STEP after the start,
-however fast it is sent. Most arrive in time, some late, a few much too late, and some are broken in
-one of the ways of BREAKS.
+Reading ``n`` of a site is of ``n`` times STEP after the start, however fast it is sent. Most arrive
+in time, some late, a few much too late, and some are broken in one of the ways of BREAKS.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ STEP: Final = timedelta(seconds=0.2)
 SENSORS: Final = 8
 """Sensors of a site."""
 LATE: Final = timedelta(minutes=5)
-"""Readings that are late are late by this at most, which is less than the watermark of gold allows."""
+"""Maximum delay of a late reading, which the watermark of gold allows."""
 TOO_LATE: Final = timedelta(hours=2)
-"""Readings of a sensor that was out of reach come so much too late, which is more than it allows."""
+"""Delay of a reading from an unreachable sensor, which the watermark does not allow."""
 LATE_SHARE: Final = 0.03
 TOO_LATE_SHARE: Final = 0.002
 BROKEN_SHARE: Final = 0.01

@@ -1,4 +1,4 @@
-"""What came of a run: what is in the tables, and whether that is exactly what was acknowledged."""
+"""The report of a run: what the tables have, and whether that is what was acknowledged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PipelineReport:
     new_bytes: int
     """Their payloads."""
     seconds: float
-    """From the first of them that was sent to the last that was in the table, without the very first batch."""
+    """From the first send to the last row in the table, without the very first batch."""
     latency_s: Mapping[str, float] = field(default_factory=dict)
     """From the send to the row in bronze: p50, p99 and max, of this run."""
     watermark: str = ""
@@ -81,7 +81,7 @@ def build_report(
     ledgers: Iterable[Path] = (),
     high: Mapping[str, int] | None = None,
 ) -> PipelineReport:
-    """Count what is in the tables and compare; ``since`` is the first batch of bronze that is of this run.
+    """Count the tables and compare; ``since`` is the first batch of bronze of this run.
 
     The ``ledgers`` of producers say what was acknowledged, or the spool does, up to ``high``.
     """
@@ -118,7 +118,7 @@ def build_report(
     still_open = _rows_in_open_windows(spark, pipeline, watermark)
     if in_gold + still_open > good:
         told.append(
-            f"gold has {in_gold:,} readings, and silver {good - still_open:,} of windows that are over"
+            f"gold has {in_gold:,} readings, and silver {good - still_open:,} of closed windows"
         )
     return PipelineReport(
         output=str(pipeline.root),
@@ -152,7 +152,7 @@ def rows_by_stream(spark: SparkSession, pipeline: Pipeline) -> dict[str, StreamR
 def missing_by_stream(
     held: Mapping[str, StreamRows], high: Mapping[str, int], path: Path
 ) -> tuple[int, dict[str, int]]:
-    """Return how many messages the spool has had, and for each stream how many of them are not there.
+    """Return how many messages the spool has had, and how many of each stream are missing.
 
     ``high`` is where its streams ended before the last batch. A message in pieces has several
     seqnos and one row, so of each stream only the end is compared; and what a limit has dropped is
@@ -188,7 +188,7 @@ def _gold(spark: SparkSession, pipeline: Pipeline) -> tuple[int, int]:
 def _rows_in_open_windows(
     spark: SparkSession, pipeline: Pipeline, watermark: datetime | None
 ) -> int:
-    """Return how many good readings are in windows that are not over: the watermark has not passed their end."""
+    """Return how many good readings are in windows whose end the watermark has not passed."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = pipeline.silver.read(spark).frame.where("problem is null")
@@ -232,8 +232,7 @@ def _throughput(pipeline: Pipeline, since: int) -> dict[str, Any]:
     if not waits:
         return {"new_rows": 0, "new_bytes": 0, "seconds": 0.0}
     all_waits = np.concatenate(waits)
-    # Of several batches the first one is there to get things going: the others say how fast it
-    # goes.
+    # Of several batches the first one is a warm-up: the others give the speed.
     begin_s = min(firsts_s[1:] or firsts_s)
     p50, p99, most = np.quantile(all_waits, [0.5, 0.99, 1.0])
     return {

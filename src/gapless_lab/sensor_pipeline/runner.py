@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 NAME: Final = "gapless pipeline"
 POLL_INTERVAL_S: Final = 0.2
-"""Time between two looks at how things stand."""
+"""How long between two reports of progress."""
 DRIVER_S: Final = 60.0
-"""How long the driver of a run that was killed may take to end."""
+"""How long the driver of a killed run may take to end."""
 MAX_ATTEMPTS: Final = 4
-"""How often a step is tried that fails and has added nothing to its table in between."""
+"""Maximum number of attempts of a step that adds nothing to its table."""
 FIRST_S: Final = 90.0
 """How long producers wait for their first readings to be in a table before they send the rest."""
 
@@ -56,7 +56,7 @@ class PipelineError(GaplessError):
 
 @dataclass(frozen=True)
 class PipelineProgress:
-    """How things stand: what this run has sent, what the spool holds and the reader lacks, the rows of each table."""
+    """The progress of a run: sent and acknowledged messages, the spool, rows of each table."""
 
     phase: str
     seconds: float
@@ -73,13 +73,13 @@ class PipelineProgress:
 
 
 ProgressCallback = Callable[[PipelineProgress], None]
-"""Somebody who wants to know how things stand."""
+"""Receives the progress."""
 
 
 def run(
     plan: PipelinePlan, tell: ProgressCallback = lambda _: None, stop: threading.Event | None = None
 ) -> PipelineReport:
-    """Run the pipeline as the plan says, until it is done or ``stop`` is set, and return what came of it."""
+    """Run the pipeline until it is done or ``stop`` is set; return the report."""
     find_installation()
     java.find_java()
     plan = replace(plan, output=plan.output.absolute(), spool=plan.spool and plan.spool.absolute())
@@ -108,7 +108,7 @@ class _PipelineRun:
 
     def run(self) -> PipelineReport:
         if self.about.kind == SPOOL:
-            SpoolReader(self.spool)  # says that there is none
+            SpoolReader(self.spool)  # raises if there is none
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(self._reporting("Spark starts"))
@@ -136,12 +136,12 @@ class _PipelineRun:
                 )
 
     def _check_checkpoint(self) -> None:
-        """Without its checkpoint Spark would begin again, and leave out batches whose number is in the table."""
+        """Refuse a table without its checkpoint: Spark would skip batches the table has."""
         for step in self.pipeline.steps:
             if any(step.table.published()) and not (step.checkpoint / "offsets").is_dir():
                 raise ConfigError(
-                    f"{step.table.folder} has rows, but its checkpoint {step.checkpoint} is gone: nobody knows any "
-                    "more what they are; name another --output"
+                    f"{step.table.folder} has rows, but its checkpoint {step.checkpoint} is gone: "
+                    "their origin is unknown; name another --output"
                 )
 
     # Work
@@ -265,7 +265,7 @@ class _PipelineRun:
 
     @contextmanager
     def _reporting(self, phase: str) -> Iterator[None]:
-        """Tell how things stand, in a thread of its own, until the end of the block."""
+        """Report the progress from a thread, until the end of the block."""
         self._phase = phase
         over = threading.Event()
 
@@ -283,7 +283,7 @@ class _PipelineRun:
             thread.join()
 
     def progress(self) -> PipelineProgress:
-        """Return how things stand."""
+        """Return the progress."""
         tables = self.pipeline.tables
         left = [producer.remaining for producer in self.producers]
         acknowledged = sum(producer.acknowledged for producer in self.producers)
@@ -329,7 +329,7 @@ def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
 
 
 class RestartingQuery:
-    """A step that follows, and is started again if it fails."""
+    """A step that follows its source, restarted when it fails."""
 
     def __init__(self, step: PipelineStep, spark: SparkSession, every_s: float) -> None:
         self.step = step
@@ -338,7 +338,7 @@ class RestartingQuery:
         self._patience = RetryLimit(step, MAX_ATTEMPTS)
 
     def check(self) -> None:
-        """Start the query again if it has failed; raise why if it fails again and again."""
+        """Restart a failed query; raise its error if it fails too often."""
         error: Exception | None = self.query.exception()
         if error is not None:
             self._patience.on_failure(error)
@@ -347,7 +347,7 @@ class RestartingQuery:
 
 @contextmanager
 def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Let the JVM hold a lock: it may outlive the program that started it, and no two may share checkpoints."""
+    """Make the JVM hold a lock: it may outlive this program, and checkpoints have one user."""
     jvm: Any = spark.sparkContext._jvm
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
     until_s = time.monotonic() + DRIVER_S
@@ -355,7 +355,8 @@ def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
         while file.getChannel().tryLock() is None:
             if time.monotonic() > until_s:
                 raise TimedOutError(
-                    f"{path}: the Spark of another run still works here; end it, or name another --output"
+                    f"{path}: the Spark of another run still works here; "
+                    "end it, or name another --output"
                 )
             time.sleep(POLL_INTERVAL_S)
         yield
@@ -365,7 +366,7 @@ def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Make what Spark raises one line that a person can use."""
+    """Turn an error of Spark into one line."""
     from pyspark.errors import PySparkException
 
     try:

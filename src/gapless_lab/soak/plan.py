@@ -83,7 +83,7 @@ class SoakPlan:
 
 @dataclass(frozen=True)
 class SoakTask:
-    """The task of one process: the plan, all addresses, its index, its incarnation, the trace folder."""
+    """The task of a process: plan, all addresses, its index and incarnation, the trace folder."""
 
     plan: SoakPlan
     addresses: list[str]

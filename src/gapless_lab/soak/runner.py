@@ -174,7 +174,7 @@ class SoakTestbed:
         self.members[index].send("go")
 
     def wait_for_rest(self) -> bool:
-        """End the load and wait until every message is delivered everywhere; return whether it is."""
+        """End the load and wait until every message is delivered; return whether all are."""
         self.command_all("halt")
         until_s = time.monotonic() + REST_TIMEOUT_S
         while not (rested := is_at_rest(self.command_all("look"))) and time.monotonic() < until_s:

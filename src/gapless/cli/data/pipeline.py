@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gapless_lab.sensor_pipeline.runner import PipelineProgress
 
 LOG_INTERVAL_S = 1.0
-"""Time between two lines where there is no terminal, and between two looks by which speeds are told."""
+"""How long between two lines without a terminal, and between two samples of speed."""
 BAR = 60
 ENDING = "what is collected still goes into the tables"
 RIGHT = ("rows", "rows/s")
@@ -95,7 +95,7 @@ RIGHT = ("rows", "rows/s")
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C; producers send without end.")
 @json_option
 def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any) -> int:
-    """Send readings through a lossy group into tables: bronze as they came, silver with types, gold by the minute.
+    """Send readings through a lossy group into tables: bronze raw, silver typed, gold by minute.
 
     Tables, checkpoints and the spool are in --output; the next run with the same one goes on where
     this one stopped, also if it was killed. At the end bronze is compared with what was
@@ -126,7 +126,7 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
 
 @contextmanager
 def _shown(output: Path, *, quiet: bool) -> Iterator[Callable[[PipelineProgress], None]]:
-    """Show how things stand, on standard error: live on a terminal, else a line a second."""
+    """Show the progress on standard error: live on a terminal, else a line a second."""
     if quiet:
         yield lambda _: None
         return
@@ -142,14 +142,14 @@ def _shown(output: Path, *, quiet: bool) -> Iterator[Callable[[PipelineProgress]
 
 
 class Speeds:
-    """How fast rows come, from two looks that are a second or more apart."""
+    """Rows per second, from two samples at least a second apart."""
 
     def __init__(self) -> None:
         self._before: PipelineProgress | None = None
         self.per_s: dict[str, float] = {}
 
     def look(self, stand: PipelineProgress) -> bool:
-        """Look at how things stand; return whether a second has passed, or another phase begun, since the last look."""
+        """Take a sample; return whether a second has passed or a new phase has begun since."""
         before = self._before
         if (
             before is not None
@@ -166,13 +166,13 @@ class Speeds:
 
 
 def counts(stand: PipelineProgress) -> dict[str, int]:
-    """Return how many have come to each stage."""
+    """Return how many messages have reached each stage."""
     rows = {name: stand.rows.get(name, 0) for name in ("bronze", "silver", "gold")}
     return {"sent": stand.sent, "acknowledged": stand.acknowledged, **rows}
 
 
 def live_view(output: Path, stand: PipelineProgress, speeds: Speeds) -> Group:
-    """Return how things stand as a table."""
+    """Return the progress as a table."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("stage", *RIGHT, ""):
         table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
@@ -213,7 +213,7 @@ def _write_line(screen: Console, speeds: Speeds, stand: PipelineProgress) -> Non
 
 
 def line(stand: PipelineProgress, speeds: Speeds) -> str:
-    """Return how things stand in one line."""
+    """Return the progress in one line."""
     expected = f" of {stand.expected:,}" if stand.expected else ""
     parts = [f"sent {stand.sent:,}{expected}", f"acknowledged {stand.acknowledged:,}"]
     parts.append(f"spool {short_size(stand.spool_bytes)} with {stand.lag:,} unread")
@@ -228,7 +228,7 @@ def line(stand: PipelineProgress, speeds: Speeds) -> str:
 
 
 def show(report: PipelineReport) -> None:
-    """Print what came of a run."""
+    """Print the report of a run."""
     screen = console()
     screen.print(
         make_table(f"gapless pipeline → {report.output}", ("what", "found", ""), summary(report))
@@ -249,7 +249,7 @@ def show(report: PipelineReport) -> None:
 
 
 def summary(report: PipelineReport) -> list[tuple[str, str, str]]:
-    """Return the figures of a report with a word on each."""
+    """Return the figures of a report, each with an explanation."""
     found = [
         ("sent", f"{report.sent:,}", "by this run"),
         (

@@ -1,4 +1,4 @@
-"""``gapless bench``: what a group of real processes on this machine does in a second."""
+"""``gapless bench``: the throughput of a group of real processes on this machine."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def bench(
     properties: str | None,
     as_json: bool,
 ) -> int:
-    """Measure groups of real processes on this machine, one after the other, for every size, transport and loss.
+    """Measure groups of real processes on this machine, for every size, transport and loss.
 
-    Members send as fast as they are let. Every message carries a number, and every receiver checks
-    all of them: lost, duplicated and out_of_order have to be 0, else the exit code is 1. Speed is
+    Members send as fast as flow control permits. Every message carries a number, which every
+    receiver checks: if a message is lost, duplicated or out of order, the exit code is 1. Speed is
     that of the slowest receiver.
     """
     from gapless_lab.bench.matrix import BenchPlan, SkippedCell, conditions, measure
@@ -122,7 +122,7 @@ def bench(
 def changed_settings(
     profile: str | None, config_file: Path | None, properties: str | None
 ) -> dict[str, Any]:
-    """Return the knobs that differ from what they are by default."""
+    """Return the settings that differ from their defaults."""
     from gapless.config import Config
 
     usual = Config().as_dict()

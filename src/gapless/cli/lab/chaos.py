@@ -1,4 +1,4 @@
-"""``gapless chaos``: kill the whole pipeline, part by part, and see that the table is right in the end."""
+"""``gapless chaos``: kill the processes of a whole pipeline, and check the table it writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gapless_lab.chaos.runner import ChaosResult
 
 MAX_SHOWN = 20
-"""So many findings are printed of each seed."""
+"""Maximum number of findings that are printed of each seed."""
 
 
 @click.command()
@@ -109,9 +109,9 @@ def chaos(
     as_json: bool,
     **drawn: Any,
 ) -> int:
-    """Kill producers, the collector, the Spark driver and executors under load, and judge the table that comes of it.
+    """Kill producers, the collector, the Spark driver and executors, and check the table.
 
-    Each seed draws who is killed and when. The processes are real: producers on a network that
+    Each seed draws the victims and the moments. The processes are real: producers on a network that
     loses datagrams, gapless collect, and a Spark cluster on this machine that writes a table of
     Parquet files. In the end every acknowledged message has to be in the table once, and each
     stream in order. The exit code is 1 if that is not so; the folder of a seed that fails is kept.
@@ -152,7 +152,7 @@ def chaos(
 
 @contextmanager
 def _progress(plans: list[ChaosPlan], *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """Show which seed is where; yields a function that is told what happens, and nothing when a seed is done."""
+    """Yield a function that shows the phase of a seed; an empty phase means the seed is done."""
     if quiet or not sys.stderr.isatty():
         yield lambda _seed, _what: None
         return

@@ -1,4 +1,4 @@
-"""``gapless demo``: the main job from end to end, on this machine, with a report at the end."""
+"""``gapless demo``: the whole pipeline on this machine, with a report at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gapless_lab.demo.runner import DemoProgress
 
 LOG_INTERVAL_S = 1.0
-"""Time between two lines where there is no terminal."""
+"""How long between two lines of progress without a terminal."""
 BAR = 40
 
 
@@ -75,7 +75,7 @@ def demo(
     output: Path,
     as_json: bool,
 ) -> int:
-    """Send through a lossy group into tables, kill a member, verify every trace, and write a report.
+    """Send through a lossy group into tables, kill a member, verify the traces, write a report.
 
     Three producers and a collector, each a process of its own, talk over UDP on this machine and
     lose datagrams; one of them is killed and comes back. Spark fills tables from what is collected,
@@ -97,9 +97,7 @@ def demo(
     with signals_and_logs_handled(quiet=as_json), _shown(quiet=as_json) as tell:
         try:
             result = run(plan, tell)
-        except (
-            LabError
-        ) as error:  # a member has died or stands still: that is what was to be found out
+        except LabError as error:  # a member died or stalled: that is a result of the demo
             note(f"gapless demo: {error}")
             return 1
     if as_json:
@@ -154,7 +152,7 @@ class _Lines:
 
 
 def _stage_progress(stand: DemoProgress) -> str:
-    """Return how far the present part is."""
+    """Return how far the current phase is."""
     if stand.phase == "send":
         rows = f", {stand.rows:,} rows in bronze" if "tables" in stand.seconds else ""
         return f": {stand.acknowledged:,} of {stand.expected:,} acknowledged{rows}"
@@ -162,7 +160,7 @@ def _stage_progress(stand: DemoProgress) -> str:
 
 
 def render_progress(stand: DemoProgress) -> Group:
-    """Return the parts, with what is done of each."""
+    """Return the phases, with the progress of each."""
     table = Table.grid(padding=(0, 1))
     for name, took_s in stand.seconds.items():
         if name == stand.phase and not took_s:
@@ -188,10 +186,11 @@ def render_progress(stand: DemoProgress) -> Group:
 
 
 def show(result: DemoResult) -> None:
-    """Print what came of it."""
+    """Print the result."""
     screen = console()
     kill = "one killed and back" if result.kills else "none killed"
-    title = f"{result.members} processes over UDP, {result.loss_percent:g} % of the datagrams lost, {kill}"
+    loss = f"{result.loss_percent:g} % of the datagrams lost"
+    title = f"{result.members} processes over UDP, {loss}, {kill}"
     screen.print(make_table(title, ("what", "found", ""), summary(result)))
     for problem in result.problems:
         screen.print(problem, style="red", markup=False)
@@ -205,7 +204,7 @@ def show(result: DemoResult) -> None:
 
 
 def summary(result: DemoResult) -> list[tuple[str, str, str]]:
-    """Return the figures with a word on each."""
+    """Return the figures, each with an explanation."""
     where = "the bronze table" if result.rows is not None else "the spool"
     found = [
         ("sent", f"{result.sent:,}", "different messages, each acknowledged"),

@@ -1,4 +1,4 @@
-"""``gapless soak``: a group of real processes under load and faults, and what its traces say."""
+"""``gapless soak``: a group of real processes under load and faults, checked by its traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapless_lab.soak import SoakPlan, SoakReport
 
 MAX_SHOWN = 20
-"""So many violations are printed."""
+"""Maximum number of violations that are printed."""
 
 
 @click.command()
@@ -81,7 +81,12 @@ MAX_SHOWN = 20
     help="Members to SIGSTOP.",
 )
 @click.option(
-    "--seed", default=1, show_default=True, metavar="N", type=int, help="Of faults, load and blows."
+    "--seed",
+    default=1,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Random seed of faults and load.",
 )
 @click.option("--transport", default="udp", show_default=True, metavar="NAME", help="udp or tcp.")
 @click.option(
@@ -111,7 +116,7 @@ def soak(
     properties: str | None,
     as_json: bool,
 ) -> int:
-    """Let real processes on this machine send under loss, kill -9 and SIGSTOP, and check what they have written down.
+    """Run real processes on this machine under loss, kill -9 and SIGSTOP, and check their traces.
 
     Every process writes a trace. When the load is over and everything has arrived, the traces are
     checked by the invariants of the simulator, as far as rows show them. The exit code is 1 if one
