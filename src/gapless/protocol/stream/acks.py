@@ -1,18 +1,19 @@
-"""Acknowledgements: who has delivered how much of the own stream, and what is owed for the streams of others.
+"""Acknowledgements: how far every receiver has delivered an own stream, and when to ack others.
 
-On an ack from member P: the entry of P rises, never falls; an ack from somebody who is not in the
-table counts for nothing; when the minimum over all entries rises, everything up to it is stable.
+On reception of an ack from P: the entry of P rises, never falls (N4-23). An ack from a stranger is
+ignored (N4-27). When the minimum over all entries rises, everything up to it may be purged (N4-24).
 
-On a view: entries of departed members go, new members enter at the seqno they were told to start
-from, so a joiner does not pin the minimum (I-21). The minimum may rise by a departure. It falls
-only by a durable member that is back behind it; what that needs was kept meanwhile (holds.py), so
-it was never purged.
+On a view: entries of departed members are removed (N4-29). New members enter at the seqno where
+they start, so a joiner does not hold the minimum back (I-21). The minimum falls only when a durable
+member returns behind it; durable_retention.py kept the messages that it needs.
 
-Every delivery: the receiver owes an ack, by the rule of its profile: at once after ``threshold``
-messages or ``threshold_bytes`` bytes, else when the ack timer fires (counted); at once if the last
-one is ``min_ack_interval`` ago, else when it is (paced); at once (each); after ``stability_interval``
-(periodic); or only if the message asks for it (asked). A duplicate or an announcement of the origin
-makes it owe one too: the last ack may have been lost.
+On delivery: the receiver owes an ack. The profile says when it is due. ``counted``: at once after
+``threshold`` messages or ``threshold_bytes`` bytes, else when the ack timer fires. ``paced``: at
+once unless the last ack is younger than ``ack_gap``. ``each``: at once. ``periodic``: after
+``stability_interval``. ``asked``: only if the message asks for an ack.
+
+On reception of a duplicate or an announcement: an ack is owed too, because the last one may have
+been lost (P-04).
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ class AckTable:
 
     def set_members(self, members: Iterable[Address], start: int) -> bool:
         """Keep exactly ``members``, new ones at ``start``; return whether the minimum rose."""
+        assert start >= 0, "a receiver starts at a seqno"
         self._acks = {member: self._acks.get(member, start) for member in members}
         return self._raise_minimum()
 
     def restore_member(self, member: Address, seqno: int) -> None:
-        """Let ``member`` go on behind ``seqno``, where its place was kept; the minimum may fall to that."""
+        """Restart ``member`` behind ``seqno``, where it was retained; the minimum may fall."""
+        assert member in self._acks, "only a member of the view returns"
         self._acks[member] = seqno
         self.minimum = min(self.minimum, seqno)
 
@@ -93,7 +96,7 @@ class AckTable:
 
 
 class AckScheduler:
-    """What a receiver owes to one origin, and when it is due; the profile's row says which rule holds."""
+    """The ack owed to one origin, and when it is due by the rule of the profile."""
 
     __slots__ = (
         "_config",
@@ -120,6 +123,7 @@ class AckScheduler:
         self, messages: int, size_bytes: int, threshold_bytes: int, now_ns: int, asked: bool
     ) -> bool:
         """Note a delivery; return whether the ack is due at once."""
+        assert messages > 0, "a delivery holds messages"
         if self._policy == "asked":
             self.pending = self.pending or asked
             return asked
@@ -138,6 +142,7 @@ class AckScheduler:
 
     def schedule_ns(self, now_ns: int, rng: Random) -> int:
         """Return when an ack that is owed and not due at once goes out by itself."""
+        assert self.pending, "only an ack that is owed has a time"
         config = self._config
         if self._policy in {"paced", "each"}:
             self.due_ns = self._next_ns(now_ns) if self._policy == "paced" else now_ns
@@ -152,7 +157,7 @@ class AckScheduler:
         return self.due_ns
 
     def held_until_ns(self, now_ns: int) -> int | None:
-        """Return until when the ack waits although others go out now: where acks have a time between them, it holds."""
+        """Return until when a paced or periodic ack waits although others are sent now, or None."""
         return (
             self.due_ns if self._policy in {"paced", "periodic"} and self.due_ns > now_ns else None
         )
@@ -166,10 +171,11 @@ class AckScheduler:
         )
 
     def on_ack_sent(self, now_ns: int) -> None:
-        """Note that an ack goes out: nothing is owed any more."""
+        """Record that an ack is sent: nothing is owed any more."""
         self.last_sent_ns = now_ns
         self.pending = False
         self._messages = self._size_bytes = 0
+        assert not self.pending, "an ack that was sent is not owed"
 
     def check_invariants(self) -> None:
         """Raise AssertionError if deliveries are counted for an ack that is not pending."""
@@ -180,7 +186,7 @@ class AckScheduler:
         )
 
     def snapshot(self) -> tuple[bool, int, int]:
-        """Return what the next ack depends on; when the last one was sent is left out, as all times are."""
+        """Return the state without its times."""
         return (self.pending, self._messages, self._size_bytes)
 
     def restore(self, snapshot: tuple[bool, int, int]) -> None:

@@ -1,35 +1,32 @@
-"""The receiving half of the machine: the stream of one other member.
+"""An inbound stream: the messages of one other member, as this member receives them.
 
-On reception of data: what is new and in the acceptance range is stored; what is not is dropped and
-counted. Then consecutive messages are handed out until a gap, or until the application has no room
-for more. An ack is owed.
+On reception of data: messages that are new and in the acceptance range are stored; the rest is
+dropped and counted (N4-07, N4-08). Then consecutive messages are delivered up to the first gap, or
+until the application has no room. An ack is owed.
 
-On reception of a tail: everything up to the announced high is known to exist, so what is missing of
-it is a gap; an ack goes out at once, the last one may have been lost. A start, if none is known
-yet, opens the stream. A tail may overtake data, which wait in another buffer: as long as the stream
-goes on without a gap, what is announced is on its way.
+On reception of a tail: everything up to the announced high exists, so what is missing of it is a
+gap. An ack is sent at once, because the last one may be lost. A start opens a stream that has none.
+A tail may overtake data in another buffer: while the stream grows without a gap, the announced
+messages count as on their way.
 
-On reception of "gone": what lies at or below low will never come. A stream of which nothing was
-delivered starts behind it; otherwise what is missing of it is reported as lost, never silently
-waited for (P-01); what is here is delivered.
+On reception of "gone": messages at or below low will never come. A stream that has delivered
+nothing starts behind them; otherwise the missing ones are reported as lost (P-01), and stored ones
+are delivered.
 
-On reception of a nak for this stream, at one who keeps what it has delivered: what is here is sent
-again.
+On reception of a NAK for this stream, where delivered messages are kept: stored ones are
+retransmitted in place of the origin (N7-13).
 
-On a stability message: what everybody has delivered is purged; the announced high is a tail like
-any other.
+On a stability message: what everybody has delivered is purged, and the announced high counts as a
+tail.
 
-Where the application stores what it gets (``stored`` is not None), an ack speaks of what it has
-stored, not of what it was handed. What it was handed and has not stored fills no buffer any more,
-so the ack grants that much more room.
+On acknowledging: where the application stores its messages (``stored`` is not None) the ack covers
+what is stored. Messages that were delivered and not stored, and messages behind a gap, fill no
+network buffer; the ack grants that much more room. It is due whenever a quarter of a share has
+arrived behind a gap, so one lost frame does not stop a stream.
 
-What is here behind a gap fills no buffer either: an ack grants that much more room too, and is due
-whenever a quarter of a share has come there. So one lost frame does not stop a stream, as long as
-the window of the receiver has room.
-
-Every pass over the gaps: what outlived its grace is asked for (gaps.py), from the origin or from
-any member that may hold it. A stream without a start asks for that. With retransmission off a gap
-that stays is reported as a stall.
+Every pass of the loss detector: NAKs for gaps that outlived their grace go to the origin, or to any
+member that may hold the messages (R-05). A stream without a start asks for it. With retransmission
+off a lasting gap is reported as a stall (NR-18).
 """
 
 from __future__ import annotations
@@ -72,10 +69,10 @@ REPAIRED_COUNTERS = (
     "repaired.4",
     "repaired.more",
 )
-"""The counter of runs that a repair has brought, by how often they had been asked for."""
+"""The counter of runs that arrived by repair, by the number of NAKs before."""
 
 STORED_UNKNOWN = -1
-"""Nothing was stored of a stream: it is where it starts."""
+"""The application has stored nothing of a stream: ``stored`` becomes its start."""
 
 
 class InboundStream:
@@ -94,11 +91,11 @@ class InboundStream:
         durable: bool = False,
         stored: int | None = None,
     ) -> None:
-        """Open the stream at ``start``, or wait to be told; never below ``delivered_before``, which was delivered before.
+        """Open the stream at ``start``, or wait for it; never below ``delivered_before``.
 
-        A durable member is to get everything behind ``delivered_before``: what it does not get is lost, and
-        it is told so. ``stored``: up to where the application has stored it, or UNKNOWN; None if an
-        ack says what was delivered.
+        ``delivered_before`` was delivered earlier. A durable member must get everything behind it:
+        missing messages are reported as lost. ``stored``: up to where the application has stored
+        the stream, or STORED_UNKNOWN; None if acks cover what was delivered.
         """
         self.origin = origin
         self.epoch = epoch
@@ -138,7 +135,7 @@ class InboundStream:
 
     @property
     def key(self) -> tuple[Address, int]:
-        """What names the stream."""
+        """The origin and the epoch, which name the stream."""
         return self.origin, self.epoch
 
     def _create_window(self, start: int) -> None:
@@ -160,11 +157,12 @@ class InboundStream:
         self.start = start
         if self.stored == STORED_UNKNOWN:
             self.stored = start
+        assert self.window.delivered == start, "delivery begins behind the start"
 
     # On reception of data
 
     def on_data(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
-        """Store a run, or keep it for later if the start of the stream is not known yet."""
+        """Store a run, or buffer it while the start of the stream is not known."""
         window = self.window
         if window is None:
             self._buffer_before_start(run, repair, out)
@@ -203,11 +201,12 @@ class InboundStream:
                 self.ack_scheduler.on_duplicate(run.flags & ACKED != 0)
 
     def _buffer_before_start(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
-        """Keep what comes before the start: a few runs, or whatever may be needed if nobody sends it again (NR-10).
+        """Buffer a run that comes before the start: a few, or all that may be needed (NR-10).
 
-        From the start on the sender waits for this member: what is a whole window behind the newest
-        came before that.
+        From the start on the sender waits for this member, so a run that is a whole window behind
+        the newest was sent before the start.
         """
+        assert self.window is None, "an open stream stores its runs"
         dropped: list[Run] = []
         if self.config.retransmits:
             if len(self._before_start) < self.config.become_server_queue_size:
@@ -239,7 +238,8 @@ class InboundStream:
     # On reception of a tail, of "gone"
 
     def on_tail(self, tail: Tail, me: Address, out: ReadyBuilder) -> None:
-        """Take an announcement in; an ack goes out at once. A start counts only if it is meant for this life."""
+        """Handle an announcement; a start counts only if it names this incarnation."""
+        assert tail.low <= tail.high, "the decoder checks the marks"
         out.trace(
             "TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high, epoch=self.epoch
         )
@@ -254,7 +254,11 @@ class InboundStream:
         self.ack_now = tail.start is not None or self.profile.acks != "asked"
 
     def _raise_start(self, window: Window, start: int, out: ReadyBuilder) -> None:
-        """Believe the sender rather than a digest: what it sent before it knew of this member is not for it (I-22)."""
+        """Start where the sender says, rather than where a digest says (I-22).
+
+        Messages that the sender sent before it knew of this member are not for it.
+        """
+        assert start >= 0, "a stream starts at a seqno"
         if window.delivered == self.start < start:
             if self._must_not_skip:
                 out.emit(Lost(self.origin, self.start + 1, start))
@@ -265,7 +269,8 @@ class InboundStream:
             out.emit(Started(self.origin, start))
 
     def open_at(self, start: int, out: ReadyBuilder) -> None:
-        """Open the stream at ``start`` and take in what came too early."""
+        """Open the stream at ``start`` and store the runs that were buffered before it."""
+        assert self.window is None, "a stream opens once"
         if self._durable and self.delivered_before is not None and start > self.delivered_before:
             out.emit(Lost(self.origin, self.delivered_before + 1, start))
         self._create_window(start)
@@ -274,14 +279,15 @@ class InboundStream:
         early, self._before_start = self._before_start, []
         for run, repair in early:
             self.on_data(run, repair, out)
+        assert not self._before_start, "buffered runs are stored"
 
     def on_gone(self, low: int) -> None:
-        """Note up to where nothing exists any more at the origin; delivery steps over what is missing of it."""
+        """Record up to where the origin has purged; delivery steps over what is missing."""
         if self.window is not None:
             self.gone_upto = max(self.gone_upto, low)
 
     def on_stable(self, seqno: int, high: int) -> None:
-        """Forget what everybody has delivered; what exists up to ``high`` and is not here is a gap (R-09)."""
+        """Purge what everybody has delivered; what is missing up to ``high`` is a gap (R-09)."""
         if self.window is not None:
             self.stable = max(self.stable, min(seqno, self.window.delivered))
             if self.retains_delivered:
@@ -289,12 +295,12 @@ class InboundStream:
             self.learn_high(high)
 
     def learn_high(self, high: int) -> None:
-        """Take in that somebody knows the stream to go up to ``high``; with retransmission off it is of no use."""
+        """Record that the stream goes up to ``high``; useless without retransmission (NR-05)."""
         if self.config.retransmits:
             self.announced_high = max(self.announced_high, high)
 
     def on_nak(self, peer: Address, asked: Sequence[Range], out: ReadyBuilder) -> None:
-        """Send what ``peer`` asks for, as far as it is kept here, in the place of the origin."""
+        """Retransmit what ``peer`` misses and this member keeps, in place of the origin."""
         window, repairs = self.window, self.retransmit_handler
         for first, last in asked:
             out.trace("NAK_IN", self.origin, first, last, peer=peer, epoch=self.epoch)
@@ -327,14 +333,14 @@ class InboundStream:
 
     @property
     def can_deliver(self) -> bool:
-        """Whether the next message is there and only the application's room is lacking."""
+        """Whether the next message is stored and only the application lacks room."""
         return self.window is not None and self.window.has_next
 
     def deliver(self, credit: DeliveryCredit, ack_bytes: int, out: ReadyBuilder) -> bool:
-        """Hand out what is consecutive, as far as the application has room; return whether an ack is due at once.
+        """Deliver consecutive messages within the credit; return whether an ack is due at once.
 
-        It is due after ``ack_bytes`` at the latest, so that a sender that fills its share of the
-        buffer goes on.
+        It is due after ``ack_bytes`` at the latest, so that a sender that fills its share
+        continues.
         """
         window = self.window
         due = asked = False
@@ -366,7 +372,7 @@ class InboundStream:
 
     @property
     def _behind_gap_bytes(self) -> int:
-        """How much is here that cannot be handed out before something else comes; it is off the network's buffer."""
+        """How many bytes are stored behind a gap; they have left the network's buffer."""
         window = self.window
         if window is None or not window.stored or self.profile.release != "acks" or window.has_next:
             return 0
@@ -390,10 +396,10 @@ class InboundStream:
     # Every pass over the gaps
 
     def detect_gaps(self, now_ns: int) -> None:
-        """Start the grace of a gap, or note that there is none.
+        """Start the grace of a gap, or record that there is none.
 
-        While one gap is watched, only what became known since the last look can hold a fresh one. A
-        gap that is only announced has its grace anew whenever the stream has come closer to it.
+        While a gap is watched, only seqnos learned since the last look can hold a fresh one. A gap
+        that is only announced restarts its grace whenever the stream has come closer to it.
         """
         window = self.window
         if window is None or not self.profile.naks:
@@ -415,7 +421,7 @@ class InboundStream:
 
     @staticmethod
     def _undelivered_count(window: Window) -> int:
-        """Return how much is stored and not delivered."""
+        """Return how many messages are stored and not delivered."""
         return (
             window.stored - (window.delivered - window.low)
             if window.keep_delivered
@@ -423,7 +429,7 @@ class InboundStream:
         )
 
     def send_naks(self, out: ReadyBuilder, holders: Sequence[Address] = ()) -> None:
-        """Ask for what is missing and due: the origin, or one of ``holders``, drawn by chance."""
+        """Send the NAKs that are due: to the origin, or to a random one of ``holders``."""
         if self.loss_detector.due_ns is None or self.loss_detector.due_ns > out.now_ns:
             return
         if not self.config.retransmits:
@@ -436,7 +442,7 @@ class InboundStream:
         wanted = self.loss_detector.due_naks(self.window.missing(known), out.now_ns)
         if not wanted:
             return
-        # Every other time the origin is asked: it has everything, while another may have let it go.
+        # Every other time the origin is asked: another member may have purged it.
         self._nak_rounds += 1
         to = self._rng.choice(holders) if holders and self._nak_rounds % 2 else self.origin
         per_frame = (
@@ -458,11 +464,10 @@ class InboundStream:
         out.count("naks.seqnos", ranges.count(wanted))
 
     def _report_stall(self, out: ReadyBuilder) -> None:
-        """Say that delivery stands still at a gap that nobody will repair; it is said again while it lasts.
+        """Report that delivery stands still at a gap that nobody will repair, again and again.
 
-        A sender that was here before may not know that it was gone in between, if it never saw that
-        view. So it does not tell its start by itself, and is asked for it. A gap that opened after
-        the one that was watched, which has closed, has its own time to close.
+        A sender that never saw the view without this member does not send its start, so it is
+        asked. A gap that opened after the watched one had closed gets its own time.
         """
         seqno = 0 if self.window is None else self.window.delivered + 1
         if seqno > self.loss_detector.watched_upto:
@@ -476,7 +481,7 @@ class InboundStream:
         self.loss_detector.rearm_stall(out.now_ns)
 
     def apply_config(self, config: Config, now_ns: int) -> None:
-        """Go on with retransmission switched on or off: a gap that is here is asked for, or watched (NR-12, NR-14)."""
+        """Apply a configuration: an open gap is requested, or watched (NR-12, NR-14)."""
         self.config = config
         self.loss_detector.apply_config(config)
         if self.retransmit_handler is not None:
@@ -487,14 +492,17 @@ class InboundStream:
             self.detect_gaps(now_ns)
 
     def _request_start(self, out: ReadyBuilder) -> None:
+        assert self.window is None, "an open stream knows its start"
         out.transmit(self.origin, Nak(self.origin, (), self.epoch))
         self.loss_detector.schedule_start_retry(self._start_tries, out.now_ns)
         self._start_tries += 1
+        assert self.loss_detector.due_ns is not None, "the request is repeated"
 
     # Acks
 
     def acknowledge(self, out: ReadyBuilder, senders: int = 1) -> None:
-        """Send the ack that is owed; the room it grants is shared by ``senders``."""
+        """Send the ack that is owed; ``senders`` share the room that it grants."""
+        assert senders > 0, "the origin sends"
         window = self.window
         if window is None:
             return
@@ -519,7 +527,7 @@ class InboundStream:
         out.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
 
     def on_stored(self, seqno: int) -> bool:
-        """Take in that the application has stored everything up to ``seqno``; return whether that is news."""
+        """Record that the application has stored up to ``seqno``; return whether it is news."""
         if self.stored is None or seqno <= self.stored:
             return False
         self.stored = seqno
@@ -528,10 +536,10 @@ class InboundStream:
         return True
 
     def _durable_ack_seqno(self, window: Window) -> int:
-        """Return up to where a durable member acknowledges: whole messages, so that it gets the others again whole.
+        """Return up to where a durable member acknowledges: whole messages only.
 
-        A sender that cannot send the rest of a message without that ack gets it; a large message
-        cannot wait for it.
+        So it gets an incomplete message again whole. A large message is acknowledged in part,
+        because its sender cannot send the rest without that ack.
         """
         first, delivered = self.reassembler.first_seqno, window.delivered
         if (
@@ -547,7 +555,7 @@ class InboundStream:
         )
 
     def drain(self, credit: DeliveryCredit, out: ReadyBuilder) -> int:
-        """Deliver what is consecutive whatever the application's room, and return how much lies behind a gap."""
+        """Deliver what is consecutive, whatever the credit; return how many lie behind a gap."""
         if self.window is None:
             return sum(run.count for run, _ in self._before_start)
         for run in self.window.take():
@@ -556,7 +564,7 @@ class InboundStream:
 
     @property
     def resume_seqno(self) -> int:
-        """Where the stream goes on if the same life comes back: nothing delivered is delivered again (P-05)."""
+        """Where the same incarnation continues: nothing is delivered twice (P-05)."""
         if self.window is None:
             return self.delivered_before or 0
         return (
@@ -611,7 +619,7 @@ class InboundStream:
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with every rest over."""
+        """Become what ``snapshot`` says, with every delay over."""
         (
             window,
             self.start,

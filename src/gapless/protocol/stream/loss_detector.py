@@ -1,26 +1,24 @@
-"""Gaps: when a receiver asks for what it misses.
+"""Loss detection: when a receiver sends NAKs for the gaps of a stream.
 
-On noticing a gap: nothing is sent. The highest seqno missing now is remembered, and the gap has a
-grace in which reordered frames may still close it (R-02, the two-pass rule). The grace of what is
-only announced begins anew as long as the stream comes closer to it.
+On a gap: nothing is sent. The highest missing seqno is remembered, and a grace starts in which
+reordered frames may still close the gap (two-pass rule, R-02). The grace of a gap that is only
+announced restarts whenever the stream comes closer to it.
 
-Every pass (when a grace or a rest is over): what was remembered, outlived its grace and is still
-missing is asked for; what is missing anew is remembered, and its grace starts. A range that was
-asked for is asked again only after the retry time, doubled with every try, with jitter (P-11). Both
-times follow the measured round trip and never exceed ``xmit_interval``. The jitter is drawn once
-for a pass, so what was asked for together is asked for together again.
+Every pass (when a grace or a retry delay is over): a NAK is sent for each gap that was remembered,
+outlived its grace and is still open. Gaps that are new are remembered, and their grace starts. A
+range is requested again only after its retry delay, which doubles with every try and has jitter
+(P-11). Both times follow the measured round trip and never exceed ``xmit_interval``. The jitter is
+drawn once a pass, so ranges requested together are requested together again.
 
-On reception of a repair: the time since the question is a sample of the round trip, if the question
-was put only once (beside those that are known to be lost). Otherwise nobody knows which question it
-answers, and the next questions rest as long as this one did in the end, until one of them gives a
-sample (Karn's rule): a first guess that is far too short is found out. Repairs come in the order of
-the questions, lowest first. So what was asked for before, and is still missing, was lost on its
-way: it rests no longer than ``min_retry``, whatever the round trip, and is asked for as if for the
-first time. (Where questions go to several members, the answers have no order.) On reception of the
-original after all: the grace was too short, and grows to how late it came.
+On reception of a repair: a repair of a NAK that was sent once is a round-trip sample (rtt.py).
+Repairs come in the order of the NAKs, lowest first. So a range that was requested before the
+answered one, and is still missing, was lost: its retry delay shrinks to ``min_retry``, and its
+tries count as lost. This does not hold where NAKs go to several members, because their answers have
+no order.
 
-With retransmission off nothing is ever asked for; a gap that is older than ``stall_after`` is
-reported (NR-18).
+On reception of the original after its NAK: the grace was too short, and grows to the lateness.
+
+With retransmission off no NAK is sent; a gap older than ``stall_after`` is reported (NR-18).
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class _OpenNak(NamedTuple):
     tries: int
     noticed_ns: int
     lost_tries: int = 0
-    """So many of the tries are known to have been lost: nothing will come of them, and they say nothing of the rest."""
+    """How many of the tries are known to be lost: no repair will answer them."""
 
     @property
     def unanswered(self) -> int:
@@ -58,7 +56,7 @@ class _OpenNak(NamedTuple):
 
 
 class LossDetector:
-    """What one receiver misses of one stream, and when it asks for it."""
+    """The gaps of one received stream, and when NAKs are sent for them."""
 
     __slots__ = (
         "_answered_nak",
@@ -117,7 +115,8 @@ class LossDetector:
         return min(retry_ns, config.xmit_interval_ns)
 
     def on_gap(self, highest: int, now_ns: int) -> None:
-        """Note that something up to ``highest`` is missing; its grace starts, unless a pass comes before it ends."""
+        """Start the grace of a gap up to ``highest``, unless a pass comes before the grace ends."""
+        assert highest >= 0, "a gap ends at a seqno"
         if self.due_ns is None or self.due_ns > now_ns + self.grace_ns:
             self.due_ns = now_ns + self.grace_ns
             self._grace_end_ns = self.due_ns
@@ -126,46 +125,47 @@ class LossDetector:
 
     @property
     def watched_upto(self) -> int:
-        """The highest seqno that was missing when the gap that is watched was noticed."""
+        """The highest seqno that was missing when the watched gap was noticed."""
         return self._watched_upto
 
     @property
     def noticed_ns(self) -> int:
-        """When the gap that is watched was noticed."""
+        """When the watched gap was noticed."""
         return self._noticed_ns
 
     def rearm_stall(self, now_ns: int) -> None:
-        """Report the same gap again, if it is still there then."""
+        """Schedule the next report of the same stall."""
         self.due_ns = now_ns + self._config.stall_after_ns
 
     def apply_config(self, config: Config) -> None:
-        """Go on under another configuration; what is watched is watched anew."""
+        """Apply another configuration; gaps are watched anew."""
         self._config = config
         self.clear()
 
     def schedule_start_retry(self, tries: int, now_ns: int) -> None:
-        """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""
+        """Schedule the next request for the start of the stream, after ``tries`` requests."""
+        assert tries >= 0, "tries are counted"
         self.due_ns = now_ns + self._retry_ns(tries, self._draw())
 
     def restart_grace(self) -> None:
-        """Let the grace of what is missing begin anew when it is noticed next; questions rest as they do."""
+        """Restart the grace when the gap is noticed next; open NAKs keep their retry delay."""
         self.due_ns = None
 
     def clear(self) -> None:
-        """Note that nothing is missing."""
+        """Record that nothing is missing."""
         self.due_ns = None
         self._open_naks = []
         self._answered_nak = (0, 0)
 
     @property
     def oldest_ns(self) -> int | None:
-        """When the oldest gap that is open was noticed; None if nothing is missing."""
+        """When the oldest open gap was noticed; None if nothing is missing."""
         if self.due_ns is None:
             return None
         return min([self._noticed_ns, *(asked.noticed_ns for asked in self._open_naks)])
 
     def on_data(self, run: Run, repair: bool, now_ns: int) -> int:
-        """Learn from data that was missing and may answer a question; return how often that was put."""
+        """Learn from data that fills a gap; return how many NAKs were sent for it."""
         at = bisect_left(self._open_naks, (run.first,))
         if at == len(self._open_naks) or self._open_naks[at].first > run.last:
             return 0
@@ -181,17 +181,18 @@ class LossDetector:
         return asked.tries
 
     def _on_nak_answered(self, answered: _OpenNak) -> None:
-        """Note that a question was answered: what was asked for before it and has not come will not come.
+        """Record that a NAK was answered: repairs of earlier NAKs that have not arrived are lost.
 
-        The next pass leaves it the time of a retry all the same: of two repairs, one to all and one
-        to this member, the later may be the first to be read.
+        The next pass still waits for ``min_retry``: of two repairs, one multicast and one unicast,
+        the later may be read first.
         """
+        assert answered.unanswered == 1, "the answer is unambiguous"
         self._answered_nak = max(self._answered_nak, (answered.sent_ns, answered.first))
         if self.due_ns is not None:
             self.due_ns = min(self.due_ns, answered.sent_ns + self._config.min_retry_ns)
 
     def _expire_lost_naks(self) -> None:
-        """Let questions whose answer was lost rest no longer than they must."""
+        """Shorten the retry delay of NAKs whose repair was lost."""
         proof, least_ns = self._answered_nak, self._config.min_retry_ns
         self._open_naks = [
             asked._replace(retry_ns=asked.sent_ns + least_ns, lost_tries=asked.tries)
@@ -200,9 +201,10 @@ class LossDetector:
             for asked in self._open_naks
         ]
         self._answered_nak = (0, 0)
+        assert self._answered_nak == (0, 0), "lost NAKs expire once"
 
     def due_naks(self, missing: list[Range], now_ns: int) -> list[Range]:
-        """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
+        """Return the ranges of ``missing`` to request now, lowest first; schedule the next pass."""
         if not missing:
             self.clear()
             return []
@@ -227,10 +229,9 @@ class LossDetector:
     def _build_naks(
         self, wanted: list[Range], before: list[_OpenNak], now_ns: int
     ) -> list[_OpenNak]:
-        """Return every question that is open once ``wanted`` has been asked for.
+        """Return every NAK that is open once ``wanted`` is requested.
 
-        A question whose rest is over, and which the request limit left out, stays as it is: its
-        tries count on.
+        A NAK that is due and was left out by the request limit stays: its tries count on.
         """
         done = wanted[-1][1] if wanted else 0
         rested = [asked for asked in before if asked.retry_ns <= now_ns]
@@ -246,6 +247,7 @@ class LossDetector:
     def _build_nak(
         self, first: int, last: int, rested: list[_OpenNak], draw: float, now_ns: int
     ) -> _OpenNak:
+        assert first <= last, "a NAK names a range"
         at = max(0, bisect_left(rested, (first,)) - 1)
         tries, unanswered, noticed_ns = 0, 0, self._noticed_ns
         while at < len(rested) and rested[at].first <= last:
@@ -260,7 +262,8 @@ class LossDetector:
         return _OpenNak(first, last, now_ns, again_ns, tries + 1, noticed_ns, tries - unanswered)
 
     def _schedule(self, missing: list[Range], now_ns: int) -> None:
-        """Set the time of the next pass: the end of the shortest rest, or of the grace of what does not rest."""
+        """Schedule the next pass: at the shortest retry delay, or at the end of the grace."""
+        assert missing, "a pass is scheduled for a gap"
         highest = missing[-1][1]
         resting = [entry for entry in self._open_naks if entry.retry_ns > now_ns]
         times_ns = [entry.retry_ns for entry in resting]
@@ -275,6 +278,7 @@ class LossDetector:
                 else now_ns + self.grace_ns
             )
         self.due_ns = min(times_ns)
+        assert self.due_ns >= 0, "a pass is due at a time"
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the open NAKs contradict the law of this file."""
@@ -290,11 +294,11 @@ class LossDetector:
         assert self.due_ns is None or self.due_ns >= 0, "a pass is due at a time"
 
     def snapshot(self) -> tuple[bool, int]:
-        """Return the state without its times: in an exhaustive search every rest may be over at any moment."""
+        """Return the state without its times: a search may let every delay end at any moment."""
         return (self.due_ns is not None, self._watched_upto if self.due_ns is not None else 0)
 
     def restore(self, snapshot: tuple[bool, int]) -> None:
-        """Become what ``snapshot`` says, with every grace and rest over."""
+        """Become what ``snapshot`` says, with every grace and retry delay over."""
         noticed, self._watched_upto = snapshot
         self.due_ns = 0 if noticed else None
         self._grace_over_upto = self._grace_end_ns = 0

@@ -1,27 +1,28 @@
-"""The sending half of the machine: an own stream, to the group or to one member.
+"""An outbound stream: the messages of this member to the group, or to one other member.
 
-On sending: messages wait for room, then are numbered, stored and sent in one step (sending.py).
+On sending: messages wait for room, then they are numbered, stored and sent in one step
+(send_queue.py, N4-11, N4-13).
 
-On reception of an ack from P: the entry of P rises; when the minimum rises the window is purged up
-to it, and waiting sends go on. An ack beyond high is impossible and counts for nothing (N4-28).
-Acknowledged sends up to the minimum are reported. Where stability releases, acks do only that; what
-is stable is purged instead. What a durable member that is away has not acknowledged is not purged
-either (holds.py), but nobody is told of it, and nothing waits for it.
+On reception of an ack from P: the entry of P rises. When the minimum rises, the window is purged up
+to it, and waiting sends continue (N4-24). An ack beyond high is impossible and ignored (N4-28).
+Acknowledged sends up to the minimum are reported. Where stability releases messages, acks do only
+that, and what is stable is purged. Messages that an absent durable member has not acknowledged are
+retained (durable_retention.py), but nothing is sent to it and nothing waits for it.
 
-On reception of a nak from P: what is stored is sent again (repairs.py); for what is purged the
-answer is "gone up to low"; a nak without ranges is answered with the start that P has been given.
+On reception of a NAK from P: stored messages are retransmitted (retransmit.py). Purged ones are
+answered with "gone up to low" (P-01). A NAK without ranges asks for the start of the stream, and
+gets it.
 
-Every tail interval: while somebody has not acknowledged everything, and nothing was sent lately,
-low and high are
-announced: to the one that is behind, or to all; and to a new member that has not confirmed its
-start, that start. The interval doubles up to ``xmit_interval``. Instead of an announcement a
-connection sends its last message again, when two looks in a row see the same marks (unicast3), or
-everything that is not acknowledged (unicast). Messages that are to be acknowledged are sent again
-to those that have not acknowledged them. With retransmission off nothing of this happens, but for
-the start of a new member.
+Every tail interval: while a receiver has not acknowledged everything, and nothing was sent lately,
+low and high are announced: to the one receiver that lags, or to all. A new member gets its start
+until it confirms it. The interval doubles up to ``xmit_interval``. A connection does not announce:
+it retransmits its last message when two probes in a row see the same marks (unicast3, U3-08), or
+everything that is not acknowledged (unicast). Messages that must be acknowledged are retransmitted
+to each receiver that has not done so (OL-20). With retransmission off only the starts of new
+members are sent.
 
-Flow control: beside ``capacity`` and ``window_bytes``, the bytes outstanding never exceed the share
-of this sender in the smallest receive buffer that a member has advertised (design rule 7).
+Flow control: beside ``capacity`` and ``window_bytes``, the outstanding bytes never exceed the share
+of this sender in the smallest receive buffer that a member advertised (design rule 7).
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 _MIN_SHARE_BYTES = 16_384
-"""What a sender may have outstanding however many others send: less than a large frame, or many would fill a buffer."""
+"""Minimum bytes a sender may have outstanding, however many others send."""
 
 
 class OutboundStream:
-    """The own stream: window, ack table, repairs, and the sends that wait."""
+    """An own stream: window, ack table, retransmissions, and queued sends."""
 
     def __init__(
         self,
@@ -123,11 +124,11 @@ class OutboundStream:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing waits, and nobody is still to be told anything."""
+        """Whether nothing is queued, and every receiver has confirmed everything."""
         return not len(self.queue) and not self._has_unfinished
 
     def has_room(self, messages: Payloads) -> bool:
-        """Return whether a send of ``messages`` would be taken whole, without waiting."""
+        """Return whether a send of ``messages`` would be accepted whole, without waiting."""
         window = self.window
         slots = self.queue.seqno_count(messages)
         if self.closed or len(self.queue) or slots > window.room():
@@ -140,7 +141,7 @@ class OutboundStream:
         )
 
     def flush(self, out: ReadyBuilder, reason: str) -> None:
-        """Number, store and send what waits, as far as there is room; nothing before others know of this member."""
+        """Number, store and send queued messages as far as there is room, unless closed."""
         window = self.window
         while not self.closed:
             room = 1 if out.rarely(buggify.SMALL_RUN) else window.ceiling
@@ -153,7 +154,10 @@ class OutboundStream:
                 return
 
     def make_room(self, messages: Payloads, out: ReadyBuilder) -> bool:
-        """Return whether a send of ``messages`` would be taken whole, if need be by releasing kept places."""
+        """Return whether a send of ``messages`` would be accepted whole.
+
+        Retained messages of absent members are released for it, if the configuration says so.
+        """
         while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
             if (
@@ -165,7 +169,7 @@ class OutboundStream:
         return not self.closed
 
     def _free_retained(self, out: ReadyBuilder) -> bool:
-        """See to a window that has no room: if that is because of kept places, say so, or release them."""
+        """Release retained messages that fill the window, or report who needs them."""
         window = self.window
         if not self.retention:
             return False
@@ -225,7 +229,7 @@ class OutboundStream:
             self._tracked[waiting.ticket] = waiting.last
 
     def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> bool:
-        """End a waiting send; return whether there was one."""
+        """End a queued send; return whether there was one."""
         event = self.queue.give_up(ticket, reason)
         if event is None:
             return False
@@ -236,7 +240,8 @@ class OutboundStream:
     # On reception of an ack
 
     def on_ack(self, peer: Address, seqno: int, buffer_bytes: int, out: ReadyBuilder) -> None:
-        """Take an ack of ``peer`` in."""
+        """Handle an ack of ``peer``."""
+        assert peer in self.starts, "the caller ignores acks of strangers (N4-27)"
         if seqno > self.window.high:
             out.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
@@ -255,41 +260,43 @@ class OutboundStream:
             self._tail_ns = None
 
     def acknowledge_self(self, out: ReadyBuilder) -> None:
-        """Let the own delivery count as the own ack (N4-26)."""
+        """Count the own delivery as the own ack (N4-26)."""
+        assert self.window.delivered <= self.window.high, "only sent messages are delivered"
         if self.acks.on_ack(self.me, self.window.delivered):
             self.release(out, "ack")
 
     def on_stable(self, seqno: int, out: ReadyBuilder) -> None:
-        """Take in that everybody has delivered up to ``seqno``; never beyond what was delivered here (N7-19)."""
+        """Purge what all have delivered, never beyond the own delivered mark (N7-19)."""
+        assert self.profile.release == "stability", "the profile releases by stability"
         seqno = min(seqno, self.window.delivered)
         if seqno > self.stable:
             self.stable = seqno
             self.release(out, "stable")
 
     def reset_stable(self) -> None:
-        """Begin anew to learn what is stable: a view has come."""
+        """Forget what is stable: a view begins."""
         self.stable = 0
 
     @property
     def _has_unfinished(self) -> bool:
-        """Whether somebody is still to be told something."""
+        """Whether a receiver has something left to confirm."""
         tracked = (
             self._tracked and not self.retention
-        )  # where places are kept, what members have to do is in _settled
+        )  # where places are kept, members' duties are in _acked_by_members
         return bool(self._unconfirmed or tracked) or self._acked_by_members != self.window.high
 
     @property
     def _acked_by_members(self) -> int:
-        """Up to where no member has anything to do: low, unless that stays behind for those that are away."""
+        """Up to where every member has acknowledged; absent durable members do not count."""
         return self.acks.minimum if self.retention else self.window.low
 
     @property
     def delivered_by_members(self) -> bool:
-        """Whether nothing waits, and every member of the view is known to have delivered everything."""
+        """Whether nothing is queued and every member has delivered everything."""
         return not len(self.queue) and self._acked_by_members == self.window.high
 
     def release(self, out: ReadyBuilder, reason: str) -> None:
-        """Purge what everybody has, report what was acknowledged, and let waiting sends go on."""
+        """Purge what everybody has, report acknowledged sends, continue queued sends."""
         self._purge(out)
         if not self._has_unfinished:
             self._tail_ns = None
@@ -325,9 +332,10 @@ class OutboundStream:
             self.restart_progress_watch(out.now_ns)
         self.flow_control.purge(self.window.low)
         self.update_byte_limit(self.senders)
+        assert self.window.low <= self.window.delivered, "only delivered messages are purged"
 
     def restart_progress_watch(self, now_ns: int) -> None:
-        """Start anew to measure for how long the members have not moved."""
+        """Restart the measurement of how long the members have not moved."""
         self._progress_mark = self._acked_by_members
         self._blocked_since_ns = now_ns if self._progress_mark < self.window.high else None
         self._slow_receiver_due_ns = (
@@ -337,7 +345,7 @@ class OutboundStream:
     # On reception of a nak
 
     def on_nak(self, peer: Address, asked: Sequence[Range], out: ReadyBuilder) -> None:
-        """Answer a nak of ``peer``."""
+        """Answer a NAK of ``peer``."""
         for first, last in asked:
             out.trace("NAK_IN", self.me, first, last, peer=peer, epoch=self.epoch)
         if not asked:
@@ -354,7 +362,8 @@ class OutboundStream:
         send_repairs(self.retransmit_handler, self.window, peer, alive, self.epoch, self.me, out)
 
     def _send_first(self, out: ReadyBuilder) -> None:
-        """Send the lowest message that is not acknowledged, marked as the first (U3-26); the rest follows by itself."""
+        """Send the lowest unacknowledged message, marked as the first (U3-26)."""
+        assert self.to is not None, "only a connection has a first message"
         first = self.window.low + 1
         for run in self.window.get(first, first):
             self._first_requested = not self.retransmit_handler.spend_budget(
@@ -380,7 +389,8 @@ class OutboundStream:
         out.count("sent.repair")
 
     def send_start(self, peer: Address, out: ReadyBuilder) -> None:
-        """Tell ``peer`` where this stream starts for it."""
+        """Send ``peer`` the start of this stream."""
+        assert peer in self.starts, "a receiver has a start"
         out.trace(
             "TAIL_OUT",
             self.me,
@@ -395,48 +405,53 @@ class OutboundStream:
         )
 
     def _resend_start(self, peer: Address, out: ReadyBuilder) -> None:
-        """Tell ``peer`` its start; one that knew it was gone in a view that was not seen here: that is over for it."""
+        """Send ``peer`` its start again.
+
+        A peer that had confirmed it and asks again left in a view that was skipped here: without
+        retransmission it starts behind what was sent before that view.
+        """
         if not self.config.retransmits and peer not in self._unconfirmed:
             self.starts[peer] = max(self.starts[peer], self._skipped_view_high)
             self._unconfirmed.add(peer)
         self.send_start(peer, out)
 
     def announce_start(self, peer: Address, out: ReadyBuilder) -> None:
-        """Tell a new member its start, and again with every announcement until it has acknowledged that far."""
+        """Send a new member its start, and repeat it until the member has confirmed it."""
+        assert peer != self.me, "a member knows its own start"
         self._unconfirmed.add(peer)
         self.send_start(peer, out)
         if self._tail_ns is None:
             self._tail_interval_ns = self._min_tail_interval_ns
             self._tail_ns = out.now_ns + self._tail_interval_ns
+        assert self._tail_ns is not None, "the start is repeated until it is confirmed"
 
     # Every interval
 
     @property
     def tail_due_ns(self) -> int | None:
-        """When the tail is to be announced next."""
+        """When the next tail probe is due."""
         return self._tail_ns
 
     @property
     def _min_tail_interval_ns(self) -> int:
-        """How soon the end of the stream is announced; a receiver that reports now and then is given that time."""
+        """The first tail interval; periodic acks get the time of their period."""
         if self.profile.acks == "periodic":
             return self.config.stability_interval_ns
         return self.config.tail_delay_ns
 
     def _schedule_tail(self, now_ns: int) -> None:
-        """Plan to announce the end of the stream, which has just moved.
+        """Schedule a tail probe, because high has moved.
 
-        Where nobody asks for what is missing, a look that is planned stays: more data says nothing
-        about what was lost.
+        Without NAKs a scheduled probe stays: more data says nothing about what was lost.
         """
         if self._unconfirmed and self._tail_ns is not None:
-            return  # a new member waits for its start, however much is sent meanwhile
+            return  # more data must not put off the start that a new member waits for
         if self.config.retransmits and (self.profile.naks or self._tail_ns is None):
             self._tail_interval_ns = self._min_tail_interval_ns
             self._tail_ns = now_ns + self._tail_interval_ns
 
     def announce_tail(self, out: ReadyBuilder) -> None:
-        """Tell new members their start; see to the end of the stream, as the profile has it."""
+        """Send new members their start, and probe the tail by the rule of the profile."""
         if self._tail_ns is None or self._tail_ns > out.now_ns:
             return
         told = not self._unconfirmed
@@ -477,14 +492,14 @@ class OutboundStream:
 
     @property
     def _marks_unchanged(self) -> bool:
-        """Whether the marks are those that the last look saw, where that matters."""
+        """Whether the marks equal those of the last probe, where the profile asks."""
         return self.profile.tail == "resend last" and self._last_probe_marks == (
             self.window.low,
             self.window.high,
         )
 
     def _announce_tail_marks(self, out: ReadyBuilder) -> None:
-        """Announce low and high: to the one that is behind, or to all where nobody knows who is."""
+        """Announce low and high: to the only receiver that lags, or to all."""
         window = self.window
         if window.low == window.high:
             return
@@ -509,7 +524,7 @@ class OutboundStream:
     def _retransmit(
         self, first: int, last: int, to: Address | None, out: ReadyBuilder, flags: int = 0
     ) -> None:
-        """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""
+        """Retransmit ``first .. last`` without a NAK, as far as the repair budget goes."""
         stored = self.window.get(max(first, self.window.low + 1), last)
         for run in [part for whole in stored for part in whole.split_to_fit(self.queue.room_bytes)]:
             if run.flags & flags == flags and self.retransmit_handler.spend_budget(
@@ -518,7 +533,8 @@ class OutboundStream:
                 self._send_repair(run, to, out, first=run.first == 1 and self.to is not None)
 
     def _retransmit_tracked(self, out: ReadyBuilder) -> None:
-        """Send messages that are to be acknowledged again to each member that has not done so (OL-20)."""
+        """Retransmit to each member what it must acknowledge and has not (OL-20)."""
+        assert self._tracked, "something is tracked"
         last = max(self._tracked.values())
         for peer in self.acks.lagging(last):
             if peer != self.me and peer not in self._unconfirmed:
@@ -526,11 +542,11 @@ class OutboundStream:
 
     @property
     def slow_receiver_due_ns(self) -> int | None:
-        """When the member that pins the window is to be named."""
+        """When slow receivers are to be reported."""
         return self._slow_receiver_due_ns
 
     def report_slow_receivers(self, out: ReadyBuilder, stability: Stability | None) -> None:
-        """Report who has kept low where it is for too long; without acks only the coordinator knows."""
+        """Report who has held low for too long; without acks the coordinator knows."""
         if self._slow_receiver_due_ns is None or self._slow_receiver_due_ns > out.now_ns:
             return
         window = self.window
@@ -586,13 +602,14 @@ class OutboundStream:
             self._schedule_tail(out.now_ns)  # who is back is behind
 
     def connect(self) -> None:
-        """Count the acks of the one member that this stream goes to, from the first message on."""
+        """Count the acks of the one receiver of this connection, from the first message on."""
         assert self.to is not None
         self.starts = {self.to: 0}
         self.acks.set_members((self.to,), 0)
+        assert self.to in self.acks, "the receiver acknowledges"
 
     def end(self, out: ReadyBuilder) -> tuple[int, int]:
-        """Report the acknowledged sends that nobody will complete; return what is not known to have arrived."""
+        """Report acknowledged sends that will not complete; return the unconfirmed range."""
         for ticket, last in self._tracked.items():
             behind = (*self.acks.lagging(last), *self.retention.lagging(last))
             out.emit(Unacknowledged(ticket, behind) if behind else Acknowledged(ticket))
@@ -600,10 +617,11 @@ class OutboundStream:
         return max(self.window.low, self.acks.minimum) + 1, self.window.high
 
     def end_view(self, staying: Iterable[Address], out: ReadyBuilder) -> tuple[int, int]:
-        """End the stream of a view, but for what waits; return what is not known to have arrived at ``staying``.
+        """End the stream of a view; return the range that ``staying`` may not have.
 
-        Of a send that has gone out in part, that part belongs to the view. If it was to be
-        acknowledged, and is not, that is said here, and the rest is sent without being tracked.
+        Queued sends continue in the next view. A send that has gone out in part belongs to this
+        view with that part: if it had to be acknowledged and is not, that is reported, and the rest
+        is sent untracked.
         """
         self.acks.on_ack(self.me, self.window.delivered)
         self.acks.set_members(
@@ -618,7 +636,8 @@ class OutboundStream:
         return first, last - self.queue.restart_numbering()
 
     def take_over(self, before: OutboundStream) -> None:
-        """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
+        """Replace ``before``, whose stream has ended, and send what is queued there."""
+        assert self.window.high == 0, "the new stream has sent nothing"
         self.queue = before.queue
         self.closed = before.closed
         self.flow_control = before.flow_control
@@ -626,7 +645,7 @@ class OutboundStream:
         self.senders = before.senders
 
     def apply_config(self, config: Config, now_ns: int) -> None:
-        """Go on with retransmission switched on or off."""
+        """Apply a configuration with retransmission switched on or off (NR-12)."""
         self.config = config
         self.retransmit_handler.apply_config(config)
         if config.retransmits and self._has_unfinished:
@@ -646,6 +665,7 @@ class OutboundStream:
             self.acks, self.window.low, self.senders, least_bytes, default_bytes
         )
         self.window.max_bytes = min(config.window_bytes, room_bytes)
+        assert self.window.max_bytes > 0, "one message always fits"
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the stream contradicts the law of this file."""

@@ -1,4 +1,4 @@
-"""Arithmetic on ranges of seqnos: sorted lists of disjoint ``(first, last)``, both ends included."""
+"""Arithmetic on ranges of seqnos: sorted, disjoint ``(first, last)``, both ends included."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
 
 
 def insert(ranges: list[Range], first: int, last: int) -> list[Range]:
-    """Add ``first .. last`` to the merged ``ranges``, in place; return what of it was not in them."""
+    """Add ``first .. last`` to the merged ``ranges``, in place; return the part that is new."""
+    assert first <= last, f"{first}..{last} is not a range"
     at = bisect_left(ranges, (first,))
     if at and ranges[at - 1][1] >= first - 1:
         at -= 1
@@ -70,6 +71,7 @@ def overlaps(ranges: Sequence[Range], first: int, last: int) -> bool:
 
 def clip(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
     """Return the part of ``ranges`` in ``floor .. ceiling``."""
+    assert floor > 0, "seqnos begin with 1"
     return [
         (max(first, floor), min(last, ceiling))
         for first, last in ranges

@@ -1,9 +1,9 @@
-"""Putting together a message that travelled in pieces.
+"""Reassembly: fragments of one stream become messages.
 
-On taking a piece off the window: the first begins a message, the last ends it and hands it out
-whole. Pieces without their beginning (a stream that starts in the middle of a message) are left
-out. A message that grows beyond the limit is left out and reported; memory never holds more than
-the limit.
+On delivery of a fragment: the first fragment begins a message, the last one completes and returns
+it. Fragments without their first one are dropped: the stream starts in the middle of a message. A
+message larger than the limit is discarded and reported, so that memory never holds more than the
+limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONE, _OPEN, _TOO_LARGE = range(3)
 
 
 class Reassembler:
-    """The message of one stream that is being put together."""
+    """The incomplete message of one stream."""
 
     __slots__ = ("_epoch", "_first", "_fragments", "_held_bytes", "_kind", "_limit_bytes", "_state")
 
@@ -36,7 +36,8 @@ class Reassembler:
         self._state = _NONE
 
     def add(self, run: Run, out: ReadyBuilder) -> Delivery | None:
-        """Take a piece; return the whole message if this was the last of it."""
+        """Add a fragment; return the whole message if this was its last fragment."""
+        assert run.flags & FRAGMENT, "only fragments are reassembled"
         if run.flags & FIRST_FRAGMENT:
             self.clear()
             self._first, self._state = run.first, _OPEN
@@ -50,6 +51,7 @@ class Reassembler:
         return self._complete(run, out)
 
     def _append(self, run: Run) -> None:
+        assert self._state == _OPEN, "a fragment belongs to an open message"
         self._held_bytes += len(run.payload)
         if self._held_bytes > self._limit_bytes:
             self._state, self._fragments = _TOO_LARGE, []
@@ -57,6 +59,7 @@ class Reassembler:
             self._fragments.append(run.payload)
 
     def _complete(self, run: Run, out: ReadyBuilder) -> Delivery | None:
+        assert self._state != _NONE, "a message has a first fragment"
         first, whole, too_large = self._first, b"".join(self._fragments), self._state == _TOO_LARGE
         self.clear()
         if too_large:
@@ -77,16 +80,16 @@ class Reassembler:
 
     @property
     def first_seqno(self) -> int | None:
-        """The seqno of the first piece of a message that is not complete, if there is one."""
+        """The seqno of the first fragment of the incomplete message, if there is one."""
         return None if self._state == _NONE else self._first
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of a message that is not complete."""
+        """The size of the incomplete message so far."""
         return self._held_bytes
 
     def clear(self) -> None:
-        """Forget the pieces held."""
+        """Drop the incomplete message."""
         self._fragments, self._held_bytes, self._first, self._state = [], 0, 0, _NONE
 
     def check_invariants(self) -> None:

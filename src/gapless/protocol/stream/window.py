@@ -2,8 +2,8 @@
 
 One type serves sender and receiver, multicast and unicast. What a window does with a delivered run
 is its only
-difference: a sender's window keeps it until it is purged (``keep=True``, low = acknowledged by
-everybody), a receiver's window lets it go (low = delivered).
+difference: a sender's window keeps the run until it is purged (``keep_delivered=True``, low =
+acknowledged by everybody), a receiver's window erases the run (low = delivered).
 
 On adding a run: each message is taken that is new and in the acceptance range, low+1 up to the
 policy's ceiling, and whose bytes fit. The rest is refused and counted by reason: ``old`` (at or
@@ -36,7 +36,7 @@ _SMALL_COUNT = 16
 # plain add.
 _make = tuple.__new__
 _ERASED = Run(Address(0, 0), 0, b"", b"")
-"""Stands in the place of an erased run until the lists are cut, so that the bytes are free at once."""
+"""Replaces an erased run until the lists are cut, so that its bytes are freed at once."""
 
 
 class WindowPolicy(Protocol):
@@ -58,7 +58,7 @@ class FixedWindow(NamedTuple):
 
 
 class GrowingWindow(NamedTuple):
-    """As many messages as come, but no seqno further than ``max_seqno_ahead`` ahead of what was delivered."""
+    """Any number of messages, but no seqno further than ``far_limit`` ahead of delivered."""
 
     max_seqno_ahead: int
 
@@ -151,7 +151,7 @@ class Window:
         return max(0, self.ceiling - self.high)
 
     def room_bytes(self) -> int | None:
-        """Return how many more bytes fit, or None without a byte limit; an empty window takes any one message."""
+        """Return how many more bytes fit, or None; an empty window takes any message."""
         return None if self.max_bytes is None else max(0, self.max_bytes - self.stored_bytes)
 
     def add(self, run: Run) -> AddResult:
@@ -196,12 +196,14 @@ class Window:
         return AddResult(accepted, duplicate, old, far, full)
 
     def _insert(self, run: Run) -> None:
+        assert self.low < run.first, "a purged seqno is not stored again"
         at = bisect_left(self._firsts, run.first, self._head)
         self._runs.insert(at, run)
         self._firsts.insert(at, run.first)
         self.stored += run.count
         self.stored_bytes += run.size_bytes
         self.high = max(self.high, run.last)
+        assert self.high <= self.ceiling, "nothing is stored beyond the ceiling"
 
     def _index(self, seqno: int) -> int:
         """Return the index of the first stored run whose last seqno is not below ``seqno``."""
@@ -210,6 +212,7 @@ class Window:
 
     def missing_in(self, first: int, last: int, limit: int | None = None) -> list[Range]:
         """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
+        assert first > 0, "seqnos begin with 1"
         free: list[Range] = []
         at = self._index(first)
         while first <= last and (limit is None or len(free) < limit):
@@ -224,12 +227,12 @@ class Window:
         return free
 
     def missing(self, upto: int | None = None, limit: int | None = None) -> list[Range]:
-        """Return the ranges missing between delivered and ``upto`` (high, unless given), within the ceiling."""
+        """Return the ranges missing from delivered to ``upto`` (or high) and the ceiling."""
         upto = self.high if upto is None else min(upto, self.ceiling)
         return self.missing_in(self.delivered + 1, upto, limit)
 
     def get(self, first: int, last: int) -> list[Run]:
-        """Return what is stored of ``first .. last``, cut to size; nothing if that range is empty."""
+        """Return what is stored of ``first .. last``, cut to size; nothing if it is empty."""
         found: list[Run] = []
         at = self._index(first)
         while at < len(self._runs) and max(first, self._runs[at].first) <= last:
@@ -239,7 +242,7 @@ class Window:
         return found
 
     def next_run(self) -> Run:
-        """Return the stored run, whole, whose messages come next after delivered; there must be one."""
+        """Return the whole stored run that holds the message after delivered; there must be one."""
         run = self._runs[self._index(self.delivered + 1)]
         assert run.first <= self.delivered + 1 <= run.last, (
             "asked only where the next message is stored"
@@ -247,7 +250,7 @@ class Window:
         return run
 
     def take(self, limit: int | None = None) -> list[Run]:
-        """Hand out the consecutive runs after delivered, at most ``limit`` messages; delivered moves behind them."""
+        """Remove and return the consecutive runs after delivered, at most ``limit`` messages."""
         taken: list[Run] = []
         at = self._index(self.delivered + 1) if self.keep_delivered else self._head
         while at < len(self._runs) and (limit is None or limit > 0):
@@ -281,7 +284,7 @@ class Window:
         return at, run
 
     def purge(self, upto: int, *, force: bool = False) -> int:
-        """Erase up to ``upto``, limited to delivered (or, forced, to high); return how many messages went."""
+        """Erase up to ``upto``, at most to delivered (forced: high); return the count."""
         upto = min(upto, self.high if force else self.delivered)
         if upto <= self.low:
             return 0
@@ -289,10 +292,12 @@ class Window:
         return self._erase(upto)
 
     def evict_delivered(self, room_bytes: int) -> int:
-        """Erase the oldest of what was delivered and kept, until ``room_bytes`` more fit; return how many went.
+        """Erase the oldest delivered messages until ``room_bytes`` more fit; return the count.
 
-        A receiver keeps delivered messages only as a service to others; it must not grow by that.
+        A receiver keeps delivered messages only as a service to others; its memory must not grow by
+        that.
         """
+        assert self.keep_delivered, "only a window that keeps delivered messages evicts"
         if self.max_bytes is None:
             return 0
         upto, free_bytes = self.low, self.max_bytes - self.stored_bytes
@@ -306,7 +311,7 @@ class Window:
         return self.purge(upto)
 
     def skip_to(self, seqno: int) -> int:
-        """Give up everything up to ``seqno``, present or not; return how many stored messages went."""
+        """Give up everything up to ``seqno``, stored or not; return how many were stored."""
         if seqno <= self.delivered:
             return 0
         self.delivered = seqno
@@ -314,6 +319,7 @@ class Window:
         return self._erase(seqno)
 
     def _erase(self, upto: int) -> int:
+        assert self.low <= upto <= self.delivered, "only delivered messages are erased"
         self.low = upto
         if upto >= self.high:
             return self._erase_all()
@@ -341,7 +347,7 @@ class Window:
         return erased
 
     def _drop_front(self, at: int) -> None:
-        """Step over the erased runs before index ``at``; the lists are cut only now and then, which keeps it cheap."""
+        """Step over the erased runs before ``at``; the lists are cut rarely: cheaper."""
         if at >= max(_COMPACT_AT, len(self._runs) // 2):
             del self._runs[:at], self._firsts[:at]
             at = 0
@@ -376,6 +382,7 @@ class Window:
         self._head = 0
         self.stored = sum(run.count for run in runs)
         self.stored_bytes = sum(run.size_bytes for run in runs)
+        assert self.low <= self.delivered <= self.high, "a snapshot has its marks in order"
 
 
 def window_policy(kind: str, capacity: int, max_seqno_ahead: int) -> WindowPolicy:
