@@ -45,7 +45,7 @@ def waiting_for_a_state() -> Any:
     company = Company("ab", padding=b"x" * 300_000)
     company.lose(StateChunk)
     company.enter("c")
-    requester = company["c"].state_transfer.requester
+    requester = company.transfer("c").requester
     assert company.run_for(5 * SECOND, lambda: requester.stage == PULLING)
     for member in company.members.values():
         member.check_invariants()
@@ -73,7 +73,7 @@ STREAMS: dict[str, tuple[Break, str]] = {
         lambda m: setattr(m.outbound.flow_control, "buffers_differ", True),
         "follows the buffers",
     ),
-    "delivery credit": (lambda m: setattr(m._credit, "outstanding", -1), "outstanding"),
+    "delivery credit": (lambda m: setattr(m.credit, "outstanding", -1), "outstanding"),
     "loss detector": (
         lambda m: stream_of(m).loss_detector._open_naks.extend([_OpenNak(5, 4, 0, 0, 1, 0)]),
         "do not overlap",
@@ -91,7 +91,10 @@ STREAMS: dict[str, tuple[Break, str]] = {
         "repaired no message",
     ),
     "reassembly": (lambda m: setattr(stream_of(m).reassembler, "_held_bytes", 7), "counted"),
-    "own reassembly": (lambda m: m._own_reassembler._fragments.append(b"x"), "open message"),
+    "own reassembly": (
+        lambda m: m.endpoint.deliveries.own_reassembler._fragments.append(b"x"),
+        "open message",
+    ),
     "send queue": (
         lambda m: setattr(m.outbound.queue.enqueue([b"x"], 0, None), "taken", 1),
         "done and queued",

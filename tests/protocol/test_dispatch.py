@@ -148,7 +148,9 @@ def test_s14_hostile_input_does_not_grow_the_counters() -> None:
         group.receive("a", B, Ack(A, 10**6 + number, number))
         group.step(A, lambda m, n=number: m.receive(b"GL%d" % n, group.now_ns))  # type: ignore[misc]
     assert len(group["a"].counters) < 20
-    assert set(group["a"]._active_senders) | set(group["a"].outbound.flow_control._buffers) <= {B}
+    assert set(group["a"].active_senders.last_data_ns) | set(
+        group["a"].outbound.flow_control._buffers
+    ) <= {B}
 
 
 @pytest.mark.behaviour("N7-09")
@@ -284,7 +286,7 @@ def test_a_snapshot_goes_on_like_the_original() -> None:
     group.receive("a", B, data(B, 1), data(B, 3))
     group.send("a", b"own", b"x" * 2000, b"last")
     group.receive("a", B, Ack(A, 2, 1 << 20))
-    assert group["a"]._own_reassembler._fragments, "a message is under way in pieces"
+    assert group["a"].deliveries.own_reassembler._fragments, "a message is under way in pieces"
     handed = group.messages("a", "a") + group.messages("a", "b")
     copy["a"].restore(group["a"].snapshot())
     copy["a"].check_invariants()

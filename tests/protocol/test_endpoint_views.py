@@ -205,7 +205,7 @@ def test_the_ends_of_departed_streams_are_bounded() -> None:
     for number in range(2, 2 * 1100, 2):
         group.install(View.of(number, A, Address(9, number)), [A])
         group.install(View.of(number + 1, A), [A])
-    assert len(group["a"]._departed_marks) <= 1024
+    assert len(group["a"].resume_positions.delivered) <= 1024
 
 
 @pytest.mark.behaviour("N4-36", "N4-37")

@@ -87,7 +87,7 @@ def messages_in(items: list[DeliveryItem]) -> int:
 
 
 def outstanding(guest: Guest) -> int:
-    return guest.handle.query(lambda member: member._credit.outstanding).result(PATIENCE_S)
+    return guest.handle.query(lambda member: member.credit.outstanding).result(PATIENCE_S)
 
 
 def expel(guest: Guest, other: Address) -> None:

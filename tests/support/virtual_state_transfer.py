@@ -15,9 +15,10 @@ from typing import Any
 
 from gapless.config import Config
 from gapless.identity import Address, View
+from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.events import Event, StateReceived, StateWanted
 from gapless.protocol.ready import GROUP, UNICAST, UNRELIABLE, Delivery, Ready
-from gapless.protocol.state_transfer.endpoint import StateTransferEndpoint
+from gapless.protocol.state_transfer.transfer import StateTransfer
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Datagram, Frame, StateAsk, StateChunk, StateOffer, StatePull
 
@@ -99,7 +100,7 @@ class Company:
         self.loss, self.twice, self.delay_ns = loss, twice, delay_ns
         self.padding = padding
         self.now_ns = SECOND
-        self.members: dict[str, StateTransferEndpoint] = {}
+        self.members: dict[str, Endpoint] = {}
         self.apps: dict[str, App] = {}
         self.view_names = ""
         self.number = 0
@@ -114,17 +115,23 @@ class Company:
             self.view(names)
         self.run_for(SECOND)
 
-    def __getitem__(self, name: str) -> StateTransferEndpoint:
+    def __getitem__(self, name: str) -> Endpoint:
         return self.members[name]
+
+    def transfer(self, name: str) -> StateTransfer:
+        """The state transfer of a member."""
+        transfer = self.members[name].state_transfer
+        assert transfer is not None
+        return transfer
 
     # What happens
 
     def add(self, name: str, *, state: bool = False, **knobs: Any) -> None:
         """Begin a life."""
         config = self.config.replace(**knobs) if knobs else self.config
-        self.members[name] = StateTransferEndpoint(
-            address(name), GROUP_ID, config, Random(f"{name} {self.rng.random()}")
-        )
+        rng = Random(f"{name} {self.rng.random()}")
+        transfer = StateTransfer(address(name), config, rng)
+        self.members[name] = Endpoint(address(name), GROUP_ID, config, rng, state_transfer=transfer)
         self.apps[name] = App(self.padding)
         if state:
             self.members[name].request_state()
@@ -169,7 +176,7 @@ class Company:
             lambda m: m.receive_decoded(Datagram(GROUP_ID, address(sender), frames), self.now_ns),
         )
 
-    def step(self, name: str, act: Callable[[StateTransferEndpoint], Ready]) -> Ready:
+    def step(self, name: str, act: Callable[[Endpoint], Ready]) -> Ready:
         """Give a member one input and work through what it answers."""
         member, app = self.members[name], self.apps[name]
         ready = act(member)
@@ -186,7 +193,7 @@ class Company:
         for delivery in ready.deliveries:
             app.deliver(delivery)
         for event in ready.events:
-            assert not isinstance(event, StateWanted) or not member.state_transfer.is_holding, (
+            assert not isinstance(event, StateWanted) or not self.transfer(name).is_holding, (
                 "who waits has nothing to give"
             )
             if isinstance(event, StateWanted) and app.answers:

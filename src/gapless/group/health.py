@@ -198,7 +198,7 @@ def _sending(
 
 
 def _missing(member: Member, names: Mapping[Address, str]) -> Iterable[MissingMessages]:
-    for stream in member._inbounds():
+    for stream in member.inbounds():
         window, name = stream.window, names.get(stream.origin, "")
         if window is None:
             yield MissingMessages(stream.origin, name, (), None)

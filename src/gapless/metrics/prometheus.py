@@ -195,9 +195,7 @@ def _missing(stream: InboundStream) -> int:
 def _gauges(member: Member) -> dict[str, int]:
     """Return sums over all streams, and how full every cache is."""
     outbounds = [member.outbound, *member.connections.outbounds()]
-    windows = [
-        (stream, stream.window) for stream in member._inbounds() if stream.window is not None
-    ]
+    windows = [(stream, stream.window) for stream in member.inbounds() if stream.window is not None]
     connections, aside = member.connections, member.out_of_band
     return {
         "capacity": member.config.capacity,

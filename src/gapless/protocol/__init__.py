@@ -1,1 +1,1 @@
-"""The pure machine: bytes, time and randomness come in, one ``Ready`` goes out."""
+"""The pure protocol machine: bytes, time and randomness come in, one ``Ready`` goes out."""

@@ -1,8 +1,8 @@
-"""Branches that are legal at any time and hardly ever taken: the simulator takes them on purpose.
+"""Rare branches: legal at any time, almost never taken, and taken on purpose by the simulator.
 
-Each is a choice that the machine is free to make: nothing it promises depends on it. In the field
-nobody makes it; in a simulated run some of them are switched on, and each then fires one time in
-four.
+Each is a choice that the machine is free to make: no guarantee depends on it. Outside the simulator
+none is taken. In a simulated run some of them are switched on, and each of these is then taken one
+time in four.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 EARLY_ACK = "early-ack"
-"""An ack goes out although it is not due yet."""
+"""An ack is sent before it is due."""
 LATE_ACK = "late-ack"
-"""The ack timer fires and nothing happens; the acks go out the next time."""
+"""The ack timer fires without effect; the acks are sent the next time."""
 SMALL_RUN = "small-run"
-"""One message goes into a run that could hold more."""
+"""A run that has room for more messages holds one."""
 EARLY_TAIL = "early-tail"
 """The end of the stream is announced at once."""
 REPAIR_TO_ALL = "repair-to-all"
-"""A repair goes to all although one member asked."""
+"""A repair is sent to all members although one asked."""
 REFUSE = "refuse"
-"""A send that is not to wait is refused although there is room."""
+"""A send that may not wait is refused although there is room."""
 EARLY_VOTE = "early-vote"
-"""A member votes on what is stable although neither time nor bytes ask for it."""
+"""A member votes on what is stable before the time or the bytes demand it."""
 SHED = "shed"
-"""A receiver forgets what it keeps for others."""
+"""A receiver drops messages that it retains for others."""
 
 RARE_BRANCHES = (
     EARLY_ACK,
@@ -36,12 +36,12 @@ RARE_BRANCHES = (
     EARLY_VOTE,
     SHED,
 )
-"""Every switch."""
+"""Every rare branch."""
 
 RareBranchHook = Callable[[str], bool]
-"""Tells whether a rare branch is taken this time."""
+"""Returns whether a rare branch is taken this time."""
 
 
-def never(name: str) -> bool:  # noqa: ARG001
+def never(name: str) -> bool:  # noqa: ARG001 - one of the names above
     """Take no rare branch."""
     return False

@@ -1,76 +1,190 @@
-"""The machine: one member of one group.
+"""The endpoint: all streams of one member, under views that are given from outside.
 
-Every input (a datagram, a send, a view, the time) returns one ``Ready``; nothing is called back.
+Every input (a send, a datagram, a view, the time) returns one ``Ready``; nothing is called back.
 Time, randomness and bytes come in from outside, so the same code runs over sockets, in the
 simulator and in exhaustive search.
 
-On sending: to the group outbound.py, to one member unicast.py, beside the stream aside.py.
+An input begins with :meth:`Endpoint.begin`, has its effect, and ends with :meth:`Endpoint.finish`.
+A member (member.py) uses the methods that take a ``ReadyBuilder`` and return no ``Ready``, and does
+its own part of the input before, between and after them.
 
-On reception: the datagram is decoded; what is not for this group, or not from a member in its
-present incarnation, is a counted drop that changes nothing; then each frame goes to the stream it
-speaks of.
+On sending: sending.py checks the messages and gives them to the stream of the group, to a
+connection or to the out-of-band channel.
 
-On a view: departed members' streams end, their remaining consecutive messages are delivered, and
-what lies behind a gap is counted as discarded (I-08). New members' streams start where the digest
-says, or else where their sender says: it tells them (I-22), and they ask until it has. Where
-numbers restart with every view, so do all streams.
+On reception: the datagram is decoded, and dispatch.py routes its frames. Streams that moved are
+delivered from and acknowledged (delivery.py).
 
-Every interval: see timers.py; each timer is handled by the part that it belongs to.
+On a view: streams of departed members end; their remaining consecutive messages are delivered, and
+messages behind a gap are counted as discarded (I-08). Streams of new members start where the digest
+says, or else where their sender says: it announces the start (I-22), and receivers ask until it
+has. Where numbers restart with every view, all streams do.
+
+Every interval: timers.py names the timers; each is handled by the machine that it belongs to.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import U32_MAX, Marks
+from gapless.identity import U32_MAX, U64_MAX, Marks
 from gapless.payloads import Payloads
 from gapless.protocol import buggify, timers
-from gapless.protocol.dispatch import ACTIVE_SENDER_NS, StreamEndpoint
-from gapless.protocol.events import Discarded, Refused, Undelivered, ViewInstalled
+from gapless.protocol.active_senders import ActiveSenders
+from gapless.protocol.delivery import DeliveryScheduler
+from gapless.protocol.dispatch import FrameDispatcher
+from gapless.protocol.events import Discarded, Undelivered, ViewInstalled
+from gapless.protocol.marks_tracer import MarksTracer
 from gapless.protocol.ready import Ready
-from gapless.protocol.ready_builder import RECEIVED_COUNTERS, ReadyBuilder
+from gapless.protocol.ready_builder import ReadyBuilder
+from gapless.protocol.resume_positions import ResumePositions
+from gapless.protocol.sending import Sender
+from gapless.protocol.state_transfer.held_deliveries import StateCoverage
+from gapless.protocol.stream.connections import Connections
 from gapless.protocol.stream.durable_retention import check_retention
+from gapless.protocol.stream.flow_control import DeliveryCredit
+from gapless.protocol.stream.future_view_buffer import FutureViewBuffer
 from gapless.protocol.stream.inbound import STORED_UNKNOWN, InboundStream
+from gapless.protocol.stream.out_of_band import OutOfBandChannel
 from gapless.protocol.stream.outbound import OutboundStream
-from gapless.run import ACKED, NO_LOOPBACK
+from gapless.protocol.stream.send_queue import TicketCounter
+from gapless.protocol.stream.stability import Stability
 from gapless.wire.codec import decode
-from gapless.wire.frames import (
-    FIRST_CONNECTION_EPOCH,
-    Ack,
-    Close,
-    Data,
-    Gone,
-    MembershipFrame,
-    Nak,
-    OutOfBand,
-    OutOfBandAck,
-    Stable,
-    StateFrame,
-    Tail,
-    Unreliable,
-    Vote,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from random import Random
 
     from gapless.config import Config
+    from gapless.delivery_mode import DeliveryMode
     from gapless.identity import Address, Digest, View
-    from gapless.wire.frames import Datagram, Frame
+    from gapless.protocol.buggify import RareBranchHook
+    from gapless.protocol.state_transfer.transfer import StateTransfer
+    from gapless.wire.frames import Datagram
 
 _NO_ADDRESSES: Mapping[Any, Address] = MappingProxyType({})
 _STALL_XMIT_INTERVAL_NS = 500_000_000
-"""The interval with which a stall switches retransmission on, or the least that the other knobs allow."""
+"""Retransmission interval that a stall switches on, unless other settings demand a longer one."""
 
 
-class Endpoint(StreamEndpoint):
-    """One member: give it inputs, work through the ``Ready`` that each returns."""
+class Endpoint:
+    """The streams of one member: give it inputs, work through the ``Ready`` that each returns."""
 
-    timer_handlers: ClassVar[dict[str, Callable[..., None]]]
-    """What each timer does."""
+    def __init__(
+        self,
+        me: Address,
+        group: int,
+        config: Config,
+        rng: Random,
+        *,
+        tracing: int = 0,
+        rarely: RareBranchHook = buggify.never,
+        state_transfer: StateTransfer | None = None,
+    ) -> None:
+        """Create an endpoint without a view.
+
+        ``state_transfer``, if given, may hold deliveries back until the application has its state.
+        """
+        if not all(0 <= number <= U64_MAX for number in (*me, group)):
+            raise LocalProtocolError(
+                f"address {me} or group {group:x} does not fit the wire: use 64-bit numbers"
+            )
+        assert state_transfer is None or state_transfer.me == me
+        self.me = me
+        self.group = group
+        self.config = config
+        self.profile = config.group_profile
+        self.view: View | None = None
+        self.epoch = 0
+        self.nodes: frozenset[int] = frozenset()
+        self.unannounced: list[Address] = []
+        self.timers = timers.Timers()
+        self.out = ReadyBuilder(me, group, config, rarely, tracing=tracing)
+        self._rng = rng
+        self._tickets = TicketCounter()
+        self.outbound = OutboundStream(me, config, self.profile, self._tickets)
+        self.inbound: dict[Address, InboundStream] = {}
+        self.credit = DeliveryCredit(config.unread_limit, config.max_batch_size)
+        self.connections = Connections(me, config, rng, self._tickets, self.credit)
+        self.out_of_band = OutOfBandChannel(me, config, self.credit)
+        self.stability = Stability(me, config, rng) if self.profile.release == "stability" else None
+        self.state_transfer = state_transfer
+        self.future_view_buffer = FutureViewBuffer(config)
+        self.resume_positions = ResumePositions()
+        self.active_senders = ActiveSenders()
+        self._marks_tracer = MarksTracer(me)
+        self.deliveries = DeliveryScheduler(
+            me,
+            config,
+            rng,
+            timers=self.timers,
+            credit=self.credit,
+            active_senders=self.active_senders,
+            inbound=self.inbound,
+            outbound=self.outbound,
+            connections=self.connections,
+            stability=self.stability,
+        )
+        self.dispatcher = FrameDispatcher(self)
+        self.sender = Sender(self, self._tickets)
+
+    # What every input begins and ends with
+
+    def begin(self, now_ns: int) -> ReadyBuilder:
+        """Start an input at ``now_ns``; return the builder that collects its outcome."""
+        self.out.now_ns = now_ns
+        return self.out
+
+    def finish(self, touched: Iterable[InboundStream]) -> Ready:
+        """End an input: deliver from ``touched`` streams, set the timers, return the outcome."""
+        out, deliveries, connections = self.out, self.deliveries, self.connections
+        if connections.removed:
+            # A connection that ended in this input is neither acknowledged nor delivered from.
+            for key in connections.removed:
+                deliveries.forget(key)
+            connections.removed.clear()
+        for stream in touched:
+            deliveries.deliver_and_ack(stream, out)
+        deliveries.deliver_own(out)
+        if self.state_transfer is not None:
+            self._advance_state_transfer(self.state_transfer, out)
+        self._arm_timers(out)
+        if out.tracing:
+            self._marks_tracer.trace(self.outbound, self.inbound, out)
+        return out.build(self.timers.next_ns)
+
+    def _advance_state_transfer(self, transfer: StateTransfer, out: ReadyBuilder) -> None:
+        """Let the state transfer see the deliveries of this input, when all of them are made."""
+        if self.credit.held or not transfer.idle:
+            transfer.on_deliveries(self, out)
+            self.timers.arm(timers.STATE, transfer.due_ns)
+        elif self.timers.is_armed(timers.STATE):
+            self.timers.arm(timers.STATE, None)
+
+    def _arm_timers(self, out: ReadyBuilder) -> None:
+        armed, outbound, connections = self.timers, self.outbound, self.connections
+        arm = armed.arm
+        if not connections.outgoing and not connections.incoming:
+            arm(timers.TAIL, outbound.tail_due_ns)
+            arm(timers.SLOW_RECEIVER, outbound.slow_receiver_due_ns)
+            if armed.is_armed(timers.REAP):
+                arm(timers.REAP, None)
+        else:
+            tail_ns, slow_ns = outbound.tail_due_ns, outbound.slow_receiver_due_ns
+            for entry in connections.outgoing.values():
+                tail_ns = timers.earlier(tail_ns, entry.stream.tail_due_ns)
+                slow_ns = timers.earlier(slow_ns, entry.stream.slow_receiver_due_ns)
+            arm(timers.TAIL, tail_ns)
+            arm(timers.SLOW_RECEIVER, slow_ns)
+            arm(timers.REAP, connections.reap_due_ns)
+        if (request_ns := connections.first_request_due_ns) is not None:
+            armed.arm_earlier(timers.GAP, request_ns)
+        if (resend_ns := self.out_of_band.due_ns) is not None or armed.is_armed(timers.OUT_OF_BAND):
+            arm(timers.OUT_OF_BAND, resend_ns)
+        if self.stability is not None:
+            self.stability.schedule_vote(out.now_ns, unstable=self.deliveries.has_unstable)
+            arm(timers.STABLE, self.stability.due_ns)
 
     # Inputs of the application
 
@@ -85,442 +199,208 @@ class Endpoint(StreamEndpoint):
         timeout_ns: int | None = None,
         loopback: bool | None = None,
     ) -> Ready:
-        """Send messages to the group, or to one member, in this order; ``ticket`` of the answer names the send.
+        """Send messages to the group, or to one member, in this order.
 
-        With ``wait=False`` all of them are taken at once or none is. ``loopback``: whether the
-        sender gets them too.
+        ``ticket`` of the answer names the send. With ``wait=False`` all messages are taken at once
+        or none is. ``loopback``: whether the sender is delivered them too.
         """
-        switched = self._next_mode if mode is None and to is None else None
-        mode = DeliveryMode.of(mode or switched or DeliveryMode.ORDERED)
         payloads = Payloads.of(payloads)
-        self._check_payloads(payloads, to, mode)
-        if switched is not None and len(payloads) != 1:
-            raise LocalProtocolError(
-                "a switch of the mode holds for one message: send that one alone"
-            )
-        if timeout_ns is not None and timeout_ns < 0:
-            raise LocalProtocolError(
-                f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
-            )
-        self._begin(now_ns)
-        if loopback is None:
-            loopback = self.config.loopback or to is not None
-        flags = 0 if loopback else NO_LOOPBACK
-        deadline_ns = None if timeout_ns is None else now_ns + timeout_ns
-        if mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
-            ticket = self._send_unordered(payloads, flags, to, mode, deadline_ns, wait=wait)
-        else:
-            flags |= ACKED if mode is DeliveryMode.ACKNOWLEDGED else 0
-            ticket = self._send_stream(payloads, flags, to, deadline_ns, wait=wait)
-        if deadline_ns is not None:
-            self._arm_send_timeout()
-        ready = self._finish_streams(())
+        send_mode = self.sender.check(payloads, to, mode, timeout_ns)
+        ticket = self.sender.submit(
+            payloads,
+            send_mode,
+            to,
+            self.begin(now_ns),
+            wait=wait,
+            timeout_ns=timeout_ns,
+            loopback=loopback,
+            mode_given=mode is not None,
+        )
+        ready = self.finish(())
         ready.ticket = ticket
-        if switched is not None and not any(isinstance(event, Refused) for event in ready.events):
-            self._next_mode = None
         return ready
 
-    def _send_stream(
-        self,
-        payloads: Payloads,
-        flags: int,
-        to: Address | None,
-        deadline_ns: int | None,
-        *,
-        wait: bool,
-    ) -> int:
-        out = self._out
-        stream = self.outbound if to is None else self.connections.open(to, out)
-        if to is None:
-            if wait and out.now_ns - self._last_send_ns >= ACTIVE_SENDER_NS:
-                self._resumed_ns = out.now_ns  # what must not wait is not refused for that
-            self._last_send_ns = out.now_ns
-        self._divide_receive_buffers(out.now_ns)
-        if to not in {None, self.me}:
-            flags &= ~NO_LOOPBACK
-        if wait or (stream.make_room(payloads, out) and not out.rarely(buggify.REFUSE)):
-            high = stream.window.high
-            ticket = stream.send(payloads, flags, deadline_ns, out)
-            if to is not None and stream.window.high > high:
-                self.connections.touch(to, out)
-            return ticket
-        ticket = self._tickets.next_ticket()
-        out.emit(Refused(ticket))
-        return ticket
-
-    def _send_unordered(
-        self,
-        payloads: Sequence[bytes],
-        flags: int,
-        to: Address | None,
-        mode: DeliveryMode,
-        deadline_ns: int | None,
-        *,
-        wait: bool,
-    ) -> int:
-        out, ticket = self._out, self._tickets.next_ticket()
-        if mode is DeliveryMode.UNRELIABLE:
-            self.out_of_band.send_unreliable(ticket, payloads, flags, to, out)
-        elif wait or self.out_of_band.has_room(payloads):
-            self.out_of_band.send(ticket, payloads, flags, to, deadline_ns, out)
-        else:
-            out.emit(Refused(ticket))
-        return ticket
-
     def set_next_mode(self, mode: DeliveryMode) -> None:
-        """Let the next message to the group, and only that one, be sent in ``mode`` (OL-04).
-
-        A message that names a mode itself, one to a single member (OL-21), and one that is refused
-        do not use it up.
-        """
-        self._next_mode = DeliveryMode.of(mode)
+        """Send the next message to the group, and no other, in ``mode`` (OL-04)."""
+        self.sender.set_next_mode(mode)
 
     def cancel(self, ticket: int, now_ns: int) -> Ready:
         """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""
-        self._give_up(ticket, "cancel", self._begin(now_ns))
-        return self._finish(())
-
-    def _give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> None:
-        for stream in self._outbounds():
-            if stream.give_up(ticket, reason, out):
-                stream.flush(out, reason)
-                return
-        self.out_of_band.give_up(ticket, reason, out)
+        self.sender.give_up(ticket, "cancel", self.begin(now_ns))
+        return self.finish(())
 
     def close_connection(self, peer: Address, now_ns: int) -> Ready:
-        """Let the connection to ``peer`` end when it has been idle for a while; sending to it opens it again."""
-        self.connections.close(peer, self._begin(now_ns))
-        return self._finish(())
+        """Close the connection to ``peer`` once it is idle; sending to it opens another."""
+        self.connections.close(peer, self.begin(now_ns))
+        return self.finish(())
 
     def consumed(self, messages: int, now_ns: int) -> Ready:
-        """Note that the application is done with messages it was handed: there is room for as many more.
+        """Note that the application is done with messages: there is room for as many more."""
+        self.check_consumed(messages)
+        self.on_consumed(messages, self.begin(now_ns))
+        return self.finish(())
 
-        Streams that wait for room, the own one among them, take turns: who was served goes to the
-        end of the line.
-        """
+    def check_consumed(self, messages: int) -> None:
+        """Raise if ``messages`` is no number of messages."""
         if messages < 0:
             raise LocalProtocolError(
                 f"{messages} messages cannot have been consumed: report how many were"
             )
-        out = self._begin(now_ns)
-        self._credit.refund(messages)
-        self._deliver_awaiting_credit(out)
-        return self._finish_streams(())
+
+    def on_consumed(self, messages: int, out: ReadyBuilder) -> None:
+        """Refund credit and deliver from the streams that waited for it, in turn."""
+        assert messages >= 0
+        self.credit.refund(messages)
+        self.deliveries.deliver_awaiting_credit(out)
 
     def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
-        """Switch retransmission off (0 or less) or on at run time; what is queued or missing is not lost by it."""
-        self._begin(now_ns)
-        self._apply_config(self.config.replace(xmit_interval=f"{max(0, xmit_interval_ns)}ns"))
-        return self._finish(())
+        """Switch retransmission off (0 or less) or on; queued and missing messages stay as such."""
+        self.begin(now_ns)
+        self.apply_xmit_interval(xmit_interval_ns)
+        return self.finish(())
 
-    def _apply_config(self, config: Config) -> None:
-        now_ns = self._out.now_ns
+    def apply_xmit_interval(self, xmit_interval_ns: int) -> None:
+        """Replace the retransmission interval in every stream."""
+        config = self.config.replace(xmit_interval=f"{max(0, xmit_interval_ns)}ns")
+        now_ns = self.out.now_ns
         self.config = self.out_of_band.config = self.future_view_buffer.config = config
         self.outbound.apply_config(config, now_ns)
         self.connections.apply_config(config, now_ns)
         for stream in self.inbound.values():
             stream.apply_config(config, now_ns)
-        self._timers.arm(timers.GAP, None)
-        self._arm_gap_timer(self._inbounds())
+        self.timers.arm(timers.GAP, None)
+        self._arm_gap_timer()
+
+    def resume(self, marks: Mapping[Address, int], *, stores: bool = False) -> None:
+        """Be a durable member that continues its former incarnation; call before the first view.
+
+        ``marks`` says up to which seqno the application has the messages of each origin safely, as
+        far as it knows. No stream starts below its mark. If a stream starts above it, the messages
+        in between are reported as lost. A durable member also acknowledges a fragmented message as
+        a whole, unless it is large. One that ``stores`` acknowledges only what it has confirmed as
+        stored.
+        """
+        if self.view is not None:
+            raise LocalProtocolError(f"{self.me} is a member already: resume before the first view")
+        if self.profile.release != "acks":
+            raise LocalProtocolError(
+                f"profile {self.profile.name} has no durable members: use profile nakack4"
+            )
+        self.resume_positions.resume(marks, stores=stores)
+
+    def confirm_stored(self, marks: Mapping[Address, int], now_ns: int) -> Ready:
+        """Note up to where the application has stored each stream, and acknowledge it at once.
+
+        Only a durable member that has resumed with ``stores=True`` confirms its storage.
+        """
+        self.check_stores()
+        self.on_stored(marks, self.begin(now_ns))
+        return self.finish(())
+
+    def check_stores(self) -> None:
+        """Raise if this member acknowledges on delivery and not on storage."""
+        if self.resume_positions.stored is None:
+            raise LocalProtocolError(
+                f"{self.me} does not say what it stores: resume with stores=True"
+            )
+
+    def on_stored(self, marks: Mapping[Address, int], out: ReadyBuilder) -> None:
+        """Acknowledge each stream up to where it is stored."""
+        for origin, seqno in marks.items():
+            stream = self.inbound.get(origin)
+            if stream is None:
+                self.resume_positions.on_stored(origin, seqno)
+            elif stream.on_stored(seqno) and stream.window is not None:
+                self.deliveries.send_ack(stream, out)
+
+    def request_state(self) -> None:
+        """Ask for the state with the first view, and deliver nothing before it is here."""
+        if self.view is not None:
+            raise LocalProtocolError(
+                "this member has a view, and messages with it: ask for the state before joining"
+            )
+        assert self.state_transfer is not None, "an endpoint alone transfers no state"
+        self.state_transfer.request_state()
+        self.credit.held = True
+
+    def provide(self, transfer: int, state: bytes | None, now_ns: int) -> Ready:
+        """Answer ``StateWanted(transfer, …)`` with the state as of then; None: there is none."""
+        assert self.state_transfer is not None, "an endpoint alone transfers no state"
+        self.state_transfer.provide(transfer, state, self.begin(now_ns))
+        return self.finish(())
 
     # Inputs of the network and the clock
 
     def receive(self, datagram: bytes, now_ns: int) -> Ready:
-        """Take in a datagram, whatever it holds."""
+        """Act on a datagram, whatever it holds."""
         try:
-            said = decode(datagram)
+            decoded = decode(datagram)
         except RemoteProtocolError as error:
-            return self._drop_undecodable(error.reason, now_ns)
-        return self.receive_decoded(said, now_ns)
-
-    def _drop_undecodable(self, reason: str, now_ns: int) -> Ready:
-        """Count what cannot be understood, and do nothing else, not even what happens to be due."""
-        self._begin(now_ns).drop(reason)
-        return self._out.build(self._timers.next_ns)
+            # Garbage is counted and has no other effect: nothing that is due happens either.
+            self.begin(now_ns).drop(error.reason)
+            return self.out.build(self.timers.next_ns)
+        return self.receive_decoded(decoded, now_ns)
 
     def receive_decoded(self, datagram: Datagram, now_ns: int) -> Ready:
-        """Take in what a datagram says, which somebody has decoded already."""
-        out = self._begin(now_ns)
-        sender = datagram.sender
-        stream = self.inbound.get(sender)
-        if datagram.group != self.group:
-            out.drop("group", peer=sender)
-        elif datagram.addressee is not None and datagram.addressee != self.me.incarnation:
-            out.drop("addressee", peer=sender)
-        elif stream is None:
-            self._on_stranger(datagram, out)
-        else:
-            return self._finish(self._handle_frames(datagram, stream, out))
-        return self._finish(())
-
-    def _on_stranger(self, said: Datagram, out: ReadyBuilder) -> None:
-        sender = said.sender
-        if sender == self.me:
-            out.drop("own", peer=sender)
-        elif self.future_view_buffer.buffer_datagram(
-            said, departed=self.view is not None and sender in self._departed_marks
-        ):
-            out.trace("EARLY", sender, peer=sender)
-        elif not self._buffer_from_joiner(said, out):
-            out.drop("incarnation" if sender.node in self._nodes else "stranger", peer=sender)
-
-    def _buffer_from_joiner(self, said: Datagram, out: ReadyBuilder) -> bool:
-        """Keep what one who is to join sent in a later view, where messages belong to views; return whether it is."""
-        if self.view is None or self.profile.numbering != "view":
-            return False
-        found = [
-            frame
-            for frame in said.frames
-            if isinstance(frame, Data) and self._epoch < frame.epoch < FIRST_CONNECTION_EPOCH
-        ]
-        kept = [
-            frame
-            for frame in found
-            if frame.run.origin == said.sender and self.future_view_buffer.buffer_frame(frame)
-        ]
-        for frame in kept:
-            out.trace("EARLY", said.sender, frame.run.first, frame.run.last, peer=said.sender)
-        return bool(kept)
-
-    def _handle_frames(
-        self, said: Datagram, stream: InboundStream, out: ReadyBuilder
-    ) -> Iterable[InboundStream]:
-        """Let every frame have its effect; return the streams that may have moved."""
-        sender, frames = said.sender, said.frames
-        if len(frames) == 1:
-            moved = self._on_frame(frames[0], sender, stream, out)
-            return () if moved is None else (moved,)
-        touched: dict[tuple[Address, int], InboundStream] = {}
-        for frame in self.connections.opening_first(frames):
-            if (moved := self._on_frame(frame, sender, stream, out)) is not None:
-                touched[moved.key] = moved
-        return touched.values()
-
-    def _on_frame(
-        self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
-    ) -> InboundStream | None:
-        """Let a frame have its effect; return the stream that it spoke of and that may have moved."""
-        if isinstance(frame, Data):
-            return self._on_data(frame, sender, stream, out)
-        if isinstance(frame, Ack):
-            self._on_own_stream(frame, sender, out)
-            return None
-        if isinstance(frame, (Nak, OutOfBandAck)):
-            if frame.origin == self.me:
-                self._on_own_stream(frame, sender, out)
-            else:
-                self._on_nak_for_another(frame, sender, out)
-            return None
-        return self._on_other_frame(frame, sender, stream, out)
-
-    def _on_data(
-        self, frame: Data, sender: Address, stream: InboundStream, out: ReadyBuilder
-    ) -> InboundStream | None:
-        origin, epoch = frame.run.origin, frame.epoch
-        if origin != sender:
-            # Somebody who holds the message repairs it in the place of its origin.
-            holding = (
-                self.inbound.get(origin)
-                if frame.repair and stream.retains_delivered and epoch < FIRST_CONNECTION_EPOCH
-                else None
-            )
-            if holding is None:
-                out.drop("origin", origin, peer=sender)
-                return None
-            stream = holding
-        if epoch != self._epoch:
-            if epoch >= FIRST_CONNECTION_EPOCH:
-                out.count(RECEIVED_COUNTERS[Data])
-                self._active_senders[sender] = out.now_ns
-                return self.connections.on_frame(sender, frame, out)
-            self._on_other_view(frame, out)
-            return None
-        out.count(RECEIVED_COUNTERS[Data])
-        self._active_senders[sender] = out.now_ns
-        stream.on_data(frame.run, frame.repair, out)
-        return stream
-
-    def _on_other_view(self, frame: Data, out: ReadyBuilder) -> None:
-        """Keep a message of a later view until that view; drop one of an earlier view (OL-06, OL-07)."""
-        run = frame.run
-        if (
-            self.profile.numbering == "view"
-            and frame.epoch > self._epoch
-            and self.future_view_buffer.buffer_frame(frame)
-        ):
-            out.trace("EARLY", run.origin, run.first, run.last, peer=run.origin)
-            return
-        reason = (
-            "early" if frame.epoch > self._epoch and self.profile.numbering == "view" else "view"
-        )
-        out.drop(reason, run.origin, run.first, run.last, peer=run.origin, message_count=run.count)
-
-    def _on_other_frame(
-        self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
-    ) -> InboundStream | None:
-        assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
-        if isinstance(frame, (MembershipFrame, StateFrame)):
-            out.drop(
-                "membership", peer=sender
-            )  # This member is told its views, and does not look for them.
-            return None
-        aside = isinstance(frame, (OutOfBand, Unreliable))
-        origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin
-        if origin != sender:
-            out.drop("origin", origin, peer=sender)
-            return None
-        if not aside and not isinstance(frame, (Vote, Stable)):
-            assert isinstance(frame, (Tail, Gone, Close))
-            return self._on_stream_marks(frame, sender, stream, out)
-        out.count(RECEIVED_COUNTERS[type(frame)])
-        if isinstance(frame, OutOfBand):
-            self.out_of_band.on_message(frame, out)
-        elif isinstance(frame, Unreliable):
-            self.out_of_band.on_unreliable(frame, out)
-        elif self.stability is None:
-            out.drop("stability", origin, peer=sender)
-        elif isinstance(frame, Vote):
-            self._on_stable(self.stability.on_vote(sender, frame, self._marks, out), out)
-        elif isinstance(frame, Stable) and self.stability.accepts(sender, frame, out):
-            self._on_stable(frame.progress, out)
-        return None
-
-    def _on_stream_marks(
-        self, frame: Tail | Gone | Close, sender: Address, stream: InboundStream, out: ReadyBuilder
-    ) -> InboundStream | None:
-        epoch = frame.epoch
-        if epoch < FIRST_CONNECTION_EPOCH and epoch != self._epoch:
-            out.drop("other view", sender, peer=sender)
-            return None
-        out.count(RECEIVED_COUNTERS[type(frame)])
-        if epoch >= FIRST_CONNECTION_EPOCH or isinstance(frame, Close):
-            return self.connections.on_frame(sender, frame, out)
-        if isinstance(frame, Tail):
-            stream.on_tail(frame, self.me, out)
-        else:
-            stream.on_gone(frame.low)
-        return stream
-
-    def _on_own_stream(
-        self, frame: Ack | Nak | OutOfBandAck, sender: Address, out: ReadyBuilder
-    ) -> None:
-        """Take in what ``sender`` says of a stream of this member."""
-        origin = frame.origin
-        if origin != self.me:
-            out.drop(
-                "not mine" if origin.node != self.me.node else "incarnation", origin, peer=sender
-            )
-            return
-        epoch = 0 if isinstance(frame, OutOfBandAck) else frame.epoch
-        if (
-            epoch != self._epoch
-            and epoch < FIRST_CONNECTION_EPOCH
-            and not isinstance(frame, OutOfBandAck)
-        ):
-            out.drop("other view", origin, peer=sender)
-            return
-        out.count(RECEIVED_COUNTERS[type(frame)])
-        if isinstance(frame, OutOfBandAck):
-            self.out_of_band.on_ack(sender, frame.ranges, out)
-        elif epoch >= FIRST_CONNECTION_EPOCH:
-            self.connections.on_feedback(sender, frame, out)
-        elif isinstance(frame, Nak):
-            self.outbound.on_nak(sender, frame.ranges, out)
-        else:
-            if len(self.outbound.queue):
-                self._divide_receive_buffers(out.now_ns)
-            self.outbound.on_ack(sender, frame.seqno, frame.buffer_bytes, out)
-
-    def _on_nak_for_another(
-        self, frame: Nak | OutOfBandAck, sender: Address, out: ReadyBuilder
-    ) -> None:
-        """Repair a message of another member that is held here, if this profile holds any."""
-        held = self.inbound.get(frame.origin)
-        if (
-            held is None
-            or not held.retains_delivered
-            or isinstance(frame, OutOfBandAck)
-            or frame.epoch != self._epoch
-        ):
-            origin = frame.origin
-            out.drop(
-                "not mine" if origin.node != self.me.node else "incarnation", origin, peer=sender
-            )
-            return
-        out.count(RECEIVED_COUNTERS[Nak])
-        held.on_nak(sender, frame.ranges, out)
+        """Act on a datagram that the caller has decoded."""
+        return self.finish(self.dispatcher.on_datagram(datagram, self.begin(now_ns)))
 
     def tick(self, now_ns: int) -> Ready:
         """Fire every timer that is due."""
-        self._begin(now_ns)
-        self._divide_receive_buffers(now_ns)
-        for name in self._timers.due(now_ns):
-            self._fire_timer(name)
-        return self._finish(())
+        out = self.begin(now_ns)
+        self.divide_receive_buffers(now_ns)
+        for name in self.timers.due(now_ns):
+            self.fire(name, out)
+        return self.finish(())
 
     def fire_timer(self, name: str, now_ns: int) -> Ready:
-        """Fire one timer alone; what hangs on it and is not due yet stays."""
-        self._begin(now_ns)
-        self._fire_timer(name)
-        return self._finish(())
+        """Fire one timer, due or not, and no other."""
+        self.fire(name, self.begin(now_ns))
+        return self.finish(())
 
-    def _fire_timer(self, name: str) -> None:
-        self._out.trace("TIMER", self.me, reason=name)
-        self._timers.arm(name, None)
-        self.timer_handlers[name](self, self._out)
+    def fire(self, name: str, out: ReadyBuilder) -> None:
+        """Let a timer of the streams have its effect."""
+        out.trace("TIMER", self.me, reason=name)
+        self.timers.arm(name, None)
+        _TIMER_HANDLERS[name](self, out)
 
-    def _send_acks(self, out: ReadyBuilder) -> None:
-        if self._pending_acks and out.rarely(buggify.LATE_ACK):
-            self._timers.arm(timers.ACK, out.now_ns + max(self.config.ack_delay_ns, 1))
-            return
-        owing, self._pending_acks = self._pending_acks, {}
-        for key, stream in owing.items():
-            if (rest_ns := stream.ack_scheduler.held_until_ns(out.now_ns)) is None:
-                self._send_ack(stream, out)
-            else:
-                self._pending_acks[key] = stream
-                self._timers.arm_earlier(timers.ACK, rest_ns)
+    def divide_receive_buffers(self, now_ns: int) -> None:
+        """Divide the receivers' buffers among the members that are sending now."""
+        shares = self.active_senders.shares(now_ns, self.inbound, self.outbound.acked_ns)
+        for stream in self.outbounds():
+            if stream.senders != shares:
+                stream.update_byte_limit(shares)
 
     def _send_naks(self, out: ReadyBuilder) -> None:
-        """Pass over the gaps of every stream; a stall may switch retransmission on."""
-        stalls = out.counters.get("stalls", 0)
+        """Ask for the gaps of every stream; a stall may switch retransmission on."""
+        config, stalls = self.config, out.counters.get("stalls", 0)
         others: list[Address] = []
-        if self.config.xmit_from_random_member and self.view is not None:
+        if config.xmit_from_random_member and self.view is not None:
             others = [member for member in self.view.members if member != self.me]
         for stream in self.inbound.values():
             stream.send_naks(out, others if stream.retains_delivered else ())
         for stream in self.connections.inbounds():
             stream.send_naks(out)
         self.connections.request_first_messages(out)
-        if self.config.on_stall == "retransmit" and out.counters.get("stalls", 0) > stalls:
-            config = self.config
-            interval_ns = max(_STALL_XMIT_INTERVAL_NS, config.min_grace_ns, config.min_retry_ns)
-            self._apply_config(config.replace(xmit_interval=f"{interval_ns}ns"))
-        self._arm_gap_timer(self._inbounds())
+        if config.on_stall == "retransmit" and out.counters.get("stalls", 0) > stalls:
+            self.apply_xmit_interval(
+                max(_STALL_XMIT_INTERVAL_NS, config.min_grace_ns, config.min_retry_ns)
+            )
+        self._arm_gap_timer()
+
+    def _arm_gap_timer(self) -> None:
+        for stream in self.inbounds():
+            if stream.loss_detector.due_ns is not None:
+                self.timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
 
     def _announce_tails(self, out: ReadyBuilder) -> None:
-        for stream in self._outbounds():
+        for stream in self.outbounds():
             stream.announce_tail(out)
 
-    def _report_slow_receivers(self, out: ReadyBuilder) -> None:
-        for stream in self._outbounds():
+    def report_slow_receivers(self, out: ReadyBuilder) -> None:
+        """Report the members that keep a window from moving."""
+        for stream in self.outbounds():
             stream.report_slow_receivers(out, self.stability)
-
-    def _expire_sends(self, out: ReadyBuilder) -> None:
-        for stream in self._outbounds():
-            for ticket in stream.queue.overdue(out.now_ns):
-                stream.give_up(ticket, "timeout", out)
-            stream.flush(out, "timeout")
-        for ticket in self.out_of_band.overdue(out.now_ns):
-            self.out_of_band.give_up(ticket, "timeout", out)
-        self._arm_send_timeout()
-
-    def _arm_send_timeout(self) -> None:
-        deadlines = [stream.queue.deadline_ns for stream in self._outbounds()]
-        deadlines.append(self.out_of_band.deadline_ns)
-        self._timers.arm(
-            timers.TIMEOUT, min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
-        )
 
     # On a view
 
@@ -533,12 +413,23 @@ class Endpoint(StreamEndpoint):
         absent: Mapping[str, Address] = _NO_ADDRESSES,
         returning: Mapping[Address, Address] = _NO_ADDRESSES,
     ) -> Ready:
-        """Become a member of ``view``; streams in ``digest`` start behind what it says was delivered (N7-21, N7-22).
+        """Become a member of ``view``.
 
-        ``absent``: the durable names of those that are away, with the last address of each; ``returning``:
-        members of this view that take over the place of the last address that this member knew
-        under their name (docs/durable.md).
+        Streams in ``digest`` start behind what it reports as delivered (N7-21, N7-22). ``absent``:
+        the last address of each durable member that is away, by name. ``returning``: for each
+        member of this view that returns, the last address that this member knew under its name
+        (docs/durable.md).
         """
+        self.check_view(view, absent, returning)
+        out = self.begin(now_ns)
+        return self.finish(
+            self.install_view(view, out, digest, absent=absent, returning=returning, announce=True)
+        )
+
+    def check_view(
+        self, view: View, absent: Mapping[str, Address], returning: Mapping[Address, Address]
+    ) -> None:
+        """Raise if ``view`` cannot follow the present one."""
         restart = self.profile.numbering == "view"
         if self.me not in view.members:
             raise LocalProtocolError(f"view {view.id.number} does not contain {self.me}")
@@ -552,14 +443,32 @@ class Endpoint(StreamEndpoint):
             )
         if self.view is not None and restart and view.id.number == self.view.id.number:
             raise LocalProtocolError(
-                f"view {view.id.number} is here: numbers restart with a view, so its own has to rise"
+                f"view {view.id.number} is here:"
+                " numbers restart with a view, so its own has to rise"
             )
         check_retention(view, absent, returning, self.profile)
-        out = self._begin(now_ns)
-        first_view = self.view is None
-        self._durable = self._durable or (self.me in returning and self.profile.release == "acks")
+
+    def install_view(
+        self,
+        view: View,
+        out: ReadyBuilder,
+        digest: Digest | None = None,
+        *,
+        absent: Mapping[str, Address],
+        returning: Mapping[Address, Address],
+        announce: bool,
+    ) -> Iterable[InboundStream]:
+        """Install a view that :meth:`check_view` has approved; return the streams that moved.
+
+        Without ``announce`` the new members learn the start of the own stream only from
+        :meth:`start_sending`.
+        """
+        restart, first_view = self.profile.numbering == "view", self.view is None
+        assert self.me in view.members, "check_view refuses a view without this member"
+        positions = self.resume_positions
+        positions.durable |= self.me in returning and self.profile.release == "acks"
         self.view = view
-        self._nodes = frozenset(member.node for member in view.members)
+        self.nodes = frozenset(member.node for member in view.members)
         here = frozenset(view.members)
         for origin in [origin for origin in self.inbound if restart or origin not in here]:
             self._close_inbound(origin, out)
@@ -573,59 +482,73 @@ class Endpoint(StreamEndpoint):
         ]
         for origin in joined:
             self._open_inbound(origin, digest or {}, out)
-        self._install_components(view, out, absent, returning)
-        # Whoever has the same digest knows this start, and who has none asks; where nobody asks,
-        # all must be told.
+        self._install_machines(view, out, absent, returning)
+        # A member that has the same digest knows this start, and one that has none asks for it.
+        # Where nobody retransmits nobody asks: then the start is announced to all.
         known = first_view and digest is not None and self.config.retransmits
         if not restart and not known:
-            self._announce_start(joined, out)
-        return self._finish(self._replay_buffered(out))
+            if announce:
+                self._announce_start(joined, out)
+            else:
+                self.unannounced += joined
+        return self._replay_buffered(view, out)
 
-    def _announce_start(self, joined: Iterable[Address], out: ReadyBuilder) -> None:
-        """Tell new members where the own stream starts for them."""
-        for origin in joined:
-            self.outbound.announce_start(origin, out)
+    def _announce_start(self, members: Iterable[Address], out: ReadyBuilder) -> None:
+        for member in members:
+            self.outbound.announce_start(member, out)
 
-    def _install_components(
+    def start_sending(self, out: ReadyBuilder) -> None:
+        """Announce the own stream to the members that do not know it yet, and open it."""
+        unannounced, self.unannounced = self.unannounced, []
+        self._announce_start([member for member in unannounced if member in self.inbound], out)
+        if self.outbound.closed and self.view is not None:
+            self.outbound.closed = False
+            self.outbound.flush(out, "view")
+
+    def _install_machines(
         self,
         view: View,
         out: ReadyBuilder,
-        kept: Mapping[str, Address],
-        back: Mapping[Address, Address],
+        absent: Mapping[str, Address],
+        returning: Mapping[Address, Address],
     ) -> None:
+        number, members = view.id.number, view.members
         if self.stability is not None:
             self.stability.install(view)
             self.outbound.reset_stable()
             for stream in self.inbound.values():
                 stream.stable = 0
-        self.out_of_band.install(view.id.number, view.members, out)
-        self.connections.install(view.id.number, view.members, out)
-        self.outbound.install(view.id.number, view.members, out, kept, back)
+        self.out_of_band.install(number, members, out)
+        self.connections.install(number, members, out)
+        self.outbound.install(number, members, out, absent, returning)
+        if self.state_transfer is not None:
+            self.state_transfer.on_view(members, out)
 
     def _restart_numbering(self, view: View, out: ReadyBuilder) -> None:
-        """Begin all numbers anew; what the view before has not made stable is not repaired any more, and said so."""
+        """Restart all numbers; report the messages of the view before that were not stable."""
         before = self.outbound
-        self._deliver_own(out, ignore_credit=True)
+        self.deliveries.deliver_own(out, ignore_credit=True)
         first, last = before.end_view(view.members, out)
         if first <= last:
             out.emit(Undelivered(None, first, last))
-        self._epoch = view.id.number
-        self._own_reassembler.clear()
+        self.epoch = view.id.number
         self.outbound = OutboundStream(
-            self.me, self.config, self.profile, self._tickets, self._epoch
+            self.me, self.config, self.profile, self._tickets, self.epoch
         )
+        self.deliveries.restart(self.outbound)
         self.outbound.take_over(before)
-        self._departed_marks.clear()
-        self._traced_marks.clear()
+        self.resume_positions.clear()
+        self._marks_tracer.clear()
+        assert not self.inbound, "no stream of the view before goes on"
 
-    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[InboundStream]:
-        """Take in what came before this view; return the streams that may have moved."""
+    def _replay_buffered(self, view: View, out: ReadyBuilder) -> Iterable[InboundStream]:
+        """Act on what was buffered for this view; return the streams that may have moved."""
         touched: dict[tuple[Address, int], InboundStream] = {}
-        assert self.view is not None
-        for said in self.future_view_buffer.take_datagrams(self.view, out, any_view=self._durable):
-            moved = self._handle_frames(said, self.inbound[said.sender], out)
+        buffer, durable = self.future_view_buffer, self.resume_positions.durable
+        for datagram in buffer.take_datagrams(view, out, any_view=durable):
+            moved = self.dispatcher.on_frames(datagram, self.inbound[datagram.sender], out)
             touched.update((stream.key, stream) for stream in moved)
-        for frame in self.future_view_buffer.take_frames(self._epoch, self.inbound, out):
+        for frame in buffer.take_frames(self.epoch, self.inbound, out):
             stream = self.inbound[frame.run.origin]
             stream.on_data(frame.run, frame.repair, out)
             touched[stream.key] = stream
@@ -633,60 +556,264 @@ class Endpoint(StreamEndpoint):
 
     def _close_inbound(self, origin: Address, out: ReadyBuilder) -> None:
         stream = self.inbound.pop(origin)
-        for table in (self._pending_acks, self._awaiting_credit):
-            table.pop(stream.key, None)
-        self._active_senders.pop(origin, None)
-        self._traced_marks.pop(origin, None)
-        if discarded := stream.drain(self._credit, out):
+        self.deliveries.forget(stream.key)
+        self.active_senders.forget(origin)
+        self._marks_tracer.forget(origin)
+        if discarded := stream.drain(self.credit, out):
             out.emit(Discarded(origin, discarded))
-        if stream.window is not None or stream.delivered_before is not None:
-            self._departed_marks[origin] = stream.resume_seqno
-            if stream.stored is not None and self._stored_marks is not None:
-                self._stored_marks[origin] = stream.stored
-        if len(self._departed_marks) > self._max_departed:
-            oldest = next(iter(self._departed_marks))
-            del self._departed_marks[oldest]
-            if self._stored_marks is not None:
-                self._stored_marks.pop(oldest, None)
+        self.resume_positions.on_closed(stream)
 
     def _open_inbound(self, origin: Address, digest: Digest, out: ReadyBuilder) -> None:
-        # Only its sender knows where a durable member goes on.
-        marks = None if self._durable else digest.get(origin)
-        start, former = (
-            None if marks is None else marks.delivered,
-            self._departed_marks.pop(origin, None),
-        )
-        stored = (
-            None if self._stored_marks is None else self._stored_marks.pop(origin, STORED_UNKNOWN)
-        )
+        assert origin != self.me
+        assert origin not in self.inbound
+        durable = self.resume_positions.durable
+        # Only the sender knows where the stream goes on for a durable member.
+        marks = None if durable else digest.get(origin)
+        former, stored = self.resume_positions.take(origin)
         stream = InboundStream(
             origin,
             self.config,
             self.profile,
             self._rng,
-            start,
+            None if marks is None else marks.delivered,
             former,
-            self._epoch,
-            durable=self._durable,
+            self.epoch,
+            durable=durable,
             stored=stored,
         )
         self.inbound[origin] = stream
         if marks is None:
             stream.loss_detector.on_gap(0, out.now_ns)
         else:
-            out.trace("START", origin, stream.start + 1, peer=origin, epoch=self._epoch)
+            out.trace("START", origin, stream.start + 1, peer=origin, epoch=self.epoch)
             stream.learn_high(marks.high)
             stream.detect_gaps(out.now_ns)
-        self._arm_gap_timer((stream,))
+        if stream.loss_detector.due_ns is not None:
+            self.timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
+
+    def set_digest(self, digest: Digest, now_ns: int) -> Ready:
+        """Start the streams that wait for it behind what ``digest`` reports as delivered.
+
+        Messages that are missing up to the digest's high are a gap (N7-22), also in a stream that
+        has started.
+        """
+        out = self.begin(now_ns)
+        if self.profile.numbering == "view":
+            # Every stream started with its view, and a digest does not name its view.
+            return self.finish(())
+        named = [
+            (stream, digest[origin]) for origin, stream in self.inbound.items() if origin in digest
+        ]
+        for stream, marks in named:
+            if stream.window is None and not self.resume_positions.durable:
+                stream.open_at(marks.delivered, out)
+            stream.learn_high(marks.high)
+        return self.finish([stream for stream, _ in named])
+
+    def end(self, out: ReadyBuilder) -> None:
+        """End all streams; report every send that is waiting or not known to have arrived."""
+        for ticket in self.outbound.queue.tickets:
+            self.outbound.give_up(ticket, "over", out)
+        first, last = self.outbound.end(out)
+        if first <= last:
+            out.emit(Undelivered(None, first, last))
+        self.connections.end(out)
+        self.out_of_band.end(out)
+
+    # What a state transfer needs to know of the streams
+
+    def stream_starts(self) -> dict[Address, int | None]:
+        """Return where each stream of another member starts here; None: not known yet."""
+        return {
+            origin: None if stream.window is None else stream.start
+            for origin, stream in self.inbound.items()
+        }
+
+    def delivered_upto(self, origin: Address) -> int | None:
+        """Return the last seqno of a whole delivered message; None: no stream of ``origin``."""
+        if origin == self.me:
+            unfinished = self.deliveries.own_reassembler.first_seqno
+            return self.outbound.window.delivered if unfinished is None else unfinished - 1
+        stream = self.inbound.get(origin)
+        if stream is None:
+            return self.resume_positions.delivered.get(origin)
+        return None if stream.window is None else stream.resume_seqno
+
+    def coverage(self) -> StateCoverage:
+        """Return everything that was delivered, of departed members too as far as remembered."""
+        marks = {
+            **self.resume_positions.delivered,
+            **{origin: stream.resume_seqno for origin, stream in self.inbound.items()},
+        }
+        marks[self.me] = self.delivered_upto(self.me) or 0
+        return StateCoverage(self.epoch, marks, self.out_of_band.delivered())
+
+    def mark_covered(self, covered: StateCoverage) -> None:
+        """Count the out-of-band messages that a state covers as delivered."""
+        for origin, seqnos in covered.out_of_band.items():
+            self.out_of_band.mark_covered(origin, seqnos)
+
+    # Introspection
+
+    def resume_marks(self) -> dict[Address, int]:
+        """Return up to where the application has each stream, for its next incarnation.
+
+        That is what it stored, if it stores, and what it was delivered otherwise.
+        """
+        if self.resume_positions.stored is None:
+            return dict(self.coverage().marks)
+        streams = {
+            origin: stream.stored or 0
+            for origin, stream in self.inbound.items()
+            if stream.stored != STORED_UNKNOWN
+        }
+        return {**self.resume_positions.stored, **streams}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Frames sent and received by kind, and drops by reason."""
+        return self.out.counters
+
+    @property
+    def tracing(self) -> int:
+        """The sampling interval of the trace; 0 if there is none."""
+        return self.out.tracing
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When ``tick`` is to be called next."""
+        return self.timers.next_ns
+
+    def digest(self) -> Digest:
+        """Return the marks of every stream whose start is known, the own stream first."""
+        return self.deliveries.digest()
+
+    @property
+    def all_acknowledged(self) -> bool:
+        """Whether every receiver has acknowledged everything that was sent."""
+        return self.out_of_band.is_quiet and all(stream.is_quiet for stream in self.outbounds())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that was sent has arrived, and is stable where that matters."""
+        if self.stability is not None and self.deliveries.has_unstable:
+            return False
+        return self.all_acknowledged
+
+    @property
+    def waiting_sends(self) -> int:
+        """How many sends wait for room, to the group or to one member."""
+        return sum(len(stream.queue) for stream in self.outbounds())
+
+    def outbounds(self) -> list[OutboundStream]:
+        """Return the stream to the group and the streams of all outgoing connections."""
+        if not self.connections.outgoing:
+            return [self.outbound]
+        return [self.outbound, *self.connections.outbounds()]
+
+    def inbounds(self) -> list[InboundStream]:
+        """Return the streams of all members and of all incoming connections."""
+        return [*self.inbound.values(), *self.connections.inbounds()]
+
+    def armed_timers(self) -> tuple[str, ...]:
+        """Return the timers that could fire."""
+        return self.timers.snapshot()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the streams contradict each other or their schedule."""
+        inbounds = self.inbounds()
+        for outbound in self.outbounds():
+            outbound.check_invariants()
+        for stream in inbounds:
+            stream.check_invariants()
+        for origin, stream in self.inbound.items():
+            assert origin == stream.origin != self.me, "streams are filed under their origin"
+            assert stream.epoch == self.epoch, "the streams of a view have one epoch"
+        assert self.deliveries.outbound is self.outbound, "one own stream is delivered from"
+        assert self.outbound.epoch == self.epoch
+        if self.view is None:
+            assert not self.inbound, "streams of others need a view"
+        else:
+            assert self.inbound.keys() == set(self.view.members) - {self.me}, "a stream a member"
+        self.connections.check_invariants()
+        self.out_of_band.check_invariants()
+        self.future_view_buffer.check_invariants()
+        if self.stability is not None:
+            self.stability.check_invariants()
+        if self.state_transfer is not None:
+            self._check_state_transfer(self.state_transfer)
+        self.deliveries.check_invariants(inbounds)
+        self.active_senders.check_invariants(self.inbound)
+        self.resume_positions.check_invariants(self.inbound)
+        self._marks_tracer.check_invariants(self.inbound)
+        self.sender.check_invariants()
+        self.timers.check_invariants()
+
+    def _check_state_transfer(self, transfer: StateTransfer) -> None:
+        """Raise AssertionError if what is held back and what is delivered disagree."""
+        transfer.check_invariants()
+        if transfer.is_holding:
+            assert self.credit.held, "held messages take no credit"
+        if transfer.full:
+            assert self.credit.blocked, "a full backlog stops the windows"
+        assert self.credit.blocked == self.out_of_band.blocked, "and every other channel"
+
+    # For exhaustive search
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state as a hashable value, without times, counters and the view."""
+        unconsumed = self.credit.outstanding if self.config.unread_limit else 0
+        streams = tuple(stream.snapshot() for stream in self.inbound.values())
+        machines = (
+            self.connections.snapshot(),
+            self.out_of_band.snapshot(),
+            self.future_view_buffer.snapshot(),
+            None if self.stability is None else self.stability.snapshot(),
+        )
+        fragments = self.deliveries.own_reassembler.snapshot()
+        return (unconsumed, fragments, self.outbound.snapshot(), streams, machines)
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Return to the state of ``snapshot``, with every armed timer due at time zero."""
+        self.credit.outstanding, fragments, outbound, streams, machine_states = snapshot  # type: ignore[assignment]
+        self.deliveries.own_reassembler.restore(fragments)  # type: ignore[arg-type]
+        self.outbound.restore(outbound)  # type: ignore[arg-type]
+        for stream, state in zip(self.inbound.values(), streams, strict=True):  # type: ignore[call-overload]
+            stream.restore(state)
+        machines = (self.connections, self.out_of_band, self.future_view_buffer, self.stability)
+        for machine, state in zip(machines, machine_states, strict=True):  # type: ignore[call-overload]
+            if machine is not None:
+                machine.restore(state)
+        self.deliveries.restore(self.inbounds())
+        self._restore_timers()
+        self.active_senders.reset()
+
+    def _restore_timers(self) -> None:
+        gaps = any(stream.loss_detector.due_ns is not None for stream in self.inbounds())
+        armed = {
+            timers.ACK: bool(self.deliveries.pending_acks),
+            timers.GAP: gaps or self.connections.first_request_due_ns is not None,
+            timers.TAIL: any(stream.tail_due_ns is not None for stream in self.outbounds()),
+            timers.STABLE: self.stability is not None and self.stability.due_ns is not None,
+            timers.OUT_OF_BAND: self.out_of_band.due_ns is not None,
+        }
+        self.timers.restore(tuple(name for name, on in armed.items() if on))
 
 
-Endpoint.timer_handlers = {
-    timers.ACK: Endpoint._send_acks,
+def _on_state_timer(endpoint: Endpoint, out: ReadyBuilder) -> None:
+    assert endpoint.state_transfer is not None, "its timer is armed by a state transfer"
+    endpoint.state_transfer.on_timer(out)
+
+
+_TIMER_HANDLERS: dict[str, Callable[[Endpoint, ReadyBuilder], None]] = {
+    timers.ACK: lambda endpoint, out: endpoint.deliveries.send_pending_acks(out),
     timers.GAP: Endpoint._send_naks,
     timers.TAIL: Endpoint._announce_tails,
-    timers.TIMEOUT: Endpoint._expire_sends,
-    timers.SLOW_RECEIVER: Endpoint._report_slow_receivers,
-    timers.STABLE: Endpoint._vote,
-    timers.OUT_OF_BAND: lambda member, out: member.out_of_band.retransmit(out),
-    timers.REAP: lambda member, out: member.connections.reap(out),
+    timers.TIMEOUT: lambda endpoint, out: endpoint.sender.expire(out),
+    timers.SLOW_RECEIVER: Endpoint.report_slow_receivers,
+    timers.STABLE: lambda endpoint, out: endpoint.deliveries.vote(out),
+    timers.OUT_OF_BAND: lambda endpoint, out: endpoint.out_of_band.retransmit(out),
+    timers.REAP: lambda endpoint, out: endpoint.connections.reap(out),
+    timers.STATE: _on_state_timer,
 }
+"""What each timer of the streams does."""

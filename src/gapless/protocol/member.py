@@ -1,18 +1,25 @@
 """One process in one group: a member that finds, follows and leaves views by itself.
 
-On sending: as any member; nothing is taken before the first view, nor after the wish to leave.
+A member has an endpoint (all streams under the present view), a membership (which view comes next),
+a failure detector and a state transfer. Every input begins with the check for a pause of this
+process, has its effect on these machines, and ends with what the membership owes, then with what
+the streams owe (:meth:`Endpoint.finish`).
 
-On reception: frames about streams go to the streams, then frames about the membership to
-membership.py. Whatever comes from a member is a sign of life (liveness.py). A stranger that
-believes to be in this view is told that it is not.
+On sending: as in any endpoint. Nothing is taken before the first view, nor after the request to
+leave.
 
-On a view: it is installed by a tick of its own, so that views and messages come in one order. Where
-a durable member is away its place is kept, and given to its next life (design rule 9).
+On reception: every datagram of a member is a heartbeat. Frames about streams and states go to the
+endpoint, frames about the membership to the membership. A sender outside the view that takes itself
+for a member is told that it is none.
 
-Every interval: signs of life, tries that are due, decisions of the coordinator.
+On a view: a tick of its own installs it, so that views and messages have one order. The positions
+of absent durable members are retained, and each passes to the next incarnation of its member
+(design rule 9).
 
-When this life is over (expelled, left), nothing is done any more: a new life is a new participant
-with a higher incarnation, and takes nothing of the old one with it (P-02).
+Every interval: heartbeats and probes, repeated requests, decisions of the coordinator.
+
+When this incarnation is over (expelled or left) nothing happens any more. A new incarnation is a
+new member with a higher number, and takes over nothing from this one (P-02).
 """
 
 from __future__ import annotations
@@ -21,8 +28,10 @@ from typing import TYPE_CHECKING, get_args
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import RosterEntry
+from gapless.payloads import Payloads
 from gapless.protocol import buggify, timers
-from gapless.protocol.events import Left, SlowReceivers, Undelivered
+from gapless.protocol.endpoint import Endpoint
+from gapless.protocol.events import Left, SlowReceivers
 from gapless.protocol.membership.failure_detector import FailureDetector
 from gapless.protocol.membership.membership import (
     LEAVING,
@@ -33,36 +42,34 @@ from gapless.protocol.membership.membership import (
     Membership,
 )
 from gapless.protocol.ready import Ready
-from gapless.protocol.ready_builder import RECEIVED_COUNTERS, ReadyBuilder
-from gapless.protocol.state_transfer.endpoint import StateTransferEndpoint
+from gapless.protocol.ready_builder import RECEIVED_COUNTERS
+from gapless.protocol.state_transfer.transfer import StateTransfer
 from gapless.wire.coalesce import decode_coalesced
-from gapless.wire.frames import (
-    Data,
-    MembershipFrame,
-    StateFrame,
-    Suspect,
-)
+from gapless.wire.codec import decode
+from gapless.wire.frames import Data, MembershipFrame, StateFrame, Suspect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from random import Random
     from typing import Any
 
     from gapless.config import Config
-    from gapless.identity import Address, Roster, View
-    from gapless.payloads import Payloads
+    from gapless.delivery_mode import DeliveryMode
+    from gapless.identity import Address, Digest, Roster, View
     from gapless.protocol.buggify import RareBranchHook
+    from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.inbound import InboundStream
+    from gapless.protocol.stream.outbound import OutboundStream
     from gapless.wire.frames import Datagram
 
 _MEMBERSHIP_FRAMES = frozenset(get_args(MembershipFrame))
 _NON_STREAM_FRAMES = _MEMBERSHIP_FRAMES | frozenset(get_args(StateFrame))
 _EXPEL_ATTEMPTS = 5
-"""So many times the coordinator is asked to leave a member out: a datagram may be lost, or the wish not granted."""
+"""Maximum number of requests to expel a member: one may be lost, or not be granted."""
 
 
-class Member(StateTransferEndpoint):
-    """A member that keeps its own views: ``join`` it, work through every ``Ready``, ``leave`` it."""
+class Member:
+    """A member that keeps its own views: ``join``, work through every ``Ready``, ``leave``."""
 
     def __init__(
         self,
@@ -77,38 +84,188 @@ class Member(StateTransferEndpoint):
         rarely: RareBranchHook = buggify.never,
         wall_offset_ns: int = 0,
     ) -> None:
-        """Make a life that has not joined yet; ``wall_offset_ns`` is how far the time of day is ahead of the clock."""
-        super().__init__(me, group, config, rng, tracing=tracing, rarely=rarely)
-        if name and self.profile.release != "acks":
+        """Create a member that has not joined yet.
+
+        ``wall_offset_ns`` is how far the time of day is ahead of the clock.
+        """
+        self.me = me
+        self.group = group
+        self.state_transfer = StateTransfer(me, config, rng)
+        self.endpoint = Endpoint(
+            me,
+            group,
+            config,
+            rng,
+            tracing=tracing,
+            rarely=rarely,
+            state_transfer=self.state_transfer,
+        )
+        profile = self.endpoint.profile
+        if name and profile.release != "acks":
             raise LocalProtocolError(
-                f"a durable name ({name}) needs a profile that acks release, and {self.profile.name} is none: use nakack4"
+                f"a durable name ({name}) needs a profile that acks release,"
+                f" and {profile.name} is none: use nakack4"
             )
         self.failure_detector = FailureDetector(me, config)
         self.membership = Membership(
             RosterEntry(me, name, locator), config, rng, self.failure_detector
         )
+        # These live as long as the endpoint; bound here, they cost no detour in every datagram.
+        self.inbound = self.endpoint.inbound
+        self.connections = self.endpoint.connections
+        self.out_of_band = self.endpoint.out_of_band
+        self.stability = self.endpoint.stability
+        self.future_view_buffer = self.endpoint.future_view_buffer
+        self.credit = self.endpoint.credit
+        self._timers = self.endpoint.timers
+        self._dispatcher = self.endpoint.dispatcher
+        self._out = self.endpoint.out
         self._out.last_sent_ns = {}
         self._out.wall_offset_ns = wall_offset_ns
+        self.endpoint.outbound.closed = True
         self._ended = False
-        self._start_unannounced: list[Address] = []
-        self.outbound.closed = True
+        self._pause_after_ns = config.heartbeat_interval_ns
         self._pause_ended_ns: int | None = None
         self._expel_attempts_left: dict[Address, int] = {}
 
+    # Of the membership
+
     @property
     def phase(self) -> str:
-        """Where this life is: new, joining, member, leaving or over."""
+        """The phase of this incarnation: new, joining, member, leaving or over."""
         return self.membership.phase
 
     @property
     def roster(self) -> Roster | None:
-        """The present view, with what its members know of each other."""
+        """The present view, with the names and locators of its members."""
         return self.membership.roster
 
     @property
     def pending(self) -> Roster | None:
-        """A view that has come; the next tick installs it."""
+        """The view that the next tick installs."""
         return self.membership.pending
+
+    # Of the endpoint
+
+    @property
+    def config(self) -> Config:
+        """The settings, as they are now."""
+        return self.endpoint.config
+
+    @property
+    def view(self) -> View | None:
+        """The present view."""
+        return self.endpoint.view
+
+    @property
+    def outbound(self) -> OutboundStream:
+        """The own stream to the group."""
+        return self.endpoint.outbound
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Frames sent and received by kind, and drops by reason."""
+        return self._out.counters
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When ``tick`` is to be called next."""
+        return self._timers.next_ns
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that was sent has arrived, and is stable where that matters."""
+        return self.endpoint.is_quiet
+
+    @property
+    def waiting_sends(self) -> int:
+        """How many sends wait for room, to the group or to one member."""
+        return self.endpoint.waiting_sends
+
+    @property
+    def tracing(self) -> int:
+        """The sampling interval of the trace; 0 if there is none."""
+        return self._out.tracing
+
+    def digest(self) -> Digest:
+        """Return the marks of every stream whose start is known, the own stream first."""
+        return self.endpoint.digest()
+
+    def resume_marks(self) -> dict[Address, int]:
+        """Return up to where the application has each stream, for its next incarnation."""
+        return self.endpoint.resume_marks()
+
+    def outbounds(self) -> list[OutboundStream]:
+        """Return the stream to the group and the streams of all outgoing connections."""
+        return self.endpoint.outbounds()
+
+    def inbounds(self) -> list[InboundStream]:
+        """Return the streams of all members and of all incoming connections."""
+        return self.endpoint.inbounds()
+
+    def armed_timers(self) -> tuple[str, ...]:
+        """Return the timers that could fire."""
+        return self._timers.snapshot()
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state of the streams as a hashable value (see :meth:`Endpoint.snapshot`)."""
+        return self.endpoint.snapshot()
+
+    # What every input begins and ends with
+
+    def _begin(self, now_ns: int) -> ReadyBuilder:
+        """Start an input; if a timer is long overdue, this process itself was paused."""
+        due_ns = self._timers.next_ns
+        if due_ns is not None and now_ns - due_ns > self._pause_after_ns:
+            # Others could not be heard meanwhile: their silence is no evidence against them.
+            self.failure_detector.on_pause(now_ns - due_ns, now_ns)
+            self.state_transfer.on_pause(now_ns)
+            self._pause_ended_ns = now_ns
+        out = self._out
+        out.now_ns = now_ns
+        return out
+
+    def _finish(self, touched: Iterable[InboundStream]) -> Ready:
+        """End an input: do what the membership owes, then what the streams owe."""
+        membership, endpoint, out = self.membership, self.endpoint, self._out
+        if self._ended:
+            # An incarnation that is over has no effect any more, whatever is asked of it.
+            out.discard()
+            return out.build(None)
+        if (
+            membership.phase == LEAVING
+            and not membership.leave_requested
+            and endpoint.all_acknowledged
+        ):
+            membership.request_leave(out)
+        if membership.admitted and (endpoint.unannounced or endpoint.outbound.closed):
+            # Until others know of this member, the proposal of its view may come to nothing.
+            endpoint.start_sending(out)
+        if membership.phase == OVER:
+            self._ended = True
+            endpoint.end(out)
+        arm = self._timers.arm
+        arm(timers.HEARTBEAT, self.failure_detector.due_ns)
+        arm(timers.COORDINATE, membership.due_ns)
+        arm(timers.VIEW, None if membership.pending is None else out.now_ns)
+        ready = endpoint.finish(touched)
+        if membership.phase == OVER:
+            ready.deadline_ns = None
+            self._timers.clear()
+        return ready
+
+    def _finish_streams(self, touched: Iterable[InboundStream]) -> Ready:
+        """End an input that was about streams alone: in a steady view no more is owed."""
+        membership, endpoint = self.membership, self.endpoint
+        if (
+            membership.phase != MEMBER
+            or membership.pending is not None
+            or endpoint.unannounced
+            or endpoint.outbound.closed
+        ):
+            return self._finish(touched)
+        assert not self._ended, "an incarnation that is over is in no view"
+        return endpoint.finish(touched)
 
     # Inputs of the application
 
@@ -120,41 +277,40 @@ class Member(StateTransferEndpoint):
         resume: Mapping[Address, int] | None = None,
         stores: bool = False,
     ) -> Ready:
-        """Begin to look for a group, or to found one; with ``state`` ask the others for the application's state.
+        """Start to look for a group, or to found one; with ``state`` request the state.
 
-        ``resume`` says up to where a durable member has kept each stream safely: no stream begins
-        before that. One that ``stores`` what it gets acknowledges what it has reported by
-        ``stored``.
+        ``resume`` says up to where a durable member has each stream safely: no stream starts before
+        that. A member that ``stores`` acknowledges what it has confirmed by ``confirm_stored``.
         """
         if self.phase != NEW:
             raise LocalProtocolError(
                 f"this life has joined before (it is {self.phase}): begin a new one"
             )
         if self.membership.own_entry.name:
-            self.resume(resume or {}, stores=stores)
+            self.endpoint.resume(resume or {}, stores=stores)
         elif resume or stores:
             raise LocalProtocolError(
                 "a member without a durable name has nothing to resume or store: give it a name"
             )
         if state:
-            self.request_state()
+            self.endpoint.request_state()
         self.membership.join(self._begin(now_ns))
         return self._finish(())
 
     def leave(self, now_ns: int) -> Ready:
-        """Leave the group once everything that was sent is acknowledged; the event Left tells when it is done."""
+        """Leave the group once everything sent is acknowledged; the event Left reports the end."""
         self.membership.leave(self._begin(now_ns))
         return self._finish(())
 
     def abort(self, now_ns: int) -> Ready:
-        """End this life at once, without asking the group; what is not known to have arrived is reported."""
+        """End this incarnation at once; report what is not known to have arrived."""
         out = self._begin(now_ns)
         if self.phase != OVER:
             self.membership.terminate(Left(False), out)
         return self._finish(())
 
     def expel(self, member: Address, now_ns: int) -> Ready:
-        """Ask for a view without ``member``, though it lives; it may come back as a new incarnation."""
+        """Ask the coordinator to expel a live member; it may return as a new incarnation."""
         if self.view is None or member not in self.view.members or member == self.me:
             raise LocalProtocolError(f"{member} is no other member of this view: expel one that is")
         self._expel_attempts_left[member] = _EXPEL_ATTEMPTS - 1
@@ -162,6 +318,7 @@ class Member(StateTransferEndpoint):
         return self._finish(())
 
     def _request_expel(self, members: tuple[Address, ...], out: ReadyBuilder) -> None:
+        assert self.me not in members, "a member leaves, and does not expel itself"
         acting = self.membership.acting_coordinator
         if acting == self.me:
             self.membership.coordinator.expel(members, out)
@@ -169,234 +326,199 @@ class Member(StateTransferEndpoint):
             for at in range(0, len(members), MAX_NAMED):
                 out.transmit(acting, Suspect(self.me, members[at : at + MAX_NAMED], True))
 
-    def _check_payloads(self, payloads: Payloads, *rest: Any) -> None:
-        if self.phase in {LEAVING, OVER}:
+    def send(
+        self,
+        payloads: Sequence[bytes],
+        now_ns: int,
+        *,
+        to: Address | None = None,
+        mode: DeliveryMode | None = None,
+        wait: bool = True,
+        timeout_ns: int | None = None,
+        loopback: bool | None = None,
+    ) -> Ready:
+        """Send messages to the group, or to one member, in this order.
+
+        ``ticket`` of the answer names the send. With ``wait=False`` all messages are taken at once
+        or none is. ``loopback``: whether the sender is delivered them too.
+        """
+        if self.membership.phase in {LEAVING, OVER}:
             raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
-        super()._check_payloads(payloads, *rest)
-
-    def install(self, view: View, *_: Any, **__: Any) -> Ready:
-        """Refuse: views come from the membership, not from outside."""
-        raise LocalProtocolError(
-            f"view {view.id.number} is not given to a participant: it joins and keeps its own"
+        sender, payloads = self.endpoint.sender, Payloads.of(payloads)
+        send_mode = sender.check(payloads, to, mode, timeout_ns)
+        ticket = sender.submit(
+            payloads,
+            send_mode,
+            to,
+            self._begin(now_ns),
+            wait=wait,
+            timeout_ns=timeout_ns,
+            loopback=loopback,
+            mode_given=mode is not None,
         )
+        ready = self._finish_streams(())
+        ready.ticket = ticket
+        return ready
 
-    # Inputs of the network and the clock
+    def set_next_mode(self, mode: DeliveryMode) -> None:
+        """Send the next message to the group, and no other, in ``mode`` (OL-04)."""
+        self.endpoint.sender.set_next_mode(mode)
 
-    def _begin(self, now_ns: int) -> ReadyBuilder:
-        """Notice when this member itself has stood still."""
-        due_ns = self._timers.next_ns
-        if due_ns is not None and now_ns - due_ns > self.config.heartbeat_interval_ns:
-            self.failure_detector.on_pause(now_ns - due_ns, now_ns)
-            self.state_transfer.on_pause(now_ns)
-            self._pause_ended_ns = now_ns
-        return super()._begin(now_ns)
+    def cancel(self, ticket: int, now_ns: int) -> Ready:
+        """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""
+        self.endpoint.sender.give_up(ticket, "cancel", self._begin(now_ns))
+        return self._finish(())
+
+    def close_connection(self, peer: Address, now_ns: int) -> Ready:
+        """Close the connection to ``peer`` once it is idle; sending to it opens another."""
+        self.connections.close(peer, self._begin(now_ns))
+        return self._finish(())
+
+    def consumed(self, messages: int, now_ns: int) -> Ready:
+        """Note that the application is done with messages: there is room for as many more."""
+        self.endpoint.check_consumed(messages)
+        self.endpoint.on_consumed(messages, self._begin(now_ns))
+        return self._finish_streams(())
+
+    def confirm_stored(self, marks: Mapping[Address, int], now_ns: int) -> Ready:
+        """Note up to where the application has stored each stream, and acknowledge it at once."""
+        self.endpoint.check_stores()
+        self.endpoint.on_stored(marks, self._begin(now_ns))
+        return self._finish(())
+
+    def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
+        """Switch retransmission off (0 or less) or on; queued and missing messages stay as such."""
+        self._begin(now_ns)
+        self.endpoint.apply_xmit_interval(xmit_interval_ns)
+        return self._finish(())
+
+    def provide(self, transfer: int, state: bytes | None, now_ns: int) -> Ready:
+        """Answer ``StateWanted(transfer, …)`` with the state as of then; None: there is none."""
+        self.state_transfer.provide(transfer, state, self._begin(now_ns))
+        return self._finish(())
+
+    # Inputs of the network
+
+    def receive(self, datagram: bytes, now_ns: int) -> Ready:
+        """Act on a datagram, whatever it holds."""
+        try:
+            decoded = decode(datagram)
+        except RemoteProtocolError as error:
+            # Garbage is counted and has no other effect: nothing that is due happens either.
+            self._begin(now_ns).drop(error.reason)
+            return self._out.build(self._timers.next_ns)
+        return self.receive_decoded(decoded, now_ns)
 
     def receive_decoded(self, datagram: Datagram, now_ns: int) -> Ready:
-        """Take in what a datagram says, first of the streams, then of the membership."""
+        """Act on a decoded datagram: first on frames about streams, then on the membership."""
+        sender = datagram.sender
         if self.phase in {NEW, OVER}:
-            self._begin(now_ns).drop("no member", peer=datagram.sender)
+            self._begin(now_ns).drop("no member", peer=sender)
             return self._finish(())
-        about = [frame for frame in datagram.frames if type(frame) in _MEMBERSHIP_FRAMES]
         if datagram.group != self.group or (
             datagram.addressee is not None and datagram.addressee != self.me.incarnation
         ):
-            return super().receive_decoded(datagram, now_ns)
-        sender = datagram.sender
-        known = sender in self.inbound
-        if known:
+            return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
+        stream = self.inbound.get(sender)
+        if stream is not None:
             self.failure_detector.on_traffic(sender, now_ns)
+        about = [frame for frame in datagram.frames if type(frame) in _MEMBERSHIP_FRAMES]
         if not about:
-            if not known and sender != self.me:
+            if stream is None and sender != self.me:
                 self._notify_non_member(datagram, self._begin(now_ns))
-            return super().receive_decoded(datagram, now_ns)
+            return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
         out = self._begin(now_ns)
         if sender == self.me:
             out.drop("own", peer=sender)
             return self._finish(())
         rest = tuple(frame for frame in datagram.frames if type(frame) not in _MEMBERSHIP_FRAMES)
-        if rest and known:
-            for stream in self._handle_frames(
-                datagram._replace(frames=rest), self.inbound[sender], out
-            ):
-                self._deliver_and_ack(stream, out)
+        if rest and stream is not None:
+            for moved in self._dispatcher.on_frames(datagram._replace(frames=rest), stream, out):
+                self.endpoint.deliveries.deliver_and_ack(moved, out)
         elif rest:
-            self._on_stranger(datagram._replace(frames=rest), out)
+            self._dispatcher.on_stranger(datagram._replace(frames=rest), out)
         for frame in about:
             out.count(RECEIVED_COUNTERS[type(frame)])
             self.membership.on_frame(sender, frame, out)  # type: ignore[arg-type]
         return self._finish(())
 
     def receive_all(self, datagrams: Iterable[bytes], now_ns: int) -> list[Ready]:
-        """Take in datagrams that have come together, as ``receive`` would one by one, with fewer answers.
+        """Act on datagrams that arrived together, as ``receive`` on each, with fewer answers.
 
-        Those that speak of members' streams, and of nothing else, share what every input ends with.
-        Runs that continue each other are taken in as one.
+        Datagrams about the streams of members, and nothing else, share one end of their input.
+        Consecutive runs are acted on as one.
         """
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], InboundStream] = {}
+        dispatcher, on_traffic = self._dispatcher, self.failure_detector.on_traffic
         out = self._begin(now_ns)
-        for said, times in decode_coalesced(datagrams):
-            if isinstance(said, RemoteProtocolError):
-                out.drop(said.reason)
+        for datagram, times in decode_coalesced(datagrams):
+            if isinstance(datagram, RemoteProtocolError):
+                out.drop(datagram.reason)
                 continue
-            stream = self._stream_of(said)
+            stream = self._stream_of(datagram)
             if stream is not None:
                 if times > 1:
                     out.count(RECEIVED_COUNTERS[Data], times - 1)
-                self.failure_detector.on_traffic(said.sender, now_ns)
-                for moved in self._handle_frames(said, stream, out):
+                on_traffic(datagram.sender, now_ns)
+                for moved in dispatcher.on_frames(datagram, stream, out):
                     touched[moved.key] = moved
                 continue
+            # Anything else is an input of its own; what came before it is delivered before it.
             for moved in touched.values():
-                self._deliver_and_ack(moved, out)
+                self.endpoint.deliveries.deliver_and_ack(moved, out)
             touched = {}
-            answers.append(self.receive_decoded(said, now_ns))
+            answers.append(self.receive_decoded(datagram, now_ns))
         answers.append(
             self._finish(touched.values()) if answers else self._finish_streams(touched.values())
         )
         return answers
 
-    def _stream_of(self, said: Datagram) -> InboundStream | None:
-        """Return the stream of the member that ``said`` this, if it is about streams only, and for this member."""
-        if said.group != self.group or self.phase in {NEW, OVER}:
+    def _stream_of(self, datagram: Datagram) -> InboundStream | None:
+        """Return the stream of the sender, if the datagram is about streams and for this member."""
+        if datagram.group != self.group or self.membership.phase in {NEW, OVER}:
             return None
-        if said.addressee is not None and said.addressee != self.me.incarnation:
+        if datagram.addressee is not None and datagram.addressee != self.me.incarnation:
             return None
-        if any(type(frame) in _NON_STREAM_FRAMES for frame in said.frames):
-            return None
-        return self.inbound.get(said.sender)
+        for frame in datagram.frames:
+            if type(frame) in _NON_STREAM_FRAMES:
+                return None
+        return self.inbound.get(datagram.sender)
 
-    def _notify_non_member(self, said: Datagram, out: ReadyBuilder) -> None:
-        """Tell one that is not in this view, and sends as if it were, how things stand; one of us is enough."""
-        if self.view is not None and (said.addressee is not None or self.membership.is_acting):
-            self.membership.send_alive(said.sender, out, rate_limited=True)
+    def _notify_non_member(self, datagram: Datagram, out: ReadyBuilder) -> None:
+        """Send the view to a sender that is not in it; one member that does so is enough."""
+        assert datagram.sender not in self.inbound
+        if self.view is not None and (datagram.addressee is not None or self.membership.is_acting):
+            self.membership.send_alive(datagram.sender, out, rate_limited=True)
+
+    # Inputs of the clock
 
     def tick(self, now_ns: int) -> Ready:
-        """Install the view that has come, and nothing else; or fire every timer that is due."""
-        roster = self.membership.pending
-        if roster is None:
-            return super().tick(now_ns)
-        kept = {place.name: place.address for place in roster.absent}
-        return super().install(
-            roster.view, now_ns, absent=kept, returning=self._returning_members(roster)
-        )
+        """Install the pending view, and nothing else; or fire every timer that is due."""
+        if self.membership.pending is not None:
+            return self._install(self.membership.pending, now_ns)
+        out = self._begin(now_ns)
+        self.endpoint.divide_receive_buffers(now_ns)
+        for name in self._timers.due(now_ns):
+            self._fire(name, out)
+        return self._finish(())
 
-    def _returning_members(self, roster: Roster) -> dict[Address, Address]:
-        """Return the new members that take over the place of a former life, or of the same one that was away."""
-        before = self.membership.roster
-        if before is None:
-            return {}
-        here = {place.address for place in before.entries}
-        last = {
-            place.name: place.address for place in (*before.entries, *before.absent) if place.name
-        }
-        new = [place for place in roster.entries if place.address not in here]
-        return {place.address: last[place.name] for place in new if place.name in last}
+    def fire_timer(self, name: str, now_ns: int) -> Ready:
+        """Fire one timer, due or not, and no other."""
+        self._fire(name, self._begin(now_ns))
+        return self._finish(())
 
-    def _announce_start(self, joined: Iterable[Address], out: ReadyBuilder) -> None:
-        """Tell others the start of the own stream when they have this member in their view: not before its welcome."""
-        if self.membership.admitted:
-            super()._announce_start(joined, out)
-        else:
-            self._start_unannounced += joined
-
-    def _start_sending(self, out: ReadyBuilder) -> None:
-        """Begin to speak, now that the others know of this member: a proposal may still come to nothing."""
-        ungreeted, self._start_unannounced = self._start_unannounced, []
-        super()._announce_start([member for member in ungreeted if member in self.inbound], out)
-        if self.outbound.closed and self.view is not None:
-            self.outbound.closed = False
-            self.outbound.flush(out, "view")
-
-    def _replay_buffered(self, out: ReadyBuilder) -> Iterable[InboundStream]:
-        touched = super()._replay_buffered(out)
-        self.membership.on_installed(out)
-        self._prune_non_members(out)
-        return touched
-
-    def _prune_non_members(self, out: ReadyBuilder) -> None:
-        """Remember only of members when they were last spoken to, and which of them are wished out."""
-        assert out.last_sent_ns is not None
-        members = self.membership.members
-        out.last_sent_ns = {
-            to: at_ns for to, at_ns in out.last_sent_ns.items() if to is None or to in members
-        }
-        self._expel_attempts_left = {
-            member: left for member, left in self._expel_attempts_left.items() if member in members
-        }
-
-    def _report_slow_receivers(self, out: ReadyBuilder) -> None:
-        """Name who pins a window, and by policy ask to leave it out; one that stood still itself looks anew first."""
-        if (
-            self._pause_ended_ns is not None
-            and out.now_ns - self._pause_ended_ns < self.config.slow_receiver_after_ns
-        ):
-            for stream in self._outbounds():
-                stream.restart_progress_watch(out.now_ns)
+    def _fire(self, name: str, out: ReadyBuilder) -> None:
+        if self.membership.phase == OVER:
+            # A timer that fired before this one has ended the incarnation.
             return
-        before = len(out.events)
-        super()._report_slow_receivers(out)
-        if self.config.on_slow_receiver == "expel":
-            pinned = [event for event in out.events[before:] if isinstance(event, SlowReceivers)]
-            members = tuple(
-                sorted({member for event in pinned for member in event.members} - {self.me})
-            )
-            if members:
-                self._request_expel(members, out)
-
-    def _finish(self, touched: Any) -> Ready:
-        """Do what every input ends with; leave when nothing keeps this member any more."""
-        membership, out = self.membership, self._out
-        if self._ended:
-            out.discard()  # whatever was asked of it, a life that is over does nothing more
-            return out.build(None)
-        if (
-            membership.phase == LEAVING
-            and not membership.leave_requested
-            and self._all_acknowledged
-        ):
-            membership.request_leave(out)
-        if membership.admitted and (self._start_unannounced or self.outbound.closed):
-            self._start_sending(out)
-        if membership.phase == OVER and not self._ended:
-            self._end_streams(out)
-        arm = self._timers.arm
-        arm(timers.HEARTBEAT, self.failure_detector.due_ns)
-        arm(timers.COORDINATE, membership.due_ns)
-        arm(timers.VIEW, None if membership.pending is None else out.now_ns)
-        ready = super()._finish(touched)
-        if membership.phase == OVER:
-            ready.deadline_ns = None
-            self._timers.clear()
-        return ready
-
-    def _finish_streams(self, touched: Iterable[InboundStream]) -> Ready:
-        """Do what an input ends with that was about streams: unless something is under way, the rest is as it was."""
-        membership = self.membership
-        if (
-            membership.phase != MEMBER
-            or membership.pending is not None
-            or self._start_unannounced
-            or self.outbound.closed
-        ):
-            return self._finish(touched)
-        return super()._finish(touched)
-
-    @property
-    def _all_acknowledged(self) -> bool:
-        """Whether everybody has everything that this member has sent."""
-        return self.out_of_band.is_quiet and all(stream.is_quiet for stream in self._outbounds())
-
-    def _end_streams(self, out: ReadyBuilder) -> None:
-        """Report every send that nobody will complete, and every message that is not known to have arrived."""
-        self._ended = True
-        for ticket in self.outbound.queue.tickets:
-            self.outbound.give_up(ticket, "over", out)
-        first, last = self.outbound.end(out)
-        if first <= last:
-            out.emit(Undelivered(None, first, last))
-        self.connections.end(out)
-        self.out_of_band.end(out)
+        handler = _TIMER_HANDLERS.get(name)
+        if handler is None:
+            self.endpoint.fire(name, out)
+            return
+        out.trace("TIMER", self.me, reason=name)
+        self._timers.arm(name, None)
+        handler(self, out)
 
     def _on_heartbeat_timer(self, out: ReadyBuilder) -> None:
         self._prune_non_members(out)
@@ -409,20 +531,98 @@ class Member(StateTransferEndpoint):
                 member: left - 1 for member, left in self._expel_attempts_left.items() if left > 1
             }
 
-    def _fire_timer(self, name: str) -> None:
-        if self.phase != OVER:
-            super()._fire_timer(name)
+    def _report_slow_receivers(self, out: ReadyBuilder) -> None:
+        """Report the members that keep a window from moving; by policy ask to expel them."""
+        if (
+            self._pause_ended_ns is not None
+            and out.now_ns - self._pause_ended_ns < self.config.slow_receiver_after_ns
+        ):
+            # This process was paused, and could not see its windows move: watch them anew first.
+            for stream in self.endpoint.outbounds():
+                stream.restart_progress_watch(out.now_ns)
+            return
+        before = len(out.events)
+        self.endpoint.report_slow_receivers(out)
+        if self.config.on_slow_receiver == "expel":
+            blocked = [event for event in out.events[before:] if isinstance(event, SlowReceivers)]
+            members = {member for event in blocked for member in event.members} - {self.me}
+            if members:
+                self._request_expel(tuple(sorted(members)), out)
+
+    # On a view
+
+    def install(self, view: View, *_: Any, **__: Any) -> Ready:
+        """Refuse: the views of a member come from its membership."""
+        raise LocalProtocolError(
+            f"view {view.id.number} is not given to a participant: it joins and keeps its own"
+        )
+
+    def _install(self, roster: Roster, now_ns: int) -> Ready:
+        """Install the view that the membership has accepted."""
+        view, endpoint = roster.view, self.endpoint
+        absent = {entry.name: entry.address for entry in roster.absent}
+        returning = self._returning_members(roster)
+        endpoint.check_view(view, absent, returning)
+        out = self._begin(now_ns)
+        touched = endpoint.install_view(
+            view, out, absent=absent, returning=returning, announce=self.membership.admitted
+        )
+        self.membership.on_installed(out)
+        self._prune_non_members(out)
+        assert self.membership.pending is None, "one view is installed at a time"
+        return self._finish(touched)
+
+    def _returning_members(self, roster: Roster) -> dict[Address, Address]:
+        """Return the new durable members, with the last address known under the name of each."""
+        before = self.membership.roster
+        if before is None:
+            return {}
+        here = {entry.address for entry in before.entries}
+        last = {
+            entry.name: entry.address for entry in (*before.entries, *before.absent) if entry.name
+        }
+        new = [entry for entry in roster.entries if entry.address not in here]
+        return {entry.address: last[entry.name] for entry in new if entry.name in last}
+
+    def _prune_non_members(self, out: ReadyBuilder) -> None:
+        """Forget when non-members were last sent to, and which of them were to be expelled."""
+        assert out.last_sent_ns is not None, "a member notes when it sends"
+        members = self.membership.members
+        out.last_sent_ns = {
+            to: at_ns for to, at_ns in out.last_sent_ns.items() if to is None or to in members
+        }
+        self._expel_attempts_left = {
+            member: left for member, left in self._expel_attempts_left.items() if member in members
+        }
+
+    # For tests and simulation
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the endpoint or the membership is inconsistent."""
-        super().check_invariants()
-        self.membership.check_invariants()
+        """Raise AssertionError if the machines of this member contradict each other."""
+        endpoint, membership = self.endpoint, self.membership
+        endpoint.check_invariants()
+        membership.check_invariants()
+        assert endpoint.state_transfer is self.state_transfer, "one state transfer sees deliveries"
+        assert self._ended == (membership.phase == OVER), "streams end with their incarnation"
+        if membership.roster is None:
+            assert endpoint.view is None, "no view without a roster"
+        else:
+            assert endpoint.view == membership.roster.view, "streams are in the view of the roster"
+            assert membership.members == set(membership.roster.view.members)
+        if membership.phase == MEMBER:
+            assert endpoint.view is not None, "a member has a view"
+        if self._ended:
+            assert self._timers.next_ns is None, "an incarnation that is over has no timers"
+        elif membership.pending is not None:
+            assert self._timers.is_armed(timers.VIEW), "a pending view is installed by a tick"
+        assert all(left > 0 for left in self._expel_attempts_left.values())
+        assert self.me not in self._expel_attempts_left, "no member expels itself"
 
 
-Member.timer_handlers = {
-    **StateTransferEndpoint.timer_handlers,
+_TIMER_HANDLERS: dict[str, Callable[[Member, ReadyBuilder], None]] = {
     timers.SLOW_RECEIVER: Member._report_slow_receivers,
     timers.HEARTBEAT: Member._on_heartbeat_timer,
     timers.COORDINATE: lambda member, out: member.membership.on_timer(out),
-    timers.VIEW: lambda member, out: None,  # noqa: ARG005 - a tick installs the view before any timer fires
+    timers.VIEW: lambda member, out: None,  # noqa: ARG005 - a tick installs before any timer fires
 }
+"""What the timers of the membership do; every other timer belongs to the endpoint."""

@@ -1,47 +1,40 @@
-"""Named deadlines. The machine owns no clock: the shell asks for the next deadline and calls back with the time."""
+"""Named deadlines, at most one a name.
+
+The machine owns no clock. After every input the shell asks for the next deadline, and calls
+``tick`` with the time when it has come. Timers that are due at the same time fire in the order of
+:data:`TIMERS`.
+"""
 
 from __future__ import annotations
 
 ACK = "ack"
-"""Owed acks go out."""
 GAP = "gap"
-"""Gaps that outlived their grace or their back-off are asked for."""
 TAIL = "tail"
-"""The end of the own stream is announced."""
 TIMEOUT = "timeout"
-"""Waiting sends are given up."""
 SLOW_RECEIVER = "pin"
-"""The member that pins the window is named."""
 STABLE = "stable"
-"""A vote on what is stable goes out."""
 OUT_OF_BAND = "aside"
-"""Out-of-band messages that are not acknowledged go out again."""
 REAP = "reap"
-"""Idle connections close."""
 VIEW = "view"
-"""A view that has come is installed."""
 HEARTBEAT = "beat"
-"""Signs of life go out, and those that are overdue are looked for."""
 COORDINATE = "coordinate"
-"""What the membership waits for is tried again, or decided."""
 STATE = "state"
-"""What is missing of a state is asked for again."""
 
-TIMERS = (
-    ACK,
-    GAP,
-    TAIL,
-    TIMEOUT,
-    SLOW_RECEIVER,
-    STABLE,
-    OUT_OF_BAND,
-    REAP,
-    VIEW,
-    HEARTBEAT,
-    COORDINATE,
-    STATE,
-)
-"""Every timer, in the order in which those due at the same time fire."""
+TIMERS = {
+    ACK: "Send the acks that are owed.",
+    GAP: "Ask for gaps whose grace or back-off is over.",
+    TAIL: "Announce the end of the own streams.",
+    TIMEOUT: "Give up the sends whose timeout has expired.",
+    SLOW_RECEIVER: "Report the members that keep a window from moving.",
+    STABLE: "Vote on what is stable.",
+    OUT_OF_BAND: "Resend out-of-band messages that are not acknowledged.",
+    REAP: "Close idle connections.",
+    VIEW: "Install the view that has been agreed on.",
+    HEARTBEAT: "Send heartbeats, and probe the members whose heartbeats are overdue.",
+    COORDINATE: "Repeat the requests of the membership, and decide on the next view.",
+    STATE: "Ask again for missing parts of a state.",
+}
+"""Every timer with its duty, in the order in which those due at the same time fire."""
 
 
 def earlier(one_ns: int | None, other_ns: int | None) -> int | None:
@@ -52,7 +45,7 @@ def earlier(one_ns: int | None, other_ns: int | None) -> int | None:
 
 
 class Timers:
-    """At most one deadline per name."""
+    """The deadlines of one member."""
 
     __slots__ = ("_deadlines",)
 
@@ -60,7 +53,7 @@ class Timers:
         self._deadlines: dict[str, int] = {}
 
     def arm(self, name: str, at_ns: int | None) -> None:
-        """Set the deadline of ``name``; None takes it away."""
+        """Set the deadline of ``name``; None removes it."""
         if at_ns is None:
             self._deadlines.pop(name, None)
         else:
@@ -72,7 +65,7 @@ class Timers:
             self._deadlines[name] = at_ns
 
     def clear(self) -> None:
-        """Take every deadline away."""
+        """Remove every deadline."""
         self._deadlines.clear()
 
     def is_armed(self, name: str) -> bool:
@@ -80,7 +73,7 @@ class Timers:
         return name in self._deadlines
 
     def due(self, now_ns: int) -> list[str]:
-        """Return the timers whose deadline has come."""
+        """Return the timers whose deadline has come, in the order in which they fire."""
         return [name for name in TIMERS if self._deadlines.get(name, now_ns + 1) <= now_ns]
 
     @property
@@ -89,9 +82,15 @@ class Timers:
         return min(self._deadlines.values(), default=None)
 
     def snapshot(self) -> tuple[str, ...]:
-        """Return which timers are armed; when they would fire is left out."""
+        """Return the names of the armed timers, without their deadlines."""
         return tuple(sorted(self._deadlines))
 
     def restore(self, snapshot: tuple[str, ...]) -> None:
         """Arm exactly the timers of ``snapshot``, all of them due."""
+        assert TIMERS.keys() >= set(snapshot)
         self._deadlines = dict.fromkeys(snapshot, 0)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a timer is armed that can never fire."""
+        assert self._deadlines.keys() <= TIMERS.keys(), "every armed timer has a duty"
+        assert None not in self._deadlines.values(), "an armed timer has a deadline"

@@ -20,6 +20,7 @@ from gapless.config import Config
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import DUPLICATE, NEVER_NS, Copy, Partition
 from gapless.faults.frame_names import incarnation_name, node_name
+from gapless.protocol.endpoint import Endpoint
 from gapless.sim.scenario.actions import (
     CancelSend,
     CrashProcess,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from gapless.faults.faults import Crossing, Fault
     from gapless.identity import Marks
-    from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Ready
     from gapless.sim.oracle.oracle import InvariantViolation
@@ -76,6 +76,7 @@ class SimulatedNode:
         member = self._host.member
         if member is None:
             raise LookupError(f"{self.name} is not alive")
+        assert isinstance(member, Endpoint), "in this group the test gives the views"
         return member
 
     @property

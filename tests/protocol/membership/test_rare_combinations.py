@@ -233,7 +233,7 @@ def test_talk_with_strangers_is_not_remembered() -> None:
         stranger = Address(1000 + at, 1)
         say(world, "a", stranger, Alive(stranger, ViewId(3, stranger), True, True))
     world.run(1)
-    spoke = world["a"]._out.last_sent_ns
+    spoke = world["a"].endpoint.out.last_sent_ns
     assert spoke is not None
     assert len(spoke) < 10
 

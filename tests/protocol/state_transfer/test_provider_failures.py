@@ -138,7 +138,7 @@ def test_an_application_that_never_answers_is_not() -> None:
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(address("b"), b"x")]
     company.run_for(10 * SECOND)
-    assert company["a"].state_transfer.provider.due_ns is None, "nothing is left of it"
+    assert company.transfer("a").provider.due_ns is None, "nothing is left of it"
 
 
 def test_an_application_that_never_answers_is_not_waited_for_without_end_by_one_that_has_no_choice() -> (
@@ -174,10 +174,10 @@ def test_a_provider_forgets_one_that_is_silent() -> None:
     company.enter("c")
     company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
     company.crash("c")
-    assert company["a"].state_transfer.provider._provided_states()
+    assert company.transfer("a").provider._provided_states()
     company.run_for(5 * SECOND)
-    assert not company["a"].state_transfer.provider._provided_states()
-    assert company["a"].state_transfer.due_ns is None
+    assert not company.transfer("a").provider._provided_states()
+    assert company.transfer("a").due_ns is None
 
 
 def test_a_provider_forgets_one_that_has_left() -> None:
@@ -186,7 +186,7 @@ def test_a_provider_forgets_one_that_has_left() -> None:
     company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
     company.crash("c")
     company.leave_out("c")
-    assert company["a"].state_transfer.due_ns is None
+    assert company.transfer("a").due_ns is None
 
 
 # Many at once
@@ -201,7 +201,7 @@ def test_many_that_come_at_once_share_one_state() -> None:
     wanted = [event for event in company.apps["a"].events if isinstance(event, StateWanted)]
     assert len(wanted) <= 2, "sixteen are served at once, the others after them"
     company.run_for(10 * MS)
-    assert company["a"].state_transfer.due_ns is None
+    assert company.transfer("a").due_ns is None
 
 
 @pytest.mark.parametrize("profile", ["nakack4", "classic"])
@@ -277,14 +277,14 @@ def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
         company.send("a", b"a%d" % number + bytes(100).replace(b"\0", b"."))
     company.send("a", b"a out of band", mode=DeliveryMode.OUT_OF_BAND)
     company.run_for(2 * SECOND)
-    held_bytes = company["c"].state_transfer.held_deliveries.held_bytes
-    assert company["c"].state_transfer.full
+    held_bytes = company.transfer("c").held_deliveries.held_bytes
+    assert company.transfer("c").full
     assert held_bytes < 4096 + 32 * 200, "no more than one window beyond the limit"
     assert company["a"].outbound.window.high < 120, "the sender waits"
     assert company["c"].counters["dropped.backlog"], "out-of-band messages come again"
     company.step("a", lambda m: m.provide(1, company.padding, company.now_ns))
     company.until_state("c")
-    assert not company["c"]._awaiting_credit, "what had to wait goes on in the same step"
+    assert not company["c"].deliveries.awaiting_credit, "what had to wait goes on in the same step"
     company.run_for(3 * SECOND)
     assert company["a"].is_quiet
     assert len(company.apps["c"].log) == len(set(company.apps["c"].log)) == 301
@@ -308,7 +308,7 @@ def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -
     company.send("a", b"a40", b"a41")
     company.run_for(SECOND)
     company.same("a", "b", "c", origins="a")
-    assert company["c"]._credit.outstanding == 0
+    assert company["c"].credit.outstanding == 0
 
 
 def test_one_that_lives_and_does_not_come_on_is_left_for_another() -> None:

@@ -46,8 +46,8 @@ def test_a_new_member_gets_the_state_and_what_follows() -> None:
     assert company.apps["c"].received == [StateReceived(address("a"), b"a1\0a2\0b1")]
     assert company.apps["c"].of("a") == [b"a1", b"a2", b"a3"]
     company.same("a", "b", "c", origins="abc")
-    assert not company["c"].state_transfer.is_filtering, "nothing has to be looked at any more"
-    assert company["a"].state_transfer.due_ns is None, "the provider has forgotten the transfer"
+    assert not company.transfer("c").is_filtering, "nothing has to be looked at any more"
+    assert company.transfer("a").due_ns is None, "the provider has forgotten the transfer"
 
 
 def test_alone_there_is_no_state() -> None:
@@ -88,7 +88,7 @@ def test_no_more_is_asked_for_at_once_than_the_window_allows() -> None:
 
     def look() -> bool:
         nonlocal worst
-        fetch = company["c"].state_transfer.requester._fetch
+        fetch = company.transfer("c").requester._fetch
         worst = max(worst, fetch.outstanding_bytes if fetch is not None else 0)
         return company.has_state("c")
 
@@ -142,7 +142,7 @@ def test_what_the_state_covers_and_comes_late_is_dropped() -> None:
     company.run_for(2 * SECOND)
     company.same("a", "b", "c", origins="a")
     assert company["c"].counters["dropped.covered"] == 50
-    assert not company["c"].state_transfer.is_filtering
+    assert not company.transfer("c").is_filtering
 
 
 def test_a_run_across_the_mark_is_cut() -> None:
@@ -312,7 +312,7 @@ def test_one_that_has_just_got_the_state_gives_a_state_that_covers_as_much() -> 
     company.lose(StateOffer, by="a", to="d")
     company.send("a", *(b"a%d" % number for number in range(10)))
     company.until_state("c")
-    assert company["c"].state_transfer.is_filtering, "c has the messages only by its state"
+    assert company.transfer("c").is_filtering, "c has the messages only by its state"
     company.crash("a")
     company.leave_out("a")
     company.until_state("d")

@@ -76,17 +76,17 @@ WHILE_ASKING: list[tuple[str, str, Frame]] = [
 )
 def test_what_was_not_asked_for_is_dropped(reason: str, by: str, frame: Frame) -> None:
     company = asking()
-    before = company["c"].state_transfer.snapshot()
+    before = company.transfer("c").snapshot()
     company.receive("c", by, frame)
     assert company["c"].counters[f"dropped.{reason}"] == 1
-    assert company["c"].state_transfer.snapshot() == before
+    assert company.transfer("c").snapshot() == before
 
 
 def test_a_refusal_or_a_wait_of_somebody_else_is_dropped() -> None:
     company = asking()
     for word in (NO_STATE, NOT_YET):
         company.receive("c", "b", StateOffer(B, 1, 0, 1, word))
-    assert company["c"].state_transfer.requester.provider == A
+    assert company.transfer("c").requester.provider == A
     assert company["c"].counters["dropped.state offer"] == 2
 
 
@@ -114,7 +114,7 @@ def test_an_offer_that_is_not_sound_makes_the_member_turn_to_another(
     for number, part in enumerate(parts):
         company.receive("c", "a", StateOffer(A, 1, number, len(parts), part))
     assert company["c"].counters[f"dropped.{reason}"] == 1
-    assert company["c"].state_transfer.requester.provider == B
+    assert company.transfer("c").requester.provider == B
     company.tampers.clear()
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(B, STATE)]
@@ -125,7 +125,7 @@ def test_an_offer_without_end_is_given_up() -> None:
     for number in range(MAX_OFFER_BYTES // 60_000 + 1):
         company.receive("c", "a", StateOffer(A, 1, number, 0xFFFF, bytes(60_000)))
     assert company["c"].counters["dropped.state size"] == 1
-    assert company["c"].state_transfer.requester.provider == B
+    assert company.transfer("c").requester.provider == B
 
 
 def test_parts_that_contradict_each_other_or_come_twice_are_dropped() -> None:
@@ -137,7 +137,7 @@ def test_parts_that_contradict_each_other_or_come_twice_are_dropped() -> None:
     assert company["c"].counters["dropped.state duplicate"] == 1
     assert company["c"].counters["dropped.state parts"] == 1
     company.receive("c", "a", StateOffer(A, 1, 1, 2, body[10:]))
-    assert company["c"].state_transfer.requester.stage == "pulling"
+    assert company.transfer("c").requester.stage == "pulling"
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_parts_that_contradict_each_other_or_come_twice_are_dropped() -> None:
 )
 def test_a_chunk_outside_of_what_was_pulled_is_dropped(chunk: StateChunk) -> None:
     company = pulling()
-    before = company["c"].state_transfer.snapshot()
+    before = company.transfer("c").snapshot()
     company.receive("c", "a", chunk)
     assert company["c"].counters["dropped.state chunk"] == 1
-    assert company["c"].state_transfer.snapshot() == before
+    assert company.transfer("c").snapshot() == before
     company.tampers.clear()
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(A, STATE)]
@@ -191,11 +191,11 @@ def test_an_older_question_does_not_take_the_place_of_a_later_one() -> None:
 
 def test_frames_of_nobody_in_particular_at_one_that_has_no_part_in_any_transfer() -> None:
     company = Company("ab")
-    before = company["a"].state_transfer.snapshot()
+    before = company.transfer("a").snapshot()
     company.receive(
         "a", "b", StateOffer(B, 1, 0, 1, offer()), StateChunk(B, 1, 0, b"x"), StatePull(B, 1, 0, 1)
     )
-    assert company["a"].state_transfer.snapshot() == before
+    assert company.transfer("a").snapshot() == before
     counters = company["a"].counters
     assert [counters[f"dropped.state {word}"] for word in ("offer", "chunk", "pull")] == [1, 1, 1]
 
@@ -204,7 +204,7 @@ def test_an_offer_is_not_sent_twice_for_questions_that_follow_each_other_closely
     company = Company("ab", padding=STATE)
     company.lose(StatePull)
     company.enter("c", lag_ns=0)
-    assert company.run_for(SECOND, lambda: company["c"].state_transfer.requester.stage == "pulling")
+    assert company.run_for(SECOND, lambda: company.transfer("c").requester.stage == "pulling")
     sent = len(company.frames(StateOffer, by="a"))
     for _ in range(100):
         company.receive("a", "c", StateAsk(C, 1, ()))
@@ -220,9 +220,7 @@ def test_a_state_that_does_not_reach_the_start_of_a_stream_is_not_taken() -> Non
     company.run_for(10 * MS)
     company["c"].inbound[B].start = 2  # as if b had told c its start late
     company.receive("c", "a", StateOffer(A, 1, 0, 1, offer(digest=(StreamProgress(B, 1, 1),))))
-    assert company["c"].state_transfer.requester.stage == "asking", (
-        "it would have a gap between 1 and 3"
-    )
+    assert company.transfer("c").requester.stage == "asking", "it would have a gap between 1 and 3"
     assert company["c"].counters["state.again"] == 1
     company.tampers.clear()
     company.until_state("c")
@@ -267,7 +265,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_only_counted() -> None:
     company.leave_out("c")
     company.step("a", lambda m: m.provide(number, STATE, company.now_ns))
     assert company["a"].counters["state.late"] == 1
-    assert company["a"].state_transfer.due_ns is None
+    assert company.transfer("a").due_ns is None
 
 
 def test_one_that_has_a_view_cannot_ask_for_the_state() -> None:

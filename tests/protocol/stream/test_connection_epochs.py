@@ -303,7 +303,7 @@ def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> N
 def test_p15_an_ack_that_is_owed_goes_with_the_one_that_it_is_for() -> None:
     group = pair(3, unicast="unicast2")
     group.receive("b", A, one(A, 1, opens=True))
-    assert set(group["b"]._pending_acks) == {(A, EPOCH)}
+    assert set(group["b"].deliveries.pending_acks) == {(A, EPOCH)}
     group.install(View.of(2, B, C), [B])
     group.settle()
     assert group.frames(Ack) == []
@@ -332,7 +332,7 @@ def test_what_a_departed_peer_had_sent_is_delivered_whatever_the_room() -> None:
     assert group.told("b", Discarded) == [Discarded(A, 1)]
     ready = group.consumed("b", 3)
     assert (ready.deliveries, ready.transmits) == ([], [])
-    assert group["b"]._awaiting_credit == {}
+    assert group["b"].deliveries.awaiting_credit == {}
 
 
 @pytest.mark.behaviour("U3-23")
@@ -340,13 +340,16 @@ def test_an_end_that_is_gone_neither_acknowledges_nor_delivers() -> None:
     """Whatever was owed or waited for room has been seen to, or goes with it."""
     group = pair(unicast="unicast2", stability_interval="50ms", unread_limit=2)
     group.receive("b", A, one(A, 1, *numbers(1, 4), opens=True))
-    assert (set(group["b"]._pending_acks), set(group["b"]._awaiting_credit)) == (
+    assert (
+        set(group["b"].deliveries.pending_acks),
+        set(group["b"].deliveries.awaiting_credit),
+    ) == (
         {(A, EPOCH)},
         {(A, EPOCH)},
     )
     group.receive("b", A, Tail(A, 0, 4, None, 0, EPOCH), Close(A, EPOCH))
     assert got(group, "b", "a") == numbers(1, 4)
-    assert (group["b"]._pending_acks, group["b"]._awaiting_credit) == ({}, {})
+    assert (group["b"].deliveries.pending_acks, group["b"].deliveries.awaiting_credit) == ({}, {})
     assert group.consumed("b", 4).deliveries == []
     group.settle()
     assert group.frames(Ack) == []

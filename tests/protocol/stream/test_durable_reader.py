@@ -312,7 +312,7 @@ def test_marks_that_make_no_sense_are_refused() -> None:
     fresh = Group(2, start=False)["a"]
     with pytest.raises(LocalProtocolError, match=r"mark -1 of 2\.1 is not a seqno"):
         fresh.resume({B: -1})
-    assert not fresh._durable
+    assert not fresh.resume_positions.durable
 
 
 # For exhaustive search

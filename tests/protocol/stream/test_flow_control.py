@@ -434,7 +434,7 @@ def test_the_own_application_may_be_the_one_that_pins() -> None:
 def test_a_frame_costs_the_same_however_many_gaps_there_are() -> None:
     """S-51: with every other message lost, each frame opens one gap more."""
     group = Group(2, capacity=10_000)
-    stream, context = group["b"].inbound[A], group["b"]._out
+    stream, context = group["b"].inbound[A], group["b"].out
 
     def cost(seqno: int) -> int:
         def take() -> None:
@@ -467,7 +467,11 @@ def test_s14_what_a_member_remembers_is_bounded() -> None:
         assert (
             max(
                 len(table)
-                for table in (member._active_senders, member._pending_acks, member._awaiting_credit)
+                for table in (
+                    member.active_senders.last_data_ns,
+                    member.deliveries.pending_acks,
+                    member.deliveries.awaiting_credit,
+                )
             )
             <= 3
         )

@@ -484,7 +484,7 @@ def test_tail_that_is_never_announced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tail_whose_timer_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
     def finish(original: Any, self: Endpoint, touched: Any) -> Ready:
         ready: Ready = original(self, touched)
-        self._timers.arm("tail", None)
+        self.timers.arm("tail", None)
         return ready
 
     _patch(monkeypatch, Endpoint, "_finish", finish)
@@ -519,8 +519,8 @@ def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fire(original: Any, self: Endpoint, name: str) -> None:
         if name == "ack":
-            self._timers.arm(name, None)
-            self._pending_acks = {}
+            self.timers.arm(name, None)
+            self.deliveries.pending_acks = {}
             for stream in self.inbound.values():
                 stream.ack_scheduler.on_ack_sent(0)
         else:

@@ -43,7 +43,7 @@ def troubles(seed: int, name: str) -> list[faults.Fault]:
 def waiting(member: Member) -> tuple[int, int]:
     """Return how many messages the application has and is not done with, and how many the machine keeps for it."""
     windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
-    return member._credit.outstanding, sum(window.high - window.delivered for window in windows)
+    return member.credit.outstanding, sum(window.high - window.delivered for window in windows)
 
 
 class Reader:

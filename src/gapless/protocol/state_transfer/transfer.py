@@ -1,22 +1,28 @@
-"""State transfer: a new member gets the application's state, and every message that the state does not cover.
+"""State transfer: a new member gets the application's state, and every message it does not cover.
 
-On joining with the wish for the state: deliveries are held (backlog.py) until a member has given it
-(state_taker.py).
+On joining with a request for the state: deliveries are held (held_deliveries.py) until a member has
+provided it (requester.py).
 
-On reception of a question by another: this member waits until it has delivered as much as the new
-one lacks, notes the marks of that moment, and gives the application's state (state_giver.py).
+On reception of a request of another member: this member waits until it has delivered as much as the
+new member lacks, notes the marks of that moment, and asks its application for the state
+(provider.py).
 
-Every interval: what was asked for and has not come is asked for again; who is silent is given up.
+At the end of every input: the deliveries of the input pass through the held deliveries. While the
+state is on its way they are held; afterwards those that the state covers are dropped. When too much
+is held the windows stop, and the out-of-band channel too.
 
-So each message to the group is either in the state, or is delivered behind it, and never both
+Every interval: what was requested and has not arrived is requested again; a silent peer is given
+up.
+
+So each message to the group is either in the state, or is delivered after it, and never both
 (B-04): the marks are taken between two deliveries; they are nowhere below the start of a stream at
-the new member; and what they cover is dropped there whenever it comes. Nobody stops sending or
-delivering meanwhile.
+the new member; and messages that they cover are dropped there whenever they arrive. Nobody stops
+sending or delivering meanwhile.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS
 from gapless.protocol.state_transfer.held_deliveries import HeldDeliveries, StateCoverage
@@ -30,10 +36,25 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address
+    from gapless.protocol.delivery import DeliveryScheduler
     from gapless.protocol.ready import Delivery
     from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.flow_control import DeliveryCredit
+    from gapless.protocol.stream.out_of_band import OutOfBandChannel
 
-__all__ = ["StateCoverage", "StateTransfer", "StreamPositions"]
+__all__ = ["DeliveringStreams", "StateCoverage", "StateTransfer", "StreamPositions"]
+
+
+class DeliveringStreams(StreamPositions, Protocol):
+    """The streams whose deliveries a state transfer holds back: an endpoint."""
+
+    credit: DeliveryCredit
+    deliveries: DeliveryScheduler
+    out_of_band: OutOfBandChannel
+
+
+def _message_count(deliveries: Iterable[Delivery]) -> int:
+    return sum(delivery.message_count for delivery in deliveries)
 
 
 class StateTransfer:
@@ -46,11 +67,13 @@ class StateTransfer:
         self.provider = StateProvider(me, config)
         self._members: frozenset[Address] = frozenset()
 
-    # What a new member does
+    # The new member
 
     def request_state(self) -> None:
-        """Let this member wait for the state, from its first view on."""
+        """Request the state from the first view on."""
+        assert not self._members, "the state is requested before the first view"
         self.requester.request_state()
+        assert self.is_holding
 
     @property
     def is_holding(self) -> bool:
@@ -59,41 +82,43 @@ class StateTransfer:
 
     @property
     def is_filtering(self) -> bool:
-        """Whether deliveries have to go through :meth:`sift`.
+        """Whether deliveries have to pass :meth:`filter_deliveries`.
 
-        This lasts longer than the wait for the state: it may cover messages that have not come yet.
+        This lasts longer than the wait for the state: the state may cover messages that have not
+        arrived yet.
         """
         return self.held_deliveries.active
 
     @property
     def full(self) -> bool:
-        """Whether so much is held that nothing more should be taken off the windows."""
+        """Whether so much is held that nothing more may be taken off the windows."""
         return self.held_deliveries.full
 
     def filter_deliveries(
         self, deliveries: Iterable[Delivery], out: ReadyBuilder
     ) -> list[Delivery]:
-        """Take deliveries, in order; return what is to be handed out now, and nothing before the state is there."""
+        """Take deliveries, in order; return those that the application gets now."""
         self.held_deliveries.hold(deliveries, out)
         return self.held_deliveries.take(out)
 
-    # What a provider does
+    # The provider
 
     def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
-        """Give the state that ``StateWanted(transfer, ...)`` asked for; None means that there is none to give."""
+        """Take the state that ``StateWanted(transfer, …)`` asked for; None: there is none."""
         self.provider.provide(transfer, state, out)
 
-    # What both do
+    # Both
 
     def on_view(self, members: Sequence[Address], out: ReadyBuilder) -> None:
-        """Take note of a view that was installed, oldest member first."""
+        """Follow a view that was installed, oldest member first."""
+        assert self.me in members
         self._members = frozenset(members)
         self.held_deliveries.on_view(members)
         self.provider.on_view(members)
         self.requester.on_view(members, out)
 
     def on_frame(self, sender: Address, frame: StateFrame, out: ReadyBuilder) -> None:
-        """Take a frame about a state in; it counts only if it is from another member, about itself."""
+        """Act on a frame about a state; it must come from another member, in its own name."""
         if sender == self.me or sender not in self._members:
             out.drop("stranger", peer=sender)
         elif frame.origin != sender:
@@ -113,18 +138,45 @@ class StateTransfer:
             assert isinstance(frame, StateChunk)
             self.requester.on_chunk(sender, frame, out)
 
-    def advance_request(self, ground: StreamPositions, out: ReadyBuilder) -> None:
-        """Ask, or go on from the state, if the streams allow it; called at the end of every input."""
-        if self.requester.is_waiting:
-            self.requester.advance(ground, out)
+    def on_deliveries(self, streams: DeliveringStreams, out: ReadyBuilder) -> None:
+        """Advance the transfers when an input has made all its deliveries.
 
-    def collect_state(self, ground: StreamPositions, out: ReadyBuilder) -> None:
-        """Ask the application for its state, if somebody waits for it; called after the last delivery of an input."""
-        self.provider.collect_states(ground, self.held_deliveries, out)
+        The request goes on first: the state may be complete now. Then the deliveries are filtered.
+        The provider comes last, so that its marks cover exactly what its application is delivered.
+        """
+        if self.requester.is_waiting:
+            self.requester.advance(streams, out)
+        if self.is_filtering or streams.credit.held:
+            self._filter_outcome(streams, out)
+        self.provider.collect_states(streams, self.held_deliveries, out)
+
+    def _filter_outcome(self, streams: DeliveringStreams, out: ReadyBuilder) -> None:
+        """Filter the deliveries of this input; deliver more if that made room."""
+        credit, filtered = streams.credit, 0
+        while True:
+            found, before_view = out.deliveries, out.before_view
+            assert filtered <= len(found)
+            passed = found[:filtered]
+            passed += self.filter_deliveries(found[filtered : max(before_view, filtered)], out)
+            split = len(passed) if before_view > filtered else before_view
+            passed += self.filter_deliveries(found[max(before_view, filtered) :], out)
+            out.replace_deliveries(passed, split)
+            # Held messages were not counted as outstanding; dropped ones are never consumed.
+            credit.outstanding += _message_count(passed[filtered:]) - (
+                0 if credit.held else _message_count(found[filtered:])
+            )
+            credit.held = self.is_holding
+            credit.blocked = streams.out_of_band.blocked = self.full
+            filtered = len(passed)
+            if not streams.deliveries.awaiting_credit or credit.limit() == 0:
+                return
+            streams.deliveries.deliver_awaiting_credit(out)
+            if len(out.deliveries) == filtered:
+                return
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look at."""
+        """Whether there is neither a request, nor a provided state, nor anything to filter."""
         return (
             not self.requester.is_waiting
             and not self.provider.busy
@@ -133,27 +185,32 @@ class StateTransfer:
 
     @property
     def due_ns(self) -> int | None:
-        """When ``fire`` is to be called."""
+        """When ``on_timer`` is to be called."""
         return min(
             (at for at in (self.requester.due_ns, self.provider.due_ns) if at is not None),
             default=None,
         )
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Do what is due; ``look`` follows."""
+        """Do what is due; ``on_deliveries`` follows in the same input."""
         self.requester.on_timer(out)
         self.provider.on_timer(out)
 
     def on_pause(self, now_ns: int) -> None:
-        """Begin all patience anew: this member itself stood still."""
+        """Restart all timeouts: this member itself was paused."""
         self.requester.on_pause(now_ns)
         self.provider.on_pause(now_ns)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if one of the three parts is inconsistent."""
+        """Raise AssertionError if one of the three parts is inconsistent, or two disagree."""
         self.held_deliveries.check_invariants()
         self.requester.check_invariants()
         self.provider.check_invariants()
+        if self.is_holding:
+            assert self.requester.is_waiting, "deliveries are held for a state that is requested"
+        assert self.is_filtering or not self.held_deliveries.held_bytes, "nothing stays held"
+        if self.full:
+            assert self.is_holding, "only a member that waits for the state is full"
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""

@@ -476,7 +476,7 @@ class SafePurgeChecker(InvariantChecker):
 
     @staticmethod
     def _tracing(life: MemberModel) -> bool:
-        return life.member._out.tracing > 0
+        return life.member.tracing > 0
 
 
 def _skips_messages(life: MemberModel, event: Lost | Started) -> bool:

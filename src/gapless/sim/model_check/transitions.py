@@ -314,7 +314,7 @@ class MemberAutomaton:
     def _run(self, member: Endpoint, local: int, given: str | int) -> Ready:
         snapshot, armed, witness = self._locals[local]
         member.restore(snapshot)
-        member._timers.restore(armed)
+        member.timers.restore(armed)
         for stream in member.connections.inbounds():
             # An ack that waits for the time between two acks may go out at any moment: its timer
             # may fire.

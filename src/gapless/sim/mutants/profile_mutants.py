@@ -107,25 +107,25 @@ PROFILE_MUTANTS = (
     Mutant(
         "later view dropped",
         "a message of a view that is still to come is dropped",
-        "gapless.protocol.endpoint:Endpoint._on_other_view",
-        "and self.future_view_buffer.buffer_frame(frame)\n        ):",
+        "gapless.protocol.dispatch:FrameDispatcher._on_other_view",
+        "and endpoint.future_view_buffer.buffer_frame(frame)\n        ):",
         "and False\n        ):",
         "classic",
     ),
     Mutant(
         "later view at once",
         "a message of a view that is still to come is taken for one of the present",
-        "gapless.protocol.endpoint:Endpoint._on_data",
-        "if epoch != self._epoch:",
-        "if epoch != self._epoch and not self._epoch < epoch < FIRST_CONNECTION_EPOCH:",
+        "gapless.protocol.dispatch:FrameDispatcher._on_data",
+        "if epoch != endpoint.epoch:",
+        "if epoch != endpoint.epoch and not endpoint.epoch < epoch < FIRST_CONNECTION_EPOCH:",
         "classic",
     ),
     Mutant(
         "earlier view counts",
         "a message of an earlier view is taken for one of the present",
-        "gapless.protocol.endpoint:Endpoint._on_data",
-        "if epoch != self._epoch:",
-        "if epoch > self._epoch:",
+        "gapless.protocol.dispatch:FrameDispatcher._on_data",
+        "if epoch != endpoint.epoch:",
+        "if epoch > endpoint.epoch:",
         "classic",
     ),
     Mutant(
@@ -133,15 +133,15 @@ PROFILE_MUTANTS = (
         "the sender does not begin its numbers anew with the view",
         "gapless.protocol.endpoint:Endpoint._restart_numbering",
         "self.outbound = OutboundStream(\n"
-        "            self.me, self.config, self.profile, self._tickets, self._epoch\n"
+        "            self.me, self.config, self.profile, self._tickets, self.epoch\n"
         "        )\n",
-        "self.outbound.epoch = self._epoch\n",
+        "self.outbound.epoch = self.epoch\n",
         "classic",
     ),
     Mutant(
         "ack of an old view",
         "an ack or a nak of an earlier view counts in the present",
-        "gapless.protocol.endpoint:Endpoint._on_own_stream",
+        "gapless.protocol.dispatch:FrameDispatcher._on_own_stream",
         "and epoch < FIRST_CONNECTION_EPOCH\n            and not isinstance(frame, OutOfBandAck)\n",
         "and False\n",
         "classic",
@@ -211,8 +211,8 @@ PROFILE_MUTANTS = (
     Mutant(
         "former life addressed",
         "a datagram for a former life of this member is taken in",
-        "gapless.protocol.endpoint:Endpoint.receive_decoded",
-        "elif datagram.addressee is not None and datagram.addressee != self.me.incarnation:",
+        "gapless.protocol.dispatch:FrameDispatcher.on_datagram",
+        "elif datagram.addressee is not None and datagram.addressee != self._me.incarnation:",
         "elif False:",
     ),
     Mutant(
@@ -234,8 +234,8 @@ PROFILE_MUTANTS = (
     Mutant(
         "gap swallows the ack",
         "an ack that has to wait for the gap between two acks is forgotten",
-        "gapless.protocol.dispatch:StreamEndpoint._deliver_and_ack",
-        "            self._pending_acks[stream.key] = stream\n",
+        "gapless.protocol.delivery:DeliveryScheduler.deliver_and_ack",
+        "            pending_acks[stream.key] = stream\n",
         "",
         "unicast3",
     ),
@@ -291,7 +291,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "start untold",
         "a member that begins with a digest tells nobody its start, and nobody asks",
-        "gapless.protocol.endpoint:Endpoint.install",
+        "gapless.protocol.endpoint:Endpoint.install_view",
         "known = first_view and digest is not None and self.config.retransmits",
         "known = first_view and digest is not None",
         "ordered",

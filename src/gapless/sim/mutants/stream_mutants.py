@@ -250,9 +250,10 @@ STREAM_MUTANTS = (
     Mutant(
         "old life counts",
         "a frame of an older incarnation is taken for one of the present",
-        "gapless.protocol.endpoint:Endpoint.receive_decoded",
-        "stream = self.inbound.get(sender)",
-        "stream = next((s for o, s in self.inbound.items() if o.node == sender.node), None)",
+        "gapless.protocol.dispatch:FrameDispatcher.on_datagram",
+        "stream = self._endpoint.inbound.get(sender)",
+        "inbound = self._endpoint.inbound.items()\n"
+        "        stream = next((s for o, s in inbound if o.node == sender.node), None)",
     ),
     Mutant(
         "checksum ignored",

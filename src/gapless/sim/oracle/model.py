@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address, Roster, View, ViewId
     from gapless.protocol.endpoint import Endpoint
+    from gapless.protocol.member import Member
     from gapless.run import Run
 
 ZERO_MARKS = Marks(0, 0, 0)
@@ -285,7 +286,9 @@ class MemberModel:
         "views",
     )
 
-    def __init__(self, address: Address, name: str, member: Endpoint, model: GroupModel) -> None:
+    def __init__(
+        self, address: Address, name: str, member: Endpoint | Member, model: GroupModel
+    ) -> None:
         self._model = model
         self.address = address
         self.name = name

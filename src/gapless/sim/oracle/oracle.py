@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, get_args
 
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import NEVER_NS
-from gapless.protocol.dispatch import StreamEndpoint
 from gapless.protocol.events import Refused, StateReceived
 from gapless.protocol.ready import GROUP
 from gapless.sim.oracle.checker import ROW_HOOKS, InvariantChecker
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address, Digest, Roster, View
     from gapless.protocol.endpoint import Endpoint
+    from gapless.protocol.member import Member
     from gapless.protocol.ready import Delivery, Ready
     from gapless.sim.oracle.checker import Outgoing
     from gapless.sim.world.network import LinkCounters
@@ -208,7 +208,9 @@ class Oracle:
 
     # What the world tells
 
-    def on_incarnation_start(self, address: Address, name: str, member: Endpoint) -> MemberModel:
+    def on_incarnation_start(
+        self, address: Address, name: str, member: Endpoint | Member
+    ) -> MemberModel:
         """Meet a new life."""
         life = self.model.members[address] = MemberModel(address, name, member, self.model)
         for hook in self._incarnation_started:
@@ -365,7 +367,7 @@ class Oracle:
         streams stay as they are.
         """
         if self.membership:
-            return StreamEndpoint.snapshot(life.member), life.member.view
+            return life.member.snapshot(), life.member.view
         return life.member.snapshot(), life.member.deadline_ns, life.member.view
 
     # One step

@@ -73,7 +73,7 @@ class Host:
         self.epoch_ns = clock.epoch_ns
         self.has_no_drift = not clock.drift_ppm
         self.incarnation = 0
-        self.member: Endpoint | None = None
+        self.member: Endpoint | Member | None = None
         self.durable = ""
         self.wants_state = False
         self.stores_deliveries = False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gapless.faults.faults import NEVER_NS
 from gapless.faults.frame_names import incarnation_address, node_number
 from gapless.identity import Marks, View
+from gapless.protocol.endpoint import Endpoint
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT, connection_slack_ns
 from gapless.sim.scenario.actions import (
     ZERO,
@@ -281,7 +282,7 @@ class World(ProcessModel):
         self._saved_digests[action.key] = host.member.digest()
 
     def _apply_digest(self, host: Host, action: ApplyDigest) -> None:
-        assert host.member is not None
+        assert isinstance(host.member, Endpoint), "a member learns its digests by itself"
         digest = self._saved_digests.get(action.key)
         if digest is not None:
             self.oracle.on_digest(digest)

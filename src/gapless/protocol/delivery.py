@@ -1,0 +1,302 @@
+"""Delivery: hands messages to the application in order, acknowledges them, and votes on them.
+
+On reception: a stream that moved is delivered from, as far as the application has credit. Its ack
+is sent at once if much was delivered, and owed until the ack timer otherwise. A stream that has
+messages but no credit waits in line.
+
+On sending: own messages are delivered like those of everybody else, next in order and within the
+credit. Their delivery is the own ack. A message without loopback takes no credit (M-11).
+
+On consumption: the streams in line are delivered from in turn. A stream that was served and still
+has messages goes to the end of the line.
+
+Where the profile releases messages by stability: what is delivered counts towards the next vote,
+and what all have delivered is purged.
+
+Every interval: owed acks are sent when the ack timer fires.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.protocol import buggify, timers
+from gapless.protocol.ready import GROUP, UNICAST, Delivery
+from gapless.protocol.stream.reassembly import Reassembler
+from gapless.run import FRAGMENT, NO_LOOPBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.identity import Address, Digest, Marks
+    from gapless.protocol.active_senders import ActiveSenders
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.connections import Connections
+    from gapless.protocol.stream.flow_control import DeliveryCredit
+    from gapless.protocol.stream.inbound import InboundStream
+    from gapless.protocol.stream.outbound import OutboundStream
+    from gapless.protocol.stream.stability import Stability
+    from gapless.protocol.stream.window import Window
+    from gapless.protocol.timers import Timers
+    from gapless.run import Run
+    from gapless.wire.frames import StreamProgress
+
+_MIN_ACKS_PER_SHARE = 4
+"""Minimum number of acks that a sender gets for its share of the receive buffer."""
+
+StreamKey = tuple["Address", int]
+"""A stream: its origin and its epoch."""
+
+
+class DeliveryScheduler:
+    """What is delivered next, and which acks and votes follow from it."""
+
+    __slots__ = (
+        "_ack_delay_ns",
+        "_active_senders",
+        "_connections",
+        "_inbound",
+        "_me",
+        "_receive_buffer_bytes",
+        "_rng",
+        "_stability",
+        "_timers",
+        "awaiting_credit",
+        "credit",
+        "outbound",
+        "own_reassembler",
+        "pending_acks",
+    )
+
+    def __init__(
+        self,
+        me: Address,
+        config: Config,
+        rng: Random,
+        *,
+        timers: Timers,
+        credit: DeliveryCredit,
+        active_senders: ActiveSenders,
+        inbound: dict[Address, InboundStream],
+        outbound: OutboundStream,
+        connections: Connections,
+        stability: Stability | None,
+    ) -> None:
+        """Deliver from ``inbound`` (a live table), ``outbound`` and ``connections``."""
+        self._me = me
+        self._receive_buffer_bytes = config.receive_buffer_bytes
+        self._ack_delay_ns = config.ack_delay_ns
+        self._rng = rng
+        self._timers = timers
+        self.credit = credit
+        self._active_senders = active_senders
+        self._inbound = inbound
+        self.outbound = outbound
+        self._connections = connections
+        self._stability = stability
+        self.own_reassembler = Reassembler(config.max_message_bytes)
+        self.pending_acks: dict[StreamKey, InboundStream] = {}
+        self.awaiting_credit: dict[StreamKey, InboundStream | None] = {}
+
+    # Streams of others
+
+    def deliver_and_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
+        """Deliver from a stream, then send or schedule its ack and its next check of gaps."""
+        if stream.ended:
+            return
+        pending_acks, ack_scheduler = self.pending_acks, stream.ack_scheduler
+        ack_bytes = self._receive_buffer_bytes // (_MIN_ACKS_PER_SHARE * self._active_senders.count)
+        due = stream.deliver(self.credit, ack_bytes, out) or stream.ack_now
+        if due or (ack_scheduler.pending and out.rarely(buggify.EARLY_ACK)):
+            self.send_ack(stream, out)
+        elif ack_scheduler.pending and stream.key not in pending_acks:
+            pending_acks[stream.key] = stream
+            self._timers.arm_earlier(timers.ACK, ack_scheduler.schedule_ns(out.now_ns, self._rng))
+        if stream.can_deliver:
+            self.awaiting_credit[stream.key] = stream
+        if stream.loss_detector.due_ns is not None:
+            self._timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
+        if self._stability is not None and stream.kind == GROUP:
+            messages, size_bytes = stream.unvoted, stream.unvoted_bytes
+            stream.unvoted = stream.unvoted_bytes = 0
+            self._count_toward_vote(messages, size_bytes, out)
+
+    def send_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
+        """Send the ack of a stream; none is owed afterwards."""
+        stream.acknowledge(out, self._active_senders.count)
+        self.pending_acks.pop(stream.key, None)
+
+    def send_pending_acks(self, out: ReadyBuilder) -> None:
+        """Send the acks that are owed, as the ack timer demands."""
+        if self.pending_acks and out.rarely(buggify.LATE_ACK):
+            self._timers.arm(timers.ACK, out.now_ns + max(self._ack_delay_ns, 1))
+            return
+        owed, self.pending_acks = self.pending_acks, {}
+        for key, stream in owed.items():
+            if (until_ns := stream.ack_scheduler.held_until_ns(out.now_ns)) is None:
+                self.send_ack(stream, out)
+            else:
+                # A connection keeps a minimum time between two acks: this one stays owed.
+                self.pending_acks[key] = stream
+                self._timers.arm_earlier(timers.ACK, until_ns)
+        assert not self.pending_acks or self._timers.is_armed(timers.ACK)
+
+    def deliver_awaiting_credit(self, out: ReadyBuilder) -> None:
+        """Deliver from the streams in line, each once, until the credit is spent."""
+        for key in list(self.awaiting_credit):
+            if self.credit.limit() == 0:
+                break
+            stream = self.awaiting_credit.pop(key)
+            if stream is None:
+                self.deliver_own(out)
+            else:
+                assert stream.key == key, "streams stand in line under their key"
+                self.deliver_and_ack(stream, out)
+
+    def forget(self, key: StreamKey) -> None:
+        """Neither acknowledge nor deliver from a stream that has ended."""
+        self.pending_acks.pop(key, None)
+        self.awaiting_credit.pop(key, None)
+
+    # The own streams
+
+    def deliver_own(self, out: ReadyBuilder, *, ignore_credit: bool = False) -> None:
+        """Deliver the own messages; with ``ignore_credit`` all of them, as the view ends."""
+        outbound = self.outbound
+        if outbound.window.delivered < outbound.window.high:
+            self._deliver_own_stream(outbound, self.own_reassembler, out, ignore_credit)
+        if (own := self._connections.outgoing.get(self._me)) is not None:
+            self._deliver_own_stream(own.stream, own.reassembler, out, False)
+
+    def _deliver_own_stream(
+        self,
+        outbound: OutboundStream,
+        reassembler: Reassembler,
+        out: ReadyBuilder,
+        ignore_credit: bool,
+    ) -> None:
+        window = outbound.window
+        while window.delivered < window.high:
+            runs = window.take(None if ignore_credit else self._own_delivery_limit(window))
+            if not runs:
+                self.awaiting_credit.setdefault((self._me, outbound.epoch), None)
+                return
+            for run in runs:
+                self._deliver_own_run(run, outbound, reassembler, out)
+            if not ignore_credit:
+                outbound.acknowledge_self(out)
+                if outbound is self.outbound:
+                    messages = runs[-1].last - runs[0].first + 1
+                    self._count_toward_vote(messages, sum(run.size_bytes for run in runs), out)
+
+    def _own_delivery_limit(self, window: Window) -> int | None:
+        """Return how many own messages may be delivered; those without loopback need no credit."""
+        limit = self.credit.limit()
+        if limit is None:
+            return None
+        run = window.next_run()
+        return run.last - window.delivered if run.flags & NO_LOOPBACK else limit
+
+    def _deliver_own_run(
+        self, run: Run, outbound: OutboundStream, reassembler: Reassembler, out: ReadyBuilder
+    ) -> None:
+        assert run.origin == self._me, "own streams hold own messages"
+        if run.flags & NO_LOOPBACK:
+            return
+        kind = GROUP if outbound.to is None else UNICAST
+        delivery: Delivery | None = Delivery(
+            run.origin, run.first, run.last, run, kind, outbound.epoch
+        )
+        if run.flags & FRAGMENT:
+            whole = reassembler.add(run, out)
+            delivery = whole and whole._replace(epoch=outbound.epoch)
+        if delivery is not None:
+            self.credit.spend(delivery.message_count)
+            out.deliver(delivery)
+
+    def restart(self, outbound: OutboundStream) -> None:
+        """Deliver from another own stream: its numbers restart with the view."""
+        self.outbound = outbound
+        self.own_reassembler.clear()
+
+    # Stability
+
+    def digest(self) -> Digest:
+        """Return the marks of every stream whose start is known, the own stream first."""
+        marks = {
+            origin: stream.window.marks
+            for origin, stream in self._inbound.items()
+            if stream.window is not None
+        }
+        return {self._me: self.outbound.window.marks, **marks}
+
+    def marks(self, origin: Address) -> Marks | None:
+        """Return the marks of one stream, if its start is known."""
+        stream = self.outbound if origin == self._me else self._inbound.get(origin)
+        return None if stream is None or stream.window is None else stream.window.marks
+
+    @property
+    def has_unstable(self) -> bool:
+        """Whether a message was delivered here that is not known to be stable."""
+        outbound = self.outbound
+        if outbound.window.high > outbound.stable:
+            return True
+        return any(
+            stream.window is not None and stream.window.delivered > stream.stable
+            for stream in self._inbound.values()
+        )
+
+    def _count_toward_vote(self, messages: int, size_bytes: int, out: ReadyBuilder) -> None:
+        """Vote at once when much was delivered since the last vote."""
+        if not messages or self._stability is None:
+            return
+        if self._stability.on_delivered(messages, size_bytes) or out.rarely(buggify.EARLY_VOTE):
+            self.vote(out)
+
+    def vote(self, out: ReadyBuilder) -> None:
+        """Vote with the marks of all streams; purge what that makes stable."""
+        assert self._stability is not None, "only a profile with stability votes"
+        self.on_stable(self._stability.vote(self.digest(), out), out)
+
+    def on_stable(self, progress: Iterable[StreamProgress], out: ReadyBuilder) -> None:
+        """Purge what is stable; a stream that is not open here is left alone (N7-24)."""
+        for origin, seqno, high in progress:
+            stream = self._inbound.get(origin)
+            if origin == self._me:
+                self.outbound.on_stable(seqno, out)
+            elif stream is not None:
+                stream.on_stable(seqno, high)
+                self.deliver_and_ack(stream, out)
+
+    # For tests, simulation and exhaustive search
+
+    def check_invariants(self, streams: Iterable[InboundStream]) -> None:
+        """Raise AssertionError if an ack, a gap or a delivery of ``streams`` is not scheduled."""
+        keys = {(self._me, self.outbound.epoch)}
+        if self._me in self._connections.outgoing:
+            keys.add((self._me, self._connections.outgoing[self._me].stream.epoch))
+        for stream in streams:
+            keys.add(stream.key)
+            if stream.ack_scheduler.pending and stream.window is not None:
+                assert stream.key in self.pending_acks, "an owed ack is on the list"
+            if stream.loss_detector.due_ns is not None:
+                assert self._timers.is_armed(timers.GAP), "a gap is being watched"
+        assert not self.pending_acks or self._timers.is_armed(timers.ACK), (
+            "an owed ack has its timer"
+        )
+        assert self.pending_acks.keys() <= keys, "acks are owed for open streams"
+        assert self.awaiting_credit.keys() <= keys, "only open streams stand in line"
+        self.credit.check_invariants()
+        self.own_reassembler.check_invariants()
+
+    def restore(self, streams: Iterable[InboundStream]) -> None:
+        """Owe the acks and the deliveries that follow from the state of ``streams``."""
+        streams = tuple(streams)
+        self.pending_acks = {
+            stream.key: stream for stream in streams if stream.ack_scheduler.pending
+        }
+        self.awaiting_credit = {stream.key: stream for stream in streams if stream.can_deliver}
+        if self.outbound.window.has_next:
+            self.awaiting_credit[self._me, self.outbound.epoch] = None

@@ -1,0 +1,205 @@
+"""The way of a send into the streams: what may be sent, in which mode, and where it waits.
+
+On sending: the messages are checked first, so that a refused call changes nothing. Ordered and
+acknowledged messages go to the stream of the group, or of the connection to one member; out-of-band
+and unreliable messages go to their channel. A send that may not wait is taken whole or refused.
+
+On cancellation, and when the timeout of a send expires: a send that still waits is given up. The
+messages of it that have a number stay on their way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.delivery_mode import DeliveryMode
+from gapless.errors import LocalProtocolError
+from gapless.protocol import buggify, timers
+from gapless.protocol.events import Refused
+from gapless.run import ACKED, LENGTH_BYTES, MAX_ENTRY_BYTES, NO_LOOPBACK
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from gapless.identity import Address
+    from gapless.payloads import Payloads
+    from gapless.protocol.endpoint import Endpoint
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.protocol.stream.send_queue import TicketCounter
+
+
+class Sender:
+    """The sends of one endpoint."""
+
+    __slots__ = ("_endpoint", "_next_mode", "_tickets")
+
+    def __init__(self, endpoint: Endpoint, tickets: TicketCounter) -> None:
+        self._endpoint = endpoint
+        self._tickets = tickets
+        self._next_mode: DeliveryMode | None = None
+
+    def set_next_mode(self, mode: DeliveryMode) -> None:
+        """Send the next message to the group, and no other, in ``mode`` (OL-04).
+
+        A message that names a mode itself, one to a single member (OL-21), and one that is refused
+        leave the switch in place.
+        """
+        self._next_mode = DeliveryMode.of(mode)
+
+    def check(
+        self,
+        payloads: Payloads,
+        to: Address | None,
+        mode: DeliveryMode | None,
+        timeout_ns: int | None,
+    ) -> DeliveryMode:
+        """Return the mode in which messages would be sent; raise if they may not be sent."""
+        view = self._endpoint.view
+        switched = self._next_mode if mode is None and to is None else None
+        mode = DeliveryMode.of(mode or switched or DeliveryMode.ORDERED)
+        if view is None:
+            raise LocalProtocolError("not a member yet: install a view before sending")
+        if to is not None and to not in view.members:
+            raise LocalProtocolError(
+                f"{to} is not a member of view {view.id.number}: send to one that is"
+            )
+        self._check_size(payloads.longest_bytes, mode)
+        if switched is not None and len(payloads) != 1:
+            raise LocalProtocolError(
+                "a switch of the mode holds for one message: send that one alone"
+            )
+        if timeout_ns is not None and timeout_ns < 0:
+            raise LocalProtocolError(
+                f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
+            )
+        return mode
+
+    def _check_size(self, longest_bytes: int, mode: DeliveryMode) -> None:
+        config = self._endpoint.config
+        limit_bytes, limited_by = config.max_message_bytes, "max_message_bytes"
+        if mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
+            # Unordered messages are never split: each has to fit one frame.
+            overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+            limit_bytes = min(limit_bytes, config.max_frame_bytes - overhead_bytes, MAX_ENTRY_BYTES)
+            limited_by = f"what one frame takes of an {mode} message"
+        if longest_bytes > limit_bytes:
+            raise LocalProtocolError(
+                f"a message of {longest_bytes} bytes is over {limited_by} ({limit_bytes})"
+            )
+
+    def submit(
+        self,
+        payloads: Payloads,
+        mode: DeliveryMode,
+        to: Address | None,
+        out: ReadyBuilder,
+        *,
+        wait: bool,
+        timeout_ns: int | None,
+        loopback: bool | None,
+        mode_given: bool,
+    ) -> int:
+        """Send messages that :meth:`check` has approved; return their ticket.
+
+        ``mode_given``: the application named the mode, so this send leaves a switch in place.
+        """
+        assert self._endpoint.view is not None, "check refuses to send without a view"
+        if loopback is None:
+            loopback = self._endpoint.config.loopback or to is not None
+        flags = 0 if loopback else NO_LOOPBACK
+        deadline_ns = None if timeout_ns is None else out.now_ns + timeout_ns
+        if mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
+            ticket = self._send_unordered(payloads, flags, to, mode, deadline_ns, out, wait=wait)
+        else:
+            flags |= ACKED if mode is DeliveryMode.ACKNOWLEDGED else 0
+            ticket = self._send_stream(payloads, flags, to, deadline_ns, out, wait=wait)
+        if ticket is None:
+            ticket = self._tickets.next_ticket()
+            out.emit(Refused(ticket))
+        elif not mode_given and to is None:
+            self._next_mode = None
+        if deadline_ns is not None:
+            self._arm_timeout()
+        return ticket
+
+    def _send_stream(
+        self,
+        payloads: Payloads,
+        flags: int,
+        to: Address | None,
+        deadline_ns: int | None,
+        out: ReadyBuilder,
+        *,
+        wait: bool,
+    ) -> int | None:
+        """Send messages that keep their order; return the ticket, or None if there is no room."""
+        endpoint = self._endpoint
+        stream = endpoint.outbound if to is None else endpoint.connections.open(to, out)
+        if to is None:
+            endpoint.active_senders.on_send(out.now_ns, wait=wait)
+        endpoint.divide_receive_buffers(out.now_ns)
+        if to not in {None, endpoint.me}:
+            # The sender is no receiver of these messages: there is nothing to leave out.
+            flags &= ~NO_LOOPBACK
+        if not wait and (not stream.make_room(payloads, out) or out.rarely(buggify.REFUSE)):
+            return None
+        high = stream.window.high
+        ticket = stream.send(payloads, flags, deadline_ns, out)
+        if to is not None and stream.window.high > high:
+            endpoint.connections.touch(to, out)
+        return ticket
+
+    def _send_unordered(
+        self,
+        payloads: Payloads,
+        flags: int,
+        to: Address | None,
+        mode: DeliveryMode,
+        deadline_ns: int | None,
+        out: ReadyBuilder,
+        *,
+        wait: bool,
+    ) -> int | None:
+        """Send messages beside the streams; return the ticket, or None if there is no room."""
+        assert mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}
+        channel = self._endpoint.out_of_band
+        if mode is DeliveryMode.UNRELIABLE:
+            ticket = self._tickets.next_ticket()
+            channel.send_unreliable(ticket, payloads, flags, to, out)
+        elif wait or channel.has_room(payloads):
+            ticket = self._tickets.next_ticket()
+            channel.send(ticket, payloads, flags, to, deadline_ns, out)
+        else:
+            return None
+        return ticket
+
+    def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> None:
+        """Give up a waiting send, wherever it waits."""
+        for stream in self._endpoint.outbounds():
+            if stream.give_up(ticket, reason, out):
+                stream.flush(out, reason)
+                return
+        self._endpoint.out_of_band.give_up(ticket, reason, out)
+
+    def expire(self, out: ReadyBuilder) -> None:
+        """Give up every send whose timeout has expired."""
+        channel = self._endpoint.out_of_band
+        for stream in self._endpoint.outbounds():
+            for ticket in stream.queue.overdue(out.now_ns):
+                stream.give_up(ticket, "timeout", out)
+            stream.flush(out, "timeout")
+        for ticket in channel.overdue(out.now_ns):
+            channel.give_up(ticket, "timeout", out)
+        self._arm_timeout()
+
+    def _arm_timeout(self) -> None:
+        deadlines = [stream.queue.deadline_ns for stream in self._endpoint.outbounds()]
+        deadlines.append(self._endpoint.out_of_band.deadline_ns)
+        next_ns = min((at_ns for at_ns in deadlines if at_ns is not None), default=None)
+        self._endpoint.timers.arm(timers.TIMEOUT, next_ns)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a waiting send with a timeout has no timer."""
+        deadlines = [stream.queue.deadline_ns for stream in self._endpoint.outbounds()]
+        deadlines.append(self._endpoint.out_of_band.deadline_ns)
+        if any(at_ns is not None for at_ns in deadlines):
+            assert self._endpoint.timers.is_armed(timers.TIMEOUT), "a waiting send has its timer"
