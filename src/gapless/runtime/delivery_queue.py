@@ -1,7 +1,8 @@
-"""What waits for the application: runs, views and other events, in the order of the machine.
+"""The delivery queue: runs, views and other events on their way to the application.
 
-Whoever is in a turn puts, any thread takes. How many messages the application is done with is
-gathered here, so that the machine is told now and then and not for each message.
+The thread that is in a turn puts items in the order of the machine; any thread takes them. The
+queue also counts the messages that the application has consumed, so that the machine is told once
+per many messages.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DeliveryItem = Delivery | Event
-"""What the application gets."""
+"""An item for the application."""
 
 
 class DeliveryQueue:
-    """Items on their way to the application; ``woken`` is called inside a turn when it is empty no more."""
+    """Items for the application; ``on_ready`` is called in a turn when the first one arrives."""
 
-    def __init__(self, report_at: int, woken: Callable[[], None] | None) -> None:
+    def __init__(self, report_at: int, on_ready: Callable[[], None] | None) -> None:
         self._report_at = max(1, report_at)
-        self._on_ready = woken
+        self._on_ready = on_ready
         self._changed = threading.Condition()
         self._items: list[DeliveryItem] = []
         self._consumed = self._requested = self._reported = 0
@@ -40,7 +41,7 @@ class DeliveryQueue:
             self._on_ready()
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Mark the queue as ended: no item follows."""
         with self._changed:
             self.ended = True
             self._changed.notify_all()
@@ -48,28 +49,28 @@ class DeliveryQueue:
             self._on_ready()
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
-        """Wait until nothing more comes; tell whether that is so."""
+        """Wait until the queue has ended; return whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self.ended, timeout_s)
 
     def take(self) -> list[DeliveryItem]:
-        """Return what is there."""
+        """Remove and return all items."""
         with self._changed:
             items, self._items = self._items, []
         return items
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until something is there, or nothing more comes; tell whether something is there."""
+        """Wait for an item or the end; return whether there is an item."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self.ended, timeout_s)
             return bool(self._items)
 
     def is_ready(self) -> bool:
-        """Whether something is there, or nothing more comes."""
+        """Return whether there is an item, or the queue has ended."""
         return bool(self._items) or self.ended
 
     def add_consumed(self, messages: int) -> bool:
-        """Note that the application is done with messages; return whether the machine is to be told now."""
+        """Count consumed messages; return whether it is time to report them to the machine."""
         with self._changed:
             self._consumed += messages
             if self._consumed - self._requested < self._report_at:
@@ -78,8 +79,8 @@ class DeliveryQueue:
             return True
 
     def take_unreported(self) -> int:
-        """Return of how many messages the machine has not been told that the application is done with them."""
+        """Return how many consumed messages were not reported yet, and count them as reported."""
         with self._changed:
-            owed, self._reported = self._consumed - self._reported, self._consumed
+            unreported, self._reported = self._consumed - self._reported, self._consumed
             self._requested = self._consumed
-            return owed
+            return unreported

@@ -1,14 +1,14 @@
-"""What an application holds of one member of one group. Any thread may call it; asyncio and threads build on it.
+"""The handle of one member of one group. Any thread may call it; both APIs build on it.
 
-On sending: ``send`` queues the messages and gives a :class:`SendRequest`, a future of what becomes of
-them.
+On sending: ``submit`` queues a :class:`SendRequest`, whose result says what became of the messages.
+``send_lone`` is the short way for one message.
 
-On reception: ``take`` gives the runs, views and events that have come, ``consumed`` says how many
-messages the application is done with. With ``unread_limit`` messages handed out and not consumed
-the machine hands out no more, its window fills, and the senders wait: nothing is dropped, and no
-turn ever waits for the application.
+On reception: ``take`` returns the runs, views and events that have arrived. ``consumed`` reports
+how many messages the application has finished with. When too many delivered messages are
+unconsumed the machine delivers no more, its window fills, and the senders wait. So nothing is
+dropped, and no turn ever waits for the application.
 
-On closing: the member leaves, or after a while just ends; everything that waits is told.
+On closing: the member leaves; after a timeout it ends. Every pending call gets an error.
 """
 
 from __future__ import annotations

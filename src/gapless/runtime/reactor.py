@@ -1,22 +1,26 @@
-"""The driver: it runs the machines of all groups of a process, in one thread at a time.
+"""The reactor runs the machines of all groups of a process, one thread at a time.
 
-    sockets ── datagrams ──▶ machine ──▶ Ready ──▶ pump ──▶ transport, application
+    sockets -> datagrams -> machine -> Ready -> process_ready -> transport, application
 
-Every turn: commands of the application, datagrams, and the clock go into the machine, and ``process_ready``
-works through the answers. Nothing here blocks but the wait for the next input; an application that
-does not read blocks nobody.
+A turn gives one machine its inputs: the commands of the application, the datagrams that have
+arrived, and the time. ``process_ready`` then carries out the answers. A turn never waits; only the
+select on the sockets does. An application that does not read blocks no other group.
 
-Who leads: one thread at a time waits at the sockets and works through what comes. A thread of the
-application that waits for something leads by itself until it has that, so nothing changes hands on
-the way to it. While none does, the protocol thread leads. It stands back when everybody who waited
-has been served, for they may come again soon, and leads again if nobody has for ``POLL_HANDOVER_S``,
-or at once if another still waits for something, unless the one that led comes back soon, by all
-experience.
+Leader and followers. At any time at most one thread, the leader, selects on the sockets and runs
+the turns that follow. A thread of the application that waits for something becomes the leader if
+there is none, and leads until its wait is over; so a message reaches the thread that waits for it
+without a switch of threads. All other threads that wait are followers: the leader wakes them.
 
-On sending: a thread that waits for the answer anyway takes its turn at once, if nobody is in one;
-whoever is looks again when it is done.
+If no thread of the application leads, the protocol thread does. When it has served every follower
+it parks, because the thread it served often waits again at once and can lead by itself. It leads
+again if no thread does within ``POLL_HANDOVER_S``. It leads at once if a follower still waits,
+unless the last leader usually returns within microseconds.
 
-A machine that fails ends its own group, with the error told to its application, and no other.
+Sending. A thread that sends runs a turn itself if no other thread is in one. Otherwise the thread
+that is in a turn looks at the pending commands again before it stops.
+
+A machine that raises ends its own group and reports the error to its application. Other groups
+continue.
 """
 
 from __future__ import annotations
@@ -48,40 +52,40 @@ if TYPE_CHECKING:
     from gapless.runtime.member_runtime import MemberRuntime
 
 POLL_HANDOVER_S = 0.002
-"""So long nobody waits at the sockets when a thread of the application has what it wanted, and does not come back."""
+"""How long the sockets stay unpolled while we wait for the last leader to return."""
 CAN_POLL_IN_CALLER = os.name == "posix"
-"""Whether a thread that waits at the sockets can be interrupted by Ctrl-C."""
+"""Whether Ctrl-C interrupts a select in the main thread."""
 
 _REPOLL_NS = 500_000
-"""A thread that led twice, with no more than this in between, will do so again: nobody is woken to lead meanwhile."""
+"""A leader that returned within this time is expected to return again: no thread is woken."""
 _TURN_TIMEOUT_S = 0.05
-"""So long a thread waits for the end of another's turn before it leaves what it wants to whoever leads."""
+"""How long a thread waits for another's turn to end before it leaves its command to the leader."""
 _AWAKE_NS = -1
 _MAX_PENDING_ROUNDS = 2
-"""So many times a thread looks again for what others want before it leaves that to whoever leads."""
+"""How often a thread looks again for pending commands before it leaves them to the leader."""
 
 
-def process_ready(readies: Iterable[Ready], seat: MemberRuntime) -> None:
-    """Work through answers of a machine in their order.
+def process_ready(readies: Iterable[Ready], member: MemberRuntime) -> None:
+    """Carry out the answers of a machine.
 
-    Places first, since datagrams go there; then all datagrams in one go; then what is for the
-    application. What is recorded is written before either.
+    The address book comes first, since datagrams are sent to its places. The trace is written
+    before a datagram leaves. Deliveries come last.
     """
     transmits: list[Transmit] = []
     for ready in readies:
         if ready.events:
-            seat.transport.book.on_events(ready.events)
+            member.transport.book.on_events(ready.events)
         transmits += ready.transmits
-        seat.collect(ready)
-    if seat.trace is not None:
-        seat.record(transmits)
+        member.collect(ready)
+    if member.trace is not None:
+        member.record(transmits)
     if transmits:
-        seat.transport.send(transmits)
-    seat.deliver()
+        member.transport.send(transmits)
+    member.deliver()
 
 
 class TurnLock:
-    """What a thread holds while it is in a turn: a lock that knows whose it is."""
+    """The lock that a thread holds during a turn; it records its owner."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,14 +93,14 @@ class TurnLock:
         self.locked = self._lock.locked
 
     def acquire(self, patience_s: float = 0.0) -> bool:
-        """Take it, if that is possible within ``patience_s``; return whether it was."""
+        """Acquire the lock within ``patience_s``; return whether that succeeded."""
         if not self._lock.acquire(patience_s > 0, patience_s or -1):
             return False
         self.owner = threading.get_ident()
         return True
 
     def release(self) -> None:
-        """Put it down."""
+        """Release the lock."""
         self.owner = None
         self._lock.release()
 
@@ -109,7 +113,7 @@ class TurnLock:
 
 
 class Reactor:
-    """What runs the seats; its thread lives as long as there is a seat to serve."""
+    """Runs the members of this process; its thread ends with the last member."""
 
     _shared: ClassVar[Reactor | None] = None
     _shared_lock = threading.Lock()
@@ -143,7 +147,7 @@ class Reactor:
 
     @classmethod
     def shared(cls) -> Reactor:
-        """Return the driver of this process."""
+        """Return the reactor of this process."""
         with cls._shared_lock:
             if cls._shared is None:
                 cls._shared = cls()
@@ -151,34 +155,34 @@ class Reactor:
 
     @classmethod
     def current(cls) -> Reactor | None:
-        """Return the driver of this process if there is one."""
+        """Return the reactor of this process, or None before the first join."""
         return cls._shared
 
     @property
     def in_turn(self) -> bool:
-        """Whether the thread that asks is in a turn."""
+        """Whether the calling thread is in a turn."""
         return self._turn_lock.owner == threading.get_ident()
 
     # From any thread
 
-    def add(self, seat: MemberRuntime) -> None:
-        """Serve a seat from now on."""
+    def add(self, member: MemberRuntime) -> None:
+        """Add a member."""
         with self._lock:
-            self._new_members.append(seat)
+            self._new_members.append(member)
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="gapless", daemon=True)
                 self.thread.start()
         self._wake_selector()
         self._wake_thread()
 
-    def wake_up(self, seat: MemberRuntime) -> None:
-        """Let whoever leads see to what a seat wants."""
-        self._pending.append(seat)
+    def wake_up(self, member: MemberRuntime) -> None:
+        """Ask the leader to run the pending commands of a member."""
+        self._pending.append(member)
         self._wake_poller()
 
-    def run_now(self, seat: MemberRuntime) -> None:
-        """See to what a seat wants in this thread, as soon as nobody else is in a turn."""
-        self._pending.append(seat)
+    def run_now(self, member: MemberRuntime) -> None:
+        """Run the pending commands of a member in this thread, once no other is in a turn."""
+        self._pending.append(member)
         if in_main_thread():
             with SignalGuard():
                 self._run_pending(patient=True)
@@ -187,7 +191,7 @@ class Reactor:
 
     def send(
         self,
-        seat: MemberRuntime,
+        member: MemberRuntime,
         payloads: Payloads,
         to: Address | None,
         mode: DeliveryMode,
@@ -199,13 +203,13 @@ class Reactor:
         the window is full.
         """
         if not in_main_thread():
-            return self._send(seat, payloads, to, mode, loopback)
+            return self._send(member, payloads, to, mode, loopback)
         with SignalGuard():
-            return self._send(seat, payloads, to, mode, loopback)
+            return self._send(member, payloads, to, mode, loopback)
 
     def _send(
         self,
-        seat: MemberRuntime,
+        member: MemberRuntime,
         payloads: Payloads,
         to: Address | None,
         mode: DeliveryMode,
@@ -214,24 +218,24 @@ class Reactor:
         if not self._turn_lock.acquire():
             return None
         try:
-            if not seat.registered or seat.calls or seat.send_requests.has_new:
+            if not member.registered or member.calls or member.send_requests.has_new:
                 return None
             try:
                 now_ns = time.monotonic_ns()
                 # A bundle that waits was sent before this message, so it gets its seqnos first.
-                bundled = [*seat.flush_bundle(now_ns)] if seat.bundler.items else ()
-                ready, accepted = seat.send(now_ns, payloads, to, mode, loopback)
-                process_ready((*bundled, ready), seat)
+                bundled = [*member.flush_bundle(now_ns)] if member.bundler.items else ()
+                ready, accepted = member.send(now_ns, payloads, to, mode, loopback)
+                process_ready((*bundled, ready), member)
             except LocalProtocolError:
-                raise  # a mistake of the caller
+                raise  # misuse is reported to the caller; the group continues
             except Exception as error:  # noqa: BLE001 - as in any turn
                 accepted = None
-                seat.fail(error)
+                member.fail(error)
             except BaseException as error:
-                seat.fail(error)
+                member.fail(error)
                 raise
             finally:
-                self._end_turn(seat)
+                self._end_turn(member)
             return accepted
         finally:
             self._turn_lock.release()
@@ -239,7 +243,7 @@ class Reactor:
                 self._run_pending()
 
     def wait_for(self, future: Future[Any], until_ns: int | None) -> Any:
-        """Return the result of a future once there is one, or raise TimeoutError; lead meanwhile if nobody does."""
+        """Return the result of a future, or raise TimeoutError; lead while waiting if possible."""
         if not future.done():
             future.add_done_callback(self._wake_selector)
             if not self.poll_until(future.done, until_ns):
@@ -251,47 +255,47 @@ class Reactor:
         return future.result(0)
 
     def poll_until(self, done: Callable[[], bool], until_ns: int | None) -> bool:
-        """Drive until ``done`` says that this is enough, or it is time; return False if it is another that leads."""
+        """Lead until ``done()`` or ``until_ns``; return False at once if another thread leads."""
         if not CAN_POLL_IN_CALLER or self._poll_lock.locked() or self.in_turn:
             return False
         if not in_main_thread():
             return self._poll_until_done(done, until_ns, None)
-        shield = SignalGuard(self._yield_polling)
-        with shield:
-            return self._poll_until_done(done, until_ns, shield)
+        guard = SignalGuard(self._yield_polling)
+        with guard:
+            return self._poll_until_done(done, until_ns, guard)
 
     def add_waiter(self, done: Callable[[], bool]) -> None:
-        """Note that a thread waits for something while another leads."""
+        """Note that a follower waits until ``done()``."""
         self._waiters.append(done)
 
     def remove_waiter(self, done: Callable[[], bool]) -> None:
-        """Note that it does not wait any more."""
+        """Note that the follower no longer waits."""
         self._waiters.remove(done)
         self._waiter_served = True
 
     def _wake_poller(self) -> None:
-        """Wake whoever leads, or the protocol thread if nobody does."""
+        """Wake the leader, or the protocol thread if there is none."""
         self._wake_selector()
         if not self._poll_lock.locked():
             self._wake_thread()
 
     def _wake_selector(self, _: object = None) -> None:
-        """Wake whoever waits at the sockets."""
+        """Wake the thread that selects on the sockets."""
         if self._select_until_ns != _AWAKE_NS:
             self._select_until_ns = _AWAKE_NS
             self._wake_socket.wake()
 
     def _wake_thread(self) -> None:
-        """Wake the protocol thread if it stands back."""
+        """Wake the protocol thread if it is parked."""
         if self._thread_parked:
             self._thread_parked = False
-            with suppress(RuntimeError):  # somebody else was faster
+            with suppress(RuntimeError):  # another thread has released the gate
                 self._thread_gate.release()
 
     # Leading
 
     def _poll_until_done(
-        self, done: Callable[[], bool], until_ns: int | None, shield: SignalGuard | None
+        self, done: Callable[[], bool], until_ns: int | None, guard: SignalGuard | None
     ) -> bool:
         if not self._poll_lock.acquire(blocking=False):
             return False
@@ -303,11 +307,11 @@ class Reactor:
         )
         try:
             while not done():
-                self._poll_once(until_ns, shield)
+                self._poll_once(until_ns, guard)
                 if until_ns is not None and time.monotonic_ns() >= until_ns:
                     break
         except InterruptedError:
-            return done()  # the handler of a signal was called, and another leads
+            return done()  # a signal handler ran, and another thread leads now
         finally:
             if led == self._poll_epoch:
                 self._poll_lock.release()
@@ -315,14 +319,14 @@ class Reactor:
         return True
 
     def _yield_polling(self) -> None:
-        """Let another thread lead, though this one still waits at the sockets."""
+        """Let another thread lead although this one is still in select."""
         self._poll_epoch += 1
         self._thread_must_poll = True
         self._poll_lock.release()
         self._wake_thread()
 
     def _hand_over_polling(self) -> None:
-        """Let the protocol thread look whether it has to lead, now that this thread does not."""
+        """Stop leading, and wake the protocol thread if it has to lead."""
         self._last_polled_ns = time.monotonic_ns()
         self._thread_must_poll = len(self._members) > 1 or self._has_waiters
         self._run_pending()
@@ -337,51 +341,51 @@ class Reactor:
     def _has_waiters(self) -> bool:
         return any(not done() for done in tuple(self._waiters))
 
-    def _poll_once(self, until_ns: int | None, shield: SignalGuard | None = None) -> None:
-        """Wait for whatever comes first, and see to it."""
+    def _poll_once(self, until_ns: int | None, guard: SignalGuard | None = None) -> None:
+        """Select until a socket is ready or a timer is due, and run the turns."""
         self._select_until_ns = NEVER_NS
-        due_ns = min([seat.due_ns for seat in self._members], default=NEVER_NS)
+        due_ns = min([member.due_ns for member in self._members], default=NEVER_NS)
         if until_ns is not None and until_ns < due_ns:
             due_ns = until_ns
         self._select_until_ns = due_ns
         patience_s = (
             None if due_ns == NEVER_NS else max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S)
         )
-        if shield is not None:
-            shield.begin_wait()
+        if guard is not None:
+            guard.begin_wait()
         wanted = self._pending and not self._turn_waiters
         found = self._selector.select(
             0.0 if wanted or self._new_members or self._ended else patience_s
         )
-        if shield is not None:
-            shield.end_wait()
+        if guard is not None:
+            guard.end_wait()
         self._select_until_ns = _AWAKE_NS
         readable = {key.data for key, _ in found}
         if None in readable:
             self._wake_socket.clear()
         now_ns = time.monotonic_ns()
         with self._turn_lock:
-            for seat in self._members:
-                if seat in readable or seat.due_ns <= now_ns:
-                    self._run_turn(seat, seat in readable)
+            for member in self._members:
+                if member in readable or member.due_ns <= now_ns:
+                    self._run_turn(member, member in readable)
         self._run_pending()
 
     # Turns
 
     def _run_pending(self, *, patient: bool = False) -> None:
-        """See to what seats want, unless somebody is in a turn, who will, or waits for one.
+        """Run pending commands, unless another thread holds the turn lock (it will run them).
 
-        A patient thread waits for the end of that turn: to be woken when another has done it would
-        cost more, and with each of them doing the other's work none would ever come to its own.
+        A patient thread waits for the lock. Being woken by the other thread would cost more, and
+        threads that always did each other's work would starve.
         """
         for _ in range(_MAX_PENDING_ROUNDS):
             if not self._pending or not self._acquire_turn(patient=patient):
                 return
             try:
-                for seat in dict.fromkeys(
+                for member in dict.fromkeys(
                     [self._pending.popleft() for _ in range(len(self._pending))]
                 ):
-                    self._run_turn(seat, readable=False)
+                    self._run_turn(member, readable=False)
             finally:
                 self._turn_lock.release()
         if self._pending:
@@ -398,47 +402,47 @@ class Reactor:
         finally:
             self._turn_waiters.pop()
         if not taken:
-            self._wake_poller()  # who had its turn meanwhile may have left this to a patient thread
+            self._wake_poller()  # the last owner may have left the commands to this thread
         return taken
 
-    def _run_turn(self, seat: MemberRuntime, readable: bool) -> None:
+    def _run_turn(self, member: MemberRuntime, readable: bool) -> None:
         now_ns = time.monotonic_ns()
-        due = seat.due_ns <= now_ns
-        if not seat.registered or not (readable or due or seat.has_commands):
+        due = member.due_ns <= now_ns
+        if not member.registered or not (readable or due or member.has_commands):
             return
         try:
-            if due or seat.has_commands:
-                process_ready(seat.run_commands(now_ns), seat)
+            if due or member.has_commands:
+                process_ready(member.run_commands(now_ns), member)
             if readable or due:
-                process_ready(seat.receive_datagrams(now_ns), seat)
-            if seat.is_due(now_ns):
-                for ready in seat.run_timers(now_ns):
-                    process_ready((ready,), seat)  # alone, since what a tick may install is a view
-            seat.rejoin_if_expelled()
+                process_ready(member.receive_datagrams(now_ns), member)
+            if member.is_due(now_ns):
+                for ready in member.run_timers(now_ns):
+                    process_ready((ready,), member)  # one by one: a tick may install a view
+            member.rejoin_if_expelled()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
-            seat.fail(error)
+            member.fail(error)
         except BaseException as error:
-            seat.fail(error)  # from the handler of a signal that could not be made to wait
+            member.fail(error)  # raised by a signal handler that could not be deferred
             raise
         finally:
-            self._end_turn(seat)
+            self._end_turn(member)
 
-    def _end_turn(self, seat: MemberRuntime) -> None:
-        if seat.is_over:
-            self._remove(seat)
+    def _end_turn(self, member: MemberRuntime) -> None:
+        if member.is_over:
+            self._remove(member)
             return
-        if seat.end_turn():
-            self._pending.append(seat)
-        if seat.due_ns < self._select_until_ns:
+        if member.end_turn():
+            self._pending.append(member)
+        if member.due_ns < self._select_until_ns:
             self._wake_selector()
 
-    def _remove(self, seat: MemberRuntime) -> None:
-        for one in seat.transport.sockets():
-            with suppress(KeyError, ValueError):  # it was never registered, or is closed
+    def _remove(self, member: MemberRuntime) -> None:
+        for one in member.transport.sockets():
+            with suppress(KeyError, ValueError):  # never registered, or closed
                 self._selector.unregister(one)
-        seat.registered = False
-        seat.due_ns = NEVER_NS
-        seat.end()
+        member.registered = False
+        member.due_ns = NEVER_NS
+        member.end()
         self._ended = True
         self._wake_thread()
 
@@ -458,37 +462,37 @@ class Reactor:
                 self._poll_lock.release()
 
     def _update_members(self) -> bool:
-        """Take in new seats, let go of those that are over; return whether any is left."""
+        """Register new members and drop ended ones; return whether any is left."""
         if self._members and not self._new_members and not self._ended:
             return True
         with self._turn_lock:
             self._ended = False
-            self._members = [seat for seat in self._members if not seat.ended]
+            self._members = [member for member in self._members if not member.ended]
             with self._lock:
                 new, self._new_members = self._new_members, []
                 if not new and not self._members:
                     self.thread = None
                     return False
-            for seat in new:
-                self._members.append(seat)
-                seat.registered = True
+            for member in new:
+                self._members.append(member)
+                member.registered = True
                 try:
-                    for one in seat.transport.sockets():
-                        self._selector.register(one, selectors.EVENT_READ, seat)
+                    for one in member.transport.sockets():
+                        self._selector.register(one, selectors.EVENT_READ, member)
                 except (OSError, ValueError) as error:
-                    seat.fail(error)
-                self._run_turn(seat, readable=False)
+                    member.fail(error)
+                self._run_turn(member, readable=False)
         return True
 
     def _wait_for_poller(self) -> bool:
-        """Let other threads lead for a while; return whether one has, and so this is to go on."""
+        """Park while other threads lead; return whether to stay parked."""
         led = self._poll_epoch
         self._thread_must_poll = False
         self._thread_parked = True
         self._thread_parked_long = led == self._seen_poll_epoch and self._poll_lock.locked()
         deep = (
             self._thread_parked_long and self._poll_lock.locked()
-        )  # who leads wakes this thread when it stops
+        )  # the leader wakes this thread when it stops
         self._seen_poll_epoch = led
         if (
             not self._new_members
@@ -498,10 +502,12 @@ class Reactor:
             self._thread_gate.acquire(timeout=-1 if deep else POLL_HANDOVER_S)
         self._thread_parked = self._thread_parked_long = False
         now_ns = time.monotonic_ns()
-        if not self._poll_lock.locked() and any(seat.due_ns <= now_ns for seat in self._members):
+        if not self._poll_lock.locked() and any(
+            member.due_ns <= now_ns for member in self._members
+        ):
             with self._turn_lock:
-                for seat in self._members:
-                    self._run_turn(seat, readable=False)
+                for member in self._members:
+                    self._run_turn(member, readable=False)
         self._run_pending()
         return not self._thread_must_poll and (
             deep or self._poll_lock.locked() or led != self._poll_epoch
@@ -511,25 +517,25 @@ class Reactor:
 
     @classmethod
     def _after_fork(cls) -> None:
-        """Let the child go of what belongs to its parent, without a word to the network."""
-        mark_forked()  # or a transport that is closed would believe to be at home, and say its last words
-        driver, cls._shared, cls._shared_lock = cls._shared, None, threading.Lock()
-        if driver is not None:
-            for seat in [*driver._members, *driver._new_members]:
-                seat.transport.close()
-                if seat.trace is not None:
-                    seat.trace.abandon()
-            driver._selector.close()
-            driver._wake_socket.close()
+        """Close the parent's resources in the child without sending anything."""
+        mark_forked()  # first: a transport must not flush from the child
+        reactor, cls._shared, cls._shared_lock = cls._shared, None, threading.Lock()
+        if reactor is not None:
+            for member in [*reactor._members, *reactor._new_members]:
+                member.transport.close()
+                if member.trace is not None:
+                    member.trace.abandon()
+            reactor._selector.close()
+            reactor._wake_socket.close()
 
 
 def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:
-    """Return the result of a future as soon as there is one; TimeoutError at ``until_ns``."""
-    driver = Reactor.current()
+    """Return the result of a future, or raise TimeoutError at ``until_ns``."""
+    reactor = Reactor.current()
     return (
         future.result(remaining_s(until_ns))
-        if driver is None
-        else driver.wait_for(future, until_ns)
+        if reactor is None
+        else reactor.wait_for(future, until_ns)
     )
 
 

@@ -1,14 +1,12 @@
-"""Signals, while the main thread of a program drives: they wait for the end of a turn.
+"""Defer signals while the main thread runs a turn.
 
-Python runs the handler of a signal in the main thread, between any two steps of whatever that is
-at, and a handler may
-raise: Ctrl-C does. In the middle of a turn that would leave a machine in pieces.
+Python runs a signal handler in the main thread between any two bytecodes, and a handler may raise:
+Ctrl-C does. Raised in the middle of a turn, an exception would leave a machine inconsistent.
 
-On a signal inside a turn: it is kept, and its handler is called when the turn is over.
+On a signal during a turn: the signal is deferred, and its handler is called after the turn.
 
-On a signal while the thread waits at the sockets: it stands down first, so that another thread
-drives however long the handler takes; then the handler is called, and what it raises goes to
-whoever waits.
+On a signal during select: the thread stops leading first, so that another thread leads however
+long the handler takes. Then the handler is called, and its exception reaches the waiting caller.
 """
 
 from __future__ import annotations
