@@ -55,7 +55,7 @@ _workers_option = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def experiments() -> None:
-    """Measure groups that make their own views; the figures are in docs/joins.md and docs/scale.md."""
+    """Measure groups that make their own views (docs/joins.md, docs/scale.md)."""
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -68,7 +68,8 @@ def _number(part: str, text: str) -> int:
     whole = part.isascii() and part.isdigit() and len(part) <= len(str(MAX_MEMBERS))
     if not whole or not 2 <= int(part) <= MAX_MEMBERS:
         raise click.UsageError(
-            f"--members: {part[:80]!r} in {text[:80]!r} is not a number of members from 2 to {MAX_MEMBERS}; "
+            f"--members: {part[:80]!r} in {text[:80]!r} is not a number of members "
+            f"from 2 to {MAX_MEMBERS}; "
             "a list is 2,10,50"
         )
     return int(part)
@@ -187,7 +188,8 @@ def _print_joins(rows: Sequence[JoinResult], report: dict[str, Any]) -> None:
     screen.print(
         "calm: the same while nobody does; join, max: until a message is delivered; virtual seconds"
     )
-    totals = f"{report['stuck']} stuck, {report['lost']} lost, {report['delivered_before_view']} from before the view"
+    before_view = report["delivered_before_view"]
+    totals = f"{report['stuck']} stuck, {report['lost']} lost, {before_view} from before the view"
     screen.print(f"{report['joins']} joins: {totals}; {report['wall_seconds']:.1f} s of real time")
     _print_problems(report["problems"])
 

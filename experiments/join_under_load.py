@@ -49,7 +49,7 @@ _LOSSY_CALM_NS = 20 * NS_PER_S  # the longest of many pauses takes its time
 
 
 class JoinParameters(NamedTuple):
-    """One row: by how much views are late, how many joins, the window, and what else is wrong with the network.
+    """The parameters of one row: delay of views, number of joins, window, and network faults.
 
     With ``pace_ns`` the sender sends :data:`BURST` messages so often; without, as many as the
     window takes.

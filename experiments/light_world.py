@@ -46,7 +46,7 @@ _MAX_PROBLEMS = 20
 
 
 class ReceivedRange:
-    """What a receiver has of one sender: from which number to which, and how many of these it lacks."""
+    """The range of numbers that a receiver has of one sender, and how many of them are missing."""
 
     __slots__ = ("first", "holes", "last")
 
@@ -85,7 +85,7 @@ class LightNode:
         self.inbox: deque[Datagram] = deque()
 
     def pause_ns(self, now_ns: int) -> int:
-        """Return the longest time without a new message since this was asked last, and begin to measure anew."""
+        """Return the longest time without a new message since the last call, and restart."""
         longest_ns = max(self.longest_ns, now_ns - self.last_sent_ns)
         self.longest_ns = 0
         return longest_ns
@@ -182,7 +182,7 @@ class LightWorld:
     def compare_deliveries(
         self, sender: LightNode, receiver: LightNode, upto: int
     ) -> DeliveryMismatch:
-        """Compare what ``receiver`` has with what it should have of the messages of ``sender``, up to ``upto``."""
+        """Compare the deliveries of ``receiver`` with what ``sender`` sent up to ``upto``."""
         heard = receiver.received.get(sender.address)
         since = sender.counted_from.get(receiver.address)
         if since is None:
@@ -242,7 +242,7 @@ class LightWorld:
             node.refill()
 
     def _tick(self, node: LightNode, due_ns: int) -> None:
-        """Tick, unless the deadline has moved: it is looked at when the one that was asked for first has come."""
+        """Tick, unless the deadline has moved since this wake-up was scheduled."""
         member = node.member
         if member is None or node.due_ns != due_ns:
             return
@@ -395,7 +395,7 @@ class LightWorld:
 
 
 def _is_reported_lost(told: Iterable[Lost], origin: Address, first: int, last: int) -> bool:
-    """Return whether a receiver was told, at once or part by part, that it does not get ``first .. last``."""
+    """Return whether losses reported to a receiver cover ``first .. last``."""
     for lost in told:
         if lost.origin == origin and lost.first <= first <= lost.last:
             first = lost.last + 1

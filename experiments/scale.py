@@ -6,7 +6,7 @@ is counted on every link that it is put on. Times are virtual; the network takes
 loses nothing, and a process is busy for ``HANDLING_NS`` with each datagram that it reads or writes,
 one after the other.
 
-At each size the checks of :mod:`experiments.light_world` look on: views (S15), no hole, no repetition,
+At each size :mod:`experiments.light_world` checks: views (S15), no hole, no repetition,
 everything delivered that was meant for a receiver, and nothing else.
 """
 
@@ -121,7 +121,7 @@ class GroupSizeResult:
 
     @property
     def control_frames_per_send(self) -> float:
-        """Frames that are no data, for each message that was sent: most of them come to its sender."""
+        """Control frames per sent message; most of them go to its sender."""
         return self.load.control_frames / max(1, self.sent)
 
     @property
@@ -271,7 +271,7 @@ class _ScaleRun:
         )
 
     def _load(self) -> tuple[TrafficCost, int]:
-        """Let a few members send; return what that cost until everything is acknowledged, and what was delivered."""
+        """Let a few members send; return the cost until all is acknowledged, and deliveries."""
         crowd, members = self.world, self.members
         # The coordinator is to crash later, and so is the second member: others send where there
         # are others.
@@ -318,7 +318,7 @@ class _ScaleRun:
             self.world.schedule(self.world.now_ns + _TRICKLE_NS, self._trickle, node)
 
     def _change(self, begin: Callable[[], object]) -> MembershipChangeCost:
-        """Change something, wait until everybody is in a new view, and then until all is quiet again."""
+        """Change the membership; wait until all are in a new view, then until all is quiet."""
         crowd = self.world
         view = crowd.latest_view
         meter = _TrafficMeter(crowd)
@@ -334,7 +334,7 @@ class _ScaleRun:
         return change
 
     def _until_started(self, began_ns: int) -> int | None:
-        """Wait until the new member knows every stream; return how long that took since ``began_ns``."""
+        """Return the time from ``began_ns`` until the new member knows every stream."""
         crowd, joiner = self.world, self.world.nodes[self.members + 1]
         knows = crowd.run(NS_PER_S, lambda: len(joiner.started) >= self.members)
         return crowd.now_ns - began_ns if knows else None

@@ -1,9 +1,21 @@
-"""Deterministic simulation of whole groups: one thread, one seed, virtual time, every check after every step.
+"""Deterministic simulation of whole groups: one thread, one seed, virtual time.
 
-For tests of your own: :class:`SimulatedGroup` tells a story, :func:`simulate` runs one seed of the swarm and
-:func:`sweep` many, :class:`World` plays a :class:`Script`. :data:`CHECKERS` are the invariants that
-look at every step, :data:`REQUIRED_STREAM_COVERAGE` the situations that a sweep must have seen,
-:data:`REQUIRED_MEMBERSHIP_COVERAGE` those of groups that make their own views.
+Nine rooms, in the order of a run:
+
+1. ``swarm`` draws a plan from a seed: settings, faults, load, and a script of actions.
+2. ``scenario`` is the script itself: its actions, its text form, and diagrams of what happened.
+3. ``world`` runs a script: scheduler, processes, network, applications, and the trace.
+4. ``oracle`` watches every step and keeps a model of what every member must do.
+5. ``checkers`` compare each step with the model, one class for each invariant.
+6. ``coverage`` notes the situations that a sweep must have seen.
+7. ``model_check`` searches every interleaving of a small group instead of one run.
+8. ``shrink`` reduces a failing script to a small scenario file.
+9. ``mutants`` plant bugs in the protocol, to show that the checkers find them.
+
+For your own tests: :class:`SimulatedGroup` drives a group step by step, :func:`simulate` runs one
+seed, :func:`sweep` many, and :class:`World` plays a :class:`Script`. :data:`CHECKERS` are the
+checkers of every step; :data:`REQUIRED_STREAM_COVERAGE` and :data:`REQUIRED_MEMBERSHIP_COVERAGE`
+are the situations that a sweep must have seen.
 """
 
 from gapless.sim.checkers.stream_safety import CHECKERS

@@ -65,7 +65,7 @@ FAULT_KINDS = (
     "truncate",
     "view",
 )
-"""Every kind of fault that is counted; a sweep reports all of them, also those that never struck."""
+"""Every kind of fault that a sweep counts and reports, even if it never struck."""
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class SweepResult:
 def world_of(
     plan: SwarmPlan, *, record: bool = False, trace: bool = False, fail_fast: bool = False
 ) -> World:
-    """Return the world of a plan, before its first event; a ``fail_fast`` one ends at the first violation."""
+    """Return the world of a plan; with ``fail_fast`` it stops at the first violation."""
     # Where nothing is sent again and frames are lost, what is missing must be named; it need not
     # come.
     checks = (
@@ -209,7 +209,7 @@ def simulate(
     trace: bool = False,
     fail_fast: bool = False,
 ) -> SeedResult:
-    """Run one seed with every check, and return what came of it; with ``membership`` the group makes its own views."""
+    """Run one seed with every check; with ``membership`` the group makes its own views."""
     plan = plan_of(
         seed,
         members=members,
@@ -257,7 +257,7 @@ def seed_result(seed: int, character: str, profile: str, world: World) -> SeedRe
 
 
 def faults_of(world: World) -> dict[str, int]:
-    """Return how often each kind of fault struck in a run. The views that a group begins with are none."""
+    """Return how often each kind of fault struck; the first views do not count."""
     actions: Counter[type] = Counter(map(type, world.script.actions))
     views = sum(
         isinstance(action, InstallView) and action.number > 1 for action in world.script.actions
@@ -297,7 +297,7 @@ def sweep(
     progress: Callable[[int], None] | None = None,
     trace: Path | None = None,
 ) -> SweepResult:
-    """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done.
+    """Run many seeds in ``workers`` processes; ``progress`` gets the number of finished seeds.
 
     With ``trace`` everything that happened is written to that folder.
     """

@@ -252,8 +252,8 @@ class SilenceChecker(InvariantChecker):
     only_when_idle = True
 
     def _frame_sent(self, life: MemberModel, to: Address | None, frame: Ack | Tail | Gone) -> None:
-        judge = self.oracle
-        if judge.t_ns > judge.last_arrival_ns + 2 * self.config.ack_delay_ns:
+        oracle = self.oracle
+        if oracle.t_ns > oracle.last_arrival_ns + 2 * self.config.ack_delay_ns:
             self.fail(f"{life.name} sends {frame} to {to} at rest")
 
     ack_out = tail_out = gone_out = _frame_sent

@@ -94,8 +94,8 @@ class GracefulLeaveChecker(InvariantChecker):
 class FalseSuspicionChecker(InvariantChecker):
     """Patience: without a fault nobody is suspected; who stood still for less than ``suspect_after`` is not expelled.
 
-    The world says through ``judge.gentle`` whether a run has no fault but such pauses, through
-    ``judge.calm`` whether it has none at all.
+    The world says through ``oracle.gentle`` whether a run has no fault but such pauses, through
+    ``oracle.calm`` whether it has none at all.
     """
 
     id = "S21"
@@ -195,15 +195,15 @@ class ConvergenceChecker(InvariantChecker):
 
     def close(self) -> None:
         """Compare the time at which the group was one with the bound."""
-        judge = self.oracle
-        if not judge.membership:
+        oracle = self.oracle
+        if not oracle.membership:
             return
-        if judge.converged_ns is None:
+        if oracle.converged_ns is None:
             self.fail(f"there is no view of exactly those that live: {self._views()}")
-        elif judge.converged_ns - judge.last_fault_ns > judge.group_bound_ns:
+        elif oracle.converged_ns - oracle.last_fault_ns > oracle.group_bound_ns:
             took_s, bound_s = (
-                (judge.converged_ns - judge.last_fault_ns) / 1e9,
-                judge.group_bound_ns / 1e9,
+                (oracle.converged_ns - oracle.last_fault_ns) / 1e9,
+                oracle.group_bound_ns / 1e9,
             )
             self.fail(
                 f"it took {took_s:.3f} s until there was one group again, {bound_s:.3f} s is the bound"

@@ -1,6 +1,6 @@
 """The safety checks S1 to S18, one small class each, in the words of docs/invariants.md.
 
-Each compares one promise with the judge's own model, after every step. What they need of a member
+Each compares one promise with the oracle's own model, after every step. What they need of a member
 beside its answers is its windows' marks, which are the thing promised; no counter of the machine is
 believed.
 
@@ -619,7 +619,7 @@ class ViewConsistencyChecker(InvariantChecker):
 
 
 class LinkAccountingChecker(InvariantChecker):
-    """Honest faults: the books of every link balance. The world shows its books through ``judge.books``."""
+    """Honest faults: the books of every link balance. The world shows its books through ``oracle.books``."""
 
     id = "S18"
 

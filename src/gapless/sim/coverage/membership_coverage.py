@@ -124,7 +124,7 @@ class MembershipCoverage(InvariantChecker):
             if new and self._is_full(life.view_members):
                 self.record("joiner during loss at full window")
 
-    # From the judge
+    # From the oracle
 
     def incarnation_started(self, life: MemberModel) -> None:
         """A life begins to look for a group."""

@@ -137,7 +137,7 @@ class StreamCoverage(InvariantChecker):
             ):
                 self.record("join during loss")
 
-    # From the judge
+    # From the oracle
 
     def row_unblock(self, life: MemberModel, row: TraceEntry) -> None:
         """A wait ends."""

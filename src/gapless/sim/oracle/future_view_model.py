@@ -1,4 +1,4 @@
-"""The model of what a member keeps for a view to come: it says what must be kept, independent of the machine.
+"""The model of the future-view buffer: what a member must keep for a later view.
 
 Before its first view a member keeps datagrams of anybody, up to so many runs; without
 retransmission it keeps everything of those that may become members. Where messages belong to views,
@@ -68,7 +68,7 @@ class FutureViewModel:
     def release(
         self, life: MemberModel, config: Config, *, first_view: bool
     ) -> tuple[list[Datagram], int]:
-        """Return the datagrams that the present view lets in, and how many messages in them came too late for it."""
+        """Return the datagrams that the present view admits, and how many messages are too late."""
         assert life.view is not None
         number, kept, self._datagrams = life.view.id.number, self._datagrams, []
         called: list[Datagram] = []
@@ -108,7 +108,7 @@ class FutureViewModel:
         )
 
     def release_data(self, life: MemberModel) -> tuple[list[Data], int]:
-        """Return the messages that were kept for the present view, and how many were for one that never came."""
+        """Return the data buffered for the present view, and how many missed their view."""
         kept, self._future_data = (
             self._future_data,
             [frame for frame in self._future_data if frame.epoch > life.epoch],

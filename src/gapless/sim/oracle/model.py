@@ -81,7 +81,7 @@ class StreamModel:
         return seqno
 
     def retained_from(self, acked: int) -> int:
-        """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
+        """Return the seqno behind which a returning member resumes that acknowledged ``acked``."""
         while (
             self.marks.low < acked
             and self.flags[acked - 1] & (FRAGMENT | LAST_FRAGMENT) == FRAGMENT
@@ -90,7 +90,7 @@ class StreamModel:
         return acked
 
     def end_of(self, seqno: int) -> int:
-        """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
+        """Return the last seqno of the message at ``seqno``; high + 1 if not all of it is sent."""
         flags = self.flags
         if seqno > self.high or not flags[seqno - 1] & FRAGMENT:
             return seqno
@@ -135,7 +135,7 @@ class InboundModel:
     def __init__(
         self, stream: StreamModel, start: int | None, former: int = 0, epoch: int = 0
     ) -> None:
-        """Open ``stream`` at ``start``, or wait to be told; never below ``former``, which was delivered before."""
+        """Open ``stream`` at ``start`` (None: not known yet), never below ``former``."""
         self.stream = stream
         self.epoch = epoch
         self.open = start is not None
@@ -167,7 +167,7 @@ class InboundModel:
             self.resume_undelivered(*self.undelivered_before)
 
     def resume_undelivered(self, due: int, taken: int) -> None:
-        """Learn that the same stream was taken up to ``taken`` before, and ``due`` is still to be handed out of that.
+        """Resume a stream that was taken up to ``taken``, of which ``due`` is not delivered yet.
 
         So it is where deliveries wait for the application's state, while their origin departs and
         comes back.
@@ -179,7 +179,7 @@ class InboundModel:
                 self.lost.append((taken + 1, self.start))
 
     def cover(self, upto: int) -> None:
-        """Learn that the application's state has everything up to ``upto``: that is not handed out any more."""
+        """Mark everything up to ``upto`` as part of the application's state: never delivered."""
         self.covered = max(self.covered, upto)
         self.next = max(self.next, self.covered + 1)
 
@@ -211,7 +211,7 @@ class InboundModel:
         self.skipped |= self.bits(first, last)
 
     def restart(self, start: int) -> None:
-        """Learn that the stream starts later than it was said at first, because nothing before it exists."""
+        """Move the start of the stream: nothing before ``start`` exists any more."""
         self.move_to(start)
         self.start = start
         self.restarted = start
@@ -219,7 +219,7 @@ class InboundModel:
         self.next = max(start, self.covered) + 1
 
     def end(self) -> int:
-        """Return where the stream goes on if its origin departs and comes back: nothing is handed out twice."""
+        """Return where the stream resumes if its origin departs and returns: no duplicates."""
         if not self.open:
             return self.start
         return min(self.delivered, self.due() - 1)
@@ -320,7 +320,7 @@ class MemberModel:
         self.unconsumed = 0
 
     def has_delivered(self, origin: Address, epoch: int = 0) -> int:
-        """Return up to where this life has ever taken a stream of ``origin``, before or after a departure."""
+        """Return the highest seqno of ``origin`` ever delivered here, in any of its views."""
         heard = self.inbound.get(origin)
         now = heard.delivered if heard is not None and heard.epoch == epoch else 0
         return max(self.delivered_upto.get((origin, epoch), 0), now)
@@ -357,14 +357,14 @@ class GroupModel:
         self.views: dict[int | ViewId, tuple[Address, ...]] = {}
 
     def stream_of(self, origin: Address, epoch: int) -> StreamModel:
-        """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""
+        """Return the stream ``epoch`` of ``origin``, whether or not that incarnation started."""
         stream = self._streams.get((origin, epoch))
         if stream is None:
             stream = self._streams[origin, epoch] = StreamModel()
         return stream
 
     def owed_from(self, origin: Address, life: MemberModel) -> int | None:
-        """Return behind which seqno ``origin`` owes everything to ``life``; None if it does not count it at all.
+        """Return the seqno behind which ``origin`` owes everything to ``life``; None: nothing.
 
         One that had taken the origin for departed has given up what it had acknowledged of a
         message in pieces, and what the origin let go before it was taken back in.

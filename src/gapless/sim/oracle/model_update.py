@@ -1,4 +1,4 @@
-"""How the judge's model learns: from frames that come in and go out, from events, deliveries and marks.
+"""How the oracle's model learns: from frames, events, deliveries and marks.
 
 A check has looked before any of this is called, so it could compare what happened with what had to
 happen.
@@ -79,7 +79,7 @@ NOTHING = Expected()
 
 
 def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Address]) -> int | None:
-    """Return what the life ``last`` had acknowledged; if it was never counted, the life before it at the same node."""
+    """Return the ack of incarnation ``last``, or of the one before it at the same node."""
     if last in known:
         return known[last]
     former = [life for life in known if life.node == last.node and life not in members]
@@ -87,7 +87,7 @@ def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Addres
 
 
 def is_absence_loss(life: MemberModel, event: Oversized | Lost | Started) -> bool:
-    """Return whether a durable member tells of what it misses because of its absence, not of its streams as they are.
+    """Return whether a durable member reports a loss that its own absence caused.
 
     That is what lies before the start that it was told; or the rest of a message in pieces that its
     former life had
@@ -125,7 +125,7 @@ class ModelUpdater:
     def on_roster(
         self, life: MemberModel, view: View, roster: Roster | None
     ) -> tuple[Address, ...]:
-        """Learn whose places a sender keeps; return all that it counts: the members, and who is away.
+        """Apply a roster; return the members that a sender counts, absent durable ones included.
 
         One that comes back under a durable name starts behind what it, or its former life, had
         acknowledged. A place of one that this sender never counted is kept from here on.
@@ -167,7 +167,7 @@ class ModelUpdater:
     # Learning: what came in
 
     def on_digest_mark(self, life: MemberModel, origin: Address, marks: Marks) -> None:
-        """Learn from a digest how far a stream goes: what lies beyond its start may be asked for (I-04)."""
+        """Learn the end of a stream from a digest: seqnos behind its start may be requested."""
         heard = life.inbound[origin]
         if life.member.config.retransmits:
             heard.announced = max(heard.announced, marks.high)
@@ -197,7 +197,7 @@ class ModelUpdater:
         self.expected = expected if self.expected is NOTHING else self.expected.plus(expected)
 
     def _accept_range(self, heard: InboundModel, first: int, last: int) -> Expected:
-        """Learn that ``first .. last`` of a stream that is open has arrived; return what must become of it."""
+        """Add ``first .. last`` to an open stream; return what must become of it."""
         delivered, held, total = heard.delivered, heard.held, last - first + 1
         ceiling = delivered + self.reach
         old = 0 if first > delivered else min(total, delivered + 1 - first)
@@ -214,7 +214,7 @@ class ModelUpdater:
     def _buffer_before_start(
         self, heard: InboundModel, first: int, last: int, config: Config
     ) -> int:
-        """Learn that ``first .. last`` has come before the start; return how many messages are to be dropped for it."""
+        """Buffer data that precedes the start; return how many messages must be dropped."""
         kept = heard.before_start
         if config.retransmits:
             if len(kept) >= config.become_server_queue_size:
@@ -332,7 +332,7 @@ class ModelUpdater:
             past.cover(life.covered.get(key, 0))
 
     def _update_from_skip(self, heard: InboundModel, event: Oversized | Lost | Started) -> None:
-        """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
+        """Apply a reported loss, and check that it is allowed: gone at the origin, not here."""
         if isinstance(event, Oversized):
             heard.next = event.last + 1
         elif isinstance(event, Lost):
@@ -356,7 +356,7 @@ class ModelUpdater:
 
     @staticmethod
     def _update_from_given_up(life: MemberModel, event: GivenUp) -> None:
-        """Take the messages of a send that ended early out of the queue, but for the one that is under way."""
+        """Remove the messages of an ended send, except one whose fragments are under way."""
         queue = life.stream.queue
         head = queue[0] if life.stream.fragment_payloads else None
         kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is head]
@@ -373,7 +373,7 @@ class ModelUpdater:
         life.unconsumed += delivery.message_count
 
     def on_departures(self, life: MemberModel) -> None:
-        """Learn, and check, that everything consecutive was handed out of the streams that have just ended (I-08)."""
+        """Check that ended streams were delivered up to their first gap, and close them (I-08)."""
         for origin in self.departing:
             heard = life.departed_inbound[origin]
             heard.move_to(heard.consecutive())

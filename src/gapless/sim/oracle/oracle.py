@@ -1,4 +1,4 @@
-"""The judge: watches every step of every member, keeps the model, and lets each check look.
+"""The oracle: watches every step of every member, keeps the model, and lets each check look.
 
 On every step: frames that came in are shown to the checks, then learnt; then come the rows of the
 trace, the frames that went out, events, deliveries, and last the marks of the windows. A check
@@ -56,7 +56,7 @@ SAMPLE_STEPS = 8
 """What costs too much at every step is looked at once in so many."""
 
 MAX_VIOLATIONS = 20
-"""A run that is this broken says nothing new any more; the judge stops counting."""
+"""A run that is this broken says nothing new any more; the oracle stops counting."""
 
 HooksByFrame = dict[type, "tuple[Callable[..., None], ...]"]
 """The subscribed hooks by frame type."""
@@ -162,7 +162,7 @@ class Oracle:
 
     @property
     def resting(self) -> bool:
-        """Whether the group has settled and must be silent; the checks of silence look only then."""
+        """Whether the group has settled and must be silent."""
         return self._resting
 
     @resting.setter
@@ -224,7 +224,7 @@ class Oracle:
             hook(life)
 
     def on_converged(self, t_ns: int) -> None:
-        """Take note that everybody that lives is in one view: from here on messages have their time."""
+        """Start the clock of L1 and L2: all live members are in one view."""
         if self.converged_ns is None:
             self.converged_ns = t_ns
             self.schedule_check(t_ns)
@@ -264,7 +264,7 @@ class Oracle:
         *,
         roster: Roster | None = None,
     ) -> None:
-        """Take note of a view that ``life`` is about to be given, with its ``roster`` where the members made it."""
+        """Apply a view that ``life`` is about to install, with its ``roster`` if any."""
         self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, life
         self._updater.local_ns = local_ns
         for hook in self._view:
@@ -347,7 +347,7 @@ class Oracle:
             ]
 
     def fingerprint_if_refused(self, life: MemberModel, said: Datagram | None) -> object:
-        """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
+        """Return the member's fingerprint if ``said`` must not change it, else None."""
         if said is None or not self._is_addressed_to(life, said):
             return self.fingerprint(life)
         if self.membership:
@@ -383,7 +383,7 @@ class Oracle:
         t_ns: int,
         before: object = None,
     ) -> None:
-        """Look at one step: what came in, what the member answered, and what its windows look like now."""
+        """Check one step: its input, the member's answer, and its windows afterwards."""
         self.steps += 1
         self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, life
         self._updater.local_ns = local_ns
@@ -463,7 +463,8 @@ class Oracle:
         if delivery.first != due or not same:
             self.report(
                 "S3",
-                f"{life.name} delivers {delivery.first} of its own former stream, but {due} is next",
+                f"{life.name} delivers {delivery.first} of its own former stream, "
+                f"but {due} is next",
             )
         life.former_own_next[epoch] = delivery.last + 1
 
@@ -496,7 +497,7 @@ class Oracle:
         }
 
     def _on_control_frames(self, life: MemberModel, said: Datagram) -> Datagram:
-        """Look at the frames of a datagram that are about the group or the application's state; return the others."""
+        """Check the control frames of a datagram; return the datagram without them."""
         for frame in said.frames:
             if type(frame) in CONTROL_FRAMES:
                 if (
@@ -534,7 +535,7 @@ class Oracle:
     def _inbound_of_frame(
         self, life: MemberModel, sender: Address, frame: Frame
     ) -> InboundModel | None:
-        """Return the stream that a frame is about: that of its sender, or one that the sender holds and repairs."""
+        """Return the stream of a frame: its sender's, or one that the sender repairs as holder."""
         if (
             isinstance(frame, Data)
             and frame.run.origin != sender
@@ -566,7 +567,7 @@ class Oracle:
         self._buffered_datagrams, self._buffered_data, self._too_late = [], [], 0
 
     def _check_marks(self, life: MemberModel, moved: Iterable[Address]) -> None:
-        """Look at the windows that may have moved, then at what was put off to the end of the step."""
+        """Check the windows that may have moved, then run what waits for the end of the step."""
         if self._updater.departing:
             self._updater.on_departures(life)
         for origin in moved:
@@ -623,7 +624,7 @@ CONTROL_FRAMES: tuple[type, ...] = (*get_args(MembershipFrame), *get_args(StateF
 
 
 def stream_frames_only(said: Datagram) -> Datagram:
-    """Return a datagram without what it says about the group; the same one if it says nothing about it."""
+    """Return the datagram without its control frames; the same object if it has none."""
     frames = tuple(frame for frame in said.frames if type(frame) not in CONTROL_FRAMES)
     return said if len(frames) == len(said.frames) else said._replace(frames=frames)
 

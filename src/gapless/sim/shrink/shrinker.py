@@ -3,7 +3,7 @@
 On a failing seed: its recorded script is replayed on a network that is perfect but for what the
 script says. If the same check fails, pieces are taken out and what is left is made simpler, as long
 as that check still fails (simpler.py). A candidate is only tried if it is *sound*: it must be a run
-that the checks have a right to judge, where every member of the last view lives and knows it,
+that the checks have a right to oracle, where every member of the last view lives and knows it,
 whoever pauses goes on, and no fault strikes after the calm. With a planted bug there is one
 condition more: without the bug nothing may fail.
 
@@ -119,7 +119,7 @@ class NotReproducedError(GaplessError):
 
 
 def is_sound(script: Script) -> bool:
-    """Return whether the checks have a right to judge a script (see views.py for the promises of membership)."""
+    """Return whether the checks have a right to oracle a script (see views.py for the promises of membership)."""
     actions = script.actions
     if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
         return False

@@ -127,7 +127,7 @@ class Host:
     def start_self_managed(
         self, name: str, group: int, config: Config, seed: int, *, rarely: RareBranchHook = never
     ) -> Member:
-        """Begin the life called ``name`` as one that finds its views by itself; what waits for a view waits on."""
+        """Start incarnation ``name`` of a member that makes its own views."""
         waiting, slow, per_message_ns = self.postponed, self.slow, self.per_message_ns
         self.incarnation = 1 + name.count("'")
         self._reset()

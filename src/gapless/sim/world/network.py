@@ -1,4 +1,4 @@
-"""The simulated network: links between nodes, their faults, and the books that are kept of every copy.
+"""The simulated network: links, their faults, and the counters of every copy.
 
 On a transmit: the datagram crosses each link to its targets; each crossing has a stable name; the
 faults decide what becomes of it, and every decision that is not the default is written down.
@@ -56,7 +56,7 @@ class LinkCounters:
 
 
 CopyInFlight = tuple[bytes, bytes, LinkCounters, str]
-"""A copy under way: the bytes that will arrive, the bytes that were sent, the books of its link, and its mark."""
+"""A copy in flight: bytes that will arrive, bytes sent, the counters of its link, its mark."""
 
 
 class SimulatedNetwork:
@@ -81,7 +81,7 @@ class SimulatedNetwork:
     def send_with_faults(
         self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
     ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
-        """Send a datagram over one link; return the parcels with their delays, and why they are not the default.
+        """Send a datagram over one link; return copies with delays, and why they are not default.
 
         Without a label, where nobody asks for names, the crossing is called nothing and lost data
         is not counted.
@@ -116,7 +116,7 @@ class SimulatedNetwork:
     def _drop_partitioned(
         self, link: tuple[str, str], books: LinkCounters, label: Label | None, crossing: Crossing
     ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
-        """Drop what would cross a line that the script has drawn; that is said in the script, not frame by frame."""
+        """Drop a frame at a scripted partition; the script names the partition, not the frame."""
         books.dropped += 1
         struck = self.chain.strike_counts
         struck[Partition.name] = struck.get(Partition.name, 0) + 1
@@ -199,7 +199,7 @@ class SimulatedNetwork:
             books.mislabelled += mark not in _OTHER_BYTES
 
     def drop(self, parcel: CopyInFlight) -> None:
-        """Take a parcel out of the books that reached its node and found no room or nobody there."""
+        """Count a copy as dropped that reached its node and found no room or no process."""
         books = parcel[2]
         books.in_flight -= 1
         books.dropped += 1

@@ -1,9 +1,9 @@
-"""Lives that find each other: what the shell of a real member does, in a world whose members make their own views.
+"""The life cycle of simulated processes that make their own views, as a real runtime does it.
 
 On a start: a participant is made, under the node's own name and with the next incarnation, and
 looks for a group.
 
-On a view: it is installed by a tick of its own; the judge is told before.
+On a view: it is installed by a tick of its own; the oracle is told before.
 
 On the end of a life: one that was expelled joins again at once in a new life, as a shell would let
 it; one that has left is gone. Who is asked for the application's state gives it, and who gets one
@@ -62,12 +62,12 @@ class ProcessModel(Scheduler):
     """A stage on which lives begin and end."""
 
     def _set_expectations(self) -> None:
-        """Tell the judge what this run has to expect of a group: how patient it is, and when it must be one."""
-        script, config, judge = self.script, self.config, self.oracle
+        """Tell the oracle the bounds of this run, and whether it is free of faults."""
+        script, config, oracle = self.script, self.config, self.oracle
         durable = any(
             isinstance(action, StartProcess) and action.durable for action in script.actions
         )
-        judge.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
+        oracle.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
         faults = [
             fault
             for fault in self.network.chain.faults
@@ -89,8 +89,8 @@ class ProcessModel(Scheduler):
             action for action in script.actions if isinstance(action, (PauseProcess, ResumeProcess))
         ]
         longest_ns = config.suspect_after_ns * 100 // SLOW_CLOCK_PERCENT
-        judge.fault_free = not pauses
-        judge.only_short_pauses = all(
+        oracle.fault_free = not pauses
+        oracle.only_short_pauses = all(
             0 <= length_ns < longest_ns for length_ns in pause_lengths_ns(pauses)
         )
 
@@ -149,7 +149,7 @@ class ProcessModel(Scheduler):
     # The disk of an application that stores what it gets
 
     def _queue_for_disk(self, host: Host, ready: Ready) -> None:
-        """Put what was handed out, or will never come, into the line for the disk; it is stored a little later."""
+        """Queue deliveries and reported losses for the disk; they are stored a little later."""
         heard = [event for event in ready.events if isinstance(event, (Lost, Oversized))]
         found = [delivery for delivery in ready.deliveries if delivery.kind == TO_GROUP]
         for origin, last in [(one.origin, one.last) for one in (*heard, *found)]:
@@ -164,7 +164,7 @@ class ProcessModel(Scheduler):
                 host.disk_queue[origin] = max(last, host.disk_queue.get(origin, 0))
 
     def _write_to_disk(self, host: Host, life: str) -> None:
-        """Store what is in line; what a crash finds there is gone, and one that stands still stores nothing."""
+        """Store the queue. A crash loses the queue; a paused process stores later."""
         if host.member is None or host.incarnation_name != life:
             return
         if host.paused:
@@ -178,7 +178,7 @@ class ProcessModel(Scheduler):
         self._push(self.now_ns + wait_ns, self._confirm_stored, host, life, marks)
 
     def _confirm_stored(self, host: Host, life: str, marks: dict[Address, int]) -> None:
-        """Tell the machine what is on the disk; a crash may come first, and one that stands still says it later."""
+        """Confirm the stored marks to the member, unless it crashed; later if it is paused."""
         if host.member is None or host.incarnation_name != life:
             return
         if host.paused:
@@ -187,7 +187,7 @@ class ProcessModel(Scheduler):
             self._call(host, "stored", host.member.confirm_stored, marks)
 
     def _rare_branches(self, who: str) -> RareBranchHook:
-        """Return the switch of the rare branches of one life: those that are on fire one time in four."""
+        """Return the rare-branch hook of one incarnation: enabled branches, one time in four."""
         on, draw = frozenset(self.script.rare), split(self.script.seed, f"rare {who}").random
 
         def rarely(name: str) -> bool:
@@ -196,7 +196,7 @@ class ProcessModel(Scheduler):
         return rarely
 
     def _change_partition(self, action: ChangePartition) -> None:
-        """Take note of a mark; where members make their own views, a partition begins or ends with it."""
+        """Note a partition change; where members make their views, cut or heal the network."""
         if self.membership_coverage is None:
             self.stream_coverage.on_partition_change(action)
             return
@@ -235,7 +235,7 @@ class ProcessModel(Scheduler):
         raise NotImplementedError
 
     def has_converged(self) -> bool:
-        """Return whether everybody that lives is a member of one view of exactly those, and no place is kept."""
+        """Return whether all live members are in one view of exactly them, and none is absent."""
         living = list(self._alive())
         rosters = [self._roster_of(host) for host in living]
         first = rosters[0] if rosters else None
@@ -256,7 +256,7 @@ class ProcessModel(Scheduler):
         )
 
     def _is_confirmed(self) -> bool:
-        """Return whether nobody is suspected, and whoever made the view has heard that the others have it."""
+        """Return whether no member is suspected and every member has confirmed its view."""
         signs = [_member_of(host).failure_detector for host in self._alive()]
         if any(liveness.dead or liveness._probed_ns for liveness in signs):
             return False
@@ -264,7 +264,9 @@ class ProcessModel(Scheduler):
         if not all(part.admitted for part in parts) or any(
             part.coordinator.unconfirmed for part in parts
         ):
-            return False  # who has not been told that it is in asks again, and who has not confirmed is told again
+            # A member that was not told of its admission asks again, and an unconfirmed one is
+            # told again: the group is not silent yet.
+            return False
         for life in (host.member_model for host in self._alive()):
             view = None if life is None else life.view
             if life is not None and view is not None and view.id.coordinator == life.address:
@@ -281,14 +283,14 @@ class ProcessModel(Scheduler):
         return participant.roster if is_member else None
 
     def _check_convergence(self) -> None:
-        """Tell the judge when, after the last fault and action, there is one group."""
-        judge = self.oracle
+        """Tell the oracle when, after the last fault and action, there is one group."""
+        oracle = self.oracle
         if (
-            judge.converged_ns is None
-            and self.now_ns >= judge.last_fault_ns
+            oracle.converged_ns is None
+            and self.now_ns >= oracle.last_fault_ns
             and self.has_converged()
         ):
-            judge.on_converged(self.now_ns)
+            oracle.on_converged(self.now_ns)
 
     # The end of a life, and the application's state
 

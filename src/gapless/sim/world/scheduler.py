@@ -1,7 +1,7 @@
-"""The stage: hosts, the network between them, and the one pump through which every answer of a member goes.
+"""The scheduler: hosts, the network between them, and the one pump for every answer of a member.
 
 On every input of a member (a datagram, a timer, a call of its application): transmits go to the
-network, deliveries to the application, the deadline to the clock, everything to the judge.
+network, deliveries to the application, the deadline to the clock, everything to the oracle.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _fault_chain(script: Script, faults: Iterable[Fault] | None) -> FaultChain:
 
 
 class Scheduler:
-    """Hosts, network, judge and the clockwork between them; :class:`~gapless.sim.world.world.World` plays a script on it."""
+    """Hosts, network, oracle and the event queue; a World runs it."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Scheduler:
             self._receive(host, parcel, said)
 
     def _receive(self, host: Host, parcel: CopyInFlight, said: Datagram | None) -> None:
-        """Hand a datagram to a member; one that is as it was sent has been decoded once for all its receivers."""
+        """Hand a datagram to a member; an intact one was decoded once for all receivers."""
         datagram, sent = parcel[:2]
         member, life = host.member, host.member_model
         if member is None or life is None:
@@ -286,7 +286,7 @@ class Scheduler:
         return late_ns
 
     def _arm_timer(self, host: Host, due_ns: int | None) -> None:
-        """Wake the member at its deadline. A later deadline waits for the wake that is planned anyway."""
+        """Wake the member at its deadline; a later deadline reuses the planned wake-up."""
         if due_ns == host.due_ns and host.next_wake_ns is not None:
             return
         host.due_ns = due_ns

@@ -20,7 +20,7 @@ SEEDS_PER_FILE_SET = 16
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder of a trace; refuse one that holds simulated runs, for their lives would have the same numbers."""
+    """Make the folder of a trace; refuse one that holds runs, whose incarnations would clash."""
     import_pyarrow()
     try:
         folder.mkdir(parents=True, exist_ok=True)

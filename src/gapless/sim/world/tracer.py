@@ -75,7 +75,7 @@ class SimulationTracer:
         self._row_builder(t_ns, life)
 
     def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
-        """Write the rows of one step: what came in, what the machine says it did, what it delivered."""
+        """Write the rows of one step: its input, the machine's trace, its deliveries."""
         self._step += 1
         scribe = self._row_builder(t_ns, life)
         if said is not None:
@@ -150,7 +150,7 @@ class SimulationTracer:
             self._write(t_ns, name, self._row_builders[name].row(event))
 
     def incarnation_records(self, character: str) -> list[recorded.IncarnationRecord]:
-        """Return what the side file of the trace says: the lives of this run, then those that are only spoken of."""
+        """Return the records of the side file: incarnations of this run, then others named."""
         assert self._config is not None
         found = [
             recorded.own_incarnation(

@@ -2,7 +2,7 @@
 
 On every event, in the order of virtual time and then of creation: a datagram arrives, a timer
 fires, an application acts, a view comes. The member's answer goes through one ``pump``: transmits
-to the network, deliveries to the application, the deadline to the clock, everything to the judge.
+to the network, deliveries to the application, the deadline to the clock, everything to the oracle.
 
 The world is perfect but for what the script and the faults say. After ``calm_ns`` no fault strikes;
 the world runs on until the group has settled, then for a while more, in which it must be silent.
@@ -55,12 +55,12 @@ _MOMENT_NS = 100_000
 
 
 class World(ProcessModel):
-    """One simulated group. Make it, then :meth:`run` it, or drive it with :meth:`act` and :meth:`run_until`."""
+    """One simulated group: :meth:`run` it, or drive it with :meth:`act` and :meth:`run_until`."""
 
     # Time
 
     def _run(self, until_ns: int, most_events: int = NEVER_NS, *, to_settle: bool = False) -> None:
-        """Let events happen that are due up to ``until_ns``, until there were more than ``most_events`` in all."""
+        """Run events due up to ``until_ns``, until there were more than ``most_events`` in all."""
         heap, violations = self._heap, self.oracle.violations if self.fail_fast else ()
         leap_ns = self.network.delay_ns
         while heap and self.events <= most_events and not violations:
@@ -115,7 +115,7 @@ class World(ProcessModel):
         self.close()
 
     def _allow_for_backlog(self) -> None:
-        """Where no frame overtakes another, all wait for the last that was late when the calm came, and its reader."""
+        """Extend the bounds where links are FIFO: all frames wait for the last late one."""
         backlog_ns = self.network.backlog_ns(self.now_ns)
         if self.script.fifo:
             backlog_ns += max((host.per_message_ns for host in self._alive()), default=0)
@@ -123,7 +123,7 @@ class World(ProcessModel):
         self.oracle.bounds_ns = first_ns + backlog_ns, second_ns + backlog_ns
 
     def settle(self, give_up_ns: int | None = None) -> bool:
-        """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
+        """Run until every message is stable and no send waits; return whether it was in time."""
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
         self._run(give_up_ns, self.events + _MAX_EVENTS, to_settle=True)
         if self.script.membership and not self._heap:
@@ -134,7 +134,7 @@ class World(ProcessModel):
         return self.oracle.settled
 
     def _give_up_ns(self) -> int:
-        """Return when a group that has not settled never will: in the worst case every piece that waits takes B2."""
+        """Return when to give up: in the worst case every waiting fragment takes B2."""
         waiting = [
             entry.payload
             for host in self._alive()
@@ -197,14 +197,14 @@ class World(ProcessModel):
         self.oracle.close(self.now_ns)
 
     def digest(self) -> str:
-        """Return the determinism digest: equal for equal runs, whatever the process or the Python version."""
+        """Return the determinism digest: equal for equal runs in any process and Python."""
         log = array("q", self._log)
         if byteorder == "big":
             log.byteswap()
         return blake2b(log.tobytes(), digest_size=16).hexdigest()
 
     def recorded(self) -> Script:
-        """Return the script of what happened: the same actions, and every decision that was not the default."""
+        """Return the script of this run: its actions and every decision of the faults."""
         script = self.script
         clocks, actions = dict(script.clocks), list(script.actions)
         fates, late_ns = dict(self.network.fates), dict(self.late_ns)
@@ -217,7 +217,7 @@ class World(ProcessModel):
         self.act(action)
 
     def act(self, action: Action) -> None:
-        """Let an action happen now. What a dead life was to do does not happen; a paused one does it later."""
+        """Perform an action now; postpone it if the process is paused, drop it if it ended."""
         if self.tracer is not None and not isinstance(
             action, (SendMessages, ChangePartition, SaveDigest, ApplyDigest)
         ):
