@@ -27,7 +27,7 @@ TICK_S = 0.02
 SentT = TypeVar("SentT")
 
 
-class Batch(NamedTuple):
+class LoadBatch(NamedTuple):
     """The numbers of messages to send at once, and to whom; no numbers: nothing to send yet."""
 
     numbers: range
@@ -44,7 +44,7 @@ class LoadGenerator(Generic[SentT]):
 
     def __init__(
         self,
-        send: Callable[[Batch], SentT],
+        send: Callable[[LoadBatch], SentT],
         confirm: Callable[[SentT, float | None], None],
         *,
         max_in_flight: int,
@@ -60,7 +60,9 @@ class LoadGenerator(Generic[SentT]):
         self._rate = rate
         self._catch_up_s = catch_up_s
 
-    def run(self, batches: Iterator[Batch], stop: threading.Event, until_s: float = inf) -> None:
+    def run(
+        self, batches: Iterator[LoadBatch], stop: threading.Event, until_s: float = inf
+    ) -> None:
         """Send until the batches or the time end, or ``stop`` is set."""
         due_s = time.monotonic()
         while not stop.is_set() and (now_s := time.monotonic()) < until_s:

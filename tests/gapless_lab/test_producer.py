@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from gapless_lab.producer import Batch, LoadGenerator, batch_size
+from gapless_lab.producer import LoadBatch, LoadGenerator, batch_size
 
 
-def batches(*sizes: int) -> Iterator[Batch]:
+def batches(*sizes: int) -> Iterator[LoadBatch]:
     first = 1
     for size in sizes:
-        yield Batch(range(first, first + size))
+        yield LoadBatch(range(first, first + size))
         first += size
 
 
 def test_sends_wait_for_the_oldest_when_too_many_are_unconfirmed() -> None:
     log: list[str] = []
 
-    def send(batch: Batch) -> int:
+    def send(batch: LoadBatch) -> int:
         log.append(f"send {batch.numbers[0]}")
         return batch.numbers[0]
 
@@ -37,7 +37,7 @@ def test_sends_wait_for_the_oldest_when_too_many_are_unconfirmed() -> None:
 def test_a_send_that_is_not_confirmed_keeps_its_place_until_the_stop() -> None:
     stop = threading.Event()
 
-    def confirm(sent: Batch, timeout_s: float | None) -> None:
+    def confirm(sent: LoadBatch, timeout_s: float | None) -> None:
         stop.set()
         raise TimeoutError
 

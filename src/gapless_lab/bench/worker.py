@@ -30,7 +30,7 @@ from gapless.trace.recorder import Recorder, parse_recording_mode
 from gapless.units import NS_PER_S
 from gapless_lab.exactness import ExactnessChecker
 from gapless_lab.process import emit, read_task, serve_commands, wait_until
-from gapless_lab.producer import Batch, LoadGenerator
+from gapless_lab.producer import LoadBatch, LoadGenerator
 from gapless_lab.workload import numbered_messages
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class BenchWorker:
         return {"count": count, "elapsed_s": elapsed_s, "cpu_s": cpu_s, "sent": self.sent}
 
     def _work(
-        self, load: LoadGenerator[SendRequest], batches: Iterator[Batch], until_s: float
+        self, load: LoadGenerator[SendRequest], batches: Iterator[LoadBatch], until_s: float
     ) -> None:
         never = threading.Event()
         if self.spec.index < self.spec.senders:
@@ -178,7 +178,7 @@ class BenchWorker:
             return [None]
         return [member for member in self._view.members if member.node != self.spec.index + 1]
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[LoadBatch]:
         """Return batches without end, to each recipient in turn."""
         count = max(1, BATCH_BYTES // self.spec.size_bytes)
         while True:
@@ -186,9 +186,9 @@ class BenchWorker:
                 node = 0 if to is None else to.node
                 start = self.sent.get(node, 0)
                 self.sent[node] = start + count
-                yield Batch(range(start, start + count), to)
+                yield LoadBatch(range(start, start + count), to)
 
-    def _send(self, batch: Batch) -> SendRequest:
+    def _send(self, batch: LoadBatch) -> SendRequest:
         numbers = batch.numbers
         messages = numbered_messages(numbers.start, len(numbers), self.spec.size_bytes)
         return self.handle.submit(SendRequest.of(messages, to=batch.to))

@@ -21,7 +21,7 @@ from gapless.faults.faulty_transport import FaultyTransport
 from gapless.rng import split
 from gapless.transport import UdpMesh
 from gapless_lab.process import emit, read_task, serve_commands
-from gapless_lab.producer import Batch, LoadGenerator
+from gapless_lab.producer import LoadBatch, LoadGenerator
 from gapless_lab.workload import AckedBatch, ProducerLedger, encode_message
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ class ChaosProducer:
         """Send no more."""
         self.stopping.set()
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[LoadBatch]:
         while True:
             first = self.ledger.contents.tried + 1
-            yield Batch(range(first, first + self.rng.randint(1, MAX_BATCH)))
+            yield LoadBatch(range(first, first + self.rng.randint(1, MAX_BATCH)))
 
-    def _send(self, batch: Batch) -> tuple[AckedBatch, blocking.Receipt]:
+    def _send(self, batch: LoadBatch) -> tuple[AckedBatch, blocking.Receipt]:
         assert self._group is not None
         group, first, last = self._group, batch.numbers[0], batch.numbers[-1]
         payloads = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gapless import blocking
 from gapless.config import Config
 from gapless.errors import GaplessError
-from gapless_lab.producer import Batch, LoadGenerator, batch_size
+from gapless_lab.producer import LoadBatch, LoadGenerator, batch_size
 from gapless_lab.sensor_pipeline.readings import reading
 from gapless_lab.workload import ProducerLedger
 
@@ -170,11 +170,11 @@ class SensorProducer(threading.Thread):
                 self.pace.report_position(self.number, None)
                 self._leave_event.wait()
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[LoadBatch]:
         """Return one reading, and the rest once the producers may start; none runs far ahead."""
-        nothing = Batch(range(0))
+        nothing = LoadBatch(range(0))
         number = self.ledger.next_number
-        yield Batch(range(number, number + 1))
+        yield LoadBatch(range(number, number + 1))
         number += 1
         while not self.pace.started.is_set():
             yield nothing
@@ -185,10 +185,10 @@ class SensorProducer(threading.Thread):
                 continue
             last = number + count - 1
             last = last if self.messages is None else min(last, self.messages)
-            yield Batch(range(number, last + 1))
+            yield LoadBatch(range(number, last + 1))
             number = last + 1
 
-    def _send(self, batch: Batch) -> Receipt:
+    def _send(self, batch: LoadBatch) -> Receipt:
         assert self._member is not None
         payloads = [reading(self.seed, self.number, at).payload() for at in batch.numbers]
         sent = self._member.send_many(payloads, mode="acknowledged")

@@ -20,7 +20,7 @@ from gapless.runtime.handle import MemberHandle
 from gapless.runtime.send_requests import SendRequest
 from gapless.trace import Recorder
 from gapless_lab.process import read_task, serve_commands
-from gapless_lab.producer import Batch, LoadGenerator, batch_size
+from gapless_lab.producer import LoadBatch, LoadGenerator, batch_size
 from gapless_lab.soak.plan import SoakPlan, SoakTask
 from gapless_lab.workload import encode_message
 
@@ -90,13 +90,13 @@ class SoakWorker:
             self._load.run(batches, self._halted)
             self._load.drain(None)
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[LoadBatch]:
         number = 1
         while True:
-            yield Batch(range(number, number + self._batch_size))
+            yield LoadBatch(range(number, number + self._batch_size))
             number += self._batch_size
 
-    def _send(self, batch: Batch) -> list[SendRequest]:
+    def _send(self, batch: LoadBatch) -> list[SendRequest]:
         return [
             self.handle.submit(SendRequest.of([self._payload(number)])) for number in batch.numbers
         ]
