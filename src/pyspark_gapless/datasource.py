@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class GaplessDataSource(DataSource):
-    """``format("gapless")``."""
+    """``format("gapless")``: reads spools, and writes rows to a group.
+
+    docs/spark-source.md and docs/spark-sink.md list the options.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -30,11 +33,11 @@ class GaplessDataSource(DataSource):
         return "gapless"
 
     def schema(self) -> str:
-        """Return the columns that a read has by its options."""
+        """Return the schema of a read with these options, as DDL."""
         return columns.ddl(options.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a batch."""
+        """Return the reader of a batch query."""
         parsed = options.parse(self.options, streaming=False)
         return (
             PushdownBatchReader(parsed, schema)
@@ -44,14 +47,14 @@ class GaplessDataSource(DataSource):
 
     # The name is Spark's.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads a stream."""
+        """Return the reader of a streaming query."""
         return GaplessStreamReader(options.parse(self.options, streaming=True), schema)
 
-    # The sink is a member of a group, with all that this takes; a process that reads does not need
-    # it.
+    # The sink is a member of a group. Its modules are imported late, because a process that only
+    # reads does not need them.
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a batch."""
+        """Return the writer of a batch query."""
         from pyspark_gapless.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -78,7 +81,11 @@ DefaultSource = GaplessDataSource
 def register(spark: SparkSession) -> Any:
     """Register the source by hand, for a Spark that does not discover it.
 
-    Returns the session.
+    Args:
+        spark: The session to register it in.
+
+    Returns:
+        The session.
     """
     spark.dataSource.register(GaplessDataSource)
     return spark

@@ -58,7 +58,7 @@ logger.gateway.level = {level}
 
 
 class SessionError(GaplessError):
-    """A session cannot be had as it was asked for; the message says why."""
+    """A session cannot be made as requested; the message says why."""
 
 
 def session(
@@ -73,20 +73,21 @@ def session(
 
     Args:
         name: The name that Spark shows.
-        master: Where Spark runs. Without it ``GAPLESS_MASTER``, ``SPARK_REMOTE`` or
-            ``SPARK_MASTER`` say it, then what Spark was told by its own means, and else it is
-            ``local[*]``.
-        settings: Settings of Spark; they win over all others. ``True`` and numbers may be given as
-        they are.
-        ship: Whether executors are sent the code of this package; unless told otherwise, wherever
-            they are other processes.
-        log_level: How much Spark says on standard error, one of :data:`LEVELS`.
+        master: Where Spark runs. The default is ``GAPLESS_MASTER``, ``SPARK_REMOTE`` or
+            ``SPARK_MASTER``, then Spark's own configuration, then ``local[*]``.
+        settings: Settings of Spark, which override all others. Booleans and numbers are allowed.
+        ship: Whether to send the code of this package to executors. The default is to send it
+            wherever executors are other processes.
+        log_level: Minimum level of Spark's log on standard error, one of :data:`LEVELS`.
+
+    Returns:
+        The session. If one is running, it gets the settings that can change while it runs.
 
     Raises:
-        ConfigError: The master or a setting is not one.
-        SparkMissingError: PySpark is not installed, or not all of it.
-        JavaMissingError: There is no Java for it.
-        SessionError: Spark does not start, or runs already and somewhere else.
+        ConfigError: The master or a setting is not valid.
+        SparkMissingError: PySpark or one of its packages is not installed.
+        JavaMissingError: No Java was found that runs Spark.
+        SessionError: Spark does not start, or runs already with another master.
     """
     here = find_installation()
     if log_level.upper() not in LEVELS:

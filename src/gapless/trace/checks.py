@@ -18,6 +18,63 @@ StreamKey = tuple[str, str]
 """A reader and an origin."""
 
 
+class TraceViolation(NamedTuple):
+    """An invariant that does not hold: its id, when, at which life, and what was seen."""
+
+    check: str
+    t_ns: int
+    member: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.t_ns} ns, {self.member}: {self.message}"
+
+
+class TraceFacts:
+    """A trace in the order of time: only streams to the group, numbered for a whole incarnation."""
+
+    def __init__(self, rows: Iterable[TraceRow]) -> None:
+        self.rows = [
+            row for row in rows if not row.epoch and not (row.event == "DELIVER" and row.reason)
+        ]
+        self._by_event: dict[str, list[TraceRow]] = {}
+        for row in self.rows:
+            self._by_event.setdefault(row.event, []).append(row)
+        self._members = {
+            (row.member, row.view): tuple(row.reason.split()) for row in self.rows_of("MEMBERS")
+        }
+        self.reach = {row.member: row.high for row in self.rows_of("BEGIN") if row.high}
+        self.present_at_end = {row.member: row for row in self.rows_of("REST")}
+        self.received_state = {row.member for row in self.rows_of("STATE_IN")}
+        self.legally_skipped: dict[tuple[str, str], set[int]] = {}
+        """Messages that a reader rightly lacks: its own, and fragments begun before its start."""
+        for row in self.rows_among("SEND", "DROPPED", "LOST"):
+            if row.reason in {"not back", "headless", "oversized"}:
+                numbers = range(row.seqno, row.seqno_last + 1)
+                self.legally_skipped.setdefault((row.member, row.origin), set()).update(numbers)
+
+    def rows_of(self, event: str) -> list[TraceRow]:
+        """Return the rows of one event."""
+        return self._by_event.get(event, [])
+
+    def rows_among(self, *events: str) -> Iterator[TraceRow]:
+        """Return the rows of several events."""
+        wanted = frozenset(events)
+        return (row for row in self.rows if row.event in wanted)
+
+    def members(self, row: TraceRow) -> tuple[str, ...] | None:
+        """Return the members of the view of a VIEW row, if any row lists them."""
+        return self._members.get((row.member, row.seqno_last))
+
+
+def _violation(check: str, row: TraceRow, message: str) -> TraceViolation:
+    return TraceViolation(check, row.t_ns, row.member, message)
+
+
+def _range(row: TraceRow) -> str:
+    return f"{row.seqno}..{row.seqno_last}"
+
+
 def no_creation(facts: TraceFacts) -> Iterator[TraceViolation]:
     """S1: numbers are given one after the other, and what is delivered has been sent before."""
     high: dict[str, int] = {}
@@ -229,20 +286,6 @@ def views(facts: TraceFacts) -> Iterator[TraceViolation]:
             )
 
 
-def _violation(check: str, row: TraceRow, message: str) -> TraceViolation:
-    return TraceViolation(check, row.t_ns, row.member, message)
-
-
-def _range(row: TraceRow) -> str:
-    return f"{row.seqno}..{row.seqno_last}"
-
-
-def check(rows: Iterable[TraceRow]) -> list[TraceViolation]:
-    """Return everything that is wrong with a trace, by invariant, in the order of time."""
-    facts = TraceFacts(rows)
-    return [violation for look in CHECKS.values() for violation in look(facts)]
-
-
 def delivery(facts: TraceFacts) -> Iterator[TraceViolation]:
     """L1: everything sent since another incarnation joined the view is delivered there."""
     delivered: dict[tuple[str, str], set[int]] = {}
@@ -310,55 +353,6 @@ def one_view(facts: TraceFacts) -> Iterator[TraceViolation]:
             yield TraceViolation("L6", end.t_ns, member, message)
 
 
-class TraceViolation(NamedTuple):
-    """An invariant that does not hold: its id, when, at which life, and what was seen."""
-
-    check: str
-    t_ns: int
-    member: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.check} at {self.t_ns} ns, {self.member}: {self.message}"
-
-
-class TraceFacts:
-    """A trace in the order of time: only streams to the group, numbered for a whole incarnation."""
-
-    def __init__(self, rows: Iterable[TraceRow]) -> None:
-        self.rows = [
-            row for row in rows if not row.epoch and not (row.event == "DELIVER" and row.reason)
-        ]
-        self._by_event: dict[str, list[TraceRow]] = {}
-        for row in self.rows:
-            self._by_event.setdefault(row.event, []).append(row)
-        self._members = {
-            (row.member, row.view): tuple(row.reason.split()) for row in self.rows_of("MEMBERS")
-        }
-        self.reach = {row.member: row.high for row in self.rows_of("BEGIN") if row.high}
-        self.present_at_end = {row.member: row for row in self.rows_of("REST")}
-        self.received_state = {row.member for row in self.rows_of("STATE_IN")}
-        self.legally_skipped: dict[tuple[str, str], set[int]] = {}
-        """Messages that a reader rightly lacks: its own, and fragments begun before its start."""
-        for row in self.rows_among("SEND", "DROPPED", "LOST"):
-            if row.reason in {"not back", "headless", "oversized"}:
-                numbers = range(row.seqno, row.seqno_last + 1)
-                self.legally_skipped.setdefault((row.member, row.origin), set()).update(numbers)
-
-    def rows_of(self, event: str) -> list[TraceRow]:
-        """Return the rows of one event."""
-        return self._by_event.get(event, [])
-
-    def rows_among(self, *events: str) -> Iterator[TraceRow]:
-        """Return the rows of several events."""
-        wanted = frozenset(events)
-        return (row for row in self.rows if row.event in wanted)
-
-    def members(self, row: TraceRow) -> tuple[str, ...] | None:
-        """Return the members of the view of a VIEW row, if any row lists them."""
-        return self._members.get((row.member, row.seqno_last))
-
-
 CHECKS: dict[str, Callable[[TraceFacts], Iterator[TraceViolation]]] = {
     "S1": no_creation,
     "S2": no_duplicate,
@@ -376,3 +370,9 @@ CHECKS: dict[str, Callable[[TraceFacts], Iterator[TraceViolation]]] = {
     "L6": one_view,
 }
 """Every check of a trace, by the id of its invariant."""
+
+
+def check(rows: Iterable[TraceRow]) -> list[TraceViolation]:
+    """Return everything that is wrong with a trace, by invariant, in the order of time."""
+    facts = TraceFacts(rows)
+    return [violation for look in CHECKS.values() for violation in look(facts)]

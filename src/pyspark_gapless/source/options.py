@@ -84,7 +84,7 @@ class ReadPosition:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a user asked of the source, checked."""
+    """The checked options of a read."""
 
     spools: tuple[str, ...]
     group: str = ""
@@ -108,7 +108,15 @@ class SourceOptions:
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """Return the options of one read; ``streaming`` says which kind it is, if known."""
+    """Check the options of one read.
+
+    Args:
+        given: The options as Spark passes them; names are case-insensitive.
+        streaming: Whether the query is a stream; None if that is not known yet.
+
+    Raises:
+        OptionError: An option is unknown, misplaced, missing or invalid.
+    """
     options = {key.lower(): str(value) for key, value in given.items()}
     collector = {
         key.removeprefix(COLLECTOR_PREFIX): value
