@@ -15,6 +15,7 @@ from gapless.protocol.stream.acks import AckTable
 from gapless.protocol.stream.inbound import InboundStream
 from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.window import FixedWindow, Window
+from gapless.protocol.timers import Timers
 from gapless.run import Run
 from gapless.sim.model_check.bounds import NOW_NS
 from gapless.sim.model_check.checks import StreamObservation, payload
@@ -427,7 +428,11 @@ def test_exception(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timer_that_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Endpoint, "_arm_gap_timer", lambda self, streams: None)
+    def arm_earlier(original: Any, self: Timers, name: str, at_ns: int) -> None:
+        if name != "gap":
+            original(self, name, at_ns)
+
+    _patch(monkeypatch, Timers, "arm_earlier", arm_earlier)
     _killed(SMALL, "INVARIANTS", 3)
 
 
@@ -487,7 +492,7 @@ def test_tail_whose_timer_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
         self.timers.arm("tail", None)
         return ready
 
-    _patch(monkeypatch, Endpoint, "_finish", finish)
+    _patch(monkeypatch, Endpoint, "finish", finish)
     _killed(SMALL, "L5", 4)
 
 
@@ -517,16 +522,16 @@ def test_lost_ack_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ack timer alone may fail, for announcements draw every ack that matters; without them it must not."""
 
-    def fire(original: Any, self: Endpoint, name: str) -> None:
+    def fire(original: Any, self: Endpoint, name: str, out: ReadyBuilder) -> None:
         if name == "ack":
             self.timers.arm(name, None)
             self.deliveries.pending_acks = {}
             for stream in self.inbound.values():
                 stream.ack_scheduler.on_ack_sent(0)
         else:
-            original(self, name)
+            original(self, name, out)
 
-    _patch(monkeypatch, Endpoint, "_fire_timer", fire)
+    _patch(monkeypatch, Endpoint, "fire", fire)
     bounds = SMALL._replace(ack_threshold=2)
     assert explore(bounds).ok
     monkeypatch.setattr(OutboundStream, "announce_tail", _silent)
