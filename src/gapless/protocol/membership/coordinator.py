@@ -79,6 +79,7 @@ class Coordinator:
         """Make no more views."""
         self._decide_ns = self._resend_ns = None
         self._absent_since = {}
+        assert self.due_ns is None, "a stopped coordinator has no timer"
 
     # On reception
 
@@ -115,7 +116,7 @@ class Coordinator:
             m.view_transfer.send(address, self.proposal, out)
 
     def _queue_joiner(self, place: RosterEntry) -> str:
-        """Note one that is to be in the next view, in place of its former lives; return what is against it, if any."""
+        """Queue a joiner for the next view; return the rejection reason, or an empty string."""
         m, address = self._membership, place.address
         assert m.roster is not None
         others = [
@@ -137,10 +138,10 @@ class Coordinator:
         return ""
 
     def on_joiner_alive(self, sender: Address, view: ViewId, out: ReadyBuilder) -> bool:
-        """Take a confirmation of a joiner in; return whether ``sender`` is one.
+        """Handle the confirmation of a joiner; return whether ``sender`` is one.
 
-        One that is in a view of somebody else has confirmed nothing; a view that it is to accept
-        needs a higher number.
+        A joiner in a view of another coordinator has confirmed nothing; its next view needs a
+        higher number.
         """
         mine = view.coordinator == self._membership.me
         if mine and (
@@ -162,7 +163,7 @@ class Coordinator:
         return True
 
     def on_confirmed(self, member: Address, out: ReadyBuilder) -> None:
-        """Take note that ``member`` has installed the present view; a new one is told that it is in."""
+        """Record that ``member`` has installed the present view; confirm to a new one."""
         self.unconfirmed.discard(member)
         if member in self._newcomers:
             self._newcomers.discard(member)
@@ -193,7 +194,7 @@ class Coordinator:
             self.schedule_decision(out)
 
     def absorb(self, roster: Roster, sender: Address, out: ReadyBuilder) -> None:
-        """Take the members of another roster into the next views; all but its sender have yet to show themselves."""
+        """Queue the members of another roster; all but its sender must still confirm."""
         m = self._membership
         self._highest = max(self._highest, roster.id.number)
         gone = m.failure_detector.dead | m.leaving | m.moved_away
@@ -207,7 +208,7 @@ class Coordinator:
         self.schedule_decision(out)
 
     def expel(self, members: Iterable[Address], out: ReadyBuilder) -> None:
-        """Leave ``members`` out of the next view, though they live: a minority at most, and never this one."""
+        """Leave ``members`` out of the next view: a minority at most, never this member."""
         m = self._membership
         unwanted = (self.to_expel | set(members)) & m.members - {m.me}
         if not m.is_acting or 2 * len(unwanted) >= len(m.members):
@@ -219,7 +220,7 @@ class Coordinator:
     # Deciding
 
     def schedule_decision(self, out: ReadyBuilder) -> None:
-        """Decide soon; what comes until then goes into the same view. Removals do not wait for joiners to confirm."""
+        """Decide soon; changes until then share one view. Removals do not wait for joiners."""
         if not self._membership.is_acting:
             return
         soon_ns = out.now_ns + self.config.view_bundle_delay_ns
@@ -343,6 +344,7 @@ class Coordinator:
         return tuple(away)
 
     def _propose(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
+        assert new, "a proposal is for joiners"
         m = self._membership
         self.proposal = made
         self._proposal_confirmed = set()
@@ -354,9 +356,10 @@ class Coordinator:
         m.view_transfer.remember(made, out)
         for place in new:
             m.view_transfer.send(place.address, made, out)
+        assert self._decide_ns is not None, "a proposal is decided"
 
     def _commit(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
-        """Tell a roster to all that are in it, and to those that are not any more; install it here."""
+        """Send a roster to its members and to those it leaves out; install it here."""
         m = self._membership
         assert m.roster is not None
         self._forced = False

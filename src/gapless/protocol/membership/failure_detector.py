@@ -53,7 +53,8 @@ class FailureDetector:
     # On a view
 
     def install(self, view: ViewId, members: Sequence[Address], now_ns: int) -> None:
-        """Watch and be watched in a new ring; whom nobody here has watched before gets the whole time."""
+        """Watch and be watched in a new ring; members watched anew get the whole time."""
+        assert self.me in members, "a member installs its own view"
         self._view, self._members = view, tuple(members)
         at, count = members.index(self.me), len(members)
         reach = min(self.config.monitors, count - 1)
@@ -67,6 +68,7 @@ class FailureDetector:
         }
         self.dead.intersection_update(self._members)
         self._due_ns = now_ns
+        assert self.me not in self._last_heard_ns, "nobody watches itself"
 
     def end(self) -> None:
         """Watch nobody any more."""
@@ -75,7 +77,7 @@ class FailureDetector:
     # On reception
 
     def on_traffic(self, member: Address, now_ns: int) -> None:
-        """Take a sign of life in."""
+        """Record a sign that ``member`` lives."""
         if member in self._last_heard_ns:
             self._last_heard_ns[member] = now_ns
         if self._probed_ns or self.dead:
@@ -84,6 +86,7 @@ class FailureDetector:
 
     def on_pause(self, by_ns: int, now_ns: int) -> None:
         """Do not count the time in which this member itself stood still."""
+        assert by_ns >= 0, "a pause takes time"
         self._last_heard_ns = {
             member: min(now_ns, at_ns + by_ns) for member, at_ns in self._last_heard_ns.items()
         }
@@ -94,9 +97,9 @@ class FailureDetector:
     def probe(
         self, members: Iterable[Address], out: ReadyBuilder, *, suspected: bool = True
     ) -> None:
-        """Ask those of ``members`` that are not being asked already, and give them their time to answer.
+        """Probe those of ``members`` that are not probed yet, and give them time to answer.
 
-        One that is only to show that it is there is not ``suspected`` of anything.
+        A probe that only asks whether a member is there does not make it ``suspected``.
         """
         for member in members:
             if (
@@ -116,7 +119,7 @@ class FailureDetector:
     # Every interval
 
     def on_interval(self, spoke: dict[Address | None, int], out: ReadyBuilder) -> bool:
-        """Show life to those that wait for it, look for those that are silent; return whether somebody new is dead."""
+        """Send heartbeats, probe silent members; return whether one is newly dead."""
         config, now_ns = self.config, out.now_ns
         due_ns: list[int] = []
         to_all_ns = spoke.get(None, -config.heartbeat_interval_ns)
@@ -158,6 +161,7 @@ class FailureDetector:
         return bool(overdue)
 
     def _send_alive(self, to: Address, out: ReadyBuilder, *, answer: bool = False) -> None:
+        assert to != self.me, "heartbeats go to others"
         out.transmit(to, Alive(self.me, self._view, True, answer))
 
     def check_invariants(self) -> None:

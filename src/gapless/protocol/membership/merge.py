@@ -71,6 +71,7 @@ class MergeProtocol:
     def stop(self) -> None:
         """Look for nobody any more."""
         self._beacon_ns = self._reply_deadline_ns = None
+        assert self.due_ns is None, "a stopped merge has no timer"
 
     def install(self, out: ReadyBuilder) -> None:
         """Forget the merge that was under way; show this view, if this member made it."""
@@ -194,7 +195,7 @@ class MergeProtocol:
         m.coordinator.commit_merge(made, out)
 
     def _merged_entries(self, rosters: list[Roster]) -> dict[int, RosterEntry]:
-        """Return the places of all: the newest life of each node, and of two with one durable name the first."""
+        """Return the merged entries: the newest incarnation of a node, one per durable name."""
         places: dict[int, RosterEntry] = {}
         for place in (place for roster in rosters for place in roster.entries):
             known = places.get(place.address.node)
@@ -212,7 +213,7 @@ class MergeProtocol:
     def _absent_entries(
         self, places: dict[int, RosterEntry], rosters: list[Roster]
     ) -> tuple[RosterEntry, ...]:
-        """Return the places that all together keep, of durable members that are in none of the views."""
+        """Return the absent durable members of all rosters that no view has."""
         assert self._membership.roster is not None
         here = {place.name for place in places.values()}
         away: dict[str, RosterEntry] = {}

@@ -55,6 +55,7 @@ class ViewTransfer:
             del self._known[next(iter(self._known))]
         for place in roster.entries:
             self.announce_locator(place, out)
+        assert self._known[roster.id] is roster, "the newest roster is never evicted"
 
     def announce_locator(self, place: RosterEntry, out: ReadyBuilder) -> None:
         """Tell the shell where ``place`` is reached, unless it knows."""

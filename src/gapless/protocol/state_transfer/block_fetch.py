@@ -40,7 +40,7 @@ _PULLS_PER_WINDOW = 8
 """Into how many ranges a window is cut, so that a new one is asked for before the last has come."""
 _MIN_PULL_BYTES = 1024
 _MAX_ASKED_AGAIN = 8
-"""How many gaps of one range are named at once; what lies behind the last of them is asked for as a whole."""
+"""Maximum gaps of one range that are named at once; the last one takes the rest."""
 _MAX_DOUBLINGS = 6
 
 FRESH, COMPLETE, DUPLICATE, UNREQUESTED, WRONG = (
@@ -125,12 +125,13 @@ class BlockFetcher:
 
     def state(self) -> bytes:
         """Return the state, once it is complete."""
+        assert self.is_complete, "a state is read when it is complete"
         return b"".join([self.blocks[name] for name in self._hashes])
 
     # On pulling
 
     def pull(self, now_ns: int) -> list[Range]:
-        """Return what is to be asked for now, as far as the window has room; at least one range is always open."""
+        """Return the ranges to request now within the window; one is always open."""
         asked: list[Range] = []
         while self._wanted:
             first, last = self._wanted[0]
@@ -152,6 +153,7 @@ class BlockFetcher:
 
     def _retry_delay_ns(self, tries: int) -> int:
         """Return how long an answer may take."""
+        assert tries >= 1, "a pull was sent"
         config = self._config
         rest_ns = config.join_interval_ns
         if self._rtt_ns is not None:
@@ -185,6 +187,7 @@ class BlockFetcher:
         return FRESH if self._missing_bytes[index] else self._complete_block(index)
 
     def _complete_block(self, index: int) -> str:
+        assert not self._missing_bytes[index], "a complete block misses nothing"
         block, name = bytes(self._partial_blocks.pop(index)), self._hashes[index]
         del self._missing_bytes[index]
         if block_hash(block) != name:

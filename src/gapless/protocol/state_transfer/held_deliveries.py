@@ -36,9 +36,9 @@ _OVERHEAD_BYTES = 64
 
 
 class StateCoverage(NamedTuple):
-    """What a state covers: each stream of ``epoch`` up to a mark, and out-of-band messages by their numbers.
+    """What a state covers: each stream of ``epoch`` up to a mark, and out-of-band messages.
 
-    A mark is where a message ends, never between two pieces of one.
+    A mark is where a message ends, never between two fragments of one.
     """
 
     epoch: int
@@ -95,7 +95,8 @@ class HeldDeliveries:
     def release(
         self, covered: StateCoverage, starts: Mapping[Address, int | None], out: ReadyBuilder
     ) -> None:
-        """Go on from a state that covers so much; ``starts`` says where the streams begin here, as far as is known."""
+        """Continue from a state with this coverage; ``starts`` has the known stream starts."""
+        assert self.waiting, "a state is awaited once"
         self.waiting = False
         self._epoch, self._covered_out_of_band = covered.epoch, covered.out_of_band
         firsts: dict[Address, int] = {}
@@ -114,6 +115,7 @@ class HeldDeliveries:
             mark = covered.marks.get(origin, first)
             if origin not in self._members and first > mark + 1:
                 out.emit(Lost(origin, mark + 1, first - 1))
+        assert not self.waiting, "the state is here"
 
     def take(self, out: ReadyBuilder) -> list[Delivery]:
         """Return what is to be handed out now; nothing while the state is on its way."""
@@ -127,7 +129,7 @@ class HeldDeliveries:
         return result
 
     def extend_coverage(self, covered: StateCoverage) -> StateCoverage:
-        """Return what is covered here, if so much was delivered: the own state may cover messages still to come."""
+        """Return the coverage with the own state's marks, which may lie ahead."""
         own = {**self._future_marks, **self._marks}
         if covered.epoch != self._epoch or not own:
             return covered

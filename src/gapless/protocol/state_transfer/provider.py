@@ -67,7 +67,7 @@ class _ProvidedState:
         self.refused = False
 
     def serves(self, peer: Address, starts: dict[Address, int]) -> bool:
-        """Return whether the state is good for ``peer`` too, which must have been a member when it was taken."""
+        """Return whether the state also serves ``peer``, a member when it was taken."""
         marks = self.covered.marks
         covers = all(marks.get(origin, 0) >= start for origin, start in starts.items())
         return covers and peer in self.members and not self.refused
@@ -160,7 +160,7 @@ class StateProvider:
     def collect_states(
         self, ground: StreamPositions, backlog: HeldDeliveries, out: ReadyBuilder
     ) -> None:
-        """Ask the application for its state for those that it is ready for; called at the end of every input."""
+        """Ask the application for the states that can be taken; called after every input."""
         for peer, question in self._requests.items():
             if question.provided is None and question.collect_ns <= out.now_ns:
                 question.gathered = True

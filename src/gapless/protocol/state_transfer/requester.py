@@ -1,4 +1,4 @@
-"""The new member's side of a state transfer: whom it asks, what it takes, when it turns to somebody else.
+"""The requester of a state: whom it asks, what it accepts, when it tries another provider.
 
 On joining: once the first view is there and the start of every stream is known (or
 ``state_timeout`` is over), the oldest other member is asked; the question names the starts. Where
@@ -12,12 +12,11 @@ On the last block: the starts are looked at once more, for a member may have com
 the state is handed over, and the provider may forget it.
 
 On a view without the provider, a refusal, three wrong blocks, or ``state_timeout`` without anything
-new from the
-provider: the next member is asked, in the order of the view. Blocks that are here stay. One that is
-alive but not ready is left after four times ``state_timeout``, if there is another. When everybody
-has failed twice within one view, there is no state; silence counts as a failure only once the group
-would have let go of a member that is not there, for one that has not heard of the view yet is
-silent too.
+new from the provider: the next member is asked, in the order of the view. Blocks that are here
+stay. One that is alive but not ready is left after four times ``state_timeout``, if there is
+another. When everybody has failed twice within one view, there is no state; silence counts as a
+failure only once the group would have let go of a member that is not there, for one that has not
+heard of the view yet is silent too.
 
 Every interval: the question goes out again until the offer is there, then what is missing of the
 blocks.
@@ -159,6 +158,7 @@ class StateRequester:
         self._start_transfer(out.now_ns, out)
 
     def _end_transfer(self, out: ReadyBuilder) -> None:
+        assert self.provider is not None, "a transfer has a provider"
         out.transmit(self.provider, StatePull(self.me, self._transfer, 0, 0))
 
     def _start_transfer(self, at_ns: int, out: ReadyBuilder) -> None:
@@ -215,7 +215,7 @@ class StateRequester:
         return interval_ns - int(interval_ns * self._rng.random() * config.jitter_percent / 100)
 
     def _ask_parts(self, starts: Mapping[Address, int]) -> Iterable[tuple[StreamProgress, ...]]:
-        """Cut the starts into frames: first those that the last offer did not cover. What starts at 0 goes unsaid."""
+        """Cut the starts into frames, uncovered streams first; a start of 0 is left out."""
         room_bytes = (
             self.config.max_frame_bytes
             - ADDRESSED_HEADER_BYTES
@@ -284,7 +284,7 @@ class StateRequester:
             out.count("state.blocks kept", kept)
 
     def _check_coverage(self, ground: StreamPositions, out: ReadyBuilder) -> bool:
-        """Return whether the state covers what has to come before the first message of each stream; finish with it."""
+        """Return whether the state covers all up to the stream starts; finish if complete."""
         assert self._fetch is not None
         self._unchecked = False
         starts = ground.stream_starts()
@@ -321,6 +321,7 @@ class StateRequester:
         self.provider = self._fetch = None
         self._blocks = {}
         self._parts = {}
+        assert not self.is_waiting, "the state is here"
 
     # On reception of a chunk
 
