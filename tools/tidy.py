@@ -79,13 +79,18 @@ LAYERS = {
 }
 """What each module or package of ``gapless`` may import of ``gapless``."""
 
-_CONNECTOR = frozenset({"datasource", "quiet_session", "runtime", "session", "tables", "trace"})
+_CONNECTOR = frozenset(
+    {
+        *("datasource", "message_columns", "option_error", "quiet_session", "runtime", "session"),
+        *("tables", "trace"),
+    }
+)
 SPARK_LAYERS = {
     **{name: _CONNECTOR | {name} for name in ("source", "sink", "verify", "analytics", "sweep")},
     "runtime": frozenset({"runtime", "session"}),
     "session": frozenset({"runtime", "session", "datasource"}),
     "quiet_session": frozenset({"runtime", "session", "quiet_session"}),
-    "tables": frozenset({"source", "session", "tables"}),
+    "tables": frozenset({"message_columns", "session", "tables"}),
     "trace": frozenset({"tables", "trace"}),
     "datasource": frozenset({"source", "sink"}),
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gapless.group.message import Batch as Batch, Message as Message, ViewChange as ViewChange
     from gapless.identity import Address as Address, View as View
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _WHERE = {
     "Group": "aio",

@@ -38,7 +38,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
-    assert "0.1" in capsys.readouterr().out
+    assert "0.2" in capsys.readouterr().out
 
 
 def test_the_help_lists_every_command_in_its_group_and_cuts_nothing_off(
