@@ -15,7 +15,7 @@ with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
         one.send(b"message %d" % number)
     for _ in range(100):
         next(iter(other))
-    look = other.look()
+    look = other.snapshot()
     peer = look.peers[0]
     print(
         f"{look.me} is in view {look.view}; it has delivered {peer.delivered} messages of {peer.member}"
@@ -24,7 +24,7 @@ with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
         line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total")
     )
     print(one_of_them)
-    with MetricsEndpoint(lambda: [one.look(), other.look()], port=0) as endpoint:
+    with MetricsEndpoint(lambda: [one.snapshot(), other.snapshot()], port=0) as endpoint:
         address = f"http://127.0.0.1:{endpoint.port}/metrics"
         with urlopen(address) as page:
             lines = page.read().decode().splitlines()

@@ -31,7 +31,7 @@ def send(folder: Path) -> None:
         for site in (1, 2, 3):
             transport = lossy_transport("plant", folder, 0.05, 1, f"site {site}")
             group = stack.enter_context(blocking.join("plant", transport=transport, listen=False))
-            group.wait_for("collector")
+            group.wait_for_member("collector")
             payloads = [reading(1, site, number).payload() for number in range(1, 2001)]
             group.send_many(
                 payloads, mode="acknowledged"

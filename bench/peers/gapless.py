@@ -115,5 +115,5 @@ class Adapter(Member):
 
     def extra(self) -> dict[str, float]:
         """Return how many frames there were, and how many repairs."""
-        counted = self.group.stats()
+        counted = self.group.snapshot().counters
         return {"repairs": counted.get("sent.repair", 0), "frames": counted.get("sent.data", 0)}

@@ -1,48 +1,52 @@
 """Gapless: brokerless, reliable, ordered group messaging for Python.
 
-``async with gapless.join("orders") as group:`` is the way in, ``gapless.blocking.join`` the one for
-threads. The core and the simulator can be imported without any of it.
+``async with gapless.join("orders") as group:`` joins a group; ``gapless.blocking.join`` does the same
+for threads. Names are imported when they are first used, so that the protocol and the simulator can
+be used without sockets and threads.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from gapless import blocking as blocking, errors as errors, events as events
     from gapless.aio import Group as Group, Receipt as Receipt, Request as Request, join as join
     from gapless.config import Config as Config
-    from gapless.delivery_mode import DeliveryMode as DeliveryMode
+    from gapless.delivery_mode import DeliveryMode as DeliveryMode, Mode as Mode
     from gapless.errors import GaplessError as GaplessError
     from gapless.group.message import Batch as Batch, Message as Message, ViewChange as ViewChange
     from gapless.identity import Address as Address, View as View
+    from gapless.protocol.snapshot import MemberSnapshot as MemberSnapshot
 
 __version__ = "0.2.0.dev0"
 
-_WHERE = {
-    "Group": "aio",
-    "Request": "aio",
-    "Receipt": "aio",
-    "join": "aio",
-    "Config": "config",
-    "GaplessError": "errors",
-    "Batch": "group.message",
-    "Message": "group.message",
-    "ViewChange": "group.message",
+_MODULE_OF = {
     "Address": "identity",
-    "View": "identity",
+    "Batch": "group.message",
+    "Config": "config",
     "DeliveryMode": "delivery_mode",
+    "GaplessError": "errors",
+    "Group": "aio",
+    "MemberSnapshot": "protocol.snapshot",
+    "Message": "group.message",
+    "Mode": "delivery_mode",
+    "Receipt": "aio",
+    "Request": "aio",
+    "View": "identity",
+    "ViewChange": "group.message",
+    "join": "aio",
 }
-"""Where each name stands; it is imported when somebody asks for it."""
-_MODULES = {"blocking", "errors", "events"}
+"""The module of each public name."""
+_MODULES = ("blocking", "errors", "events")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name in _MODULES:
-        return import_module(f"gapless.{name}")
-    if name in _WHERE:
-        return getattr(import_module(f"gapless.{_WHERE[name]}"), name)
+        return _importlib.import_module(f"gapless.{name}")
+    if name in _MODULE_OF:
+        return getattr(_importlib.import_module(f"gapless.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'gapless' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *_MODULES})
+    return sorted([*_MODULES, *_MODULE_OF, "__doc__", "__version__"])

@@ -1,8 +1,6 @@
 """``python -m gapless``: the command, where its script is not on the path."""
 
-import sys
-
-from gapless.cli.app import run
+from gapless.cli import main
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    main()

@@ -1,9 +1,9 @@
-"""The group for asyncio: ``async with gapless.join("orders") as group:``. docs/channel.md shows all of it.
+"""The asyncio API: ``async with gapless.join("orders") as group:`` (docs/channel.md).
 
-A face of one handle, like blocking.py: what is done stands in face/, here is only how asyncio
-waits. What comes is seen to by the protocol thread, so a program that blocks its event loop is
-slow, and nothing worse; what is sent by the loop itself, once a round. Any loop of the process may
-use a group.
+:mod:`gapless.blocking` is its twin for threads; group/ holds what both share, this module only how
+asyncio waits. The protocol thread handles incoming traffic, so blocking the event loop slows the
+program but never gets its member expelled. The event loop itself sends, once a round. Any loop of
+the process may use a group.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import asyncio
 import inspect
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakSet
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import DepartedError, GaplessError
 from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
-from gapless.group.join_options import JoinOptions
+from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
 from gapless.group.session import ERROR_CLOSE_TIMEOUT_S, Steps, Wait
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
@@ -26,27 +26,32 @@ from gapless.logger import log
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
     from typing import Self
 
+    from gapless.config import Config
+    from gapless.discovery import Discovery
     from gapless.group.headers import Headers
-    from gapless.group.health import Explanation, Health
     from gapless.group.inbox import GroupEvent
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import AnyHeaders, GroupSession, Payload, To
-    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.identity import Address
+    from gapless.protocol.snapshot import MemberSnapshot
+    from gapless.trace.recorder import Recorder
+    from gapless.transport.base import Transport
 
 _T = TypeVar("_T")
 
 MAX_CONCURRENT_REQUESTS = 256
-"""Requests that ``on_request`` works on at the same time."""
+"""Maximum number of requests that ``serve`` handles at the same time."""
 YIELD_EVERY = 64
-"""After so many messages in a row a reader lets other tasks have their turn."""
+"""Number of messages after which a reader yields to other tasks."""
 
 
 async def run_steps(steps: Steps[_T]) -> _T:
-    """Carry out steps, awaiting each."""
+    """Run steps, awaiting each."""
     try:
         wait = next(steps)
         while True:
@@ -114,26 +119,28 @@ class LoopFlushScheduler:
 
 
 class Receipt(ReceiptBase):
-    """What was sent."""
+    """The receipt of a send: its seqnos, and whether it was delivered."""
 
     async def delivered(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
+        """Wait until every member, also absent durable ones, has delivered the messages.
 
-        Durable members that are away are waited for too. Raises UndeliveredError if that can never
-        be, and TimedOutError after ``timeout``.
+        Raises:
+            LocalProtocolError: the mode is neither ``acknowledged`` nor ``out-of-band``.
+            UndeliveredError: a member will never deliver them.
+            TimedOutError: ``timeout`` passed.
         """
         await run_steps(self._delivered(timeout))
 
 
 class Request(IncomingRequest):
-    """What another member asks: answer it with ``reply``, or say with ``fail`` why not."""
+    """A request of another member: answer it with ``reply`` or ``fail``."""
 
     async def reply(self, payload: Payload = b"") -> None:
-        """Answer."""
+        """Answer the request."""
         await run_steps(self._answer(payload))
 
     async def fail(self, error: BaseException) -> None:
-        """Let ``request`` raise a RequestError there."""
+        """Answer with an error: ``request`` raises RequestError at the other member."""
         await run_steps(self._answer(None, error))
 
 
@@ -144,20 +151,24 @@ class Group(GroupBase):
     def _flush_scheduler() -> LoopFlushScheduler:
         return LoopFlushScheduler()
 
-    def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
-        super().__init__(group, **options)
+    def __init__(self, options: MemberOptions, timeout: Duration | None = None) -> None:
+        super().__init__(options, timeout)
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken = 0
 
-    # Coming and going
+    # Joining and leaving
 
     async def open(self) -> Self:
-        """Come into the group; ``async with`` does this."""
+        """Join the group; ``async with`` does this."""
         await run_steps(self._session.open(deadline_ns(self._timeout)))
         return self
 
     async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Leave: what was accepted is brought to its end, within ``timeout`` or ``leave_timeout``; what waits ends."""
+        """Leave the group; pending calls raise ClosedError.
+
+        Accepted messages are retransmitted until acknowledged, or until ``timeout`` or the setting
+        ``leave_timeout``.
+        """
         for task in self._tasks:
             task.cancel()
         await run_steps(
@@ -182,11 +193,16 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Send a message to all, or to one member; wait for room, first come, first served.
+        """Send a message to the group, or to one member; wait for room in the window.
 
-        When this returns the message has its number and is on its way, and will not be dropped.
-        Cancelled or timed out before that, it was not sent, and leaves no gap. ``loopback`` says
-        whether the sender gets it too, ``headers`` what is said of it beside its payload.
+        When this returns, the message has its seqno and was sent. If it is cancelled or times out
+        before that, it was not sent and leaves no gap. ``loopback`` overrides the setting whether
+        the sender receives it too; ``headers`` travel beside the payload.
+
+        Raises:
+            TimedOutError: the window had no room within ``timeout``.
+            DepartedError: the member ``to`` is not in the view.
+            ClosedError: this member has left.
         """
         own = self._session
         is_plain = (
@@ -220,9 +236,12 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
     ) -> Receipt:
-        """Send messages in this order, which is faster than one by one; with headers for all, or for each.
+        """Send messages in this order, faster than one by one.
 
-        Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
+        ``headers`` are those of all messages, or one mapping for each.
+
+        Raises:
+            TimedOutError: ``timeout`` passed; its ``accepted`` is the number of messages sent.
         """
         sent = await run_steps(
             self._session.send(payloads, to, mode, timeout, loopback=loopback, headers=headers)
@@ -239,7 +258,7 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt | None:
-        """Send a message if there is room now; None if there is not."""
+        """Send a message if the window has room now; None if it has not."""
         sent = await run_steps(
             self._session.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers)
         )
@@ -251,7 +270,7 @@ class Group(GroupBase):
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message; coming back for more says that this one is done with."""
+        """Return the next message; asking for it marks the previous one as consumed."""
         self._taken += 1
         if self._taken % YIELD_EVERY == 0:
             await asyncio.sleep(0)  # where messages never end, other tasks have their turn too
@@ -261,7 +280,11 @@ class Group(GroupBase):
         return message
 
     async def receive(self, timeout: Duration | None = None) -> Message | None:  # noqa: ASYNC109
-        """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
+        """Return the next message; None after this member has left.
+
+        Raises:
+            TimedOutError: no message arrived within ``timeout``.
+        """
         return cast(
             "Message | None",
             await run_steps(
@@ -270,18 +293,22 @@ class Group(GroupBase):
         )
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Iterate over messages many at a time: those of one sender that came together."""
+        """Iterate over batches: messages of one sender that arrived together."""
         own = self._session
         while (found := await run_steps(own.receive(own.inbox.next_batch))) is not None:
             yield cast("Batch", found)
 
     async def events(self) -> AsyncIterator[Message | GroupEvent]:
-        """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
-        while (found := await self.next_event()) is not None:
+        """Iterate over messages and events (:mod:`gapless.events`), in their order."""
+        while (found := await self.receive_event()) is not None:
             yield found
 
-    async def next_event(self, timeout: Duration | None = None) -> Message | GroupEvent | None:  # noqa: ASYNC109
-        """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
+    async def receive_event(self, timeout: Duration | None = None) -> Message | GroupEvent | None:  # noqa: ASYNC109
+        """Return the next message or event; None after this member has left.
+
+        Raises:
+            TimedOutError: nothing arrived within ``timeout``.
+        """
         return await run_steps(
             self._session.receive(
                 self._session.inbox.next_item, deadline_ns(timeout), all_events=True
@@ -292,14 +319,20 @@ class Group(GroupBase):
         """Wait until the view has at least ``count`` members, this one included."""
         await run_steps(self._session.wait_for_member_count(count, deadline_ns(timeout)))
 
-    async def wait_for(self, name: str, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Wait until a durable member of this name belongs to the group; from then on its place is kept for it."""
+    async def wait_for_member(self, name: str, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
+        """Wait until a durable member ``name`` belongs to the group.
+
+        From then on messages are retained for it while it is absent.
+        """
         await run_steps(self._session.wait_for_member(name, deadline_ns(timeout)))
 
-    async def next_batch(self, timeout: Duration | None = None) -> Batch | GroupEvent | None:  # noqa: ASYNC109
-        """Return the next messages of one sender, or event; None when this member has left.
+    async def receive_batch(self, timeout: Duration | None = None) -> Batch | GroupEvent | None:  # noqa: ASYNC109
+        """Return the next batch or event; None after this member has left.
 
-        Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
+        Asking for the next batch marks the previous one as consumed.
+
+        Raises:
+            TimedOutError: nothing arrived within ``timeout``.
         """
         return cast(
             "Batch | GroupEvent | None",
@@ -313,56 +346,54 @@ class Group(GroupBase):
     # Requests
 
     async def request(self, payload: Payload, to: To, *, timeout: Duration | None = 30.0) -> bytes:  # noqa: ASYNC109
-        """Ask a member, and return its answer.
+        """Send a request to a member, and return its answer.
 
-        Raises DepartedError if it leaves before it has answered, RequestError if it could not do
-        what was asked, and TimedOutError after ``timeout``.
+        Raises:
+            DepartedError: the member left before it answered.
+            RequestError: the member answered with an error.
+            TimedOutError: no answer arrived within ``timeout``.
         """
         return await run_steps(self._session.request(payload, to, timeout))
 
     async def requests(self) -> AsyncIterator[Request]:
-        """Iterate over what others ask this member."""
+        """Iterate over the requests of other members."""
         async for request in _requests(self._session):
             yield request
 
-    def on_request(
-        self, handler: Callable[[Request], Any | Awaitable[Any]]
-    ) -> Callable[[Request], Any]:
-        """Answer requests with what ``handler`` returns, or awaits to; what it raises is told to whoever asked."""
+    def serve(self, handler: Callable[[Request], Any | Awaitable[Any]]) -> Callable[[Request], Any]:
+        """Answer requests with the result of ``handler``, or with the error that it raises."""
         task = asyncio.get_running_loop().create_task(_serve(self._session, handler))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return handler
 
-    # Everything else
+    # Diagnostics
 
     async def expel(self, member: To) -> None:
-        """Ask for a view without ``member``, though it lives; it comes back as a new one, unless it may not.
+        """Ask the coordinator to evict a live member.
 
-        Half of a group cannot be expelled, nor its coordinator, the first member of the view.
+        It rejoins as a new incarnation unless it joined with ``rejoin=False``. The coordinator and
+        a member of a group of two cannot be expelled.
         """
         await run_steps(self._session.expel(member))
 
-    async def explain(self) -> Explanation:
-        """Return who holds the window, since when, and what is missing from whom; made to be printed."""
-        return await run_steps(self._session.explain())
-
-    async def health(self) -> Health:
-        """Return whether things go as they should, and what does not."""
-        return await run_steps(self._session.health())
-
-    async def stats(self) -> dict[str, int]:
-        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
-        return await run_steps(self._session.stats())
-
-    async def look(
+    async def snapshot(
         self,
         of: To | None = None,
         *,
         timeout: Duration | None = 30.0,  # noqa: ASYNC109
     ) -> MemberSnapshot:
-        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
-        return await run_steps(self._session.look(of, timeout))
+        """Return a snapshot of this member, or of another; ``print(snapshot)`` explains it.
+
+        Its ``health``, ``blockers``, ``streams``, ``peers`` and ``counters`` answer whether the
+        member works, and who it waits for (docs/metrics.md). Another member answers even if its
+        application hangs.
+
+        Raises:
+            TimedOutError: the other member did not answer within ``timeout``.
+            DepartedError: the other member is not in the view.
+        """
+        return await run_steps(self._session.snapshot(of, timeout))
 
 
 async def _requests(core: GroupSession) -> AsyncIterator[Request]:
@@ -399,32 +430,77 @@ async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
             await request.fail(error)
 
 
-def join(group: str, **options: Unpack[JoinOptions]) -> Group:
-    """Return a member of ``group``, to be used as ``async with gapless.join("orders") as group:``.
+def join(
+    group: str,
+    *,
+    timeout: Duration | None = None,
+    discover: str | Discovery | None = None,
+    seeds: Sequence[str] = (),
+    transport: str | Transport = "auto",
+    config: Config | Mapping[str, object] | str | Path | None = None,
+    display_name: str = "",
+    durable_name: str = "",
+    state: Any = None,
+    listen: bool = True,
+    rejoin: bool = True,
+    host: str | None = None,
+    ports: Iterable[int] | int | None = None,
+    node: int | None = None,
+    resume: Mapping[Address, int] | None = None,
+    stores: bool = False,
+    trace: Recorder | Path | str | None = None,
+    trace_mode: str = "",
+    name: str | None = None,
+) -> Group:
+    """Return a member of ``group``, for ``async with gapless.join("orders") as group:``.
 
     Args:
         group: The name of the group, the same for all members.
-        **options: What can be said besides:
+        timeout: How long joining may take; by default as long as it takes.
+        discover: Where to look for members: a discovery URL (docs/discovery.md) or a
+            ``Discovery``. The default is multicast, and a directory of this user on one machine.
+        seeds: Members to contact, as ``"host:port"``, beside those of ``discover``.
+        transport: ``"auto"`` (multicast where that works, else a copy to each member),
+            ``"multicast"``, ``"mesh"``, ``"tcp"``, or an open transport.
+        config: A ``Config``, settings by name (``{"capacity": 64}``), or the path of a TOML file.
+        display_name: The name of this member in logs, ``gapless top``, traces and events. The
+            default is the durable name, or host, process id and a number. Names are for people:
+            they need not be unique, and peers learn them when an event names the member.
+        durable_name: Makes the member durable under this name (docs/durable.md).
+        state: An object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such
+            functions.
+        listen: False for a member that only sends; received messages are dropped.
+        rejoin: False to end after an expulsion instead of joining again.
+        host: The local address to use.
+        ports: The ports to try; by default the first free one from 7800 on.
+        node: The 64-bit id of this member; by default random.
+        resume: For a durable member: the highest seqno of each sender that it has.
+        stores: For a durable member: acknowledge only what ``confirm_stored`` reports.
+        trace: A folder to record a trace in, or a ``Recorder`` (docs/traces.md).
+        trace_mode: ``"full"`` (the default), ``"sampled"`` or ``"sampled:N"``.
+        name: Deprecated name of ``durable_name``.
 
-            - ``timeout``: how long coming in may take; by default as long as it takes.
-            - ``discover``: where others could be, as text (docs/discovery.md) or as a
-              ``Discovery``; by default multicast, and on one machine a directory of this user.
-            - ``transport``: ``"auto"`` (multicast where that works, else a copy to each member),
-              ``"multicast"``, ``"mesh"``, ``"tcp"``, or a transport that is open already.
-            - ``config``: a ``Config``, knobs by name (``{"capacity": 64}``), or the path of a TOML
-              file.
-            - ``name``: makes the member durable under this name (docs/durable.md); ``resume`` says
-              what it has; with ``stores=True`` it acknowledges only what it has reported by
-              ``stored``.
-            - ``state``: an object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair
-              of such functions.
-            - ``listen``: False for a member that only sends; what comes is let go.
-            - ``rejoin``: False if a member that was expelled is to end instead of coming back.
-            - ``host``, ``ports``: the address and the ports to use, by default the first that is
-              free from 7800 on.
-            - ``node``: the 64-bit id of this place; by default drawn at random.
-            - ``trace``: a folder to record everything in that happens, or a ``Recorder``
-              (docs/traces.md); with ``trace_mode`` ``"full"`` (the default), ``"sampled"`` or
-              ``"sampled:N"``.
+    Raises:
+        ConfigError: an option has an impossible value.
     """
-    return Group(group, **options)
+    options = MemberOptions(
+        group=group,
+        discover=discover,
+        seeds=seeds,
+        transport=transport,
+        config=config,
+        display_name=display_name,
+        durable_name=durable_name,
+        name=name,
+        state=state,
+        node=node,
+        listen=listen,
+        rejoin=rejoin,
+        host=host,
+        ports=ports,
+        resume=resume,
+        stores=stores,
+        trace=trace,
+        trace_mode=trace_mode,
+    )
+    return Group(options, timeout)

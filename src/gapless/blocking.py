@@ -1,18 +1,19 @@
-"""The group for threads: ``with gapless.blocking.join("orders") as group:``. The same names as in channel.py.
+"""The API for threads: ``with gapless.blocking.join("orders") as group:``.
 
-A face of one handle, like channel.py: what is done stands in face/, here is only how a thread
-waits. Any thread may use a group; of several that read, each message goes to one.
+:mod:`gapless.aio` is its twin for asyncio, with the same names; group/ holds what both share, this
+module only how a thread waits. Any thread may use a group; of several readers, each message goes to
+one.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import DepartedError, GaplessError
 from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
-from gapless.group.join_options import JoinOptions
+from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
 from gapless.group.session import ERROR_CLOSE_TIMEOUT_S, Steps, Wait
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
@@ -21,21 +22,26 @@ from gapless.runtime.reactor import wait_for_future
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from typing import Self
 
+    from gapless.config import Config
+    from gapless.discovery import Discovery
     from gapless.group.headers import Headers
-    from gapless.group.health import Explanation, Health
     from gapless.group.inbox import GroupEvent
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import AnyHeaders, GroupSession, Payload, To
-    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.identity import Address
+    from gapless.protocol.snapshot import MemberSnapshot
+    from gapless.trace.recorder import Recorder
+    from gapless.transport.base import Transport
 
 _T = TypeVar("_T")
 
 
 def run_steps(steps: Steps[_T]) -> _T:
-    """Carry out steps, blocking at each."""
+    """Run steps, blocking at each."""
     try:
         wait = next(steps)
         while True:
@@ -54,41 +60,47 @@ def _wait_for_future(wait: Wait) -> Any:
 
 
 class Receipt(ReceiptBase):
-    """What was sent."""
+    """The receipt of a send: its seqnos, and whether it was delivered."""
 
     def delivered(self, timeout: Duration | None = None) -> None:
-        """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
+        """Wait until every member, also absent durable ones, has delivered the messages.
 
-        Durable members that are away are waited for too. Raises UndeliveredError if that can never
-        be, and TimedOutError after ``timeout``.
+        Raises:
+            LocalProtocolError: the mode is neither ``acknowledged`` nor ``out-of-band``.
+            UndeliveredError: a member will never deliver them.
+            TimedOutError: ``timeout`` passed.
         """
         run_steps(self._delivered(timeout))
 
 
 class Request(IncomingRequest):
-    """What another member asks: answer it with ``reply``, or say with ``fail`` why not."""
+    """A request of another member: answer it with ``reply`` or ``fail``."""
 
     def reply(self, payload: Payload = b"") -> None:
-        """Answer."""
+        """Answer the request."""
         run_steps(self._answer(payload))
 
     def fail(self, error: BaseException) -> None:
-        """Let ``request`` raise a RequestError there."""
+        """Answer with an error: ``request`` raises RequestError at the other member."""
         run_steps(self._answer(None, error))
 
 
 class Group(GroupBase):
     """One member of one group; made by :func:`join`, and a member inside ``with``."""
 
-    # Coming and going
+    # Joining and leaving
 
     def open(self) -> Self:
-        """Come into the group; ``with`` does this."""
+        """Join the group; ``with`` does this."""
         run_steps(self._session.open(deadline_ns(self._timeout)))
         return self
 
     def close(self, timeout: Duration | None = None) -> None:
-        """Leave: what was accepted is brought to its end, within ``timeout`` or ``leave_timeout``; what waits ends."""
+        """Leave the group; pending calls raise ClosedError.
+
+        Accepted messages are retransmitted until acknowledged, or until ``timeout`` or the setting
+        ``leave_timeout``.
+        """
         run_steps(self._session.close(None if timeout is None else duration_ns(timeout) / NS_PER_S))
 
     def __enter__(self) -> Self:
@@ -109,11 +121,16 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Send a message to all, or to one member; wait for room, first come, first served.
+        """Send a message to the group, or to one member; wait for room in the window.
 
-        When this returns the message has its number and is on its way, and will not be dropped.
-        Timed out before that, it was not sent, and leaves no gap. ``loopback`` says whether the
-        sender gets it too, ``headers`` what is said of it beside its payload.
+        When this returns, the message has its seqno and was sent. If it times out before that, it
+        was not sent and leaves no gap. ``loopback`` overrides the setting whether the sender
+        receives it too; ``headers`` travel beside the payload.
+
+        Raises:
+            TimedOutError: the window had no room within ``timeout``.
+            DepartedError: the member ``to`` is not in the view.
+            ClosedError: this member has left.
         """
         own = self._session
         if mode != DeliveryMode.ORDERED or timeout is not None or headers is not None:
@@ -138,9 +155,12 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
     ) -> Receipt:
-        """Send messages in this order, which is faster than one by one; with headers for all, or for each.
+        """Send messages in this order, faster than one by one.
 
-        Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
+        ``headers`` are those of all messages, or one mapping for each.
+
+        Raises:
+            TimedOutError: ``timeout`` passed; its ``accepted`` is the number of messages sent.
         """
         own = self._session
         sent = run_steps(own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
@@ -156,7 +176,7 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt | None:
-        """Send a message if there is room now; None if there is not."""
+        """Send a message if the window has room now; None if it has not."""
         sent = run_steps(
             self._session.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers)
         )
@@ -169,7 +189,11 @@ class Group(GroupBase):
             yield message
 
     def receive(self, timeout: Duration | None = None) -> Message | None:
-        """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
+        """Return the next message; None after this member has left.
+
+        Raises:
+            TimedOutError: no message arrived within ``timeout``.
+        """
         own = self._session
         if (message := own.try_next_message()) is not None:
             return message
@@ -180,7 +204,7 @@ class Group(GroupBase):
         )
 
     def batches(self) -> Iterator[Batch]:
-        """Iterate over messages many at a time: those of one sender that came together."""
+        """Iterate over batches: messages of one sender that arrived together."""
         own = self._session
         while True:
             found = own.try_next_batch()
@@ -194,12 +218,16 @@ class Group(GroupBase):
             yield found
 
     def events(self) -> Iterator[Message | GroupEvent]:
-        """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
-        while (found := self.next_event()) is not None:
+        """Iterate over messages and events (:mod:`gapless.events`), in their order."""
+        while (found := self.receive_event()) is not None:
             yield found
 
-    def next_event(self, timeout: Duration | None = None) -> Message | GroupEvent | None:
-        """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
+    def receive_event(self, timeout: Duration | None = None) -> Message | GroupEvent | None:
+        """Return the next message or event; None after this member has left.
+
+        Raises:
+            TimedOutError: nothing arrived within ``timeout``.
+        """
         own, until_ns = self._session, deadline_ns(timeout)
         own.poll_until_readable(until_ns)
         return run_steps(own.receive(own.inbox.next_item, until_ns, all_events=True))
@@ -208,14 +236,20 @@ class Group(GroupBase):
         """Wait until the view has at least ``count`` members, this one included."""
         run_steps(self._session.wait_for_member_count(count, deadline_ns(timeout)))
 
-    def wait_for(self, name: str, timeout: Duration | None = None) -> None:
-        """Wait until a durable member of this name belongs to the group; from then on its place is kept for it."""
+    def wait_for_member(self, name: str, timeout: Duration | None = None) -> None:
+        """Wait until a durable member ``name`` belongs to the group.
+
+        From then on messages are retained for it while it is absent.
+        """
         run_steps(self._session.wait_for_member(name, deadline_ns(timeout)))
 
-    def next_batch(self, timeout: Duration | None = None) -> Batch | GroupEvent | None:
-        """Return the next messages of one sender, or event; None when this member has left.
+    def receive_batch(self, timeout: Duration | None = None) -> Batch | GroupEvent | None:
+        """Return the next batch or event; None after this member has left.
 
-        Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
+        Asking for the next batch marks the previous one as consumed.
+
+        Raises:
+            TimedOutError: nothing arrived within ``timeout``.
         """
         own, until_ns = self._session, deadline_ns(timeout)
         own.poll_until_readable(until_ns)
@@ -224,48 +258,48 @@ class Group(GroupBase):
     # Requests
 
     def request(self, payload: Payload, to: To, *, timeout: Duration | None = 30.0) -> bytes:
-        """Ask a member, and return its answer.
+        """Send a request to a member, and return its answer.
 
-        Raises DepartedError if it leaves before it has answered, RequestError if it could not do
-        what was asked, and TimedOutError after ``timeout``.
+        Raises:
+            DepartedError: the member left before it answered.
+            RequestError: the member answered with an error.
+            TimedOutError: no answer arrived within ``timeout``.
         """
         return run_steps(self._session.request(payload, to, timeout))
 
     def requests(self) -> Iterator[Request]:
-        """Iterate over what others ask this member."""
+        """Iterate over the requests of other members."""
         return _requests(self._session)
 
-    def on_request(self, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """Answer requests, one after the other, in a thread: with what ``handler`` returns; what it raises is told."""
+    def serve(self, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """Answer requests in a thread with the result or the error of ``handler``."""
         threading.Thread(
             target=_serve, args=(self._session, handler), name="gapless requests", daemon=True
         ).start()
         return handler
 
-    # Everything else
+    # Diagnostics
 
     def expel(self, member: To) -> None:
-        """Ask for a view without ``member``, though it lives; it comes back as a new one, unless it may not.
+        """Ask the coordinator to evict a live member.
 
-        Half of a group cannot be expelled, nor its coordinator, the first member of the view.
+        It rejoins as a new incarnation unless it joined with ``rejoin=False``. The coordinator and
+        a member of a group of two cannot be expelled.
         """
         run_steps(self._session.expel(member))
 
-    def explain(self) -> Explanation:
-        """Return who holds the window, since when, and what is missing from whom; made to be printed."""
-        return run_steps(self._session.explain())
+    def snapshot(self, of: To | None = None, *, timeout: Duration | None = 30.0) -> MemberSnapshot:
+        """Return a snapshot of this member, or of another; ``print(snapshot)`` explains it.
 
-    def health(self) -> Health:
-        """Return whether things go as they should, and what does not."""
-        return run_steps(self._session.health())
+        Its ``health``, ``blockers``, ``streams``, ``peers`` and ``counters`` answer whether the
+        member works, and who it waits for (docs/metrics.md). Another member answers even if its
+        application hangs.
 
-    def stats(self) -> dict[str, int]:
-        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
-        return run_steps(self._session.stats())
-
-    def look(self, of: To | None = None, *, timeout: Duration | None = 30.0) -> MemberSnapshot:
-        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
-        return run_steps(self._session.look(of, timeout))
+        Raises:
+            TimedOutError: the other member did not answer within ``timeout``.
+            DepartedError: the other member is not in the view.
+        """
+        return run_steps(self._session.snapshot(of, timeout))
 
 
 def _requests(core: GroupSession) -> Iterator[Request]:
@@ -295,9 +329,77 @@ def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
             request.fail(error)
 
 
-def join(group: str, **options: Unpack[JoinOptions]) -> Group:
-    """Return a member of ``group``, to be used as ``with gapless.blocking.join("orders") as group:``.
+def join(
+    group: str,
+    *,
+    timeout: Duration | None = None,
+    discover: str | Discovery | None = None,
+    seeds: Sequence[str] = (),
+    transport: str | Transport = "auto",
+    config: Config | Mapping[str, object] | str | Path | None = None,
+    display_name: str = "",
+    durable_name: str = "",
+    state: Any = None,
+    listen: bool = True,
+    rejoin: bool = True,
+    host: str | None = None,
+    ports: Iterable[int] | int | None = None,
+    node: int | None = None,
+    resume: Mapping[Address, int] | None = None,
+    stores: bool = False,
+    trace: Recorder | Path | str | None = None,
+    trace_mode: str = "",
+    name: str | None = None,
+) -> Group:
+    """Return a member of ``group``, for ``with gapless.blocking.join("orders") as group:``.
 
-    The options are those of :func:`gapless.join`.
+    Args:
+        group: The name of the group, the same for all members.
+        timeout: How long joining may take; by default as long as it takes.
+        discover: Where to look for members: a discovery URL (docs/discovery.md) or a
+            ``Discovery``. The default is multicast, and a directory of this user on one machine.
+        seeds: Members to contact, as ``"host:port"``, beside those of ``discover``.
+        transport: ``"auto"`` (multicast where that works, else a copy to each member),
+            ``"multicast"``, ``"mesh"``, ``"tcp"``, or an open transport.
+        config: A ``Config``, settings by name (``{"capacity": 64}``), or the path of a TOML file.
+        display_name: The name of this member in logs, ``gapless top``, traces and events. The
+            default is the durable name, or host, process id and a number. Names are for people:
+            they need not be unique, and peers learn them when an event names the member.
+        durable_name: Makes the member durable under this name (docs/durable.md).
+        state: An object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such
+            functions.
+        listen: False for a member that only sends; received messages are dropped.
+        rejoin: False to end after an expulsion instead of joining again.
+        host: The local address to use.
+        ports: The ports to try; by default the first free one from 7800 on.
+        node: The 64-bit id of this member; by default random.
+        resume: For a durable member: the highest seqno of each sender that it has.
+        stores: For a durable member: acknowledge only what ``confirm_stored`` reports.
+        trace: A folder to record a trace in, or a ``Recorder`` (docs/traces.md).
+        trace_mode: ``"full"`` (the default), ``"sampled"`` or ``"sampled:N"``.
+        name: Deprecated name of ``durable_name``.
+
+    Raises:
+        ConfigError: an option has an impossible value.
     """
-    return Group(group, **options)
+    options = MemberOptions(
+        group=group,
+        discover=discover,
+        seeds=seeds,
+        transport=transport,
+        config=config,
+        display_name=display_name,
+        durable_name=durable_name,
+        name=name,
+        state=state,
+        node=node,
+        listen=listen,
+        rejoin=rejoin,
+        host=host,
+        ports=ports,
+        resume=resume,
+        stores=stores,
+        trace=trace,
+        trace_mode=trace_mode,
+    )
+    return Group(options, timeout)

@@ -30,9 +30,9 @@ def test_top_asks_every_member_how_it_stands() -> None:
         seen = json.loads(out)
         assert len(seen["members"]) == 3
         assert seen["slow"] == []
-        looks = {row["member"]: row["look"] for row in seen["members"]}
+        looks = {row["member"]: row["snapshot"] for row in seen["members"]}
         assert all(look["phase"] == "member" for look in looks.values())
-        talks = [look for look in looks.values() if look["sending"][0]["high"] == 1]
+        talks = [look for look in looks.values() if look["streams"][0]["high"] == 1]
         assert len(talks) == 1
         assert [(peer["acked"], peer["unacked"]) for peer in talks[0]["peers"]] == [(1, 0), (1, 0)]
 

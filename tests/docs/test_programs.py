@@ -126,9 +126,9 @@ def test_every_figure_of_the_alerts_is_one_that_members_serve(tmp_path: Path) ->
         blocking.join("x", transport=network.open(), config=quick) as group,
         Collector(tmp_path / "spool", "x", transport=network.open(), config=quick) as collector,
     ):
-        group.wait_for("collector", timeout=20)
+        group.wait_for_member("collector", timeout=20)
         group.send_many([b"more than the window takes"] * 50, timeout=20)
-        served = prometheus([group.look(), collector.snapshot()])
+        served = prometheus([group.snapshot(), collector.snapshot()])
     known = set(re.findall(r"^(gapless_\w+)", served, re.MULTILINE)) | {
         f"gapless_{name}" for name in metrics._HELP
     }

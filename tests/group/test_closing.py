@@ -114,7 +114,7 @@ def test_threads_that_wait_are_told() -> None:
         working = [threading.Thread(target=target) for target in (sender, reader)]
         for thread in working:
             thread.start()
-        while one.explain().sending[0].high < 8:
+        while one.snapshot().streams[0].high < 8:
             pass
         one.close("200ms")
         for thread in working:
@@ -149,7 +149,7 @@ def test_control_c_in_a_send_that_waits() -> None:
         code, complaints = other.end()
         assert code != 0
         assert "KeyboardInterrupt" in complaints
-        while not (isinstance(event := group.next_event(30), gapless.ViewChange) and event.left):
+        while not (isinstance(event := group.receive_event(30), gapless.ViewChange) and event.left):
             if isinstance(event, gapless.Message):
                 seqnos.append(event.seqno)
         assert seqnos == list(range(1, len(seqnos) + 1))
@@ -224,6 +224,6 @@ def threads_at(ports: list[int], **knobs: object) -> blocking.Group:
 def left(group: blocking.Group) -> int:
     """Read until somebody has left; return how many members there are then."""
     while True:
-        event = group.next_event(30)
+        event = group.receive_event(30)
         if isinstance(event, gapless.ViewChange) and event.left:
             return len(event.view.members)

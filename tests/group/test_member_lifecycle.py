@@ -31,7 +31,7 @@ def test_a_program_that_blocks_its_loop_stays_a_member() -> None:
             assert one.view.id == before
             assert two.view is not None
             assert two.view.id == before
-            assert (await one.stats())["lives"] == 1
+            assert (await one.snapshot()).incarnations == 1
 
     run(story())
 
@@ -69,7 +69,7 @@ def test_one_that_is_expelled_comes_back_and_its_program_sees_it() -> None:
             message = await one.receive(20)
             assert message is not None
             assert (message.sender, message.payload) == (last.me, b"back")
-            assert (await last.health()).incarnations == 2
+            assert (await last.snapshot()).health.incarnations == 2
 
     run(story())
 
@@ -82,7 +82,7 @@ def test_a_send_that_waits_is_sent_in_the_next_life() -> None:
             one, two, last = by_age(groups)
             await last.send_many([b"%d" % number for number in range(8)])
             waiting = asyncio.create_task(last.send(b"last"))
-            while (await last.explain()).sending[0].waiting == 0:
+            while (await last.snapshot()).streams[0].waiting == 0:
                 pass
             former = last.me
             assert former is not None
@@ -131,7 +131,7 @@ def test_a_machine_that_fails_ends_its_group_and_no_other() -> None:
             one._session.handle._runtime.collect = broken  # type: ignore[method-assign, assignment]
             with pytest.raises(GaplessError, match="has failed: ZeroDivisionError: planted"):
                 await one.receive(20)
-            health = await one.health()
+            health = (await one.snapshot()).health
             assert (health.state, health.ok) == ("failed", False)
             assert "planted" in str(health)
             with pytest.raises(GaplessError, match="planted"):
@@ -242,7 +242,7 @@ def test_durable_names() -> None:
     async def story() -> None:
         ports = free_ports(2)
         async with gapless.join("tests", **options(ports)) as one:
-            async with gapless.join("tests", name="billing", **options(ports)) as two:
+            async with gapless.join("tests", durable_name="billing", **options(ports)) as two:
                 await one.wait_for_members(2)
                 await one.send(b"by name", to="billing", loopback=False)
                 assert await read(two, 1) == [b"by name"]
@@ -256,8 +256,8 @@ def test_durable_names() -> None:
                 if isinstance(event, gapless.ViewChange) and event.left:
                     break
             await one.send_many([b"1", b"2", b"3"], loopback=False)
-            assert [holder.name for holder in (await one.explain()).blockers] in (["billing"], [])
-            async with gapless.join("tests", name="billing", **options(ports)) as two:
+            assert [holder.name for holder in (await one.snapshot()).blockers] in (["billing"], [])
+            async with gapless.join("tests", durable_name="billing", **options(ports)) as two:
                 assert await read(two, 3) == [b"1", b"2", b"3"], "what was sent while it was away"
 
     run(story())
@@ -266,14 +266,15 @@ def test_durable_names() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"discovery": "x"}, "join has no option discovery; expected config, discover"),
+        ({"seeds": "host:7800"}, "expected a list such as"),
+        ({"seeds": ["host"]}, "host"),
         ({"transport": "pigeon"}, "transport 'pigeon': expected one of auto, "),
         ({"state": object()}, r"expected an object with get_state\(\) -> bytes"),
-        ({"state": Ledger(), "listen": False}, "has no state to keep"),
+        ({"state": Ledger(), "listen": False}, "keeps no state"),
         ({"config": {"capacity": -1}}, "capacity = -1: expected"),
         ({"config": {"capacty": 1}}, "did you mean 'capacity'"),
         ({"config": "no/such/file.toml"}, "cannot read no/such/file.toml"),
-        ({"config": 5}, "expected a Config, knobs by name"),
+        ({"config": 5}, "expected a Config, settings by name"),
         ({"discover": "carrier://pigeon"}, "unknown source carrier://"),
         ({"host": "example"}, "is no IP address; expected one of this machine"),
     ],

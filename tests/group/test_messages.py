@@ -39,10 +39,10 @@ def test_every_member_gets_every_message_in_order(transport: str) -> None:
 def test_tasks_that_send_at_the_same_time_share_frames() -> None:
     async def story() -> None:
         async with company(2) as (one, two):
-            before = (await one.stats()).get("sent.data", 0)
+            before = (await one.snapshot()).counters.get("sent.data", 0)
             receipts = await asyncio.gather(*(one.send(b"%d" % number) for number in range(100)))
             assert [receipt.first for receipt in receipts] == list(range(1, 101))
-            assert (await one.stats())["sent.data"] - before < 10
+            assert (await one.snapshot()).counters["sent.data"] - before < 10
             assert await read(two, 100) == [b"%d" % number for number in range(100)]
 
     run(story())
@@ -63,8 +63,8 @@ def test_threads_have_the_same_names() -> None:
             True
         ]
         one.send(b"d", mode="acknowledged").delivered(10)
-        assert one.health().ok
-        assert one.stats()["members"] == 2
+        assert one.snapshot().health.ok
+        assert one.snapshot().gauges["members"] == 2
         two.leave()
         assert list(two)[-1].payload == b"d"
 
@@ -123,7 +123,7 @@ def test_what_is_not_bytes_is_refused(payload: object) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "sometimes"}, "'sometimes' is not a mode"),
+        ({"mode": "sometimes"}, "'sometimes' is not a delivery mode"),
         ({"timeout": -1}, "expected seconds"),
         ({"timeout": True}, "expected seconds"),
         ({"to": 5}, "expected an address"),
@@ -150,11 +150,11 @@ def test_a_reader_that_stops_slows_the_sender_and_loses_nothing() -> None:
             accepted = raised.value.accepted
             assert 32 <= accepted <= 32 + 16, "what waits at the reader, and the window"
             assert await one.try_send(b"no room") is None
-            explanation = await one.explain()
+            explanation = await one.snapshot()
             assert [holder.member for holder in explanation.blockers] == [two.me]
-            assert f"held by {two.me} has acknowledged up to 16" in str(explanation)
-            assert (await two.explain()).application_blocks
-            assert not (await two.health()).ok
+            assert f"({two.me and two.me.short}): acknowledged up to 16" in str(explanation)
+            assert (await two.snapshot()).application_blocks
+            assert not (await two.snapshot()).health.ok
             waiting = asyncio.create_task(one.send(b"last"))
             assert await read(two, accepted + 1) == [
                 b"%d" % number for number in range(accepted)
@@ -172,7 +172,7 @@ def test_nobody_reads_and_nobody_is_held_up_without_listen() -> None:
             await asyncio.gather(
                 *(group.send_many([b"x"] * 200, timeout=20) for group in (one, two))
             )
-            assert (await one.stats())["unread"] == 0
+            assert (await one.snapshot()).gauges["unread"] == 0
 
     run(story())
 
@@ -182,7 +182,7 @@ def test_a_send_that_is_cancelled_while_it_waits_is_not_sent() -> None:
         async with company(2, capacity=4, unread_limit=4, loopback=False) as (one, two):
             await one.send_many([b"%d" % number for number in range(8)])
             waiting = [asyncio.create_task(one.send(b"waits %d" % number)) for number in range(3)]
-            while (await one.explain()).sending[0].waiting < 3:
+            while (await one.snapshot()).streams[0].waiting < 3:
                 pass
             waiting[1].cancel()
             await asyncio.wait(waiting[1:2])
@@ -232,7 +232,7 @@ def test_a_storm_of_cancelled_sends_leaves_no_gap(seed: int) -> None:
             assert [payload for payload in found[:-1] if payload in set(sent)] == sorted(
                 sent, key=found.index
             )
-            assert (await one.explain()).sending[0].waiting == 0
+            assert (await one.snapshot()).streams[0].waiting == 0
             assert any(task.cancelled() for task in tasks)
 
     run(story())
@@ -243,7 +243,7 @@ def test_acknowledged_means_that_everybody_has_it() -> None:
         async with company(3, unread_limit=1, loopback=False) as (one, two, three):
             await one.send(b"first")
             sent = await one.send(b"second", mode="acknowledged")
-            with pytest.raises(TimedOutError, match="explain"):
+            with pytest.raises(TimedOutError, match="snapshot"):
                 await sent.delivered("100ms")
             assert await read(two, 2) == [b"first", b"second"]
             with pytest.raises(TimeoutError):
@@ -363,7 +363,7 @@ def test_a_group_that_is_not_open_says_so() -> None:
             await opened.send(b"x")
         with pytest.raises(LocalProtocolError, match="opened before: join again"):
             await opened.open()
-        assert (await opened.health()).state == "closed"
+        assert (await opened.snapshot()).health.state == "closed"
         assert await opened.receive(1) is None
 
     run(story())

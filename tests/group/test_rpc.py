@@ -25,14 +25,14 @@ def test_a_request_is_answered_or_says_why_not(caplog: pytest.LogCaptureFixture)
     async def story() -> None:
         async with company(2) as (one, two):
 
-            @two.on_request
+            @two.serve
             async def answer(request: gapless.Request) -> bytes:
                 assert request.sender == one.me
                 if request.payload == b"wrong":
                     raise ValueError("no such order")
                 return request.payload * 2
 
-            @one.on_request
+            @one.serve
             def plain(request: gapless.Request) -> None:
                 assert request.payload == b"ping"
 
@@ -58,7 +58,7 @@ def test_requests_one_by_one() -> None:
         asked = other_than(one)
         assert two.me == asked
 
-        @two.on_request
+        @two.serve
         def answer(request: blocking.Request) -> bytes:
             if request.payload == b"later":
                 request.reply(b"now")

@@ -76,31 +76,31 @@ def test_a_message_tells_the_time_of_day_at_which_it_was_sent() -> None:
 def test_what_is_acknowledged_is_stored() -> None:
     ports = free_ports(2)
     with blocking.join("tests", **options(ports)) as one:
-        with blocking.join("tests", name="store", stores=True, **options(ports)) as store:
-            one.wait_for("store", 20)
+        with blocking.join("tests", durable_name="store", stores=True, **options(ports)) as store:
+            one.wait_for_member("store", 20)
             sent = one.send_many([b"a", b"b"], mode="acknowledged")
-            while not isinstance(batch := store.next_batch(20), Batch):
+            while not isinstance(batch := store.receive_batch(20), Batch):
                 pass
             with pytest.raises(TimedOutError):
                 sent.delivered(0.5)
-            store.stored({batch.sender: sent.last})
+            store.confirm_stored({batch.sender: sent.last})
             sent.delivered(20)
             later = one.send(b"c", mode="acknowledged")
-            while not isinstance(batch := store.next_batch(20), Batch):
+            while not isinstance(batch := store.receive_batch(20), Batch):
                 pass
         # It has left without storing this, and its place is kept.
         with pytest.raises(TimedOutError):
             later.delivered(0.5)
         marks = {batch.sender: sent.last}
         with blocking.join(
-            "tests", name="store", stores=True, resume=marks, **options(ports)
+            "tests", durable_name="store", stores=True, resume=marks, **options(ports)
         ) as store:
             found: list[object] = []
-            while not isinstance(batch := store.next_batch(20), Batch):
+            while not isinstance(batch := store.receive_batch(20), Batch):
                 found.append(batch)
             assert list(batch) == [b"c"]
             assert not [event for event in found if isinstance(event, Lost)]
-            store.stored({batch.sender: later.last})
+            store.confirm_stored({batch.sender: later.last})
             later.delivered(20)
 
 
@@ -110,7 +110,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
         async with (
             gapless.join("tests", **options(ports)) as one,
             gapless.join("tests", **options(ports)) as two,
-            gapless.join("tests", name="store", stores=True, **options(ports)) as store,
+            gapless.join("tests", durable_name="store", stores=True, **options(ports)) as store,
         ):
             await asyncio.gather(*(group.wait_for_members(3, 20) for group in (one, two, store)))
             kept: dict[Address, list[int]] = {}
@@ -118,7 +118,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
             expelled = asyncio.Event()
 
             async def keep() -> None:
-                while (found := await store.next_batch()) is not None:
+                while (found := await store.receive_batch()) is not None:
                     if not isinstance(found, Batch):
                         events.append(found)
                         if isinstance(found, Expelled):
@@ -128,7 +128,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
                     seqnos.extend(
                         seqno for seqno in range(found.first, found.last + 1) if seqno not in seqnos
                     )
-                    store.stored({found.sender: found.last})
+                    store.confirm_stored({found.sender: found.last})
 
             task = asyncio.create_task(keep())
             first = [await one.send(b"%d" % at, mode="acknowledged") for at in range(20)]
@@ -146,7 +146,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
 
 
 def test_only_a_durable_member_stores() -> None:
-    with pytest.raises(ConfigError, match="give it a name"):
+    with pytest.raises(ConfigError, match="needs a durable_name"):
         blocking.join("tests", stores=True)
 
 
@@ -155,4 +155,4 @@ def test_waiting_for_one_that_does_not_come() -> None:
         threads(1) as (one,),
         pytest.raises(TimedOutError, match="nobody of the durable name 'store' is in tests"),
     ):
-        one.wait_for("store", 0.2)
+        one.wait_for_member("store", 0.2)

@@ -57,7 +57,7 @@ def some(count: int) -> list[bytes]:
 
 
 def frames(group: blocking.Group) -> int:
-    return group.stats().get("sent.data", 0)
+    return group.snapshot().counters.get("sent.data", 0)
 
 
 def read(group: blocking.Group, count: int) -> list[bytes]:
@@ -234,13 +234,13 @@ def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> 
                     await asyncio.sleep(0)
 
             counter = asyncio.create_task(count())
-            before = (await one.stats()).get("sent.data", 0)
+            before = (await one.snapshot()).counters.get("sent.data", 0)
             sent = [await one.send(payload) for payload in some(2000)]
             assert rounds > 2
             counter.cancel()
             assert [receipt.first for receipt in sent] == list(range(1, 2001))
             assert await read_async(two, 2000) == some(2000)
-            assert (await one.stats())["sent.data"] - before < 500
+            assert (await one.snapshot()).counters["sent.data"] - before < 500
 
     run(story())
 

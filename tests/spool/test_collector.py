@@ -57,7 +57,7 @@ def send(group: blocking.Group, *payloads: bytes, **more: Any) -> None:
 
 def test_what_is_acknowledged_is_in_the_spool(spool: Path, where: dict[str, Any]) -> None:
     with Collector(spool, GROUP, **where) as collector, blocking.join(GROUP, **where) as group:
-        group.wait_for("collector", timeout=60)
+        group.wait_for_member("collector", timeout=60)
         for index in range(20):
             send(group, b"%d" % index)
             assert [payload for _, payload in rows(spool)] == [
@@ -79,7 +79,7 @@ def test_what_is_acknowledged_is_in_the_spool(spool: Path, where: dict[str, Any]
 
 def test_many_messages_share_a_commit(spool: Path, where: dict[str, Any]) -> None:
     with Collector(spool, GROUP, **where) as collector, blocking.join(GROUP, **where) as group:
-        group.wait_for("collector", timeout=60)
+        group.wait_for_member("collector", timeout=60)
         for _ in range(100):
             group.send_many([b"x" * 100] * 100)
         send(group, b"the last one")
@@ -92,8 +92,11 @@ def test_large_messages_and_headers_are_kept_as_they_came(
     spool: Path, where: dict[str, Any]
 ) -> None:
     large = bytes(range(256)) * 1000
-    with Collector(spool, GROUP, **where), blocking.join(GROUP, name="shop", **where) as group:
-        group.wait_for("collector", timeout=60)
+    with (
+        Collector(spool, GROUP, **where),
+        blocking.join(GROUP, durable_name="shop", **where) as group,
+    ):
+        group.wait_for_member("collector", timeout=60)
         send(group, b"with", headers={"kind": b"order"})
         send(group, large)
     view = SpoolReader(spool)
@@ -112,7 +115,7 @@ def test_what_is_no_part_of_a_stream_is_counted_and_not_kept(
     spool: Path, where: dict[str, Any]
 ) -> None:
     with Collector(spool, GROUP, **where) as collector, blocking.join(GROUP, **where) as group:
-        group.wait_for("collector", timeout=60)
+        group.wait_for_member("collector", timeout=60)
         me = next(member for member, name in group.names.items() if name == "collector")
         send(group, b"kept")
         group.send(b"aside", mode="out-of-band").delivered(timeout=60)
@@ -132,7 +135,7 @@ def test_what_is_sent_while_it_is_away_comes_when_it_is_back(
 ) -> None:
     with blocking.join(GROUP, **where) as group:
         with Collector(spool, GROUP, **where):
-            group.wait_for("collector", timeout=60)
+            group.wait_for_member("collector", timeout=60)
             send(group, b"before")
         waiting = group.send(b"while it is away", mode="acknowledged")
         with pytest.raises(TimedOutError):
@@ -149,13 +152,13 @@ def test_a_place_that_was_released_leaves_a_hole_that_is_told(
     where["config"] = {**KNOBS, "retention_timeout": "200ms"}
     with blocking.join(GROUP, **where) as group:
         with Collector(spool, GROUP, **where):
-            group.wait_for("collector", timeout=60)
+            group.wait_for_member("collector", timeout=60)
             send(group, b"1", b"2")
         group.send_many([b"3", b"4"])
-        while not isinstance(group.next_event(timeout=30), Released):
+        while not isinstance(group.receive_event(timeout=30), Released):
             pass
         with Collector(spool, GROUP, **where) as collector:
-            group.wait_for("collector", timeout=60)
+            group.wait_for_member("collector", timeout=60)
             send(group, b"5")
             assert (collector.status.lost, collector.status.unexplained) == (2, 0)
         me = str(group.me)
@@ -169,7 +172,7 @@ def test_a_place_that_was_released_leaves_a_hole_that_is_told(
 def test_a_message_that_is_too_large_for_it_is_a_hole(spool: Path, where: dict[str, Any]) -> None:
     small = {**where, "config": {**KNOBS, "max_message_bytes": "100KiB"}}
     with Collector(spool, GROUP, **small) as collector, blocking.join(GROUP, **where) as group:
-        group.wait_for("collector", timeout=60)
+        group.wait_for_member("collector", timeout=60)
         send(group, b"before")
         send(group, bytes(300_000))
         send(group, b"after")
@@ -188,7 +191,7 @@ def test_the_oldest_is_dropped_only_if_asked_for_and_that_is_counted_and_told(
 ) -> None:
     more: dict[str, Any] = {**where, "max_bytes": "200kB", "on_full": "drop-oldest"}
     with Collector(spool, GROUP, **more) as collector, blocking.join(GROUP, **where) as group:
-        group.wait_for("collector", timeout=60)
+        group.wait_for_member("collector", timeout=60)
         view = SpoolReader(spool)
         view.register("spark", {})
         for _ in range(50):
@@ -235,7 +238,7 @@ def test_a_former_life_that_is_still_in_the_view_is_no_other_collector(
     """A view may change late: who looks then finds the name in use, by itself."""
     collector = Collector(spool, GROUP, name="store", **where)
     late = TimedOutError("too late")
-    with blocking.join(GROUP, name="store", node=7, **where):
+    with blocking.join(GROUP, durable_name="store", node=7, **where):
         with pytest.raises(ConfigError, match="is in use"):
             collector._check_name(late, 8)
         collector._check_name(late, 7)
@@ -270,7 +273,7 @@ def test_one_that_cannot_commit_at_its_end_says_so(spool: Path, where: dict[str,
     with blocking.join(GROUP, **where) as group:
         collector = Collector(spool, GROUP, **where).start()
         collector.wait_joined()
-        group.wait_for("collector", timeout=60)
+        group.wait_for_member("collector", timeout=60)
         send(group, b"first")
         spool.rename(spool.with_name("away"))
         waiting = group.send(b"second", mode="acknowledged")

@@ -170,7 +170,7 @@ def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_not
             collector.send_signal(signal.SIGSTOP)
             names = watcher.names
             while True:
-                event = watcher.next_event(timeout=30)
+                event = watcher.receive_event(timeout=30)
                 if isinstance(event, ViewChange) and any(
                     names.get(member) == "collector" for member in event.left
                 ):

@@ -131,7 +131,7 @@ def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path
     numbers = range(3000)
 
     def publish(sink: blocking.Group, upto: int, batch: int = 0) -> None:
-        sink.wait_for("collector", PATIENCE_S)
+        sink.wait_for_member("collector", PATIENCE_S)
         sent = sink.send_many(
             [b"%d/%d" % (batch, number) for number in numbers[:upto]],
             headers=[

@@ -271,7 +271,7 @@ def test_two_lives_of_one_process_are_two_lives(tmp_path: Path) -> None:
         one.expel(former)
         one.send(b"after")
         while guest.me == former:
-            guest.next_event(WITHIN_S)
+            guest.receive_event(WITHIN_S)
         two.wait_for_members(3, WITHIN_S)
     rows = by_life(list(read(tmp_path)))
     assert (
@@ -452,7 +452,7 @@ def test_a_recorder_that_is_closed_leaves_its_member_alone(tmp_path: Path) -> No
         assert former is not None
         one.expel(former)
         while guest.me == former:
-            guest.next_event(WITHIN_S)
+            guest.receive_event(WITHIN_S)
         two.wait_for_members(4, WITHIN_S)
     assert [life.name for life in incarnations_of(tmp_path) if life.own] == [str(former)]
     assert [row.event for row in read(tmp_path)][-1] == "END"

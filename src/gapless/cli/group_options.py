@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gapless.blocking import Group
     from gapless.identity import Address
-    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.protocol.snapshot import MemberSnapshot
 
 
 TRACE_OPTIONS = (
@@ -114,7 +114,7 @@ def joined_group(
         transport=options["transport"],
         host=options["host"],
         ports=parse_ports(options["ports"]),
-        name=options["name"],
+        durable_name=options["name"],
         config=config,
         trace=options["trace"],
         trace_mode=options["trace_mode"],

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gapless.delivery_mode import DeliveryMode
-from gapless.errors import ConfigError, LocalProtocolError
-from gapless.group.join_options import JoinOptions, MemberOptions, StateHooks
+from gapless.errors import LocalProtocolError
+from gapless.group.deprecated import DeprecatedMethods
 from gapless.group.session import GroupSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gapless.config import Config
+    from gapless.group.join_options import MemberOptions
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import Payload, Steps
     from gapless.group.timeouts import Duration
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _R = TypeVar("_R", bound="ReceiptBase")
 
 
-class GroupBase:
+class GroupBase(DeprecatedMethods):
     """One member of one group."""
 
     @staticmethod
@@ -35,18 +36,11 @@ class GroupBase:
         """Return what decides when what is sent is seen to; None: at once."""
         return None
 
-    def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
+    def __init__(self, options: MemberOptions, timeout: Duration | None = None) -> None:
+        """Prepare to join; :func:`join` makes the options."""
         self._session_or_none: GroupSession | None = None
-        known = JoinOptions.__annotations__
-        if unknown := sorted(set(options) - set(known)):
-            raise ConfigError(
-                f"join has no option {', '.join(unknown)}; expected {', '.join(sorted(known))}"
-            )
-        chosen: dict[str, Any] = {"group": group, **options}
-        self._timeout: Duration | None = chosen.pop("timeout", None)
-        if (hooks := chosen.pop("state", None)) is not None:
-            chosen["state"] = StateHooks(hooks)
-        self._session_or_none = GroupSession(MemberOptions(**chosen), self._flush_scheduler())
+        self._timeout = timeout
+        self._session_or_none = GroupSession(options, self._flush_scheduler())
 
     @property
     def _session(self) -> GroupSession:
@@ -74,6 +68,15 @@ class GroupBase:
         return dict(self._session.inbox.names)
 
     @property
+    def display_name(self) -> str:
+        """The name of this member in logs, ``gapless top``, traces and events."""
+        return self._session.options.display_name
+
+    def label(self, member: Address) -> str:
+        """Return a member for people: its display name, if known here, and its short id."""
+        return self._session.label(member)
+
+    @property
     def config(self) -> Config:
         """Every knob, as it is in force."""
         return self._session.handle.config
@@ -88,10 +91,10 @@ class GroupBase:
         """Whether this member has come to its end, or was never opened."""
         return not self._session.is_open
 
-    def stored(self, marks: Mapping[Address, int]) -> None:
-        """Say up to where the messages of each sender are stored: now they are acknowledged (docs/durable.md).
+    def confirm_stored(self, marks: Mapping[Address, int]) -> None:
+        """Acknowledge messages that are stored: up to a seqno of each sender (docs/durable.md).
 
-        For a member that has joined with a ``name`` and ``stores=True``.
+        For a member that joined with a ``durable_name`` and ``stores=True``.
         """
         self._session.confirm_stored(marks)
 

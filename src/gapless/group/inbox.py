@@ -88,6 +88,7 @@ class Inbox:
         self.view: View | None = None
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
+        self.display_names: dict[Address, str] = {}
         self.incarnations = 1
         self.received = self.batches = self.full = 0
         self.ended = False

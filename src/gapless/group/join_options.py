@@ -1,30 +1,32 @@
-"""From the options of ``join`` to a handle.
+"""The options of ``join``, and the handle that they describe.
 
-Where nothing is said of discovery, members find each other by multicast, and on one machine by a
-directory that only this user can write to, under the system's folder for temporary files. So a
-first program needs neither configuration nor rights, nor a network.
+Without discovery options, members find each other by multicast and, on one machine, by a directory
+that only this user can write to, under the system's folder for temporary files. A first program
+thus needs no configuration, no privileges and no network.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
+from gapless.group.deprecated import warn_renamed
 from gapless.logger import log
 from gapless.runtime.handle import MemberHandle
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gapless.discovery import DiscoverySource
-    from gapless.group.timeouts import Duration
     from gapless.identity import Address
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -43,11 +45,11 @@ TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
     "mesh": UdpMesh,
     "tcp": _open_tcp,
 }
-"""The transports that can be named, and what opens each."""
+"""The named transports, and the function that opens each."""
 
 
 class StateHooks:
-    """How the application gives its state to new members, and takes it when it is new itself."""
+    """The application's functions that provide its state and replace it."""
 
     def __init__(self, hooks: Any) -> None:
         get: Any = getattr(hooks, "get_state", None)
@@ -58,41 +60,32 @@ class StateHooks:
         self.set: Callable[[bytes], object] = take
         if not (callable(get) and callable(take)):
             raise ConfigError(
-                f"state={hooks!r}: expected an object with get_state() -> bytes and set_state(bytes), or a pair of"
-                " such functions"
+                f"state={hooks!r}: expected an object with get_state() -> bytes and"
+                " set_state(bytes), or a pair of such functions"
             )
 
 
-class JoinOptions(TypedDict, total=False):
-    """What ``join`` takes beside the name of the group: docs/channel.md has a table of it."""
+_member_numbers = count(1)
 
-    timeout: Duration | None
-    discover: str | Discovery | None
-    transport: str | Transport
-    config: Config | Mapping[str, object] | str | Path | None
-    name: str
-    state: Any
-    node: int | None
-    listen: bool
-    rejoin: bool
-    host: str | None
-    ports: Iterable[int] | int | None
-    resume: Mapping[Address, int] | None
-    stores: bool
-    trace: Recorder | Path | str | None
-    trace_mode: str
+
+def default_display_name() -> str:
+    """Return the display name of a member that was given none: host, pid, number in the process."""
+    return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{next(_member_numbers)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberOptions:
-    """What a member is made from."""
+    """The options of ``join``, checked."""
 
     group: str
     discover: str | Discovery | None = None
+    seeds: Sequence[str] = ()
     transport: str | Transport = "auto"
     config: Config | Mapping[str, object] | str | Path | None = None
-    name: str = ""
-    state: StateHooks | None = None
+    display_name: str = ""
+    durable_name: str = ""
+    name: str | None = None
+    state: Any = None
     node: int | None = None
     listen: bool = True
     rejoin: bool = True
@@ -104,16 +97,25 @@ class MemberOptions:
     trace_mode: str = ""
 
     def __post_init__(self) -> None:
+        if self.name is not None:
+            # The level names the caller of join: __init__, join and this method lie between.
+            warn_renamed("join(name=)", "durable_name=", stacklevel=5)
+            object.__setattr__(self, "durable_name", self.durable_name or self.name)
+        if not self.display_name:
+            display_name = self.durable_name or default_display_name()
+            object.__setattr__(self, "display_name", display_name)
+        if self.state is not None and not isinstance(self.state, StateHooks):
+            object.__setattr__(self, "state", StateHooks(self.state))
+        if isinstance(self.seeds, str):
+            raise ConfigError(f"seeds={self.seeds!r}: expected a list such as ['host:7800']")
         if type(self.group) is not str or not self.group:
             raise ConfigError(f"group {self.group!r}: expected a name, the same for all members")
         if self.state is not None and not self.listen:
             raise ConfigError(
-                "a member that does not listen has no state to keep: leave state or listen=False out"
+                "a member that does not listen keeps no state: omit state= or listen=False"
             )
-        if self.stores and not self.name:
-            raise ConfigError(
-                "a member without a durable name stores nothing for its next life: give it a name"
-            )
+        if self.stores and not self.durable_name:
+            raise ConfigError("stores=True needs a durable_name: give this member one")
         if self.trace_mode or self.trace is not None:
             self._check_trace()
         if isinstance(self.transport, str):
@@ -121,10 +123,10 @@ class MemberOptions:
                 raise ConfigError(
                     f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
                 )
-        elif (self.discover, self.host, self.ports) != (None, None, None):
+        elif (self.discover, self.host, self.ports) != (None, None, None) or self.seeds:
             raise ConfigError(
-                "a transport that is given brings its own place and discovery: leave discover, host and ports out, or"
-                " name the transport"
+                "an open transport has its own address and discovery: omit discover, seeds, host"
+                " and ports, or name the transport"
             )
 
     def _check_trace(self) -> None:
@@ -137,13 +139,13 @@ class MemberOptions:
             parse_recording_mode(self.trace_mode)
             if not isinstance(self.trace, (str, Path)):
                 raise ConfigError(
-                    "trace_mode says how to record in the folder of trace=; a Recorder knows its own mode"
+                    "trace_mode is for the folder of trace=; a Recorder has its own mode"
                 )
         if not isinstance(self.trace, (str, Path, Recorder)):
             raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
 
     def open(self, woken: Callable[[], None]) -> MemberHandle:
-        """Return a handle that has begun to look for the group; this may take a moment."""
+        """Open the transport and return a handle that is joining; this may block for a moment."""
         config = read_config(self.config)
         transport = (
             self.transport
@@ -151,14 +153,15 @@ class MemberOptions:
             else self._open_transport(self.transport)
         )
         join: dict[str, Any] = {"state": self.state is not None}
-        if self.name:
+        if self.durable_name:
             join.update(resume=self.resume, stores=self.stores)
         try:
             return MemberHandle(
                 self.group,
                 transport,
                 config,
-                name=self.name,
+                name=self.durable_name,
+                display_name=self.display_name,
                 node=self.node,
                 join=join,
                 rejoin=self.rejoin,
@@ -179,12 +182,12 @@ class MemberOptions:
     def _open_transport(self, name: str) -> Transport:
         ports = PORTS if self.ports is None else self.ports
         return TRANSPORTS[name](
-            self.host, ports, discovery=read_discovery(self.discover, self.group)
+            self.host, ports, discovery=read_discovery(self.discover, self.group, self.seeds)
         )
 
 
 def read_config(config: Config | Mapping[str, object] | str | Path | None) -> Config:
-    """Return the config that was given in one of its forms: itself, knobs by name, or a TOML file."""
+    """Return a config from a Config, a mapping of settings, or the path of a TOML file."""
     if config is None:
         return Config()
     if isinstance(config, Config):
@@ -195,36 +198,42 @@ def read_config(config: Config | Mapping[str, object] | str | Path | None) -> Co
         return Config.make(**config)
     except TypeError:
         raise ConfigError(
-            f"config={config!r}: expected a Config, knobs by name, or the path of a TOML file"
+            f"config={config!r}: expected a Config, settings by name, or the path of a TOML file"
         ) from None
 
 
-def read_discovery(discover: str | Discovery | None, group: str) -> Discovery:
-    """Return the discovery that was given, or the one that needs no configuration."""
+def read_discovery(
+    discover: str | Discovery | None, group: str, seeds: Sequence[str] = ()
+) -> Discovery:
+    """Return the discovery of a discovery URL and of seeds, or the default without either."""
+    if seeds:
+        sources = Discovery.parse(f"seeds://{','.join(seeds)}", group=group).sources
+        given = () if discover is None else read_discovery(discover, group).sources
+        return Discovery((*sources, *given))
     if isinstance(discover, Discovery):
         return discover
     if discover is not None:
         return Discovery.parse(discover, group=group)
-    sources: list[DiscoverySource] = [Multicast(default_group(group))]
+    defaults: list[DiscoverySource] = [Multicast(default_group(group))]
     if (directory := local_rendezvous()) is not None:
-        sources.append(Directory(directory, group=group))
-    return Discovery(sources)
+        defaults.append(Directory(directory, group=group))
+    return Discovery(defaults)
 
 
 def local_rendezvous() -> Path | None:
-    """Return the directory where members of this user on this machine meet; None if it cannot be had."""
-    import tempfile  # it brings much with it
+    """Return the directory where this user's local members meet; None if it is not usable."""
+    import tempfile  # slow to import
 
     path = Path(tempfile.gettempdir()).absolute() / f"gapless-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        log.warning("members of this machine do not meet in %s: %s; say discover=", path, error)
+        log.warning("local discovery in %s is off: %s; use discover=", path, error)
         return None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         log.warning(
-            "%s is not a directory that this user alone can write to, and is not used; say discover=",
+            "%s is not used: others can write to it; use discover=",
             path,
         )
         return None

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
@@ -50,7 +51,7 @@ from gapless.group.message import Batch, Message
 from gapless.group.rpc import RequestFrame
 from gapless.group.sink_dedup import SinkDedup
 from gapless.group.timeouts import Duration, deadline_ns
-from gapless.identity import Address
+from gapless.identity import Address, member_label
 from gapless.logger import log
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
@@ -64,11 +65,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gapless.group.base import ReceiptBase
-    from gapless.group.health import Explanation, Health
     from gapless.group.join_options import MemberOptions
-    from gapless.metrics.prometheus import MemberSnapshot
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
+    from gapless.protocol.snapshot import MemberSnapshot
     from gapless.runtime.bundler import Bundle
     from gapless.runtime.handle import MemberHandle
 
@@ -359,7 +359,7 @@ class GroupSession:
         if outcome.reason == "timeout":
             took = format_duration(after_ns // 1_000_000 * 1_000_000)
             return TimedOutError(
-                f"no room to send within {took}{sent}; explain() names who holds the window",
+                f"no room to send within {took}{sent}; snapshot() names who holds the window",
                 outcome.accepted,
             )
         if outcome.reason == "departed":
@@ -385,7 +385,7 @@ class GroupSession:
             raise
         except TimeoutError:
             raise TimedOutError(
-                "not everybody has delivered it in this time; explain() names who has not"
+                "not everybody has delivered it in this time; snapshot() names who has not"
             ) from None
         if isinstance(event, Unacknowledged):
             who = ", ".join(map(str, event.members))
@@ -566,63 +566,31 @@ class GroupSession:
 
         yield Wait(self.handle.call(command))
 
-    def explain(self) -> Steps[Explanation]:
-        """Look at the machine."""
-        from gapless.group import health  # nothing needs it before somebody asks
-
-        inbox, group, most = self.inbox, self.options.group, self.handle.config.unread_limit
-        asking = self.handle.query(
-            lambda member: health.explain(member, group, inbox.names, inbox.unread, most)
-        )
-        result: Explanation = yield Wait(asking)
-        return result
-
-    def health(self) -> Steps[Health]:
-        """Judge how things stand; also when this member is closed."""
-        from gapless.group import health
-
-        handle = self.handle
-        if not handle.is_closed:
-            try:
-                explanation = yield from self.explain()
-                return health.health(
-                    explanation,
-                    self.inbox.incarnations,
-                    handle.config.slow_receiver_after_ns,
-                    handle.error,
-                )
-            except ClosedError:
-                pass
-        problems = () if handle.error is None else (str(handle.error),)
-        return health.Health(
-            "closed" if handle.error is None else "failed", 0, self.inbox.incarnations, problems
-        )
-
-    def stats(self) -> Steps[dict[str, int]]:
-        """Return every counter by its name."""
-        from gapless.group import snapshot  # nor this
-
-        found: MemberSnapshot = yield Wait(snapshot.request_snapshot(self.handle, self.inbox))
-        return {**found.gauges, **found.counters}
-
-    def look(self, of: To | None, timeout: Duration | None) -> Steps[MemberSnapshot]:
-        """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
-        from gapless.group import snapshot
-        from gapless.metrics.prometheus import MemberSnapshot
+    def snapshot(self, of: To | None, timeout: Duration | None) -> Steps[MemberSnapshot]:
+        """Take a snapshot of this member, also when it is closed, or request one of another."""
+        from gapless.group import snapshot  # imported late: most members never need it
 
         address, until_ns = self.find(of), deadline_ns(timeout)
+        handle = self.handle
         if address is None or address == self.inbox.me:
-            found: MemberSnapshot = yield Wait(
-                snapshot.request_snapshot(self.handle, self.inbox), until_ns
-            )
-            return found
-        return MemberSnapshot.decode(
-            (
-                yield from self._send_request(
-                    SNAPSHOT_REQUEST, b"", address, until_ns, DeliveryMode.OUT_OF_BAND
-                )
-            )
+            if not handle.is_closed:
+                with suppress(ClosedError):  # it may close meanwhile
+                    request = snapshot.request_snapshot(handle, self.inbox)
+                    found: MemberSnapshot = yield Wait(request, until_ns)
+                    return found
+            return snapshot.closed_snapshot(handle, self.inbox)
+        # Out of band, because a member that is behind reads nothing else.
+        answer = yield from self._send_request(
+            SNAPSHOT_REQUEST, b"", address, until_ns, DeliveryMode.OUT_OF_BAND
         )
+        return snapshot.decode_snapshot(answer)
+
+    def label(self, member: Address) -> str:
+        """Return a member for people: its display name, if it is known here, and its short id."""
+        from gapless.group.snapshot import known_names
+
+        names = {} if self._handle is None else known_names(self._handle, self.inbox)
+        return member_label(member, names.get(member, ""))
 
     def confirm_stored(self, marks: Mapping[Address, int]) -> None:
         """Let what is stored be acknowledged; a life that comes to its end meanwhile tells the next one."""

@@ -1,67 +1,143 @@
-"""A look at a member: its machine, its transport and its application, for itself or for another member that asks.
+"""Snapshots of a member: the protocol's, with what only the application side of a member knows.
 
-On reception of the question of another member: the protocol thread looks, and answers, without the
-application.
+The protocol thread takes a snapshot between two inputs (:mod:`gapless.protocol.snapshot`); here the
+group's name, display names, unread messages and the counters of the transport and of the inbox are
+added. On a snapshot request of another member the protocol thread answers, so that a member whose
+application hangs answers too.
+
+Display names are not on the wire of the protocol. A member shows its own name, durable names from
+the roster, and otherwise the locator of a peer. When an event names a peer, its display name is
+requested once with a snapshot request, and shown from then on.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
+from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gapless.errors import GaplessError
-from gapless.group.headers import REPLY, wrap
-from gapless.metrics import prometheus
-from gapless.metrics.prometheus import MemberSnapshot
+from gapless.delivery_mode import DeliveryMode
+from gapless.errors import GaplessError, RemoteProtocolError
+from gapless.group.headers import REPLY, SNAPSHOT_REQUEST, wrap
+from gapless.identity import Address, View, ViewId
+from gapless.locator import Locator
+from gapless.protocol.snapshot import (
+    CLOSED,
+    FAILED,
+    MemberSnapshot,
+    PeerSnapshot,
+    StreamSnapshot,
+    WindowBlocker,
+    take_snapshot,
+)
 from gapless.runtime.send_requests import SendRequest
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gapless.group.inbox import Inbox
-    from gapless.identity import Address
     from gapless.runtime.handle import MemberHandle
 
 
 def request_snapshot(handle: MemberHandle, inbox: Inbox) -> Future[MemberSnapshot]:
-    """Let the protocol thread take a look."""
+    """Let the protocol thread take a snapshot of this member."""
     return handle.query(
-        lambda member: prometheus.take_snapshot(
-            member,
-            handle.group,
-            time.monotonic_ns(),
-            _gauges(handle, inbox),
-            _counters(handle, inbox),
+        lambda member: replace(
+            found := take_snapshot(member, time.monotonic_ns(), known_names(handle, inbox)),
+            gauges={**found.gauges, **_gauges(handle, inbox)},
+            counters={**found.counters, **_counters(handle, inbox)},
+            **_local_fields(handle, inbox),
         )
     )
 
 
+def closed_snapshot(handle: MemberHandle, inbox: Inbox) -> MemberSnapshot:
+    """Return the snapshot of a member that has ended."""
+    phase = CLOSED if handle.error is None else FAILED
+    return MemberSnapshot(me=handle.me, phase=phase, **_local_fields(handle, inbox))
+
+
 def reply_with_snapshot(handle: MemberHandle, inbox: Inbox, to: Address, number: int) -> None:
-    """Tell another member how this one stands."""
+    """Answer the snapshot request of another member."""
     request_snapshot(handle, inbox).add_done_callback(partial(_send_snapshot, handle, to, number))
 
 
 def _send_snapshot(
     handle: MemberHandle, to: Address, number: int, found: Future[MemberSnapshot]
 ) -> None:
-    with suppress(GaplessError):  # this member, or the other, is on its way out
-        handle.submit(SendRequest.of([wrap(REPLY, number, found.result().encode())], to=to))
+    with suppress(GaplessError):  # this member or the other is leaving
+        reply = wrap(REPLY, number, encode_snapshot(found.result()))
+        handle.submit(SendRequest.of([reply], to=to))
+
+
+# Display names
+
+
+def known_names(handle: MemberHandle, inbox: Inbox) -> dict[Address, str]:
+    """Return the name of every member of the roster: display name, durable name, or locator."""
+    roster = handle.roster
+    found = {handle.me: handle.display_name}
+    for entry in () if roster is None else (*roster.entries, *roster.absent):
+        if entry.address not in found:
+            learned = inbox.display_names.get(entry.address)
+            found[entry.address] = learned or entry.name or _location(entry.locator)
+    return found
+
+
+def _location(locator: bytes) -> str:
+    try:
+        return str(Locator.decode(locator))
+    except RemoteProtocolError:
+        return ""  # the transport of this member has other locators, or none
+
+
+def learn_display_name(handle: MemberHandle, inbox: Inbox, member: Address) -> None:
+    """Request the display name of ``member``, once."""
+    if member in inbox.display_names or member == handle.me:
+        return
+    inbox.display_names[member] = ""
+    number, answer = inbox.pending.register(member)
+    answer.add_done_callback(partial(_store_display_name, inbox, member))
+    try:
+        request = wrap(SNAPSHOT_REQUEST, number, b"")
+        handle.submit(SendRequest.of([request], to=member, mode=DeliveryMode.OUT_OF_BAND))
+    except GaplessError:
+        inbox.pending.forget(number)  # this member is leaving
+
+
+def _store_display_name(inbox: Inbox, member: Address, answer: Future[bytes]) -> None:
+    with suppress(GaplessError):  # the member left, or answers in another form
+        inbox.display_names[member] = decode_snapshot(answer.result()).display_name
+
+
+# What the application side adds
+
+
+def _local_fields(handle: MemberHandle, inbox: Inbox) -> dict[str, Any]:
+    return {
+        "group": handle.group,
+        "display_name": handle.display_name,
+        "unread": inbox.unread,
+        "unread_limit": handle.config.unread_limit,
+        "incarnations": inbox.incarnations,
+        "error": "" if handle.error is None else str(handle.error),
+    }
 
 
 def _gauges(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
     return {
         "unread": inbox.unread,
-        "most_unread": handle.config.unread_limit,
-        "lives": inbox.incarnations,
+        "unread_limit": handle.config.unread_limit,
+        "incarnations": inbox.incarnations,
         "receive_buffer_bytes": handle.transport.receive_buffer_bytes,
         "max_frame_bytes": handle.config.max_frame_bytes,
     }
 
 
 def _counters(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
-    """Return what is counted beside the machine."""
     found = {"received": inbox.received, "batches": inbox.batches, "full": inbox.full}
     if inbox.sink_dedup.repeated:
         found["repeated"] = inbox.sink_dedup.repeated
@@ -75,3 +151,54 @@ def _counters(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
         name = f"discovery.{problem.reason}"
         found[name] = found.get(name, 0) + problem.times
     return found
+
+
+# As JSON, between members
+
+
+def encode_snapshot(snapshot: MemberSnapshot) -> bytes:
+    """Return a snapshot as JSON."""
+    return json.dumps(snapshot.as_dict(), separators=(",", ":")).encode()
+
+
+def decode_snapshot(text: bytes) -> MemberSnapshot:
+    """Return what :func:`encode_snapshot` made; keys of later versions are ignored.
+
+    Raises:
+        GaplessError: the text is not a snapshot.
+    """
+    try:
+        found = json.loads(text)
+        values = _known(MemberSnapshot, found)
+        values["me"] = Address.parse(found["me"])
+        values["view"] = None if found["view"] is None else _view(found["view"])
+        values["streams"] = tuple(_stream(one) for one in found["streams"])
+        values["peers"] = tuple(_peer(one) for one in found["peers"])
+        return MemberSnapshot(**values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GaplessError(f"not a snapshot of a member: {error}") from error
+
+
+def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in found.items() if name in names}
+
+
+def _view(found: dict[str, Any]) -> View:
+    view_id = ViewId(int(found["number"]), Address.parse(found["coordinator"]))
+    return View(view_id, tuple(map(Address.parse, found["members"])))
+
+
+def _stream(found: dict[str, Any]) -> StreamSnapshot:
+    to = None if found["to"] is None else Address.parse(found["to"])
+    blockers = tuple(
+        WindowBlocker(**{**_known(WindowBlocker, one), "member": Address.parse(one["member"])})
+        for one in found["blockers"]
+    )
+    return StreamSnapshot(**{**_known(StreamSnapshot, found), "to": to, "blockers": blockers})
+
+
+def _peer(found: dict[str, Any]) -> PeerSnapshot:
+    ranges = tuple((int(first), int(last)) for first, last in found["ranges"])
+    member = Address.parse(found["member"])
+    return PeerSnapshot(**{**_known(PeerSnapshot, found), "member": member, "ranges": ranges})

@@ -1,4 +1,4 @@
-"""Ways out for the figures of metrics.py: an HTTP endpoint for Prometheus, and OpenTelemetry."""
+"""Exporters of member snapshots: an HTTP endpoint for Prometheus, and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -9,35 +9,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError, TransportError
-from gapless.metrics.prometheus import CONTENT_TYPE, MemberSnapshot, help_of, prometheus, samples
+from gapless.metrics.prometheus import CONTENT_TYPE, help_of, prometheus, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
+    from gapless.protocol.snapshot import MemberSnapshot
+
 CACHE_S = 0.2
-"""Instruments that are read within this time see the same look."""
+"""How long instruments that are read together share one snapshot."""
 
 
 class MetricsEndpoint:
-    """A tiny HTTP server that answers ``/metrics`` with what ``looks`` returns; for a network that can be trusted.
+    """A small HTTP server of ``/metrics``, for a trusted network.
 
-    ``with Endpoint(lambda: [group.look()], port=9464) as endpoint: …``; port 0 is any that is free.
+    ``with MetricsEndpoint(lambda: [group.snapshot()], port=9464): …`` with a group of
+    :mod:`gapless.blocking`. Port 0 takes any free port.
     """
 
     def __init__(
         self,
-        looks: Callable[[], Iterable[MemberSnapshot]],
+        snapshots: Callable[[], Iterable[MemberSnapshot]],
         host: str = "127.0.0.1",
         port: int = 9464,
     ) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] not in {"/", "/metrics"}:
-                    self.send_error(404, "there is /metrics, and nothing else")
+                    self.send_error(404, "the only page is /metrics")
                     return
                 try:
-                    body = prometheus(looks()).encode()
+                    body = prometheus(snapshots()).encode()
                 except GaplessError as error:
                     self.send_error(503, str(error).splitlines()[0])
                     return
@@ -48,7 +51,7 @@ class MetricsEndpoint:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by its base
-                """Keep quiet."""
+                """Log nothing."""
 
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)
@@ -63,7 +66,7 @@ class MetricsEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -77,10 +80,10 @@ class MetricsEndpoint:
 # OpenTelemetry
 
 
-def observe(looks: Callable[[], Iterable[MemberSnapshot]], meter: Any = None) -> None:
-    """Let OpenTelemetry ask for the same figures, by their names in Prometheus; it needs ``opentelemetry-api``.
+def observe(snapshots: Callable[[], Iterable[MemberSnapshot]], meter: Any = None) -> None:
+    """Export the same metrics to OpenTelemetry, under their Prometheus names.
 
-    An instrument is made for every name that a look has at this moment.
+    It needs ``opentelemetry-api``. Each metric of the present snapshots gets an instrument.
     """
     try:
         api: Any = import_module("opentelemetry.metrics")
@@ -89,7 +92,7 @@ def observe(looks: Callable[[], Iterable[MemberSnapshot]], meter: Any = None) ->
             "opentelemetry is not installed; run: pip install 'gapless[otel]'"
         ) from None
     meter = meter or api.get_meter("gapless")
-    taken = _SnapshotCache(looks)
+    taken = _SnapshotCache(snapshots)
 
     def reader(wanted: str) -> Callable[[Any], Iterator[Any]]:
         def read(_: Any) -> Iterator[Any]:
@@ -110,11 +113,11 @@ def observe(looks: Callable[[], Iterable[MemberSnapshot]], meter: Any = None) ->
 
 
 class _SnapshotCache:
-    """Looks that were taken a moment ago serve all the instruments that are read together."""
+    """Snapshots that all instruments of one collection share."""
 
-    def __init__(self, looks: Callable[[], Iterable[MemberSnapshot]]) -> None:
-        self._take = looks
-        self._looks: list[MemberSnapshot] = []
+    def __init__(self, snapshots: Callable[[], Iterable[MemberSnapshot]]) -> None:
+        self._take = snapshots
+        self._snapshots: list[MemberSnapshot] = []
         self._taken_s: float | None = None
         self._lock = threading.Lock()
 
@@ -122,5 +125,5 @@ class _SnapshotCache:
         with self._lock:
             now_s = time.monotonic()
             if self._taken_s is None or now_s - self._taken_s > CACHE_S:
-                self._looks, self._taken_s = list(self._take()), now_s
-            return self._looks
+                self._snapshots, self._taken_s = list(self._take()), now_s
+            return self._snapshots

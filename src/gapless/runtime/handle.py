@@ -68,6 +68,7 @@ class MemberHandle:
         config: Config | None = None,
         *,
         name: str = "",
+        display_name: str = "",
         node: int | None = None,
         join: Mapping[str, Any] | None = None,
         rejoin: bool = True,
@@ -92,7 +93,9 @@ class MemberHandle:
             join=join or {},
             rejoin=rejoin,
             trace=trace,
+            display_name=display_name,
         )
+        self.display_name = display_name or name
         self._reactor = Reactor.shared()
         self._reactor.add(self._runtime)
         _OPEN.add(self)

@@ -86,6 +86,7 @@ class MemberRuntime:
         join: Mapping[str, Any],
         rejoin: bool,
         trace: Recorder | None,
+        display_name: str = "",
     ) -> None:
         self.group = group
         self.transport = transport
@@ -106,6 +107,7 @@ class MemberRuntime:
         self._messages = 0
         self._outstanding = self._former_outstanding = 0
         self._node, self._name = node, name
+        self._display_name = display_name or name
         self._join_options = dict(join)
         self.trace = trace
         watch: Callable[[Callable[[Address], None]], None] | None = getattr(
@@ -129,7 +131,7 @@ class MemberRuntime:
         now_ns = wall_clock_offset_ns()
         if self.trace is not None:
             called, stores = (
-                self._name or str(self.transport.locator),
+                self._display_name or str(self.transport.locator),
                 bool(self._join_options.get("stores")),
             )
             self.trace.begin_incarnation(

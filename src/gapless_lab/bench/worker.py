@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from gapless.group.health import explain
+
 from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.faults.faults import Loss
 from gapless.faults.faulty_transport import FaultyTransport
-from gapless.group.health import explain
 from gapless.group.join_options import TRANSPORTS
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
@@ -239,7 +240,7 @@ class RoundTripWorker:
             trace=spec.recorder(),
         )
         self.group.open()
-        self.group.on_request(lambda request: request.payload)
+        self.group.serve(lambda request: request.payload)
         self.group.wait_for_members(spec.members, TIMEOUT_S)
 
     def run(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class ChaosProducer:
         with blocking.join(
             task.group, transport=transport, config=task.config, listen=False, timeout=TIMEOUT_S
         ) as group:
-            group.wait_for(task.collector, timeout=TIMEOUT_S)
+            group.wait_for_member(task.collector, timeout=TIMEOUT_S)
             self._group = group
             emit("joined", member=str(group.me))
             load.run(self._batches(), self.stopping)

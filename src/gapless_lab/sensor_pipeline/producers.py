@@ -159,7 +159,7 @@ class SensorProducer(threading.Thread):
             self.group, transport=self.transport(), **options | dict(self._join_options())
         ) as member:
             self._member = member
-            member.wait_for(self.collector, JOIN_TIMEOUT_S)
+            member.wait_for_member(self.collector, JOIN_TIMEOUT_S)
             self.ledger.begin(str(member.me), self.ledger.next_number)
             load = LoadGenerator(
                 self._send, self._confirm, max_in_flight=MAX_IN_FLIGHT, rate=self.rate

@@ -99,7 +99,7 @@ class PublisherMember:
         try:
             group.wait_for_members(options.min_members, _remaining_s(until_ns))
             for name in options.wait_for:
-                group.wait_for(name, _remaining_s(until_ns))
+                group.wait_for_member(name, _remaining_s(until_ns))
         except TimedOutError as error:
             raise _unreachable_error(options, str(error)) from error
 
@@ -243,7 +243,7 @@ def _delivery_timeout_error(
 ) -> SinkError:
     explained: Any = ""
     with contextlib.suppress(GaplessError):
-        explained = "; ".join(str(group.explain()).splitlines())
+        explained = "; ".join(str(group.snapshot()).splitlines())
     return SinkError(
         f"batch {manifest.batch} was not delivered to all of {options.group!r}: nothing has moved "
         f"for "

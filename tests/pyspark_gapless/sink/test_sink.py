@@ -112,7 +112,7 @@ def test_rows_come_once_and_in_order_also_when_a_batch_is_replayed(
         files.add(100)
         files.publish(files.frame(spark), ports)
         assert reader.all() == files.all
-        assert reader.group.stats()["repeated"] == 1
+        assert reader.group.snapshot().counters["repeated"] == 1
         assert files.staged == ["lock", "published.json"]
 
 
@@ -238,5 +238,5 @@ def test_a_driver_that_is_killed_while_it_publishes(spark: SparkSession, files: 
         assert {(row.batch, row.row) for row in reader.rows()} == {
             (batch, row) for batch, rows in enumerate(files.rows) for row in range(len(rows))
         }
-        assert reader.group.stats()["repeated"] >= 680
+        assert reader.group.snapshot().counters["repeated"] >= 680
         assert files.staged == ["lock", "published.json"]

@@ -50,7 +50,7 @@ async def answers(ports: list[int], **_: Any) -> None:
     async with gapless.join("tests", **options(ports)) as group:
         say("in", len(group.view.members if group.view else ()))
 
-        @group.on_request
+        @group.serve
         async def answer(request: gapless.Request) -> bytes:
             say("asked", request.payload.decode())
             if request.payload == b"never":
@@ -71,7 +71,7 @@ def forks(ports: list[int], **_: Any) -> None:
             for use in (
                 lambda: group.send(b"x"),
                 lambda: group.receive(5),
-                group.stats,
+                group.snapshot,
                 group.leave,
             ):
                 try:

@@ -38,7 +38,7 @@ def main(told: dict[str, Any]) -> None:
     confirming = threading.Thread(target=confirm, args=(waiting,))
     with blocking.join(told["group"], listen=False, **told["join"]) as group:
         for name in told["collectors"]:
-            group.wait_for(name, timeout=60)
+            group.wait_for_member(name, timeout=60)
         say("in", group.me)
         sys.stdin.readline()
         confirming.start()

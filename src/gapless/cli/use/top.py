@@ -25,6 +25,7 @@ from gapless.cli.group_options import (
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, json_option, print_json
 from gapless.errors import GaplessError
+from gapless.identity import member_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from gapless.blocking import Group
     from gapless.identity import Address
-    from gapless.metrics.prometheus import MemberSnapshot, StreamSnapshot
+    from gapless.protocol.snapshot import MemberSnapshot, StreamSnapshot
 
 REQUEST_TIMEOUT_S = 2.0
 """A member that has not answered after this time is shown as silent."""
@@ -129,7 +130,7 @@ class GroupObservation:
             {
                 "member": str(member),
                 "rates": self.rates(before, member),
-                "look": None if one is None else one.as_dict(),
+                "snapshot": None if one is None else one.as_dict(),
             }
             for member, one in self.snapshots.items()
         ]
@@ -161,7 +162,7 @@ def observe_group(group: Group) -> GroupObservation:
 
     def ask(member: Address) -> MemberSnapshot | None:
         try:
-            return group.look(member, timeout=REQUEST_TIMEOUT_S)
+            return group.snapshot(member, timeout=REQUEST_TIMEOUT_S)
         except GaplessError:
             return None
 
@@ -182,23 +183,23 @@ def slow_members(sight: GroupObservation) -> list[dict[str, Any]]:
                     "reason": f"has not answered within {REQUEST_TIMEOUT_S:g} s",
                 }
             )
-        elif one.gauges["unread"] >= UNREAD_THRESHOLD * one.gauges["most_unread"]:
+        elif one.unread >= UNREAD_THRESHOLD * one.unread_limit:
             found.append(
                 {
-                    "member": one.me,
-                    "reason": f"does not read: {one.gauges['unread']:,} messages wait for it",
+                    "member": str(one.me),
+                    "reason": f"does not read: {one.unread:,} messages wait for it",
                 }
             )
     for one in filter(None, sight.snapshots.values()):
-        for stream in one.sending:
-            if stream.unmoved_ns is not None and stream.unmoved_ns >= SLOW_AFTER_S * 1e9:
-                unmoved_s = stream.unmoved_ns / 1e9
+        for stream in one.streams:
+            if stream.stalled_ns is not None and stream.stalled_ns >= SLOW_AFTER_S * 1e9:
+                unmoved_s = stream.stalled_ns / 1e9
                 found += [
                     {
-                        "member": holder,
+                        "member": str(blocker.member),
                         "reason": f"holds the window of {one.me} for {unmoved_s:.1f} s",
                     }
-                    for holder in stream.held_by
+                    for blocker in stream.blockers
                 ]
     return found
 
@@ -209,7 +210,7 @@ def slow_members(sight: GroupObservation) -> list[dict[str, Any]]:
 def render_screen(sight: GroupObservation, before: GroupObservation | None) -> RenderableType:
     """Return a screen."""
     called = {
-        str(member): display_name(member, "" if one is None else one.name)
+        str(member): display_name(member, "" if one is None else one.display_name)
         for member, one in sight.snapshots.items()
     }
     head = Text.assemble(
@@ -275,13 +276,16 @@ def _row(
     if one is None:
         return [name, *[""] * (len(_COLUMNS) - 2), SILENT]
     rates, gauges = sight.rates(before, member), one.gauges
-    holders = [called.get(holder, holder) for holder in one.sending[0].held_by]
+    holders = [
+        called.get(str(blocker.member)) or member_label(blocker.member, blocker.name)
+        for blocker in one.blockers
+    ]
     more = f" and {len(holders) - 2} more" if len(holders) > 2 else ""
     return [
         name,
         _rate(rates["sent"]),
         _rate(rates["delivered"]),
-        window_bar(one.sending[0], gauges["capacity"]),
+        window_bar(one.streams[0], gauges["capacity"]),
         f"{gauges['waiting']:,}",
         f"{gauges['missing']:,}",
         _oldest([peer.gap_ns for peer in one.peers]),

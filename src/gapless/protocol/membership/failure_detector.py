@@ -50,6 +50,10 @@ class FailureDetector:
         """When signs of life are to be given or looked for next."""
         return self._due_ns
 
+    def last_heard_ns(self, member: Address) -> int | None:
+        """Return when a frame of ``member`` last arrived; None if it is not watched."""
+        return self._last_heard_ns.get(member)
+
     # On a view
 
     def install(self, view: ViewId, members: Sequence[Address], now_ns: int) -> None:

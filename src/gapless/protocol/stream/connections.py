@@ -184,6 +184,16 @@ class Connections:
         self._reap_ns: int | None = None
         self.view = 0
 
+    @property
+    def ended_count(self) -> int:
+        """Number of ended connections that are still remembered."""
+        return len(self._tombstones)
+
+    @property
+    def unconfirmed_count(self) -> int:
+        """Number of peers whose connection epoch is not confirmed yet."""
+        return len(self._unconfirmed)
+
     def outbounds(self) -> list[OutboundStream]:
         """Return the sending half of every connection."""
         return [entry.stream for entry in self.outgoing.values()]

@@ -407,7 +407,7 @@ class InboundStream:
         known = max(window.high, min(self.announced_high, window.ceiling))
         looked, self._scanned_upto = self._scanned_upto, known
         grown, self._last_high = window.high > self._last_high, window.high
-        ahead = self._undelivered_count(window)
+        ahead = self.undelivered_count(window)
         if known - window.delivered <= ahead:
             if self.loss_detector.due_ns is not None:
                 self.loss_detector.clear()
@@ -420,7 +420,7 @@ class InboundStream:
             self.loss_detector.on_gap(fresh[-1][1], now_ns)
 
     @staticmethod
-    def _undelivered_count(window: Window) -> int:
+    def undelivered_count(window: Window) -> int:
         """Return how many messages are stored and not delivered."""
         return (
             window.stored - (window.delivered - window.low)
@@ -560,7 +560,7 @@ class InboundStream:
             return sum(run.count for run, _ in self._before_start)
         for run in self.window.take():
             self._deliver_run(run, credit, out)
-        return self._undelivered_count(self.window)
+        return self.undelivered_count(self.window)
 
     @property
     def resume_seqno(self) -> int:
@@ -594,7 +594,7 @@ class InboundStream:
         first = self.reassembler.first_seqno
         assert first is None or first <= self.window.delivered, "a fragment was taken off"
         known = max(self.window.high, min(self.announced_high, self.window.ceiling))
-        missing = known - self.window.delivered > self._undelivered_count(self.window)
+        missing = known - self.window.delivered > self.undelivered_count(self.window)
         assert not missing or not self.profile.naks or self.loss_detector.due_ns is not None, (
             "a gap is being watched"
         )

@@ -357,6 +357,16 @@ class OutOfBandChannel:
         """Whether nothing waits, neither for its turn nor for acks."""
         return not self._pending and not self._queue
 
+    @property
+    def unacked_count(self) -> int:
+        """Number of messages sent and not acknowledged by all."""
+        return len(self._pending)
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of sends that wait for room."""
+        return len(self._queue)
+
     def check_invariants(self) -> None:
         """Raise AssertionError if a pending message, a ticket or a delivered range is misfiled."""
         most, oldest, before = self.config.max_out_of_band, next(iter(self._pending), 0), 0

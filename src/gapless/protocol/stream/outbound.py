@@ -545,18 +545,24 @@ class OutboundStream:
         """When slow receivers are to be reported."""
         return self._slow_receiver_due_ns
 
+    @property
+    def blocked_since_ns(self) -> int | None:
+        """When members last acknowledged progress; None if they have acknowledged everything."""
+        return self._blocked_since_ns
+
+    def lagging_members(self, stability: Stability | None) -> tuple[Address, ...]:
+        """Return the members that have not acknowledged the next message of this stream."""
+        if self.profile.release == "acks" or stability is None:
+            return tuple(self.acks.lagging(self._acked_by_members + 1))
+        return stability.lagging(self.me, self.window.low + 1)
+
     def report_slow_receivers(self, out: ReadyBuilder, stability: Stability | None) -> None:
         """Report who has held low for too long; without acks the coordinator knows."""
         if self._slow_receiver_due_ns is None or self._slow_receiver_due_ns > out.now_ns:
             return
-        window = self.window
-        if self.profile.release == "acks" or stability is None:
-            members = tuple(self.acks.lagging(self._acked_by_members + 1))
-        else:
-            members = stability.lagging(self.me, window.low + 1)
-        out.emit(
-            SlowReceivers(members, self._acked_by_members, window.high, self._blocked_since_ns or 0)
-        )
+        members = self.lagging_members(stability)
+        since_ns = self._blocked_since_ns or 0
+        out.emit(SlowReceivers(members, self._acked_by_members, self.window.high, since_ns))
         again_ns = out.now_ns + self.config.slow_receiver_after_ns
         self._slow_receiver_due_ns = None if self.config.on_slow_receiver == "wait" else again_ns
 

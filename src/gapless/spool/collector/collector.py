@@ -39,7 +39,7 @@ from gapless.spool.writer import SpoolWriter
 from gapless.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
-    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.protocol.snapshot import MemberSnapshot
     from gapless.spool.recovery import RecoveryResult
 
 LEAVE_TIMEOUT_S: Final = 3.0
@@ -203,7 +203,7 @@ class Collector:
         """Return the figures of this member and its spool, for ``gapless.metrics.prometheus``."""
         if self._loop is None:
             raise LocalProtocolError("this collector was not started: there is nothing to look at")
-        return self.status.add_to_snapshot(self._loop.member.look(timeout=timeout_s))
+        return self.status.add_to_snapshot(self._loop.member.snapshot(timeout=timeout_s))
 
     # The thread
 
@@ -244,7 +244,7 @@ class Collector:
         return blocking.join(
             self.group,
             timeout=min(most_s, self._options.join_timeout_s),
-            name=spool.info.name or DEFAULT_NAME,
+            durable_name=spool.info.name or DEFAULT_NAME,
             node=spool.info.node,
             stores=True,
             resume=dict(spool.marks),

@@ -123,7 +123,7 @@ class CommitLoop:
 
     def _receive(self, wait_s: float) -> Batch | GroupEvent | None:
         try:
-            item = self.member.next_batch(wait_s)
+            item = self.member.receive_batch(wait_s)
         except TimedOutError:
             return None
         if item is None:
@@ -185,7 +185,7 @@ class CommitLoop:
         )
         self._acknowledge_all = False
         if moved:
-            self.member.stored(moved)
+            self.member.confirm_stored(moved)
 
     # On an error of the spool
 

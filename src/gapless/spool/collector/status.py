@@ -10,7 +10,7 @@ from gapless.metrics.prometheus import LAG
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from gapless.metrics.prometheus import MemberSnapshot
+    from gapless.protocol.snapshot import MemberSnapshot
     from gapless.spool.collector.appender import DeliveryAppender
 
 NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
