@@ -483,24 +483,6 @@ def join(
     Raises:
         ConfigError: an option has an impossible value.
     """
-    options = MemberOptions(
-        group=group,
-        discover=discover,
-        seeds=seeds,
-        transport=transport,
-        config=config,
-        display_name=display_name,
-        durable_name=durable_name,
-        name=name,
-        state=state,
-        node=node,
-        listen=listen,
-        rejoin=rejoin,
-        host=host,
-        ports=ports,
-        resume=resume,
-        stores=stores,
-        trace=trace,
-        trace_mode=trace_mode,
-    )
-    return Group(options, timeout)
+    options: dict[str, Any] = {**locals()}  # every parameter, by its name
+    del options["timeout"]
+    return Group(MemberOptions(**options), timeout)
