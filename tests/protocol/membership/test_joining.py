@@ -304,7 +304,7 @@ def test_before_the_first_view_nothing_is_delivered_and_nothing_can_be_sent() ->
     world.send("a", b"after")
     world.run(1)
     assert world.hosts["c"].got == [("a", b"after")]
-    assert isinstance(world.hosts["c"].order[0], tuple)  # the view comes first
+    assert isinstance(world.hosts["c"].order[0], View)  # the view comes first
 
 
 @pytest.mark.behaviour("J-01")

@@ -212,7 +212,6 @@ class Window:
 
     def missing_in(self, first: int, last: int, limit: int | None = None) -> list[Range]:
         """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
-        assert first > 0, "seqnos begin with 1"
         free: list[Range] = []
         at = self._index(first)
         while first <= last and (limit is None or len(free) < limit):
