@@ -76,7 +76,9 @@ def test_a_mode_goes_by_its_name_too_and_an_unknown_one_is_an_error() -> None:
     group.send("a", b"1", mode="acknowledged")
     group.settle()
     assert len(group.told("a", Acknowledged)) == 1
-    with pytest.raises(LocalProtocolError, match="not a delivery mode: use one of ordered, acknowledged"):
+    with pytest.raises(
+        LocalProtocolError, match="not a delivery mode: use one of ordered, acknowledged"
+    ):
         group.send("a", b"1", mode="urgent")
     with pytest.raises(LocalProtocolError, match="not a delivery mode"):
         group["a"].set_next_mode("urgent")  # type: ignore[arg-type]

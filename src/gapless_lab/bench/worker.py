@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from gapless.group.health import explain
-
 from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.faults.faults import Loss
@@ -24,6 +22,7 @@ from gapless.faults.faulty_transport import FaultyTransport
 from gapless.group.join_options import TRANSPORTS
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
+from gapless.protocol.snapshot import take_snapshot
 from gapless.run import Run
 from gapless.runtime.handle import MemberHandle
 from gapless.runtime.send_requests import SendRequest
@@ -169,8 +168,7 @@ class BenchWorker:
 
     def _explain(self) -> str:
         """Return what blocks the window, in one line."""
-        most = self.handle.config.unread_limit
-        asked = self.handle.query(lambda member: explain(member, "bench", {}, 0, most))
+        asked = self.handle.query(lambda member: take_snapshot(member, time.monotonic_ns()))
         return "; ".join(str(asked.result(TIMEOUT_S)).splitlines())
 
     def _targets(self) -> list[Address | None]:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import Address, RosterEntry, ViewId
+from gapless.identity import Address, RosterEntry, View, ViewId
 from gapless.protocol.events import (
     Acknowledged,
     Expelled,
