@@ -71,7 +71,6 @@ def overlaps(ranges: Sequence[Range], first: int, last: int) -> bool:
 
 def clip(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
     """Return the part of ``ranges`` in ``floor .. ceiling``."""
-    assert floor > 0, "seqnos begin with 1"
     return [
         (max(first, floor), min(last, ceiling))
         for first, last in ranges
