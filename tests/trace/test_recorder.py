@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -248,18 +249,19 @@ def test_a_group_is_recorded_without_the_help_of_its_programs(tmp_path: Path) ->
                 (row.origin, row.epoch, row.to, row.hash_first, row.seqno_last), set()
             ).add(row.hash)
     assert {len(hashes) for hashes in same.values()} == {1}
-    assert {life.member for life in incarnations_of(tmp_path) if life.own} == {
-        str(row) for row in _places(tmp_path)
-    }
+    assert {life.member for life in incarnations_of(tmp_path) if life.own} == _names(tmp_path)
 
 
-def _places(folder: Path) -> set[str]:
-    """Return where the members are, as their side files say: each in a file set of its own."""
+def _names(folder: Path) -> set[str]:
+    """Return the display names of the members, as their side files say: each in a file set."""
     found = [
         [life.member for life in incarnations_of(place) if life.own] for place in file_sets(folder)
     ]
     assert [len(members) for members in found] == [1] * len(found)
-    return {f"127.0.0.1:{members[0].rpartition(':')[2]}" for members in found}
+    names = {members[0] for members in found}
+    assert len(names) == len(found), "each member has a name of its own"
+    assert all(re.fullmatch(r".+-\d+-\d+", name) for name in names), names
+    return names
 
 
 def test_two_lives_of_one_process_are_two_lives(tmp_path: Path) -> None:
