@@ -39,6 +39,11 @@ STRUCTURE = {
 pytestmark = pytest.mark.xdist_group("site")
 
 
+def built(page: str) -> str:
+    """Return the file of the site that mkdocs makes of a page; a README is the index of its folder."""
+    return page.removesuffix(".md").replace("README", "index") + ".html"
+
+
 def leaves(nav: Any) -> list[str]:
     if isinstance(nav, str):
         return [nav]
@@ -120,7 +125,7 @@ def test_every_page_is_reached_from_the_first(site: dict[str, Parts]) -> None:
         if page in site and page not in reached:
             reached.add(page)
             left += [target for target, _ in goals(page, site[page]) if target is not None]
-    assert {page.removesuffix(".md") + ".html" for page in PAGES} <= reached
+    assert {built(page) for page in PAGES} <= reached
     assert {page for page in site if page.startswith("source/")} <= reached
 
 
@@ -175,7 +180,7 @@ def test_a_page_is_the_same_here_and_on_a_markdown_host(page: str, site: dict[st
     there = Parts(
         MarkdownIt("commonmark").enable("table").render((ROOT / "docs" / page).read_text("utf-8"))
     ).structure
-    here = site[page.removesuffix(".md") + ".html"].structure
+    here = site[built(page)].structure
     start = here.index("h1")
     assert here[start : start + len(there)] == there
 
@@ -258,7 +263,5 @@ def test_anchors_are_those_of_a_markdown_host(site: dict[str, Parts]) -> None:
             for name in docs.anchors((ROOT / "docs" / page).read_text("utf-8"))
             if name[-2:] != "-1"
         }
-        lacking += [
-            f"{page}#{anchor}" for anchor in wanted - site[page.removesuffix(".md") + ".html"].ids
-        ]
+        lacking += [f"{page}#{anchor}" for anchor in wanted - site[built(page)].ids]
     assert lacking == []

@@ -112,7 +112,7 @@ def test_a_run_that_breaks_off_is_a_row_with_the_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(task, "simulate", fail)
     cell = read_grid("[hunt]")[0]
     row = run_row(SweepRun(cell, 5), "code")
-    assert row["error"].startswith("KeyError: 'a key' (test_sweep_results.py, line ")
+    assert row["error"].startswith("KeyError: 'a key' (test_results.py, line ")
     assert row["digest"] is row["events"] is None
     assert pa.RecordBatch.from_pylist([row], schema=arrow_schema()).num_rows == 1
 
