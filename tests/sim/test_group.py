@@ -519,3 +519,12 @@ def test_members_are_found_by_name(gapless_group: Make) -> None:
 def test_what_is_no_pattern_is_said_so(text: str) -> None:
     with pytest.raises(ValueError, match="no pattern of frames"):
         FramePattern.parse(text)
+
+
+def test_the_name_of_0_1_still_works_with_a_warning() -> None:
+    import gapless.sim
+
+    with pytest.warns(DeprecationWarning, match="SimulatedGroup"):
+        assert gapless.sim.Group is gapless.sim.SimulatedGroup
+    with pytest.raises(AttributeError, match="Nobody"):
+        _ = gapless.sim.Nobody

@@ -18,6 +18,9 @@ checkers of every step; :data:`REQUIRED_STREAM_COVERAGE` and :data:`REQUIRED_MEM
 are the situations that a sweep must have seen.
 """
 
+from typing import Any
+from warnings import warn
+
 from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
 from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
@@ -49,3 +52,14 @@ __all__ = [
     "simulate",
     "sweep",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Group":
+        warn(
+            "gapless.sim.Group is SimulatedGroup since 0.2; the old name ends with 0.3",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return SimulatedGroup
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
