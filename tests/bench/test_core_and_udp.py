@@ -50,9 +50,7 @@ def test_a_bad_option_is_one_line_and_status_2(
 
 def test_a_group_over_udp_beside_raw_sockets(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        udp.main(
-            ["--json", "--rounds", "1", "--seconds", "0.3", "--members", "2", "--size", "1000"]
-        )
+        udp.main(["--json", "--rounds", "1", "--seconds", "1", "--members", "2", "--size", "1000"])
         == 0
     )
     (line,) = json.loads(capsys.readouterr().out)["figures"]
@@ -64,7 +62,7 @@ def test_a_group_over_udp_beside_raw_sockets(capsys: pytest.CaptureFixture[str])
 
 def test_a_group_over_tcp_beside_raw_streams(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--transport", "tcp", "--profile", "ordered", "--members", "2", "--size", "1000"]
-    assert udp.main(["--json", "--rounds", "1", "--seconds", "0.3", *options]) == 0
+    assert udp.main(["--json", "--rounds", "1", "--seconds", "1", *options]) == 0
     (line,) = json.loads(capsys.readouterr().out)["figures"]
     assert (line["transport"], line["profile"], line["repairs"]) == ("tcp", "ordered", 0)
     assert line["messages_per_s"] > 100
