@@ -97,7 +97,7 @@ def test_what_a_screen_reader_is_told(browser: Browser, pages: Pages) -> None:
             )
     assert "Sections" in named["navigation"]
     assert len(named["main"]) == 1
-    assert any("held" in name for name in named["heading"])
+    assert any("passed" in name for name in named["heading"])
     for role in ("button", "combobox", "link", "application"):
         assert named[role], role
         assert all(named[role]), role
