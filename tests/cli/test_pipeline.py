@@ -88,8 +88,7 @@ def test_how_things_stand_in_a_line_and_in_a_table() -> None:
     speeds = Speeds()
     speeds.look(stand(10.0))
     now = stand(12.0, sent=5000, bronze=3000, lag=1200)
-    speeds.look(now)
-    said = line(now, speeds)
+    said = line(speeds, now)
     for part in (
         "12 s  streaming",
         "sent 5,000 of 60,000",
@@ -98,7 +97,7 @@ def test_how_things_stand_in_a_line_and_in_a_table() -> None:
     ):
         assert part in said
     screen = Console(width=100, record=True, file=StringIO())
-    screen.print(live_view(Path("out"), now, speeds))
+    screen.print(live_view(Path("out"), speeds, now))
     shown = screen.export_text().splitlines()
     assert shown[0].startswith("gapless pipeline → out  streaming  12 s")
     assert set(shown[1].strip()) <= set("━╸╺")

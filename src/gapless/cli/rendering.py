@@ -128,13 +128,16 @@ def _shown(cell: object) -> str:
 
 
 @contextmanager
-def progress_bar(label: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error, if that is a terminal; yield a function that sets how much is done."""
+def progress_bar(label: str, total: int | None, *, quiet: bool) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on standard error, if that is a terminal.
+
+    Yield a function that takes how much is done, and optionally another label.
+    """
     if quiet or not Console(stderr=True).is_terminal:
-        yield lambda _done: None
+        yield lambda _done, _label=None: None
         return
     text = TextColumn("{task.description}")
     columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=total)
-        yield lambda done: progress.update(task, completed=done)
+        yield lambda done, label=None: progress.update(task, completed=done, description=label)

@@ -2,95 +2,63 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.data.collect import short_size
 from gapless.cli.group_options import graceful_interrupt, signals_and_logs_handled
+from gapless.cli.lab.common import (
+    LineThrottle,
+    folder_option,
+    live_display,
+    master_option,
+    number_option,
+    option,
+    print_result,
+    print_verdict,
+)
 from gapless.cli.parameters import MAX_SEED, SECONDS, SHARE
-from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
+from gapless.cli.rendering import console, docs_page, json_option, make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from gapless_lab.sensor_pipeline.report import PipelineReport
     from gapless_lab.sensor_pipeline.runner import PipelineProgress
 
-LOG_INTERVAL_S = 1.0
-"""How long between two lines without a terminal, and between two samples of speed."""
 BAR = 60
+"""Width of the bar."""
 ENDING = "what is collected still goes into the tables"
 RIGHT = ("rows", "rows/s")
+"""Columns that are aligned to the right."""
 
 
 @click.command()
-@click.option(
-    "--output",
-    default="gapless-pipeline",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where everything is kept.",
+@folder_option("--output", default="gapless-pipeline", help="Where everything is kept.")
+@number_option("--producers", default=3, help="Members that send.")
+@number_option("--messages", help="Of each, over all runs; 20000, or no end with --follow.")
+@number_option("--rate", default=2000.0, type=float, help="Of each a second; 0: no limit.")
+@option("--loss", default="5%", type=SHARE, help="Datagrams to lose.")
+@number_option(
+    "--seed", type=click.IntRange(0, MAX_SEED), help="Of readings and losses; 1 for a new DIR."
 )
-@click.option(
-    "--producers", default=3, show_default=True, metavar="N", type=int, help="Members that send."
-)
-@click.option(
-    "--messages",
-    metavar="N",
-    type=int,
-    help="Of each, over all runs; 20000, or no end with --follow.",
-)
-@click.option(
-    "--rate",
-    default=2000.0,
-    show_default=True,
-    metavar="N",
-    type=float,
-    help="Of each a second; 0: no limit.",
-)
-@click.option(
-    "--loss",
-    default="5%",
-    show_default=True,
-    type=SHARE,
-    help="Datagrams to lose.",
-)
-@click.option(
-    "--seed",
-    metavar="N",
-    type=click.IntRange(0, MAX_SEED),
-    help="Of readings and losses; 1 for a new DIR.",
-)
-@click.option("--seconds", type=SECONDS, help="Send and follow for so long at most.")
-@click.option(
-    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
-)
+@option("--seconds", type=SECONDS, help="Send and follow for so long at most.")
+@master_option
 @click.option(
     "--group", default="", metavar="NAME", help="Collect what this group sends; no producers."
 )
-@click.option(
+@option(
     "--discover",
     metavar="WHERE",
     help=f"Where the members of --group could be: {docs_page('discovery')}",
 )
-@click.option(
-    "--spool",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Read this spool; no collector either.",
-)
+@folder_option("--spool", help="Read this spool; no collector either.")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C; producers send without end.")
 @json_option
@@ -107,38 +75,24 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     if messages is None and not options["follow"]:
         messages = MESSAGES
     plan = PipelinePlan(rate=rate or None, messages=messages, **options)
-    stop = threading.Event()
+    stop, speeds = threading.Event(), Speeds()
     with (
         signals_and_logs_handled(quiet=as_json),
         graceful_interrupt(stop, ENDING),
-        _shown(plan.output, quiet=as_json) as tell,
+        live_display(
+            partial(live_view, plan.output, speeds),
+            partial(line, speeds),
+            quiet=as_json,
+            auto_refresh=False,
+            transient=True,
+        ) as tell,
     ):
         report = run(plan, tell, stop)
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        show(report)
-    return 0 if report.is_exact else 1
+    show_report = partial(show, report)
+    return print_result(report.as_dict(), show_report, is_sound=report.is_exact, as_json=as_json)
 
 
 # While it runs
-
-
-@contextmanager
-def _shown(output: Path, *, quiet: bool) -> Iterator[Callable[[PipelineProgress], None]]:
-    """Show the progress on standard error: live on a terminal, else a line a second."""
-    if quiet:
-        yield lambda _: None
-        return
-    # A copy of the descriptor: while Spark starts, the other one leads to its log.
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
-        screen = Console(file=file)
-        speeds = Speeds()
-        if not screen.is_terminal:
-            yield partial(_write_line, screen, speeds)
-            return
-        with Live(console=screen, auto_refresh=False, transient=True) as live:
-            yield partial(_update, live, speeds, output)
 
 
 class Speeds:
@@ -146,22 +100,18 @@ class Speeds:
 
     def __init__(self) -> None:
         self._before: PipelineProgress | None = None
+        self._throttle = LineThrottle()
         self.per_s: dict[str, float] = {}
 
     def look(self, stand: PipelineProgress) -> bool:
         """Take a sample; return whether a second has passed or a new phase has begun since."""
-        before = self._before
-        if (
-            before is not None
-            and before.phase == stand.phase
-            and stand.seconds - before.seconds < LOG_INTERVAL_S
-        ):
+        if not self._throttle.is_due(stand.phase, stand.seconds):
             return False
+        before, self._before = self._before, stand
         if before is not None and stand.seconds > before.seconds:
             passed_s = stand.seconds - before.seconds
             rows, former = counts(stand), counts(before)
             self.per_s = {name: (rows[name] - former[name]) / passed_s for name in rows}
-        self._before = stand
         return True
 
 
@@ -171,8 +121,9 @@ def counts(stand: PipelineProgress) -> dict[str, int]:
     return {"sent": stand.sent, "acknowledged": stand.acknowledged, **rows}
 
 
-def live_view(output: Path, stand: PipelineProgress, speeds: Speeds) -> Group:
+def live_view(output: Path, speeds: Speeds, stand: PipelineProgress) -> Group:
     """Return the progress as a table."""
+    speeds.look(stand)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("stage", *RIGHT, ""):
         table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
@@ -202,18 +153,10 @@ def live_view(output: Path, stand: PipelineProgress, speeds: Speeds) -> Group:
     return Group(head, bar, table)
 
 
-def _update(live: Live, speeds: Speeds, output: Path, stand: PipelineProgress) -> None:
-    speeds.look(stand)
-    live.update(live_view(output, stand, speeds), refresh=True)
-
-
-def _write_line(screen: Console, speeds: Speeds, stand: PipelineProgress) -> None:
-    if speeds.look(stand):
-        screen.print(line(stand, speeds), soft_wrap=True, markup=False, highlight=False)
-
-
-def line(stand: PipelineProgress, speeds: Speeds) -> str:
-    """Return the progress in one line."""
+def line(speeds: Speeds, stand: PipelineProgress) -> str:
+    """Return the progress in one line, if one is due."""
+    if not speeds.look(stand):
+        return ""
     expected = f" of {stand.expected:,}" if stand.expected else ""
     parts = [f"sent {stand.sent:,}{expected}", f"acknowledged {stand.acknowledged:,}"]
     parts.append(f"spool {short_size(stand.spool_bytes)} with {stand.lag:,} unread")
@@ -238,14 +181,12 @@ def show(report: PipelineReport) -> None:
             make_table("Rejected rows, in silver", ("problem", "rows"), report.rejected.items())
         )
     screen.print(make_table("Tables", ("table", "rows", "path"), tables(report)))
-    for problem in report.problems:
-        screen.print(problem, style="red", markup=False)
-    verdict = (
-        "exact: bronze has every acknowledged message once"
-        if report.is_exact
-        else "NOT exact, see above"
+    print_verdict(
+        report.problems,
+        "exact: bronze has every acknowledged message once",
+        "NOT exact, see above",
+        is_sound=report.is_exact,
     )
-    screen.print(verdict, style="bold green" if report.is_exact else "bold red", markup=False)
 
 
 def summary(report: PipelineReport) -> list[tuple[str, str, str]]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gapless.cli.group_options import trace_options
+from gapless.cli.lab.common import number_option, option, pop_changed_settings, print_result
 from gapless.cli.parameters import SECONDS, SHARES, SIZES
-from gapless.cli.rendering import (
-    config_options,
-    console,
-    json_option,
-    make_table,
-    print_json,
-    progress_bar,
-    read_config,
-)
+from gapless.cli.rendering import config_options, console, json_option, make_table, progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,34 +22,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--members", default=3, show_default=True, metavar="N", type=int, help="Processes of the group."
-)
-@click.option("--senders", metavar="N", type=int, help="Members that send; all by default.")
-@click.option(
-    "--size",
-    default="100,1000,10000",
-    show_default=True,
-    type=SIZES,
-    help="Sizes of a message.",
-)
-@click.option(
-    "--transport",
-    default="udp",
-    show_default=True,
-    metavar="NAME,…",
-    help="Transports, such as udp,tcp.",
-)
-@click.option(
-    "--loss", default="0", show_default=True, type=SHARES, help="Share of datagrams to lose."
-)
-@click.option(
-    "--mode", default="multicast", show_default=True, type=click.Choice(["multicast", "unicast"])
-)
+@number_option("--members", default=3, help="Processes of the group.")
+@number_option("--senders", help="Members that send; all by default.")
+@option("--size", default="100,1000,10000", type=SIZES, help="Sizes of a message.")
+@option("--transport", default="udp", metavar="NAME,…", help="Transports, such as udp,tcp.")
+@option("--loss", default="0", type=SHARES, help="Share of datagrams to lose.")
+@option("--mode", default="multicast", type=click.Choice(["multicast", "unicast"]))
 @click.option("--rtt", is_flag=True, help="Measure requests and their answers instead.")
-@click.option(
-    "--seconds", default="3s", show_default=True, type=SECONDS, help="Length of one measurement."
-)
+@option("--seconds", default="3s", type=SECONDS, help="Length of one measurement.")
 @trace_options
 @config_options
 @json_option
@@ -68,14 +41,9 @@ def bench(
     transport: str,
     loss: tuple[float, ...],
     mode: str,
-    rtt: bool,
-    seconds: float,
     trace: Path | None,
-    trace_mode: str,
-    profile: str | None,
-    config_file: Path | None,
-    properties: str | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Measure groups of real processes on this machine, for every size, transport and loss.
 
@@ -91,46 +59,26 @@ def bench(
         sizes_bytes=size,
         transports=tuple(filter(None, map(str.strip, transport.split(",")))),
         losses=loss,
-        seconds=seconds,
         unicast=mode == "unicast",
-        rtt=rtt,
-        settings=changed_settings(profile, config_file, properties),
+        settings=pop_changed_settings(options),
         trace="" if trace is None else str(trace.absolute()),
-        trace_mode=trace_mode,
+        **options,
     )
     about = conditions(plan)
-    found: list[ThroughputResult | RoundTripResult | SkippedCell] = []
-    with progress_bar(
-        "measure", len(plan.cells), quiet=as_json or not sys.stderr.isatty()
-    ) as progress:
+    found: list[Any] = []
+    with progress_bar("measure", len(plan.cells), quiet=as_json) as progress:
         for figure in measure(plan):
             found.append(figure)
             progress(len(found))
     skipped = [figure for figure in found if isinstance(figure, SkippedCell)]
     made = [figure for figure in found if not isinstance(figure, SkippedCell)]
-    if as_json:
-        rows, left_out = (
-            [figure._asdict() for figure in made],
-            [figure._asdict() for figure in skipped],
-        )
-        print_json({"conditions": about, "figures": rows, "skipped": left_out})
-    else:
-        _show(plan, about, made, skipped)
-    return 0 if all(getattr(figure, "is_sound", True) for figure in made) else 1
-
-
-def changed_settings(
-    profile: str | None, config_file: Path | None, properties: str | None
-) -> dict[str, Any]:
-    """Return the settings that differ from their defaults."""
-    from gapless.config import Config
-
-    usual = Config().as_dict()
-    return {
-        key: value
-        for key, value in read_config(profile, config_file, properties).as_dict().items()
-        if value != usual[key]
-    }
+    rows, left_out = ([figure._asdict() for figure in figures] for figures in (made, skipped))
+    return print_result(
+        {"conditions": about, "figures": rows, "skipped": left_out},
+        partial(_show, plan, about, made, skipped),
+        is_sound=all(getattr(figure, "is_sound", True) for figure in made),
+        as_json=as_json,
+    )
 
 
 def _show(
@@ -150,16 +98,10 @@ def _throughput(made: list[ThroughputResult]) -> Table:
     columns = ("transport", "bytes", "loss", "messages/s", "MB/s", "CPU s/M", "repairs", "in order")
     rows = [
         (
-            figure.transport,
-            figure.size_bytes,
-            f"{figure.loss:.1%}",
-            figure.messages_per_s,
-            figure.mb_per_s,
-            figure.cpu_s_per_million,
-            figure.repairs,
-            _verdict(figure),
+            *(f.transport, f.size_bytes, f"{f.loss:.1%}"),
+            *(f.messages_per_s, f.mb_per_s, f.cpu_s_per_million, f.repairs, _verdict(f)),
         )
-        for figure in made
+        for f in made
     ]
     return make_table("The slowest receiver; CPU seconds for a million deliveries", columns, rows)
 

@@ -3,111 +3,52 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from gapless.cli.group_options import note
+from gapless.cli.lab.common import (
+    MAX_SHOWN,
+    folder_option,
+    number_option,
+    option,
+    print_findings,
+    print_result,
+)
 from gapless.cli.parameters import SHARE
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table, progress_bar
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from gapless_lab.chaos.plan import ChaosPlan
     from gapless_lab.chaos.runner import ChaosResult
-
-MAX_SHOWN = 20
-"""Maximum number of findings that are printed of each seed."""
 
 
 @click.command()
-@click.option(
-    "--seeds",
-    default=20,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(1, 100_000),
-    help="How many seeds.",
-)
-@click.option(
-    "--first", default=1, show_default=True, metavar="N", type=int, help="The first of them."
-)
-@click.option(
-    "--seed",
-    "only",
-    metavar="N",
-    type=int,
-    help="Run this seed alone, such as one that has failed.",
-)
-@click.option("--producers", default=2, show_default=True, metavar="N", type=int, help="Producers.")
-@click.option(
-    "--rate",
-    default=100,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Messages a second of each.",
-)
-@click.option(
-    "--loss",
-    default="2%",
-    show_default=True,
-    type=SHARE,
-    help="Datagrams to lose.",
-)
-@click.option(
-    "--group-kills",
-    default=4,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Of producers and collector.",
-)
-@click.option(
-    "--spark-kills",
-    default=3,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Of driver and executors.",
-)
+@number_option("--seeds", default=20, type=click.IntRange(1, 100_000), help="How many seeds.")
+@number_option("--first", default=1, help="The first of them.")
+@number_option("--seed", "only", help="Run this seed alone, such as one that has failed.")
+@number_option("--producers", default=2, help="Producers.")
+@number_option("--rate", default=100, help="Messages a second of each.")
+@option("--loss", default="2%", type=SHARE, help="Datagrams to lose.")
+@number_option("--group-kills", default=4, help="Of producers and collector.")
+@number_option("--spark-kills", default=3, help="Of driver and executors.")
 @click.option(
     "--back-pressure",
     is_flag=True,
     help="Stop Spark until the spool is full, instead of killing anything.",
 )
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    help="Where it all happens; a temporary folder by default.",
-)
+@folder_option("--folder", help="Where it all happens; a temporary folder by default.")
 @click.option(
     "--keep", is_flag=True, help="Keep the folders of all seeds, not only of those that fail."
 )
 @json_option
 def chaos(
-    *,
-    seeds: int,
-    first: int,
-    only: int | None,
-    back_pressure: bool,
-    folder: Path | None,
-    keep: bool,
-    as_json: bool,
-    **drawn: Any,
+    *, seeds: int, first: int, only: int | None, back_pressure: bool, as_json: bool, **options: Any
 ) -> int:
     """Kill producers, the collector, the Spark driver and executors, and check the table.
 
@@ -131,47 +72,29 @@ def chaos(
     numbers = range(first, first + seeds) if only is None else [only]
     if back_pressure:
         numbers = numbers[:1]
-    plans = [ChaosPlan(seed=number, **drawn) for number in numbers]
+    folder, keep = options.pop("folder"), options.pop("keep")
+    plans = [ChaosPlan(seed=number, **options) for number in numbers]
     found: list[ChaosResult] = []
-    with _progress(plans, quiet=as_json) as show:
+    with progress_bar("Spark starts", len(plans), quiet=as_json) as progress:
         for result in running.chaos(
-            plans, folder=folder, keep=keep, back_pressure=back_pressure, on_progress=show
+            plans,
+            folder=folder,
+            keep=keep,
+            back_pressure=back_pressure,
+            on_progress=lambda seed, what: progress(len(found), f"seed {seed}: {what}"),
         ):
             found.append(result)
-            show(result.seed, "")
+            progress(len(found), f"seed {result.seed}: done")
             if not as_json and not sys.stderr.isatty():
                 note(_line(result))
+    totals = running.totals(found)
     sound = all(result.is_sound for result in found)
-    if as_json:
-        seeds_told = [result.as_dict() for result in found]
-        print_json({"seeds": seeds_told, "totals": running.totals(found), "sound": sound})
-    else:
-        _show(found, running.totals(found))
-    return 0 if sound else 1
-
-
-@contextmanager
-def _progress(plans: list[ChaosPlan], *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function that shows the phase of a seed; an empty phase means the seed is done."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _seed, _what: None
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+    return print_result(
+        {"seeds": [result.as_dict() for result in found], "totals": totals, "sound": sound},
+        partial(_show, found, totals),
+        is_sound=sound,
+        as_json=as_json,
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Spark starts", total=len(plans))
-
-        def show(seed: int, what: str) -> None:
-            progress.update(
-                task, description=f"seed {seed}: {what or 'done'}", advance=0 if what else 1
-            )
-
-        yield show
 
 
 def _line(result: ChaosResult) -> str:
@@ -217,8 +140,7 @@ def _show(results: list[ChaosResult], totals: dict[str, Any]) -> None:
             screen.print(
                 f"seed {result.seed} is in {result.folder}; once more: {result.plan.replay_command}"
             )
-            for finding in result.verdict.findings[:MAX_SHOWN]:
-                screen.print(f"  {finding}", style="red", markup=False)
+            print_findings(result.verdict.findings[:MAX_SHOWN], indent="  ")
 
 
 def _kills(kills: Mapping[str, int]) -> str:

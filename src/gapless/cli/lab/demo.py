@@ -2,79 +2,56 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.group_options import note, signals_and_logs_handled
+from gapless.cli.lab.common import (
+    LineThrottle,
+    folder_option,
+    live_display,
+    master_option,
+    number_option,
+    option,
+    print_result,
+    print_verdict,
+)
 from gapless.cli.parameters import MAX_SEED, SHARE
-from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from gapless_lab.demo.result import DemoResult
     from gapless_lab.demo.runner import DemoProgress
 
-LOG_INTERVAL_S = 1.0
-"""How long between two lines of progress without a terminal."""
 BAR = 40
+"""Width of the bar."""
 
 
 @click.command()
-@click.option(
-    "--messages", default=10_000, show_default=True, metavar="N", type=int, help="Of each producer."
-)
-@click.option(
-    "--loss",
-    default="5%",
-    show_default=True,
-    type=SHARE,
-    help="Datagrams lost.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, MAX_SEED),
-    default=1,
-    show_default=True,
-    help="Seed of all randomness.",
-)
+@number_option("--messages", default=10_000, help="Of each producer.")
+@option("--loss", default="5%", type=SHARE, help="Datagrams lost.")
+@option("--seed", default=1, type=click.IntRange(0, MAX_SEED), help="Seed of all randomness.")
 @click.option(
     "--no-spark",
     is_flag=True,
     help="No tables, no report: the group alone, its trace checked here.",
 )
-@click.option(
-    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
-)
-@click.option(
+@master_option
+@folder_option(
     "--output",
     default="gapless-demo",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
     help="Where everything is kept; a former demo there is removed.",
 )
 @json_option
-def demo(
-    messages: int,
-    loss: float,
-    seed: int,
-    no_spark: bool,
-    master: str | None,
-    output: Path,
-    as_json: bool,
-) -> int:
+def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
     """Send through a lossy group into tables, kill a member, verify the traces, write a report.
 
     Three producers and a collector, each a process of its own, talk over UDP on this machine and
@@ -86,25 +63,17 @@ def demo(
     from gapless_lab.demo.runner import run
     from gapless_lab.process import LabError
 
-    plan = DemoPlan(
-        output=output,
-        messages=messages,
-        loss=loss,
-        seed=seed,
-        spark=not no_spark,
-        master=master,
-    )
-    with signals_and_logs_handled(quiet=as_json), _shown(quiet=as_json) as tell:
+    plan = DemoPlan(spark=not no_spark, **options)
+    line = partial(render_line, LineThrottle())
+    display = live_display(render_progress, line, quiet=as_json, refresh_per_second=8)
+    with signals_and_logs_handled(quiet=as_json), display as tell:
         try:
             result = run(plan, tell)
         except LabError as error:  # a member died or stalled: that is a result of the demo
             note(f"gapless demo: {error}")
             return 1
-    if as_json:
-        print_json(result.as_dict())
-    else:
-        show(result)
-    return 0 if result.is_sound else 1
+    show_result = partial(show, result)
+    return print_result(result.as_dict(), show_result, is_sound=result.is_sound, as_json=as_json)
 
 
 # While it runs
@@ -118,37 +87,13 @@ STAGES = {
 }
 
 
-@contextmanager
-def _shown(*, quiet: bool) -> Iterator[Callable[[DemoProgress], None]]:
-    """Show how things stand, on standard error: live on a terminal, else a line a second."""
-    if quiet:
-        yield lambda _: None
-        return
-    # A copy of the descriptor: while Spark starts, the other one leads to its log.
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
-        screen = Console(file=file)
-        if not screen.is_terminal:
-            yield _Lines(screen)
-            return
-        with Live(console=screen, refresh_per_second=8) as live:
-            yield lambda stand: live.update(render_progress(stand))
-
-
-class _Lines:
-    """Writes a line when a part begins, and once a second."""
-
-    def __init__(self, screen: Console) -> None:
-        self.screen = screen
-        self._last: tuple[str, float] = ("", 0.0)
-
-    def __call__(self, stand: DemoProgress) -> None:
-        part, at_s = self._last
-        if stand.phase != part or time.monotonic() - at_s >= LOG_INTERVAL_S:
-            self._last = stand.phase, time.monotonic()
-            text = f"{time.monotonic() - stand.began_s:5.0f} s  {STAGES[stand.phase]}"
-            self.screen.print(
-                f"{text}{_stage_progress(stand)}", soft_wrap=True, markup=False, highlight=False
-            )
+def render_line(throttle: LineThrottle, stand: DemoProgress) -> str:
+    """Return the progress in one line, if one is due."""
+    now_s = time.monotonic()
+    if not throttle.is_due(stand.phase, now_s):
+        return ""
+    since_s = now_s - stand.began_s
+    return f"{since_s:5.0f} s  {STAGES[stand.phase]}{_stage_progress(stand)}"
 
 
 def _stage_progress(stand: DemoProgress) -> str:
@@ -192,12 +137,11 @@ def show(result: DemoResult) -> None:
     loss = f"{result.loss_percent:g} % of the datagrams lost"
     title = f"{result.members} processes over UDP, {loss}, {kill}"
     screen.print(make_table(title, ("what", "found", ""), summary(result)))
-    for problem in result.problems:
-        screen.print(problem, style="red", markup=False)
-    sound = "every message once, in order, and every invariant held"
-    screen.print(
-        sound if result.is_sound else "NOT as it should be, see above",
-        style="bold green" if result.is_sound else "bold red",
+    print_verdict(
+        result.problems,
+        "every message once, in order, and every invariant held",
+        "NOT as it should be, see above",
+        is_sound=result.is_sound,
     )
     if result.report:
         screen.print(f"report: {result.report}", soft_wrap=True, markup=False, highlight=False)

@@ -2,120 +2,43 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.lab.bench import changed_settings
-from gapless.cli.parameters import SECONDS, SHARE
-from gapless.cli.rendering import (
-    config_options,
-    console,
-    json_option,
-    make_table,
-    print_json,
-    progress_bar,
+from gapless.cli.lab.common import (
+    MAX_SHOWN,
+    folder_option,
+    number_option,
+    option,
+    pop_changed_settings,
+    print_findings,
+    print_result,
 )
+from gapless.cli.parameters import SECONDS, SHARE
+from gapless.cli.rendering import config_options, console, json_option, make_table, progress_bar
 
 if TYPE_CHECKING:
     from gapless_lab.soak import SoakPlan, SoakReport
 
-MAX_SHOWN = 20
-"""Maximum number of violations that are printed."""
-
 
 @click.command()
-@click.option(
-    "--members", default=4, show_default=True, metavar="N", type=int, help="Processes of the group."
-)
-@click.option(
-    "--seconds", default="60s", show_default=True, type=SECONDS, help="Length of the load."
-)
-@click.option(
-    "--rate",
-    default=100,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Messages a second of each.",
-)
-@click.option(
-    "--loss",
-    default="2%",
-    show_default=True,
-    type=SHARE,
-    help="Datagrams to lose.",
-)
-@click.option(
-    "--duplicate",
-    default="1%",
-    show_default=True,
-    type=SHARE,
-    help="That come twice.",
-)
-@click.option(
-    "--reorder",
-    default="1%",
-    show_default=True,
-    type=SHARE,
-    help="That are overtaken.",
-)
-@click.option(
-    "--kill",
-    "kills",
-    default=1,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Members to kill -9.",
-)
-@click.option(
-    "--stop",
-    "stops",
-    default=1,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Members to SIGSTOP.",
-)
-@click.option(
-    "--seed",
-    default=1,
-    show_default=True,
-    metavar="N",
-    type=int,
-    help="Random seed of faults and load.",
-)
-@click.option("--transport", default="udp", show_default=True, metavar="NAME", help="udp or tcp.")
-@click.option(
-    "--trace",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Keep the traces in this empty folder.",
-)
+@number_option("--members", default=4, help="Processes of the group.")
+@option("--seconds", default="60s", type=SECONDS, help="Length of the load.")
+@number_option("--rate", default=100, help="Messages a second of each.")
+@option("--loss", default="2%", type=SHARE, help="Datagrams to lose.")
+@option("--duplicate", default="1%", type=SHARE, help="That come twice.")
+@option("--reorder", default="1%", type=SHARE, help="That are overtaken.")
+@number_option("--kill", "kills", default=1, help="Members to kill -9.")
+@number_option("--stop", "stops", default=1, help="Members to SIGSTOP.")
+@number_option("--seed", default=1, help="Random seed of faults and load.")
+@option("--transport", default="udp", metavar="NAME", help="udp or tcp.")
+@folder_option("--trace", "folder", help="Keep the traces in this empty folder.")
 @config_options
 @json_option
-def soak(
-    *,
-    members: int,
-    seconds: float,
-    rate: int,
-    loss: float,
-    duplicate: float,
-    reorder: float,
-    kills: int,
-    stops: int,
-    seed: int,
-    transport: str,
-    folder: Path | None,
-    profile: str | None,
-    config_file: Path | None,
-    properties: str | None,
-    as_json: bool,
-) -> int:
+def soak(*, folder: Path | None, as_json: bool, **options: Any) -> int:
     """Run real processes on this machine under loss, kill -9 and SIGSTOP, and check their traces.
 
     Every process writes a trace. When the load is over and everything has arrived, the traces are
@@ -124,26 +47,11 @@ def soak(
     """
     from gapless_lab.soak import SoakPlan, soak as run
 
-    plan = SoakPlan(
-        members=members,
-        seconds=seconds,
-        rate=rate,
-        loss=loss,
-        duplicate=duplicate,
-        reorder=reorder,
-        kills=kills,
-        stops=stops,
-        seed=seed,
-        transport=transport,
-        settings=changed_settings(profile, config_file, properties),
-    )
-    with progress_bar("soak", round(seconds), quiet=as_json or not sys.stderr.isatty()) as progress:
+    plan = SoakPlan(settings=pop_changed_settings(options), **options)
+    with progress_bar("soak", round(plan.seconds), quiet=as_json) as progress:
         report = run(plan, folder, progress=lambda done_s: progress(round(done_s)))
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        _show(plan, report)
-    return 0 if report.is_sound else 1
+    show = partial(_show, plan, report)
+    return print_result(report.as_dict(), show, is_sound=report.is_sound, as_json=as_json)
 
 
 def _show(plan: SoakPlan, report: SoakReport) -> None:
@@ -170,5 +78,4 @@ def _show(plan: SoakPlan, report: SoakReport) -> None:
         for name, seen in sorted(report.memory.items())
     ]
     screen.print(make_table("Memory, MB", ("process", "first", "middle", "last"), rows))
-    for violation in report.violations[:MAX_SHOWN]:
-        screen.print(str(violation), style="red", markup=False)
+    print_findings(report.violations[:MAX_SHOWN])
