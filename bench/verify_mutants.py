@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 from gapless.errors import LocalProtocolError
-from gapless.sim.mutants.runner import MUTANTS, planted
-from gapless.sim.mutants.stream_mutants import Mutant
-from gapless.sim.runner import SeedResult, simulate
+from gapless.sim.mutants.catalogue import MUTANTS
+from gapless.sim.mutants.planting import Mutant, planted
+from gapless.sim.runner import simulate
+from gapless.sim.seed_result import SeedResult
 from gapless.trace.incarnations import INCARNATIONS_FILE
 from gapless.trace.parquet import rows_to_table, write_table
 from pyspark_gapless.session import session

@@ -7,7 +7,8 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.cli.lab import compare as command
-from gapless.sim.mutants.runner import mutant_by_name, planted
+from gapless.sim.mutants.catalogue import mutant_by_name
+from gapless.sim.mutants.planting import planted
 from gapless.sim.profile_cost import KINDS, ProfileCell
 
 SMALL = ("compare", "--messages", "20", "--workers", "1")

@@ -13,8 +13,7 @@ from experiments.join_under_load import (
     parameter_grid,
     run_trial,
 )
-from gapless.sim.mutants.runner import planted
-from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.mutants.planting import Mutant, planted
 from gapless.units import NS_PER_MS, NS_PER_S
 
 LATE_NS = 600 * NS_PER_MS

@@ -12,8 +12,7 @@ from experiments.growth_page import growth_charts
 from experiments.join_under_load import parameter_grid
 from experiments.scale import measure
 from gapless.cli.app import run as run_gapless
-from gapless.sim.mutants.runner import planted
-from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.mutants.planting import Mutant, planted
 
 JOINS = ("join-under-load", "--joins", "1", "--members", "3", "--workers", "1")
 SCALE = ("scale", "--members", "2,10", "--messages", "20", "--workers", "1")

@@ -3,8 +3,7 @@
 import pytest
 
 from experiments.scale import IDLE_NS, GroupSizeResult, measure, scale
-from gapless.sim.mutants.runner import planted
-from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.mutants.planting import Mutant, planted
 from gapless.units import NS_PER_S
 
 

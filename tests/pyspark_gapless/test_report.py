@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless.cli.app import run
-from gapless.sim.mutants.runner import mutant_by_name, planted
+from gapless.sim.mutants.catalogue import mutant_by_name
+from gapless.sim.mutants.planting import planted
 from gapless.sim.runner import simulate
 from gapless.trace.incarnations import INCARNATIONS_FILE
 from gapless.trace.parquet import rows_to_table, write_table

@@ -11,9 +11,10 @@ from gapless.config import Config
 from gapless.faults.faults import Delay, Loss
 from gapless.faults.frame_names import node_name
 from gapless.rng import split
-from gapless.sim.mutants.runner import mutant_by_name, planted
+from gapless.sim.mutants.catalogue import mutant_by_name
+from gapless.sim.mutants.planting import planted
 from gapless.sim.runner import simulate
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     CrashProcess,
     LeaveGroup,
     Script,

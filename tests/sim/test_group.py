@@ -8,7 +8,8 @@ import pytest
 from gapless.config import Config
 from gapless.protocol.events import Accepted, Discarded, GivenUp, Lost, Refused, SlowReceivers
 from gapless.sim import SimulatedGroup, World
-from gapless.sim.scenario.actions import (
+from gapless.sim.scenario.frame_pattern import FramePattern
+from gapless.sim.script import (
     ApplyDigest,
     InstallView,
     SaveDigest,
@@ -17,7 +18,6 @@ from gapless.sim.scenario.actions import (
     StartProcess,
     initial_actions,
 )
-from gapless.sim.scenario.frame_pattern import FramePattern
 from gapless.units import NS_PER_MS
 
 Make = Callable[..., SimulatedGroup]

@@ -10,8 +10,9 @@ import pytest
 from gapless.errors import LocalProtocolError
 from gapless.protocol.stream.window import FixedWindow
 from gapless.sim.checkers.stream_safety import CHECKERS
-from gapless.sim.mutants.runner import MUTANTS, hunt, hunt_all, mutant_by_name, planted
-from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.mutants.catalogue import MUTANTS, mutant_by_name
+from gapless.sim.mutants.hunt import hunt, hunt_all
+from gapless.sim.mutants.planting import Mutant, planted
 from gapless.sim.oracle.oracle import InvariantViolation
 from gapless.sim.runner import simulate
 from gapless.sim.swarm.profile_draw import ALL_PROFILES
@@ -85,7 +86,7 @@ def test_a_harmless_change_survives() -> None:
 def test_a_seed_that_fails_by_itself_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = simulate(0)
     failed.violations.append(InvariantViolation("S3", 0, "a", "broken"))
-    monkeypatch.setattr("gapless.sim.mutants.runner.simulate", lambda seed, **options: failed)
+    monkeypatch.setattr("gapless.sim.mutants.hunt.simulate", lambda seed, **options: failed)
     assert hunt(mutant_by_name("ceiling+1"), 3).check == ""
 
 

@@ -67,7 +67,7 @@ def resolve_mutant(name: str) -> str:
     """Return the name of a planted bug as it is known, or complain; the empty name stands for none."""
     if not name:
         return ""
-    from gapless.sim.mutants.runner import mutant_by_name
+    from gapless.sim.mutants.catalogue import mutant_by_name
 
     return mutant_by_name(name).name
 

@@ -1,16 +1,17 @@
 """Deterministic simulation of whole groups: one thread, one seed, virtual time.
 
-Nine rooms, in the order of a run:
+``script`` holds what happens in a run: actions, and the fates of single frames. Nine packages, in
+the order of a run:
 
-1. ``swarm`` draws a plan from a seed: settings, faults, load, and a script of actions.
-2. ``scenario`` is the script itself: its actions, its text form, and diagrams of what happened.
-3. ``world`` runs a script: scheduler, processes, network, applications, and the trace.
-4. ``oracle`` watches every step and keeps a model of what every member must do.
-5. ``checkers`` compare each step with the model, one class for each invariant.
-6. ``coverage`` notes the situations that a sweep must have seen.
-7. ``model_check`` searches every interleaving of a small group instead of one run.
+1. ``swarm`` draws a plan from a seed: settings, faults, load, and a script.
+2. ``world`` plays a script: scheduler, processes, network, applications, and the trace.
+3. ``oracle`` watches every step and keeps a model of what every member must do.
+4. ``checkers`` compare each step with the model, one class for each invariant.
+5. ``coverage`` notes the situations that a sweep must have seen.
+6. ``mutants`` plant bugs in the protocol, to show that the checkers find them.
+7. ``scenario`` is the text form of a script and of its outcome: grammar, files, diagrams.
 8. ``shrink`` reduces a failing script to a small scenario file.
-9. ``mutants`` plant bugs in the protocol, to show that the checkers find them.
+9. ``model_check`` searches every interleaving of a small group instead of one run.
 
 For your own tests: :class:`SimulatedGroup` drives a group step by step, :func:`simulate` runs one
 seed, :func:`sweep` many, and :class:`World` plays a :class:`Script`. :data:`CHECKERS` are the
@@ -27,8 +28,9 @@ from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
 from gapless.sim.group import SimulatedGroup, SimulatedNode
 from gapless.sim.oracle.checker import InvariantChecker
 from gapless.sim.oracle.oracle import InvariantViolation, Oracle
-from gapless.sim.runner import SeedResult, SweepResult, simulate, sweep
-from gapless.sim.scenario.actions import Script
+from gapless.sim.runner import simulate, sweep
+from gapless.sim.script import Script
+from gapless.sim.seed_result import SeedResult, SweepResult
 from gapless.sim.swarm.membership_swarm import draw_membership
 from gapless.sim.swarm.stream_swarm import SwarmPlan, draw
 from gapless.sim.world.world import World

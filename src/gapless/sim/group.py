@@ -21,7 +21,9 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import DUPLICATE, NEVER_NS, Copy, Partition
 from gapless.faults.frame_names import incarnation_name, node_name
 from gapless.protocol.endpoint import Endpoint
-from gapless.sim.scenario.actions import (
+from gapless.sim.scenario.diagram import DiagramTracer
+from gapless.sim.scenario.frame_pattern import FaultRule
+from gapless.sim.script import (
     CancelSend,
     CrashProcess,
     InstallView,
@@ -33,8 +35,6 @@ from gapless.sim.scenario.actions import (
     StartProcess,
     initial_actions,
 )
-from gapless.sim.scenario.diagram import DiagramTracer
-from gapless.sim.scenario.frame_pattern import FaultRule
 from gapless.sim.world.world import World
 from gapless.units import parse_duration
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Ready
     from gapless.sim.oracle.oracle import InvariantViolation
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
     from gapless.sim.world.host import Host
 
 DEFAULT_SETTLE_TIMEOUT = "60s"

@@ -26,9 +26,11 @@ from gapless.protocol.events import Stalled
 from gapless.rng import split
 from gapless.sim.checkers.liveness import DeliveryDeadlineChecker, StabilityDeadlineChecker
 from gapless.sim.checkers.stream_safety import CHECKERS
-from gapless.sim.runner import SeedResult, results, seed_result
-from gapless.sim.scenario.actions import Script, SendMessages, initial_actions, payload
-from gapless.sim.scenario.scenario_file import format_settings, plant
+from gapless.sim.mutants.catalogue import plant
+from gapless.sim.runner import results, seed_result
+from gapless.sim.scenario.scenario_file import format_settings
+from gapless.sim.script import Script, SendMessages, initial_actions, payload
+from gapless.sim.seed_result import SeedResult
 from gapless.sim.swarm.profile_draw import ALL_PROFILES
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_duration

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
 from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
 from gapless.sim.profile_cost import KINDS
-from gapless.sim.runner import FAULT_KINDS, thorough_seeds
+from gapless.sim.runner import thorough_seeds
+from gapless.sim.seed_result import FAULT_KINDS
 from gapless.units import NS_PER_S
 from pyspark_gapless.sweep.cell import SweepCell
 from pyspark_gapless.sweep.results import RequestedRuns, SweepResults

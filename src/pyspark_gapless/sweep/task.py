@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gapless import __version__
 from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
 from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
+from gapless.sim.mutants.catalogue import plant
 from gapless.sim.profile_cost import run_cell
-from gapless.sim.runner import SeedResult, simulate
-from gapless.sim.scenario.scenario_file import plant
+from gapless.sim.runner import simulate
+from gapless.sim.seed_result import SeedResult
 from pyspark_gapless.sweep.cell import SweepCell
 from pyspark_gapless.sweep.schema import COLUMNS, arrow_schema
 

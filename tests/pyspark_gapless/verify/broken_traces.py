@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gapless.sim import simulate
-from gapless.sim.runner import SeedResult
+from gapless.sim.seed_result import SeedResult
 from gapless.trace.incarnations import INCARNATIONS_FILE
 from gapless.trace.parquet import rows_to_table, write_table
 from gapless.trace.schema import TraceRow

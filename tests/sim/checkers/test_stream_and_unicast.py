@@ -7,8 +7,8 @@ from gapless.protocol.events import Accepted, Lost, Started
 from gapless.protocol.ready import Delivery, Ready, TraceEntry
 from gapless.protocol.stream.retransmit import _RecentRepair
 from gapless.run import Run
+from gapless.sim.link_counters import LinkCounters
 from gapless.sim.oracle.oracle import SAMPLE_STEPS
-from gapless.sim.world.network import LinkCounters
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail
 from tests.support.oracle_pair import GROUP, A, B, Court, says

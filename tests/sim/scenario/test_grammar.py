@@ -9,7 +9,9 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import KINDS, FrameName
 from gapless.protocol.buggify import RARE_BRANCHES
-from gapless.sim.scenario.actions import (
+from gapless.sim.scenario.grammar import read_script, show_script
+from gapless.sim.scenario.literals import ScenarioError, show_bytes, show_time
+from gapless.sim.script import (
     ZERO,
     ApplyDigest,
     CancelSend,
@@ -30,8 +32,6 @@ from gapless.sim.scenario.actions import (
     initial_actions,
     payload,
 )
-from gapless.sim.scenario.grammar import read_script, show_script
-from gapless.sim.scenario.literals import ScenarioError, show_bytes, show_time
 
 nodes = st.sampled_from(["a", "b", "c", "z", "ab"])
 lives = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))

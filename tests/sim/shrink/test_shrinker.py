@@ -9,9 +9,8 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.config import Config
-from gapless.sim.mutants.runner import MUTANTS
+from gapless.sim.mutants.catalogue import MUTANTS, plant
 from gapless.sim.runner import simulate
-from gapless.sim.scenario.actions import Script, SendMessages, initial_actions, payload
 from gapless.sim.scenario.grammar import read_script
 from gapless.sim.scenario.scenario_file import (
     Scenario,
@@ -19,17 +18,15 @@ from gapless.sim.scenario.scenario_file import (
     format_head,
     load,
     parse,
-    plant,
     play,
 )
+from gapless.sim.script import Script, SendMessages, initial_actions, payload
 from gapless.sim.shrink import shrinker as shrinking
+from gapless.sim.shrink.minimizer import Minimizer, ShrinkCase
+from gapless.sim.shrink.replay import FailurePredicate, is_sound
 from gapless.sim.shrink.shrinker import (
-    FailurePredicate,
-    Minimizer,
     NotReproducedError,
     SeedOrigin,
-    ShrinkCase,
-    is_sound,
     recorded,
     shrink,
     shrink_seed,
@@ -403,7 +400,7 @@ def test_command_shrinks_every_planted_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "gapless.sim.mutants.runner.MUTANTS", tuple(one for one in MUTANTS if one.name == GAP)
+        "gapless.sim.mutants.catalogue.MUTANTS", tuple(one for one in MUTANTS if one.name == GAP)
     )
     assert run(["shrink", "--all-mutants", "-o", str(tmp_path)]) == 0
     assert "take over a gap" in capsys.readouterr().out

@@ -8,14 +8,14 @@ from gapless.config import Config
 from gapless.faults.faults import NEVER_NS
 from gapless.sim import REQUIRED_STREAM_COVERAGE, SwarmPlan, SweepResult, draw, simulate, sweep
 from gapless.sim.checkers.liveness import bounds_ns
-from gapless.sim.runner import FAULT_KINDS
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     CrashProcess,
     InstallView,
     ResumeProcess,
     SendMessages,
     StartProcess,
 )
+from gapless.sim.seed_result import FAULT_KINDS
 from gapless.sim.swarm.stream_swarm import CHARACTERS, FAULTS
 from gapless.units import NS_PER_MS
 

@@ -33,7 +33,8 @@ from gapless.faults.frame_names import (
 )
 from gapless.identity import Address
 from gapless.run import Run
-from gapless.sim.world.network import CopyInFlight, LinkCounters, SimulatedNetwork
+from gapless.sim.link_counters import LinkCounters
+from gapless.sim.world.network import CopyInFlight, SimulatedNetwork
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail, encode
 
 A, B = Address(1, 1), Address(2, 1)

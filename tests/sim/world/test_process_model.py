@@ -4,7 +4,7 @@ import pytest
 
 from gapless.config import Config
 from gapless.sim import simulate
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     ChangePartition,
     CrashProcess,
     LeaveGroup,

@@ -14,7 +14,7 @@ from gapless.rng import split
 from gapless.sim import CHECKERS, World, draw, simulate
 from gapless.sim.checkers.stream_safety import NoCreationChecker
 from gapless.sim.runner import same_digest, seed_result, world_of
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     LOST,
     Action,
     CancelSend,

@@ -12,7 +12,7 @@ from gapless.cli.parameters import available_cores
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from gapless.sim.mutants.runner import MutantVerdict
+    from gapless.sim.mutants.hunt import MutantVerdict
 
 
 @click.command()
@@ -37,7 +37,8 @@ def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) ->
     Each bug is one small change to one function of the real machine. Exits with 1 if a bug
     survives.
     """
-    from gapless.sim.mutants.runner import MUTANTS, hunt_all, mutant_by_name
+    from gapless.sim.mutants.catalogue import MUTANTS, mutant_by_name
+    from gapless.sim.mutants.hunt import hunt_all
 
     chosen = MUTANTS if only is None else (mutant_by_name(only),)
     began_s = perf_counter()

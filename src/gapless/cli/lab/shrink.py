@@ -167,7 +167,8 @@ def _cell(
 def _shrink_seed(
     origin: SeedOrigin | ProfileCellOrigin, bug: str, folder: Path, as_json: bool
 ) -> int:
-    from gapless.sim.shrink.shrinker import MAX_TRIES, shrink_seed
+    from gapless.sim.shrink.minimizer import MAX_TRIES
+    from gapless.sim.shrink.shrinker import shrink_seed
 
     with progress_bar("replays", MAX_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
         found = shrink_seed(origin, bug=bug, progress=done)
@@ -200,7 +201,7 @@ def _print_result(found: ShrinkResult, folder: Path, as_json: bool) -> int:
 
 
 def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
-    from gapless.sim.mutants.runner import MUTANTS
+    from gapless.sim.mutants.catalogue import MUTANTS
     from gapless.sim.shrink.shrinker import shrink_bug
 
     results: dict[str, ShrinkResult | None] = {}

@@ -22,7 +22,7 @@ from gapless.cli.rendering import (
 )
 
 if TYPE_CHECKING:
-    from gapless.sim.runner import SeedResult, SweepResult
+    from gapless.sim.seed_result import SeedResult, SweepResult
 
 _SHOWN_FAILURES = 10
 _MIN_MEMBERS, _MAX_MEMBERS = 2, 26
@@ -142,8 +142,8 @@ def _count(members: str | None) -> int | None:
 
 
 def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json: bool) -> int:
+    from gapless.sim.mutants.catalogue import plant
     from gapless.sim.runner import simulate
-    from gapless.sim.scenario.scenario_file import plant
 
     with plant(bug):
         if trace is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gapless.protocol.events import Event
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.oracle.oracle import Oracle
-    from gapless.sim.scenario.actions import ChangePartition
+    from gapless.sim.script import ChangePartition
     from gapless.wire import Frame
 
 REQUIRED_MEMBERSHIP_COVERAGE = (

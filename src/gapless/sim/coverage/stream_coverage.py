@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery, TraceEntry
     from gapless.sim.oracle.model import InboundModel, MemberModel
     from gapless.sim.oracle.oracle import Oracle
-    from gapless.sim.scenario.actions import ChangePartition
+    from gapless.sim.script import ChangePartition
     from gapless.wire import Ack, Datagram
 
 REQUIRED_STREAM_COVERAGE = (

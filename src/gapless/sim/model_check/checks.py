@@ -21,7 +21,6 @@ from gapless.protocol.stream import ranges
 from gapless.protocol.stream.connections import MAX_FIRST_REQUESTS
 from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.timers import GAP, TAIL
-from gapless.sim.model_check.state_reduction import voted
 from gapless.wire.frames import Ack, Data, Nak, Stable, Tail, Vote
 
 if TYPE_CHECKING:
@@ -124,6 +123,14 @@ class StreamObservation(NamedTuple):
             voted=known,
             tracked=tuple(tracked),
         )
+
+
+def voted(member: Endpoint, origin: Address) -> int:
+    """Return the highest seqno of ``origin`` that anybody who voted knew of, the coordinator included."""
+    if member.stability is None or not member.stability.is_coordinator:
+        return 0
+    highs = [table[origin][1] for table in member.stability._votes.values()]
+    return max(highs, default=0)
 
 
 def _observe_window(window: Window | None) -> tuple[int, int, int, dict[int, bytes]]:

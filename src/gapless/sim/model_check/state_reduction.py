@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.sim.model_check.checks import voted
 from gapless.wire.frames import Ack, Data, Gone, Stable, StreamProgress, Tail, Vote
 
 if TYPE_CHECKING:
@@ -56,14 +57,6 @@ def _forget_votes(member: Endpoint, origin: Address) -> None:
         high = 0
     for table in votes.values():
         table[origin] = table[origin][0], high
-
-
-def voted(member: Endpoint, origin: Address) -> int:
-    """Return the highest seqno of ``origin`` that anybody who voted knew of, the coordinator included."""
-    if member.stability is None or not member.stability.is_coordinator:
-        return 0
-    highs = [table[origin][1] for table in member.stability._votes.values()]
-    return max(highs, default=0)
 
 
 def effective_frame(

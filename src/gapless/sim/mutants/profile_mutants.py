@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.mutants.planting import Mutant
 
 PROFILE_MUTANTS = (
     # Stability

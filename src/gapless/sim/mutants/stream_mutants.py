@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    """One planted bug: in function ``target``, the text ``old`` becomes ``new``.
-
-    It is hunted under ``profile``, or under whatever profile the seeds draw; where ``membership``
-    says so, in groups that make their own views.
-    """
-
-    name: str
-    bug: str
-    target: str
-    old: str
-    new: str
-    profile: str = ""
-    membership: bool = False
-
+from gapless.sim.mutants.planting import Mutant
 
 STREAM_MUTANTS = (
     # The window

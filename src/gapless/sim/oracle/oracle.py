@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Delivery, Ready
+    from gapless.sim.link_counters import LinkCounters
     from gapless.sim.oracle.checker import Outgoing
-    from gapless.sim.world.network import LinkCounters
     from gapless.wire import Frame
 
 _make = tuple.__new__

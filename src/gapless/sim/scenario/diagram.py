@@ -45,7 +45,8 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.ready import GROUP, UNICAST
 from gapless.sim.checkers.stream_safety import BoundedMemoryChecker
-from gapless.sim.scenario.actions import (
+from gapless.sim.scenario.literals import show_time
+from gapless.sim.script import (
     CancelSend,
     CrashProcess,
     Fate,
@@ -55,7 +56,6 @@ from gapless.sim.scenario.actions import (
     SetReadDelay,
     StartProcess,
 )
-from gapless.sim.scenario.literals import show_time
 from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_US
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery, Ready, TraceEntry
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.oracle.oracle import InvariantViolation
-    from gapless.sim.scenario.actions import Action, Script
+    from gapless.sim.script import Action, Script
     from gapless.wire import Datagram, Frame
 
 MAX_ROWS = 80

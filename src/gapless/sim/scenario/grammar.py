@@ -44,7 +44,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import FrameName
-from gapless.sim.scenario.actions import (
+from gapless.sim.scenario.literals import (
+    INCARNATION_NAME,
+    TIME,
+    ScenarioError,
+    read_bytes,
+    read_payloads,
+    read_time,
+    show_bytes,
+    show_payloads,
+    show_time,
+)
+from gapless.sim.script import (
     ApplyDigest,
     CancelSend,
     ChangePartition,
@@ -63,22 +74,11 @@ from gapless.sim.scenario.actions import (
     StartProcess,
     initial_actions,
 )
-from gapless.sim.scenario.literals import (
-    INCARNATION_NAME,
-    TIME,
-    ScenarioError,
-    read_bytes,
-    read_payloads,
-    read_time,
-    show_bytes,
-    show_payloads,
-    show_time,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
 
 # Actions
 

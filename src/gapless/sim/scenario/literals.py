@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError, GaplessError
-from gapless.sim.scenario.actions import payload
+from gapless.sim.script import payload
 from gapless.units import NS_PER_MS, parse_duration
 
 if TYPE_CHECKING:

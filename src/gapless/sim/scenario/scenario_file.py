@@ -3,29 +3,26 @@
 A file has comment lines (``#``) that say what it is about, then the script (:mod:`gapless.sim.scenario.grammar`), then a line
 ``----``, then the golden outcome (:mod:`gapless.sim.scenario.diagram`). Two lines beside those of the script belong to the file:
 ``knobs capacity=4 ack_threshold=1`` sets what is not default, and ``planted: NAME`` says that the outcome is that of a
-planted bug (:mod:`gapless.sim.mutants.runner`), which shows that the checks catch it.
+planted bug (:mod:`gapless.sim.mutants`), which shows that the checks catch it.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
-from gapless.sim.mutants.runner import mutant_by_name, planted
-from gapless.sim.scenario.actions import ChangePartition, InstallView, Script, StartProcess
+from gapless.sim.mutants.catalogue import mutant_by_name, plant
 from gapless.sim.scenario.diagram import DiagramWorld, format_marks, format_verdict
 from gapless.sim.scenario.grammar import read_script, show_script
 from gapless.sim.scenario.literals import ScenarioError, show_time
+from gapless.sim.script import ChangePartition, InstallView, Script, StartProcess
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from gapless.sim.mutants.stream_mutants import Mutant
     from gapless.sim.oracle.oracle import InvariantViolation
 
 RULE = "----"
@@ -113,7 +110,7 @@ def _parse_head(head: str) -> Scenario:
         if words.startswith("#"):
             notes.append(words.removeprefix("#").removeprefix(" "))
         elif words.startswith("planted:"):
-            scenario.bug = find_mutant(words.removeprefix("planted:").strip(), f"{number}: ").name
+            scenario.bug = _known_mutant(words.removeprefix("planted:").strip(), number)
         elif words.startswith("knobs "):
             scenario.config = _parse_settings(words.removeprefix("knobs "), number)
         elif words == RULE:
@@ -134,12 +131,11 @@ def _parse_settings(text: str, number: int) -> Config:
         raise ScenarioError(f"{number}: {error}") from error
 
 
-def find_mutant(name: str, where: str = "") -> Mutant:
-    """Return the planted bug called ``name``."""
+def _known_mutant(name: str, number: int) -> str:
     try:
-        return mutant_by_name(name)
+        return mutant_by_name(name).name
     except LocalProtocolError as error:
-        raise ScenarioError(f"{where}{error}") from error
+        raise ScenarioError(f"{number}: {error}") from error
 
 
 def load(path: Path) -> Scenario:
@@ -185,11 +181,6 @@ def _check_incarnations(script: Script) -> None:
                 f"the script cannot be played: at {show_time(action.at_ns)} it speaks of {' '.join(unknown)}, "
                 "which has not started; write a line such as: 5ms c starts"
             )
-
-
-def plant(bug: str) -> AbstractContextManager[None]:
-    """Return a context in which the bug of that name is in place; the empty name stands for none."""
-    return planted(find_mutant(bug)) if bug else nullcontext()
 
 
 def _unused_fates(stage: DiagramWorld) -> list[str]:

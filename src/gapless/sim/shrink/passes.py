@@ -14,7 +14,7 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError
 from gapless.faults.faults import DUPLICATE, INTACT
 from gapless.faults.frame_names import node_name
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     HEAL,
     ZERO,
     ApplyDigest,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gapless.faults.frame_names import FrameName
-    from gapless.sim.scenario.actions import Action
-    from gapless.sim.shrink.shrinker import Minimizer, ShrinkCase
+    from gapless.sim.script import Action
+    from gapless.sim.shrink.minimizer import Minimizer, ShrinkCase
 
 ROUND_MS = (
     0,

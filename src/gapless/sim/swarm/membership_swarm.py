@@ -30,7 +30,7 @@ from gapless.faults.faults import (
 )
 from gapless.faults.frame_names import node_name
 from gapless.rng import per_mille, split
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     HEAL,
     ONE_WAY,
     PARTITION,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.faults.faults import Copy, Crossing, Fault
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
 
 MESSAGES = 40
 """What each node sends over the whole run."""

@@ -13,14 +13,14 @@ from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES
 from gapless.delivery_mode import DeliveryMode
 from gapless.protocol.buggify import RARE_BRANCHES
 from gapless.rng import split
-from gapless.sim.scenario.actions import CloseConnection, SendMessages, SetRetransmitInterval
+from gapless.sim.script import CloseConnection, SendMessages, SetRetransmitInterval
 from gapless.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from random import Random
 
     from gapless.config import Config
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
 
 ALL_PROFILES = (*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)
 """Every profile that a run may have."""

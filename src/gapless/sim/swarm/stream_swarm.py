@@ -36,7 +36,7 @@ from gapless.faults.faults import (
 )
 from gapless.faults.frame_names import node_name
 from gapless.rng import per_mille, split
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     CancelSend,
     ChangePartition,
     PauseProcess,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from gapless.faults.faults import Fault
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
 
 CHARACTERS = ("calm", "loss", "swarm")
 """What a run may be like; a seed draws one of them, mostly the last. A run of the profile that does not retransmit is

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.faults.frame_names import node_name
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     ZERO,
     ApplyDigest,
     CrashProcess,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from gapless.config import Config
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
 
 
 class _ViewSchedule:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.protocol.buggify import RareBranchHook
     from gapless.sim.oracle.model import MemberModel
-    from gapless.sim.scenario.actions import Action, StartProcess
+    from gapless.sim.script import Action, StartProcess
     from gapless.sim.world.network import CopyInFlight
     from gapless.wire import Datagram
 

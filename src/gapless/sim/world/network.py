@@ -26,7 +26,8 @@ from gapless.faults.faults import (
     Partition,
 )
 from gapless.faults.frame_names import NOISE
-from gapless.sim.scenario.actions import Fate
+from gapless.sim.link_counters import LinkCounters
+from gapless.sim.script import Fate
 from gapless.wire import decode
 
 if TYPE_CHECKING:
@@ -34,25 +35,6 @@ if TYPE_CHECKING:
     from gapless.wire import Datagram
 
 _make = tuple.__new__
-
-
-class LinkCounters:
-    """What happened on one link, in copies."""
-
-    __slots__ = ("added", "changed", "dropped", "in_flight", "intact", "mislabelled", "sent")
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.added = 0
-        self.dropped = 0
-        self.intact = 0
-        self.changed = 0
-        self.in_flight = 0
-        self.mislabelled = 0
-
-    def balance(self) -> int:
-        """Return what is missing on the side of the outcomes; an honest link returns 0."""
-        return self.sent + self.added - self.intact - self.changed - self.dropped - self.in_flight
 
 
 CopyInFlight = tuple[bytes, bytes, LinkCounters, str]

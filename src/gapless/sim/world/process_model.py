@@ -26,7 +26,7 @@ from gapless.protocol.ready import GROUP as TO_GROUP
 from gapless.rng import split
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT
 from gapless.sim.checkers.membership import group_bound_ns
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     HEAL,
     ONE_WAY,
     PARTITION,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Roster
     from gapless.protocol.buggify import RareBranchHook
     from gapless.protocol.ready import Ready
-    from gapless.sim.scenario.actions import LeaveGroup
+    from gapless.sim.script import LeaveGroup
 
 GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""

@@ -19,10 +19,11 @@ from gapless.protocol.ready import ANYONE
 from gapless.rng import split
 from gapless.run import Run
 from gapless.sim.checkers.liveness import bounds_ns
+from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.coverage.membership_coverage import MembershipCoverage
 from gapless.sim.coverage.stream_coverage import StreamCoverage
 from gapless.sim.oracle.oracle import Oracle
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     CrashProcess,
     Script,
     ScriptedFates,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Digest
     from gapless.protocol.ready import Ready
     from gapless.sim.oracle.checker import InvariantChecker
-    from gapless.sim.scenario.actions import Action, Script
+    from gapless.sim.script import Action, Script
     from gapless.wire import Datagram
 
 _ARRIVE, _TICK, _SEND, _DELIVER = range(4)
@@ -71,8 +72,6 @@ class Scheduler:
         keep_payloads: bool = False,
         fail_fast: bool = False,
     ) -> None:
-        from gapless.sim.checkers.stream_safety import CHECKERS
-
         self.config = config
         self.script = script
         self.now_ns = 0

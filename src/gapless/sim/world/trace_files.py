@@ -13,7 +13,7 @@ from gapless.trace.parquet import import_pyarrow, rows_to_table, write_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gapless.sim.runner import SeedResult
+    from gapless.sim.seed_result import SeedResult
 
 SEEDS_PER_FILE_SET = 16
 """So many seeds are one file set."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gapless.faults.frame_names import incarnation_name
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     CancelSend,
     CloseConnection,
     CrashProcess,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.protocol.ready import Ready
     from gapless.sim.oracle.model import MemberModel
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
     from gapless.trace.row_builder import RowValues
     from gapless.wire import Datagram
 

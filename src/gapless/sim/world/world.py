@@ -22,7 +22,7 @@ from gapless.faults.frame_names import incarnation_address, node_number
 from gapless.identity import Marks, View
 from gapless.protocol.endpoint import Endpoint
 from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT, connection_slack_ns
-from gapless.sim.scenario.actions import (
+from gapless.sim.script import (
     ZERO,
     ApplyDigest,
     CancelSend,
@@ -46,7 +46,7 @@ from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
     from gapless.identity import Address, Digest
-    from gapless.sim.scenario.actions import Action
+    from gapless.sim.script import Action
 
 _SETTLE_EVERY = 16
 _MAX_EVENTS = 300_000

@@ -1,0 +1,20 @@
+"""The counters of one link: the simulated network counts copies, the oracle checks the sum (S18)."""
+
+
+class LinkCounters:
+    """What happened on one link, in copies."""
+
+    __slots__ = ("added", "changed", "dropped", "in_flight", "intact", "mislabelled", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.added = 0
+        self.dropped = 0
+        self.intact = 0
+        self.changed = 0
+        self.in_flight = 0
+        self.mislabelled = 0
+
+    def balance(self) -> int:
+        """Return what is missing on the side of the outcomes; an honest link returns 0."""
+        return self.sent + self.added - self.intact - self.changed - self.dropped - self.in_flight

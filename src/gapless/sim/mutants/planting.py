@@ -1,0 +1,79 @@
+"""Planting a bug: one small change to the source of one function of the real protocol.
+
+A mutant is a mistake that a tired engineer makes. :func:`planted` replaces the function by its
+mutated copy while a ``with`` block runs, then puts the original back.
+"""
+
+from __future__ import annotations
+import __future__ as future
+
+import importlib
+import inspect
+import textwrap
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Mutant(NamedTuple):
+    """One planted bug: in function ``target``, the text ``old`` becomes ``new``.
+
+    It is hunted under ``profile``, or under whatever profile the seeds draw; where ``membership``
+    says so, in groups that make their own views.
+    """
+
+    name: str
+    bug: str
+    target: str
+    old: str
+    new: str
+    profile: str = ""
+    membership: bool = False
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """Run the machine with the bug in place."""
+    owner, name = _resolve(mutant.target)
+    original = inspect.getattr_static(owner, name)
+    setattr(owner, name, _mutate(mutant, original, owner))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _resolve(target: str) -> tuple[Any, str]:
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    return owner, name
+
+
+def _mutate(mutant: Mutant, original: Any, owner: Any) -> Any:
+    """Return the function, or the property, with the bug in it."""
+    function: Any = original.fget if isinstance(original, property) else original
+    source = inspect.getsource(function)
+    if source.count(mutant.old) != 1:
+        raise LocalProtocolError(
+            f"mutant {mutant.name!r}: its text stands {source.count(mutant.old)} times in the source"
+        )
+    changed = textwrap.dedent(source.replace(mutant.old, mutant.new))
+    # Inside a function that has a __class__, super() finds its class as it does in the original.
+    whole = f"def plant(__class__):\n{textwrap.indent(changed, '    ')}\n    return {function.__name__}\n"
+    code = compile(
+        whole,
+        f"<mutant {mutant.name}>",
+        "exec",
+        future.annotations.compiler_flag,
+        dont_inherit=True,
+    )
+    namespace: dict[str, Any] = {}
+    exec(code, function.__globals__, namespace)  # noqa: S102 - the text comes from the tables of bugs
+    return namespace["plant"](owner)

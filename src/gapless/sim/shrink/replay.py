@@ -1,0 +1,230 @@
+"""Replays of a candidate: is it a fair run, and does the same check still fail?
+
+A candidate is *sound* if the checks apply to it: every member of the last view runs and has
+installed it, every paused process resumes, and no fault strikes after the calm. The replay runs on
+a network without faults but for those in the script. If a bug is planted, the candidate must also
+pass every check without the bug.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gapless.errors import GaplessError
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.mutants.catalogue import plant
+from gapless.sim.scenario.diagram import MAX_DIAGRAM_EVENTS, measure_memory_always
+from gapless.sim.script import (
+    HEAL,
+    ZERO,
+    ApplyDigest,
+    ChangePartition,
+    CrashProcess,
+    InstallView,
+    PauseProcess,
+    ResumeProcess,
+    SaveDigest,
+    Script,
+    SendMessages,
+    StartProcess,
+)
+from gapless.sim.world.tracer import SimulationTracer
+from gapless.sim.world.world import World
+
+if TYPE_CHECKING:
+    from gapless.faults.faults import Crossing
+    from gapless.protocol.ready import Ready
+    from gapless.sim.oracle.model import MemberModel
+    from gapless.sim.script import Action
+    from gapless.sim.shrink.minimizer import ShrinkCase
+    from gapless.sim.world.host import Host
+    from gapless.wire import Datagram
+
+
+def is_sound(script: Script) -> bool:
+    """Return whether the checks have a right to oracle a script (see views.py for the promises of membership)."""
+    actions = script.actions
+    if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
+        return False
+    if any(
+        action.at_ns > script.calm_ns for action in actions if not isinstance(action, SendMessages)
+    ):
+        return False
+    whole = _self_managed_is_sound(actions) if script.membership else _membership_is_sound(actions)
+    return _loss_is_only(script) and whole
+
+
+def _self_managed_is_sound(actions: list[Action]) -> bool:
+    """Return whether members that make their own views can: nobody is told one, and what stops them comes to an end."""
+    started: set[str] = set()
+    paused: set[str] = set()
+    cut: set[str] = set()
+    for action in actions:
+        if isinstance(action, StartProcess):
+            started.add(action.who)
+        elif isinstance(action, ChangePartition):
+            cut = cut - {action.who} if action.what == HEAL else cut | {action.who}
+        elif (
+            isinstance(action, (InstallView, SaveDigest, ApplyDigest)) or action.who not in started
+        ):
+            return False
+        elif isinstance(action, PauseProcess):
+            paused.add(action.who)
+        elif isinstance(action, (ResumeProcess, CrashProcess)):
+            paused.discard(action.who)
+    return bool(started) and not paused and not cut
+
+
+def _membership_is_sound(actions: list[Action]) -> bool:
+    alive: dict[str, str] = {}
+    latest: dict[str, str] = {}
+    started: set[str] = set()
+    views: dict[str, int] = {}
+    lists: dict[int, tuple[str, ...]] = {}
+    paused: set[str] = set()
+    for action in actions:
+        node = action.who.rstrip("'")
+        if isinstance(action, StartProcess):
+            if node in alive or len(action.who) <= len(latest.get(node, "")):
+                return False
+            alive[node] = latest[node] = action.who
+            started.add(action.who)
+        elif isinstance(action, CrashProcess) and alive.get(node) == action.who:
+            del alive[node]
+        elif isinstance(action, PauseProcess):
+            paused.add(action.who)
+        elif isinstance(action, ResumeProcess):
+            paused.discard(action.who)
+        elif isinstance(action, InstallView):
+            if not (_install_is_sound(action, views, lists) and started.issuperset(action.members)):
+                return False
+        elif not isinstance(action, ChangePartition) and action.who not in started:
+            return False
+    if any(
+        action.digest == ZERO and action.number != min(lists)
+        for action in actions
+        if isinstance(action, InstallView)
+    ):
+        # Only a group that has just begun has streams that all start at zero.
+        return False
+    living, last = set(alive.values()), max(lists, default=0)
+    told = all(views.get(name) == last for name in living)
+    return told and living == set(lists.get(last, ())) and not paused & living
+
+
+def _install_is_sound(
+    action: InstallView, views: dict[str, int], lists: dict[int, tuple[str, ...]]
+) -> bool:
+    if action.who not in action.members or views.get(action.who, 0) >= action.number:
+        return False
+    views[action.who] = action.number
+    return lists.setdefault(action.number, action.members) == action.members
+
+
+def _loss_is_only(script: Script) -> bool:
+    return not script.only_loss or all(fate.lost for fate in script.fates.values())
+
+
+# Replays
+
+
+class _FaultTimes(SimulationTracer):
+    """Takes note of when faults strike, and of nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_ns = -1
+
+    def transmit(
+        self,
+        t_ns: int,
+        life: MemberModel,
+        crossing: Crossing,
+        copies: int,
+        reason: str,
+    ) -> None:
+        """Note a fate that came true."""
+        if reason:
+            self.last_ns = t_ns
+
+    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
+        """Leave the step untold."""
+
+    def act(self, t_ns: int, action: Action) -> None:
+        """Leave the action untold."""
+
+
+class _ReplayEnded(Exception):  # noqa: N818 - it ends a replay early, and is no error
+    """The violation that a replay looks for is there, or the replay takes too long."""
+
+
+class Replay(World):
+    """A world that stops as soon as ``wanted`` is violated (any check if it is empty)."""
+
+    def __init__(self, case: ShrinkCase, wanted: str = "") -> None:
+        checks = tuple(check for check in CHECKERS if not wanted or check.id == wanted)
+        super().__init__(case.config, case.script, checkers=checks)
+        self.tracer = self.fault_times = _FaultTimes()
+        self.on_event = self._end_early
+        measure_memory_always(self)
+        self.wanted = wanted
+
+    def _end_early(self) -> None:
+        """End the replay if it was enough."""
+        if (self.oracle.violations and self._is_found()) or self.events >= MAX_DIAGRAM_EVENTS:
+            raise _ReplayEnded
+
+    def _is_found(self) -> bool:
+        return any(
+            violation.check == self.wanted or not self.wanted
+            for violation in self.oracle.violations
+        )
+
+    def _timer_delay_ns(self, host: Host) -> int:
+        late_ns = super()._timer_delay_ns(host)
+        if late_ns:
+            self.fault_times.last_ns = max(self.fault_times.last_ns, self.now_ns + late_ns)
+        return late_ns
+
+    def fails(self) -> bool:
+        """Play the script; return whether the violation is there, by faults that were allowed to strike."""
+        try:
+            self.run()
+        except _ReplayEnded:
+            return self._is_found() and self._is_fair()
+        except (GaplessError, AssertionError, KeyError):
+            # A candidate that cannot be played at all is no simpler form of anything.
+            return False
+        return self._is_found() and self._is_fair()
+
+    def _is_fair(self) -> bool:
+        return self.fault_times.last_ns <= self.script.calm_ns
+
+    def holds(self) -> bool:
+        """Play the script; return whether it comes to its end and every check holds."""
+        return not self.fails() and self._is_fair() and self.oracle.settled
+
+
+@dataclass(slots=True)
+class FailurePredicate:
+    """The question that decides on a candidate: is it sound, and does ``check`` fail because of ``bug``?"""
+
+    check: str
+    bug: str = ""
+    events: int = 0
+
+    def __call__(self, case: ShrinkCase) -> bool:
+        """Return whether ``case`` still fails as it should."""
+        if not is_sound(case.script):
+            return False
+        with plant(self.bug):
+            replay = Replay(case, self.check)
+            failed = replay.fails()
+        self.events += replay.events
+        if failed and self.bug:
+            control = Replay(case)
+            failed = control.holds()
+            self.events += control.events
+        return failed
