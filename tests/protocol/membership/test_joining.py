@@ -526,7 +526,7 @@ def test_a_flood_of_joins_of_nobody_is_bounded_and_does_not_stop_the_group(
 ) -> None:
     monkeypatch.setattr(coordinator, "_MAX_JOINERS", 30)
     monkeypatch.setattr(view_transfer, "_MAX_LOCATED", 60)
-    monkeypatch.setattr(membership, "_MAX_RIVALS", 40)
+    monkeypatch.setattr(membership, "_MAX_JOINERS", 40)
     world = gathered(3)
     before = {name: len(world.hosts[name].views) for name in world.hosts}
     for number in range(200):

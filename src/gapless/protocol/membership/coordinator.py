@@ -1,24 +1,24 @@
-"""Making views: what the acting coordinator does, the oldest member that lives.
+"""The acting coordinator: the oldest live member creates the views.
 
-On a join, a leave, a death: changes are gathered for ``view_bundle_delay``, then one roster with a new
-number holds them all.
+On a join, a leave or a death: changes of ``view_bundle_delay`` share one roster with a new number.
 
-Joiners first: a roster with new members goes to these alone at first. They install it and confirm
-it; only then, or after ``join_timeout`` without those that did not, is it told to the old members
-and installed here. So nobody waits for acks of one that is not there yet, and a joiner that dies
-early is never noticed. One that asks again is told again: the roster, or its confirmation, may be
-lost. Removals do not wait for joiners.
+Joiners first: a roster with new members goes to the joiners alone at first. Joiners install the
+roster and confirm it. The coordinator commits the roster (broadcasts it to the old members and
+installs it) when all joiners have confirmed, or after ``join_timeout`` without the joiners that did
+not. So no sender waits for acks of a joiner that is not up yet, and the group never notices a
+joiner that dies early. A joiner that repeats JOIN is sent the roster again, because the roster or
+its confirmation may be lost. Removals do not wait for joiners.
 
-On a confirmation: who has not confirmed the present view is sent the whole roster again, every
-``join_interval``.
+On a confirmation: a member that has not confirmed the current view is sent the whole roster again,
+every ``join_interval``.
 
-On a roster of others with a number that is not lower: its members are taken into the next view,
-whose number is higher than both; this is how one that takes over learns of what its predecessor
-told only to some.
+On a foreign roster whose number is not lower: the members of that roster join the next view, whose
+number is higher than both. A member that takes over learns in this way of a view that its
+predecessor announced only to some members.
 
-On a departure of a durable member: its place stays in the roster, as away, until it comes back
-under the same name or ``retention_timeout`` is over. So does that of a durable joiner that has not
-confirmed: the other joiners have seen it.
+On a departure of a durable member: its entry stays in the roster as absent, until the durable
+member returns under the same name or ``retention_timeout`` is over. A durable joiner that has not
+confirmed is also listed as absent, because other joiners have seen its entry.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ if TYPE_CHECKING:
     from gapless.protocol.ready_builder import ReadyBuilder
 
 MAX_VIEW_NUMBER = U32_MAX // 2
-"""A view with a higher number than this is nonsense: no group gets there."""
+"""Maximum number of a view that is accepted; no group creates that many."""
 _MAX_JOINERS = 4096
+"""Maximum number of joiners that are remembered; further joiners ask again."""
 _MAX_RESENDS = 3
+"""How many resent rosters a member may ignore before its own view counts as a move."""
 _CONFIRMATION_LIFETIME = 10
-"""A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
+"""How long a confirmation shows that a joiner is alive, in multiples of ``join_timeout``."""
 
 
 class Coordinator:
-    """What a member knows and does as the one that makes views; nothing, while it is not."""
+    """The state of an acting coordinator; idle in every other member."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -65,105 +67,111 @@ class Coordinator:
 
     @property
     def due_ns(self) -> int | None:
-        """When something is to be decided or sent again."""
+        """When the next decision or resend is due."""
         all_ns = (self._decide_ns, self._resend_ns, self._absent_due_ns)
         return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
 
     @property
     def _absent_due_ns(self) -> int | None:
+        """When the first absent entry expires; None while a decision is due anyway."""
         if not self._absent_since or self._decide_ns is not None or not self._membership.is_acting:
             return None
         return min(self._absent_since.values()) + self.config.retention_timeout_ns
 
     def stop(self) -> None:
-        """Make no more views."""
+        """Cancel every decision and resend: this incarnation creates no more views."""
         self._decide_ns = self._resend_ns = None
         self._absent_since = {}
         assert self.due_ns is None, "a stopped coordinator has no timer"
 
     # On reception
 
-    def on_join(self, place: RosterEntry, out: ReadyBuilder) -> None:
-        """Take note of one that wants in; one that is in already is told again."""
-        m, address = self._membership, place.address
+    def on_join(self, entry: RosterEntry, out: ReadyBuilder) -> None:
+        """Queue a joiner for the next view; send a member that asks again the current roster."""
+        m, address = self._membership, entry.address
         assert m.roster is not None
+        # The roster, or the confirmation of it, was lost on the way.
         if address in m.members:
             m.view_transfer.send(address, m.roster, out)
             m.send_alive(address, out)
             return
-        if place.name:
+        if entry.name:
             holders = [
                 p.address
                 for p in m.roster.entries
-                if p.name == place.name and p.address.node != address.node
+                if p.name == entry.name and p.address.node != address.node
             ]
             if holders:
+                # The holder of the durable name may be dead: probe it. The joiner asks again.
                 m.failure_detector.probe(holders, out)
                 out.drop("name", address, peer=address)
-                m.send_alive(
-                    address, out, rate_limited=True
-                )  # or it would found a group of its own, and not know why
+                # Without an answer the joiner would found a group of its own.
+                m.send_alive(address, out, rate_limited=True)
                 return
-        if refused := self._queue_joiner(place):
+        if refused := self._queue_joiner(entry):
             out.drop(refused, address, peer=address)
             return
         self.schedule_decision(out)
-        told_ns = self._awaiting_confirmation.get(address)
-        if self.proposal is None or told_ns is None:
+        proposed_ns = self._awaiting_confirmation.get(address)
+        # A joiner that waits for a decision needs to know only that a group exists.
+        if self.proposal is None or proposed_ns is None:
             m.send_alive(address, out, rate_limited=True)
-        elif out.now_ns - told_ns >= self.config.join_interval_ns:
+        elif out.now_ns - proposed_ns >= self.config.join_interval_ns:
             self._awaiting_confirmation[address] = out.now_ns
             m.view_transfer.send(address, self.proposal, out)
 
-    def _queue_joiner(self, place: RosterEntry) -> str:
-        """Queue a joiner for the next view; return the rejection reason, or an empty string."""
-        m, address = self._membership, place.address
+    def _queue_joiner(self, entry: RosterEntry) -> str:
+        """Queue a joiner for the next view. Return the rejection reason, or an empty string."""
+        m, address = self._membership, entry.address
         assert m.roster is not None
         others = [
             other
             for other in (*m.roster.entries, *self.joiners.values())
             if other.address != address
         ]
-        lives = [other.address for other in others if other.address.node == address.node]
-        if any(life.incarnation > address.incarnation for life in lives):
+        incarnations = [other.address for other in others if other.address.node == address.node]
+        # A late JOIN of a former incarnation must not replace the current one.
+        if any(other.incarnation > address.incarnation for other in incarnations):
             return "incarnation"
-        if place.name and any(
-            other.name == place.name for other in others if other.address not in lives
+        if entry.name and any(
+            other.name == entry.name for other in others if other.address not in incarnations
         ):
             return "name"
-        for life in lives:
-            self.joiners.pop(life, None)
+        for known in incarnations:
+            self.joiners.pop(known, None)
         if len(self.joiners) < _MAX_JOINERS:
-            self.joiners[address] = place
+            self.joiners[address] = entry
         return ""
 
     def on_joiner_alive(self, sender: Address, view: ViewId, out: ReadyBuilder) -> bool:
-        """Handle the confirmation of a joiner; return whether ``sender`` is one.
+        """Handle ALIVE of a joiner, which may confirm a view.
 
-        A joiner in a view of another coordinator has confirmed nothing; its next view needs a
-        higher number.
+        Return whether ``sender`` is a joiner. A joiner in the view of another coordinator has
+        confirmed nothing; its next view needs a higher number.
         """
-        mine = view.coordinator == self._membership.me
-        if mine and (
+        is_ours = view.coordinator == self._membership.me
+        if is_ours and (
             sender in self._last_confirmed_ns or len(self._last_confirmed_ns) < _MAX_JOINERS
         ):
             self._last_confirmed_ns[sender] = out.now_ns
         if sender not in self.joiners:
             return False
+        # A joiner accepts only a higher number than that of its current view.
         if view.number <= MAX_VIEW_NUMBER:
             self._highest = max(self._highest, view.number)
-        if not mine:
+        if not is_ours:
             return True
         if self.proposal is not None and view == self.proposal.id:
             self._proposal_confirmed.add(sender)
         if sender in self._awaiting_confirmation:
             del self._awaiting_confirmation[sender]
+            # The last confirmation is in: commit without waiting for join_timeout.
             if not self._awaiting_confirmation:
                 self._decide_ns = out.now_ns
         return True
 
     def on_confirmed(self, member: Address, out: ReadyBuilder) -> None:
-        """Record that ``member`` has installed the present view; confirm to a new one."""
+        """Record that ``member`` has installed the current view; admit ``member`` if it is new."""
         self.unconfirmed.discard(member)
         if member in self._newcomers:
             self._newcomers.discard(member)
@@ -172,11 +180,12 @@ class Coordinator:
     def on_member_behind(
         self, member: Address, out: ReadyBuilder, *, excluded: bool = False
     ) -> None:
-        """Take note that ``member`` has an older view; one ``excluded`` is in a view without this one.
+        """Handle evidence that ``member`` has an older view.
 
-        One that stays apart although it was sent the roster again and again has its own mind: it
-        has moved.
+        ``excluded`` says that the older view does not have this member.
         """
+        # The member got the roster several times and still prefers a view without us: it moved
+        # away.
         if excluded and member in self.unconfirmed and self._resends >= _MAX_RESENDS:
             self._membership.moved_away.add(member)
             self.schedule_decision(out)
@@ -190,37 +199,45 @@ class Coordinator:
                 self._resends = 0
                 self._resend_ns = out.now_ns + self.config.join_interval_ns
         else:
+            # The current view is another coordinator's: only a view of our own can be confirmed to
+            # us.
             self._forced = True
             self.schedule_decision(out)
 
     def absorb(self, roster: Roster, sender: Address, out: ReadyBuilder) -> None:
-        """Queue the members of another roster; all but its sender must still confirm."""
+        """Queue the members of a foreign roster. All but its sender must still confirm."""
         m = self._membership
         self._highest = max(self._highest, roster.id.number)
         gone = m.failure_detector.dead | m.leaving | m.moved_away
-        for place in roster.entries:
-            address = place.address
+        for entry in roster.entries:
+            address = entry.address
             if address not in m.members and address not in gone and address.node != m.me.node:
-                refused = self._queue_joiner(place)
+                refused = self._queue_joiner(entry)
+                # The sender has shown by sending that it is alive.
                 if address == sender and not refused:
                     self._last_confirmed_ns[address] = out.now_ns
         self._forced = True
         self.schedule_decision(out)
 
     def expel(self, members: Iterable[Address], out: ReadyBuilder) -> None:
-        """Leave ``members`` out of the next view: a minority at most, never this member."""
+        """Leave ``members`` out of the next view: at most a minority, never this member."""
         m = self._membership
         unwanted = (self.to_expel | set(members)) & m.members - {m.me}
+        # If a majority is slow then the complaining members are the likelier problem.
         if not m.is_acting or 2 * len(unwanted) >= len(m.members):
             out.drop("expel", m.me)
             return
         self.to_expel = unwanted
+        assert m.me not in self.to_expel, "a coordinator never expels itself"
         self.schedule_decision(out)
 
     # Deciding
 
     def schedule_decision(self, out: ReadyBuilder) -> None:
-        """Decide soon; changes until then share one view. Removals do not wait for joiners."""
+        """Decide after ``view_bundle_delay``, so that changes until then share one view.
+
+        A removal does not wait for the joiners of a proposal: the decision is moved forward.
+        """
         if not self._membership.is_acting:
             return
         soon_ns = out.now_ns + self.config.view_bundle_delay_ns
@@ -230,12 +247,13 @@ class Coordinator:
             self._decide_ns = soon_ns if self._decide_ns is None else min(self._decide_ns, soon_ns)
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Decide, or tell again, what is due."""
+        """Make the decision, or resend the roster, if either is due."""
         now_ns = out.now_ns
         if not self._membership.is_acting:
+            # Another member is acting: its views supersede our plans.
             self._decide_ns = self._resend_ns = self.proposal = None
             return
-        if (away_ns := self._absent_due_ns) is not None and away_ns <= now_ns:
+        if (expiry_ns := self._absent_due_ns) is not None and expiry_ns <= now_ns:
             self._decide_ns = now_ns
         if self._decide_ns is not None and self._decide_ns <= now_ns:
             self._decide_ns = None
@@ -244,9 +262,10 @@ class Coordinator:
             self._resend(out)
 
     def _decide(self, out: ReadyBuilder) -> None:
-        """Make a view of everything that has changed, or offer it to the joiners first."""
+        """Create a view with all changes, or propose it to the joiners first."""
         m, now_ns = self._membership, out.now_ns
         if m.pending is not None or m.merging.blocks_views(now_ns):
+            # A pending view or a merge fixes the current roster: look again later.
             self._decide_ns = now_ns + self._recheck_delay_ns
             return
         roster, proposal = m.roster, self.proposal
@@ -256,23 +275,24 @@ class Coordinator:
         new = list(self.joiners.values())
         stay = self._remaining_entries(new)
         alive = self._confirmed_lately(now_ns)
-        waits = any(place.address not in alive for place in new)
+        waits = any(entry.address not in alive for entry in new)
         if waits and (proposal is not None or self._forced or self._departing or self.to_expel):
-            # Nobody waits for joiners that have not answered; they are asked again with the next
-            # view.
-            new = [place for place in new if place.address in alive]
+            # Removals, and decisions after a proposal, do not wait for silent joiners: the next
+            # view proposes them again.
+            new = [entry for entry in new if entry.address in alive]
             stay = self._remaining_entries(new)
             waits = False
         self.proposal = None
-        away = self._absent_entries(roster, self._proposed_joiners(proposal), stay, new, now_ns)
-        places = (*stay, *new)
-        if places == roster.entries and away == roster.absent and not self._forced:
+        absent = self._absent_entries(roster, self._proposed_joiners(proposal), stay, new, now_ns)
+        entries = (*stay, *new)
+        if entries == roster.entries and absent == roster.absent and not self._forced:
             self._decide_ns = now_ns + self._recheck_delay_ns if self.joiners else None
             return
-        if proposal is not None and proposal.entries == places and proposal.absent == away:
+        # The joiners confirmed exactly this roster: commit the same view, not a second one.
+        if proposal is not None and proposal.entries == entries and proposal.absent == absent:
             made = proposal
         else:
-            made = Roster(ViewId(self.next_number(), m.me), places, away)
+            made = Roster(ViewId(self.next_number(), m.me), entries, absent)
             self._proposal_confirmed = set()
         if waits:
             self._propose(made, new, out)
@@ -281,21 +301,21 @@ class Coordinator:
 
     @property
     def _recheck_delay_ns(self) -> int:
-        """How long to wait before a decision that cannot be made now is looked at again."""
+        """How long to wait before a decision that is blocked now is tried again."""
         return max(self.config.view_bundle_delay_ns, self.config.join_interval_ns // 4, 1)
 
     def _remaining_entries(self, new: list[RosterEntry]) -> list[RosterEntry]:
-        """Return the members that stay; a new life takes the place of the old one at its node."""
+        """Return the members that stay. A new incarnation replaces the old one of its node."""
         m = self._membership
         assert m.roster is not None
-        nodes = {place.address.node for place in new}
+        nodes = {entry.address.node for entry in new}
         gone = self._departing | self.to_expel
         return [
             p for p in m.roster.entries if p.address not in gone and p.address.node not in nodes
         ]
 
     def _confirmed_lately(self, now_ns: int) -> dict[Address, int]:
-        """Return the joiners that have confirmed something lately."""
+        """Return the joiners with a confirmation younger than ``_CONFIRMATION_LIFETIME``."""
         limit_ns = now_ns - _CONFIRMATION_LIFETIME * self.config.join_timeout_ns
         self._last_confirmed_ns = {
             joiner: at_ns for joiner, at_ns in self._last_confirmed_ns.items() if at_ns > limit_ns
@@ -303,16 +323,16 @@ class Coordinator:
         return self._last_confirmed_ns
 
     def _end_proposal(self, now_ns: int) -> None:
-        """Give up the joiners that have not confirmed in time; they ask again if they live."""
+        """Drop the joiners that have not confirmed in time; a live joiner repeats JOIN."""
         for joiner in self._awaiting_confirmation:
             if joiner not in self._confirmed_lately(now_ns):
                 self.joiners.pop(joiner, None)
         self._awaiting_confirmation = {}
 
     def _proposed_joiners(self, proposal: Roster | None) -> list[RosterEntry]:
-        """Return the joiners that others may have seen: those of a proposal that went to several."""
-        places = () if proposal is None else proposal.entries
-        new = [place for place in places if place.address not in self._membership.members]
+        """Return the joiners of a proposal that went to several joiners: they know each other."""
+        entries = () if proposal is None else proposal.entries
+        new = [entry for entry in entries if entry.address not in self._membership.members]
         return new if len(new) > 1 else []
 
     def _absent_entries(
@@ -323,69 +343,79 @@ class Coordinator:
         new: list[RosterEntry],
         now_ns: int,
     ) -> tuple[RosterEntry, ...]:
-        """Return the places that are kept: of those that are away, and of those that go now."""
+        """Return the absent durable members of the next view.
+
+        Counted are the absent entries of ``roster`` that have not expired, the durable members that
+        leave the view now, and the ``shown`` durable joiners that did not confirm.
+        """
+        # Only acks tell which messages an absent member lacks; other profiles retain nothing.
         if self.config.group_profile.release != "acks":
             return ()
-        here = {place.name for place in (*stay, *new)}
-        present = {place.address for place in (*stay, *new)}
-        gone = [place for place in roster.entries if place.name]
+        here = {entry.name for entry in (*stay, *new)}
+        present = {entry.address for entry in (*stay, *new)}
+        gone = [entry for entry in roster.entries if entry.name]
         limit_ns = now_ns - self.config.retention_timeout_ns
         kept = [p for p in roster.absent if self._absent_since.get(p.name, now_ns) > limit_ns]
-        away = [
-            place
-            for place in (*kept, *gone)
-            if place.name not in here and place.address not in present
+        absent = [
+            entry
+            for entry in (*kept, *gone)
+            if entry.name not in here and entry.address not in present
         ]
-        names = {"", *here, *(place.name for place in away)}
-        nodes = {place.address.node for place in (*stay, *new, *away)}
-        away += [
-            place for place in shown if place.name not in names and place.address.node not in nodes
+        names = {"", *here, *(entry.name for entry in absent)}
+        nodes = {entry.address.node for entry in (*stay, *new, *absent)}
+        absent += [
+            entry for entry in shown if entry.name not in names and entry.address.node not in nodes
         ]
-        return tuple(away)
+        return tuple(absent)
 
     def _propose(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
+        """Send the roster ``made`` to its joiners, and wait for their confirmations."""
         assert new, "a proposal is for joiners"
         m = self._membership
         self.proposal = made
         self._proposal_confirmed = set()
         alive = self._confirmed_lately(out.now_ns)
         self._awaiting_confirmation = {
-            place.address: out.now_ns for place in new if place.address not in alive
+            entry.address: out.now_ns for entry in new if entry.address not in alive
         }
         self._decide_ns = out.now_ns + self.config.join_timeout_ns
         m.view_transfer.remember(made, out)
-        for place in new:
-            m.view_transfer.send(place.address, made, out)
+        for entry in new:
+            m.view_transfer.send(entry.address, made, out)
         assert self._decide_ns is not None, "a proposal is decided"
 
     def _commit(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
-        """Send a roster to its members and to those it leaves out; install it here."""
+        """Broadcast ``made`` to the current view, send it to its joiners, and install it here."""
         m = self._membership
         assert m.roster is not None
         self._forced = False
         m.admitted = True
+        # The broadcast reaches the members that the view leaves out, too: they learn of their
+        # expulsion.
         if len(m.roster.entries) > 1:
             m.view_transfer.broadcast(made, m.roster, out)
         m.accept(made, out)
-        for place in new:
-            if place.address not in self._proposal_confirmed:
-                m.view_transfer.send(place.address, made, out)
+        for entry in new:
+            # A joiner that confirmed the proposal already has this roster.
+            if entry.address not in self._proposal_confirmed:
+                m.view_transfer.send(entry.address, made, out)
 
     def commit_merge(self, made: Roster, out: ReadyBuilder) -> None:
-        """Tell the roster of a merge to everybody in it; install it here."""
+        """Send the roster of a merge to every member of it, and install it here."""
+        assert made.id.coordinator == self._membership.me, "the leader of a merge creates its view"
         m = self._membership
         self._proposal_confirmed = set()
         m.accept(made, out)
-        for place in made.entries:
-            if place.address != m.me:
-                m.view_transfer.send(place.address, made, out)
+        for entry in made.entries:
+            if entry.address != m.me:
+                m.view_transfer.send(entry.address, made, out)
 
     # On a view
 
     def install(self, before: frozenset[Address], out: ReadyBuilder) -> None:
-        """Begin to wait for confirmations, if this member made the view; otherwise forget what it was about to do.
+        """Wait for confirmations of our own view; drop all plans after another coordinator's view.
 
-        ``before`` are the members of the view before.
+        ``before`` are the members of the previous view.
         """
         m, now_ns = self._membership, out.now_ns
         assert m.roster is not None
@@ -400,7 +430,7 @@ class Coordinator:
         }
         self.proposal = None
         self._absent_since = {
-            place.name: self._absent_since.get(place.name, now_ns) for place in roster.absent
+            entry.name: self._absent_since.get(entry.name, now_ns) for entry in roster.absent
         }
         if roster.id.coordinator != m.me:
             self.joiners.clear()
@@ -412,7 +442,7 @@ class Coordinator:
             return
         self._newcomers = set(m.members - before)
         self.joiners = {
-            joiner: place for joiner, place in self.joiners.items() if joiner not in m.members
+            joiner: entry for joiner, entry in self.joiners.items() if joiner not in m.members
         }
         self.unconfirmed = set(m.members) - {m.me} - self._proposal_confirmed
         for joiner in sorted(self._proposal_confirmed & m.members):
@@ -424,22 +454,26 @@ class Coordinator:
         self._decide_ns = now_ns + self.config.view_bundle_delay_ns if more else None
 
     def next_number(self, *others: int) -> int:
-        """Return a number for a view, higher than any that was seen, and ``others``."""
+        """Return a number for a view, higher than any number seen so far and than ``others``."""
         self._highest = max(self._highest, self._membership.view_number, *others) + 1
+        assert all(self._highest > number for number in others), "numbers of views rise"
         return self._highest
 
     @property
     def _departing(self) -> set[Address]:
+        """Members of the current view that are dead, leaving or in another view."""
         m = self._membership
         return (m.failure_detector.dead | m.leaving | m.moved_away) & m.members
 
     def _resend(self, out: ReadyBuilder) -> None:
+        """Send the whole roster to every member that has not confirmed it, with back-off."""
         m = self._membership
         assert m.roster is not None
         self._resend_ns = None
         if m.roster.id.coordinator != m.me or not self.unconfirmed:
             return
         if m.pending is None:
+            # While a newer view is pending the current one need not be confirmed any more.
             for member in sorted(self.unconfirmed):
                 m.view_transfer.send(member, m.roster, out)
         self._resends += 1

@@ -1,19 +1,18 @@
-"""Who lives: a ring of members that watch each other.
+"""Failure detector: members watch each other in a ring.
 
-On a view: each member is watched by the ``monitors`` members behind it in the order of the view,
-the last ones by the first. So the signs of life grow with the number of members, not with its
-square, and two that die at once are found together or one after the other.
+On a view: each member is watched by the ``monitors`` members before it in the order of the view;
+the ring closes at the ends. So the number of heartbeats grows with the number of members, not with
+its square, and two members that die at once are detected together or one after the other.
 
-On reception: whatever comes from a member is a sign of life.
+On reception: any frame of a member shows that the member is alive.
 
-Every ``heartbeat_interval``: a member that has sent its watchers nothing else shows them that it
-lives. One that was silent for ``suspect_after`` is asked; if it does not answer within
-``verify_timeout``, it is believed dead, and the acting coordinator is told. Whoever is told asks
-once more itself before it believes it.
+Every ``heartbeat_interval``: a member that has sent its watchers no other frame sends them ALIVE. A
+member that was silent for ``suspect_after`` is probed. If no answer arrives within
+``verify_timeout`` then the member counts as dead, and the acting coordinator is notified. The
+coordinator probes the member itself before it believes the report.
 
-When this member itself stood still (an input comes much later than the deadline it had asked for)
-that time does not
-count: nobody is suspected for a silence that nobody here was awake to hear.
+When this process itself was paused (an input arrives much later than its deadline), the time of the
+pause does not count as silence of others.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FailureDetector:
-    """Signs of life, given and expected."""
+    """Heartbeats to the watchers of this member, and suspicion of the members that it watches."""
 
     def __init__(self, me: Address, config: Config) -> None:
         self.me = me
@@ -47,17 +46,20 @@ class FailureDetector:
 
     @property
     def due_ns(self) -> int | None:
-        """When signs of life are to be given or looked for next."""
+        """When the next heartbeat, probe or verdict is due."""
         return self._due_ns
 
     def last_heard_ns(self, member: Address) -> int | None:
-        """Return when a frame of ``member`` last arrived; None if it is not watched."""
+        """Return when the last frame of ``member`` arrived; None if ``member`` is not watched."""
         return self._last_heard_ns.get(member)
 
     # On a view
 
     def install(self, view: ViewId, members: Sequence[Address], now_ns: int) -> None:
-        """Watch and be watched in a new ring; members watched anew get the whole time."""
+        """Build the ring of a new view.
+
+        Members that are watched for the first time get the whole ``suspect_after``.
+        """
         assert self.me in members, "a member installs its own view"
         self._view, self._members = view, tuple(members)
         at, count = members.index(self.me), len(members)
@@ -75,21 +77,22 @@ class FailureDetector:
         assert self.me not in self._last_heard_ns, "nobody watches itself"
 
     def end(self) -> None:
-        """Watch nobody any more."""
+        """Stop: no more heartbeats, probes or verdicts."""
         self._due_ns = None
 
     # On reception
 
     def on_traffic(self, member: Address, now_ns: int) -> None:
-        """Record a sign that ``member`` lives."""
+        """Record that a frame of ``member`` arrived; the member is alive."""
         if member in self._last_heard_ns:
             self._last_heard_ns[member] = now_ns
+        # Runs for every datagram: the two tables are nearly always empty.
         if self._probed_ns or self.dead:
             self._probed_ns.pop(member, None)
             self.dead.discard(member)
 
     def on_pause(self, by_ns: int, now_ns: int) -> None:
-        """Do not count the time in which this member itself stood still."""
+        """Shift all deadlines by ``by_ns``, during which this process was paused."""
         assert by_ns >= 0, "a pause takes time"
         self._last_heard_ns = {
             member: min(now_ns, at_ns + by_ns) for member, at_ns in self._last_heard_ns.items()
@@ -101,9 +104,9 @@ class FailureDetector:
     def probe(
         self, members: Iterable[Address], out: ReadyBuilder, *, suspected: bool = True
     ) -> None:
-        """Probe those of ``members`` that are not probed yet, and give them time to answer.
+        """Probe those of ``members`` that are not probed yet: send ALIVE with ``reply_wanted``.
 
-        A probe that only asks whether a member is there does not make it ``suspected``.
+        A probe that only asks whether a member is there does not make that member ``suspected``.
         """
         for member in members:
             if (
@@ -123,11 +126,15 @@ class FailureDetector:
     # Every interval
 
     def on_interval(self, spoke: dict[Address | None, int], out: ReadyBuilder) -> bool:
-        """Send heartbeats, probe silent members; return whether one is newly dead."""
+        """Send due heartbeats, probe silent members; return whether a member is newly dead.
+
+        ``spoke`` is when this member last sent to each destination, None for the whole group.
+        """
         config, now_ns = self.config, out.now_ns
         due_ns: list[int] = []
         to_all_ns = spoke.get(None, -config.heartbeat_interval_ns)
         for watcher in self._watchers:
+            # Any frame to the watcher was as good as a heartbeat.
             next_ns = max(to_all_ns, spoke.get(watcher, to_all_ns)) + config.heartbeat_interval_ns
             if next_ns <= now_ns:
                 self._send_alive(watcher, out)
@@ -152,9 +159,8 @@ class FailureDetector:
         if self.dead:
             due_ns.append(now_ns + config.heartbeat_interval_ns)
         for member in sorted(self.dead.difference(overdue)):
-            self._send_alive(
-                member, out, answer=True
-            )  # the view goes on with it: others may have heard it
+            # The view still has this member: the coordinator may have heard from it. Keep probing.
+            self._send_alive(member, out, answer=True)
         due_ns += (at_ns + config.verify_timeout_ns for at_ns in self._probed_ns.values())
         due_ns += (
             at_ns + config.suspect_after_ns
@@ -165,6 +171,7 @@ class FailureDetector:
         return bool(overdue)
 
     def _send_alive(self, to: Address, out: ReadyBuilder, *, answer: bool = False) -> None:
+        """Send ALIVE with the current view; ``answer`` asks for a reply."""
         assert to != self.me, "heartbeats go to others"
         out.transmit(to, Alive(self.me, self._view, True, answer))
 

@@ -1,17 +1,17 @@
-"""Mending a group that has come apart: separate views become one.
+"""Merging: separated views become one view again.
 
-Every ``merge_interval``: the coordinator of a view shows itself to whoever may be there, with the
-names of the other coordinators that it has heard. Of those that hear each other the one with the
-lowest address leads: it asks the others for their rosters.
+Every ``merge_interval``: the coordinator of a view sends a beacon to every address that discovery
+knows. The beacon names the other coordinators that this coordinator has heard. Among coordinators
+that hear each other the lowest address leads the merge, and asks the others for their rosters.
 
-On being asked: a coordinator sends its roster and makes no view for a while, so that the roster
-stays true; then it rests for as long before it agrees again, so that one that hears nothing cannot
-hold it up for ever.
+On MERGE_ASK: a coordinator sends its roster and creates no view for a while, so that the roster
+stays true. Then the coordinator refuses further merges for as long, so that a leader that hears no
+answers cannot block its views for ever.
 
-On the answers, or when the time for them is over: the leader makes a roster of all, its own members
-first, with a number higher than all, and sends it to everybody. The lives go on; each sender tells
-the others where it starts for them, so that what was sent while they were apart stays with those it
-was sent to.
+On the replies, or at the deadline for replies: the leader creates a roster of all members, its own
+members first, with a number higher than all, and sends the roster to every member. Incarnations
+continue. Each sender announces to the other side where its stream starts for them, so that messages
+of the separated time stay on the side that they were sent on.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
     from gapless.protocol.ready_builder import ReadyBuilder
 
 _MAX_FOREIGN = 256
+"""Maximum number of foreign coordinators that are remembered."""
 _MAX_HEARD = 8
-"""So many other coordinators a beacon names: it must fit the smallest frame."""
+"""Maximum number of coordinators in one beacon, so that the frame fits the smallest frame size."""
 _BEACON_LIFETIME = 5
-"""A beacon counts for so many half intervals."""
+"""How long a beacon counts, in halves of ``merge_interval``."""
 
 
 class _ForeignCoordinator(NamedTuple):
-    """The coordinator of another view, as it showed itself last."""
+    """The coordinator of another view, as of its latest beacon."""
 
     at_ns: int
     hears_me: bool
 
 
 class MergeProtocol:
-    """What a coordinator knows of other views, and the merge that it leads or has agreed to."""
+    """The foreign coordinators, and the merge that this coordinator leads or has agreed to."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -59,22 +60,22 @@ class MergeProtocol:
 
     @property
     def due_ns(self) -> int | None:
-        """When a beacon is due, or the time for answers over."""
+        """When the next beacon, or the deadline for replies, is due."""
         if self._reply_deadline_ns is None or self._beacon_ns is None:
             return self._beacon_ns if self._reply_deadline_ns is None else self._reply_deadline_ns
         return min(self._beacon_ns, self._reply_deadline_ns)
 
     def blocks_views(self, now_ns: int) -> bool:
-        """Return whether views are not made now, because of a merge."""
+        """Return whether a merge forbids new views now."""
         return now_ns < self._views_blocked_until_ns or self._reply_deadline_ns is not None
 
     def stop(self) -> None:
-        """Look for nobody any more."""
+        """Send no more beacons, and drop the merge."""
         self._beacon_ns = self._reply_deadline_ns = None
         assert self.due_ns is None, "a stopped merge has no timer"
 
     def install(self, out: ReadyBuilder) -> None:
-        """Forget the merge that was under way; show this view, if this member made it."""
+        """Drop the merge that was under way; send beacons if this member created the view."""
         m = self._membership
         assert m.roster is not None
         self._reply_deadline_ns = None
@@ -89,14 +90,14 @@ class MergeProtocol:
             self._beacon_ns = None
 
     def _beacon_delay_ns(self) -> int:
-        """Return when to show this view again: not in step with others."""
+        """Return the time to the next beacon, with jitter: coordinators must not stay in step."""
         interval_ns = self.config.merge_interval_ns
         return interval_ns - int(self._membership.rng.random() * interval_ns / 4)
 
     # Every interval
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Show this view, lead a merge, or make do with the answers that came."""
+        """Conclude the merge at its deadline; send a due beacon, and lead a merge if it is ours."""
         m, now_ns = self._membership, out.now_ns
         if self._reply_deadline_ns is not None and self._reply_deadline_ns <= now_ns:
             self._conclude(out)
@@ -114,37 +115,43 @@ class MergeProtocol:
         self._start_merge(out)
 
     def _start_merge(self, out: ReadyBuilder) -> None:
-        """Ask the others for their rosters, if this one is to lead."""
+        """Ask the other coordinators for their rosters, if this coordinator is to lead."""
         m = self._membership
         mutual = sorted(other for other, seen in self._foreign.items() if seen.hears_me)
+        # The lowest address of those that hear each other leads: without one leader two merges
+        # would
+        # pull the same members into different views.
         if not mutual or mutual[0] < m.me or self.blocks_views(out.now_ns) or m.pending is not None:
             return
         self._merge = m.rng.getrandbits(63)
         self._invited, self._replies = set(mutual), {}
         self._reply_deadline_ns = out.now_ns + self.config.join_timeout_ns
+        assert m.me not in self._invited, "a leader does not invite itself"
         for other in mutual:
             out.transmit(other, MergeAsk(m.me, self._merge))
 
     # On reception
 
     def on_beacon(self, frame: Beacon, out: ReadyBuilder) -> None:
-        """Take note of another view."""
+        """Record a foreign coordinator, and whether it hears this one."""
+        assert frame.origin not in self._membership.members, "a member is not a foreign coordinator"
         if len(self._foreign) < _MAX_FOREIGN or frame.origin in self._foreign:
             self._foreign[frame.origin] = _ForeignCoordinator(
                 out.now_ns, self._membership.me in frame.heard
             )
 
     def on_merge_ask(self, frame: MergeAsk, out: ReadyBuilder) -> None:
-        """Agree to a merge, or say that it is not the time."""
+        """Agree to a merge and send our roster, or refuse for now."""
         m, now_ns = self._membership, out.now_ns
         if not m.is_acting or m.roster is None or frame.origin in m.members:
             out.drop("merge", peer=frame.origin)
             return
         if self._reply_deadline_ns is not None and frame.origin < m.me:
-            self._reply_deadline_ns = None  # two lead: the lower address goes on
+            self._reply_deadline_ns = None  # two coordinators lead: the lower address continues
         willing = (
             not self.blocks_views(now_ns) and now_ns >= self._refuse_until_ns and m.pending is None
         )
+        # A roster that may change before the merge, or that another member created, is not offered.
         willing = willing and m.coordinator.proposal is None and m.roster.id.coordinator == m.me
         out.transmit(frame.origin, MergeReply(m.me, frame.merge, m.roster.id, willing))
         if willing:
@@ -157,8 +164,9 @@ class MergeProtocol:
             m.view_transfer.send(frame.origin, m.roster, out)
 
     def on_merge_reply(self, frame: MergeReply, out: ReadyBuilder) -> None:
-        """Take an answer in; when all are there the merge is made."""
+        """Record a reply; when all have replied, conclude soon."""
         if (
+            # A reply to an earlier merge, or from a coordinator that was not invited.
             frame.merge != self._merge
             or frame.origin not in self._invited
             or self._reply_deadline_ns is None
@@ -170,13 +178,13 @@ class MergeProtocol:
         else:
             self._invited.discard(frame.origin)
         if self._invited <= self._replies.keys():
-            # The rosters themselves may still be on their way, just behind the answers.
+            # The rosters may still be in flight, just behind the replies.
             self._reply_deadline_ns = min(
                 self._reply_deadline_ns, out.now_ns + self.config.view_bundle_delay_ns
             )
 
     def _conclude(self, out: ReadyBuilder) -> None:
-        """Make one roster of all that agreed."""
+        """Create one roster of all members whose coordinators agreed."""
         m = self._membership
         self._reply_deadline_ns = None
         if not m.is_acting or m.roster is None or m.pending is not None:
@@ -185,44 +193,45 @@ class MergeProtocol:
         rosters = [roster for roster in found if roster is not None]
         if not rosters:
             return
-        places = self._merged_entries([m.roster, *rosters])
-        if tuple(places.values()) == m.roster.entries:
-            return  # nobody there is to be in: their durable names are taken here
+        entries = self._merged_entries([m.roster, *rosters])
+        if tuple(entries.values()) == m.roster.entries:
+            return  # no member would be added: their durable names are in use here
         number = m.coordinator.next_number(*(roster.id.number for roster in rosters))
         made = Roster(
-            ViewId(number, m.me), tuple(places.values()), self._absent_entries(places, rosters)
+            ViewId(number, m.me), tuple(entries.values()), self._absent_entries(entries, rosters)
         )
         m.coordinator.commit_merge(made, out)
 
     def _merged_entries(self, rosters: list[Roster]) -> dict[int, RosterEntry]:
-        """Return the merged entries: the newest incarnation of a node, one per durable name."""
-        places: dict[int, RosterEntry] = {}
-        for place in (place for roster in rosters for place in roster.entries):
-            known = places.get(place.address.node)
+        """Return the merged entries: the newest incarnation of a node, each durable name once."""
+        entries: dict[int, RosterEntry] = {}
+        for entry in (entry for roster in rosters for entry in roster.entries):
+            known = entries.get(entry.address.node)
             if known is not None and (
-                known.address >= place.address or known.address == self._membership.me
+                known.address >= entry.address or known.address == self._membership.me
             ):
                 continue
-            if place.name and any(
-                other.name == place.name for other in places.values() if other is not known
+            if entry.name and any(
+                other.name == entry.name for other in entries.values() if other is not known
             ):
                 continue
-            places[place.address.node] = place
-        return places
+            entries[entry.address.node] = entry
+        return entries
 
     def _absent_entries(
-        self, places: dict[int, RosterEntry], rosters: list[Roster]
+        self, entries: dict[int, RosterEntry], rosters: list[Roster]
     ) -> tuple[RosterEntry, ...]:
-        """Return the absent durable members of all rosters that no view has."""
+        """Return the absent durable members of all rosters that are not in the merged view."""
         assert self._membership.roster is not None
-        here = {place.name for place in places.values()}
-        away: dict[str, RosterEntry] = {}
-        for place in (
-            place for roster in (self._membership.roster, *rosters) for place in roster.absent
+        here = {entry.name for entry in entries.values()}
+        absent: dict[str, RosterEntry] = {}
+        for entry in (
+            entry for roster in (self._membership.roster, *rosters) for entry in roster.absent
         ):
-            if place.name not in here:
-                away.setdefault(place.name, place)
-        return tuple(away.values())
+            if entry.name not in here:
+                absent.setdefault(entry.name, entry)
+                assert here.isdisjoint(absent), "a durable member is present or absent, not both"
+        return tuple(absent.values())
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a member counts as foreign, or an agreement has no end."""

@@ -1,11 +1,11 @@
-"""Rosters on their way: cut into frames, put together again, remembered for a while.
+"""Transfer of rosters: encode into frames, reassemble, remember recent ones.
 
-On sending: a roster goes out whole, or, to those that have the one before it, as a change of that.
-What does not fit a frame goes in parts.
+On sending: a roster is sent whole, or, to members with the previous roster, as a change of the
+previous one. A roster that does not fit a frame is sent in parts.
 
-On reception: parts wait for each other; a change of a roster that is not known here is asked for as
-a whole. Whoever is named is located: the shell is told where to reach it before anything is sent to
-it.
+On reception: parts wait for each other. A change whose base roster is unknown is answered with a
+request for the whole roster. The locator of each named member is announced to the runtime before
+any frame is sent to that member.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from gapless.protocol.ready_builder import ReadyBuilder
 
 _MAX_KNOWN = 16
+"""Maximum number of rosters that are remembered."""
 _MAX_OPEN = 16
+"""Maximum number of rosters that are incomplete at a time."""
 _MAX_LOCATED = 8192
-"""Of more than these it is forgotten that the shell was told where they are: it is told again."""
+"""Maximum number of announced locators that are remembered; forgotten ones are announced again."""
 _MAX_PARTS = 4096
-"""A roster of more parts than this is nonsense: it would have a million members."""
+"""Maximum number of parts of a roster; a roster of more parts would have a million members."""
 
 
 class ViewTransfer:
-    """The rosters that are known, and the parts of those that are not yet."""
+    """The rosters that are known, and the parts of incomplete ones."""
 
     def __init__(self, me: Address, config: Config) -> None:
         self._me = me
@@ -44,29 +46,29 @@ class ViewTransfer:
         self._located: dict[Address, bytes] = {}
 
     def get(self, view: ViewId) -> Roster | None:
-        """Return the roster of ``view``, if it is known here."""
+        """Return the roster of ``view``, or None if it is unknown."""
         return self._known.get(view)
 
     def remember(self, roster: Roster, out: ReadyBuilder) -> None:
-        """Remember a roster, and where its members are reached."""
+        """Remember a roster, and announce the locators of its members."""
         self._known.pop(roster.id, None)
         self._known[roster.id] = roster
         if len(self._known) > _MAX_KNOWN:
             del self._known[next(iter(self._known))]
-        for place in roster.entries:
-            self.announce_locator(place, out)
+        for entry in roster.entries:
+            self.announce_locator(entry, out)
         assert self._known[roster.id] is roster, "the newest roster is never evicted"
 
-    def announce_locator(self, place: RosterEntry, out: ReadyBuilder) -> None:
-        """Tell the shell where ``place`` is reached, unless it knows."""
-        if place.locator and self._located.get(place.address) != place.locator:
-            self._located[place.address] = place.locator
+    def announce_locator(self, entry: RosterEntry, out: ReadyBuilder) -> None:
+        """Announce the locator of ``entry`` to the runtime, unless the runtime knows it."""
+        if entry.locator and self._located.get(entry.address) != entry.locator:
+            self._located[entry.address] = entry.locator
             if len(self._located) > _MAX_LOCATED:
                 del self._located[next(iter(self._located))]
-            out.emit(Located(place.address, place.locator))
+            out.emit(Located(entry.address, entry.locator))
 
     def retain_locators(self, members: Iterable[Address]) -> None:
-        """Forget where anybody else is reached."""
+        """Forget the locators of all addresses but ``members``."""
         self._located = {
             member: self._located[member] for member in members if member in self._located
         }
@@ -74,11 +76,13 @@ class ViewTransfer:
     # On sending
 
     def send(self, to: Address, roster: Roster, out: ReadyBuilder) -> None:
-        """Send the whole roster to one."""
+        """Send the whole roster to one address."""
         self._send(to, roster, None, out)
 
     def broadcast(self, roster: Roster, before: Roster, out: ReadyBuilder) -> None:
-        """Tell everybody who is in the view of ``before`` what comes after it."""
+        """Broadcast ``roster``, the successor of ``before``, to the members of ``before``."""
+        assert roster.id.number > before.id.number, "numbers of views rise"
+        # A change is smaller than the roster, but only members with ``before`` can decode it.
         if is_change(roster, before):
             self._send(None, roster, before, out)
         else:
@@ -87,7 +91,9 @@ class ViewTransfer:
     def _send(
         self, to: Address | None, roster: Roster, base: Roster | None, out: ReadyBuilder
     ) -> None:
+        """Send ``roster``, as a change of ``base`` if there is one, in as many parts as needed."""
         bodies = split_body(encode_roster(roster, base), self._room_bytes)
+        assert 0 < len(bodies) <= _MAX_PARTS, f"a roster of {len(bodies)} parts"
         base_id = None if base is None else base.id
         for part, body in enumerate(bodies):
             out.transmit(to, NewView(self._me, roster.id, base_id, part, len(bodies), body))
@@ -95,7 +101,7 @@ class ViewTransfer:
     # On reception
 
     def on_part(self, frame: NewView, out: ReadyBuilder) -> Roster | None:
-        """Take a part in; return the roster if it is whole now."""
+        """Store a part of a roster. Return the roster if it is complete now."""
         known = self._known.get(frame.view)
         if known is not None:
             return known
@@ -106,6 +112,7 @@ class ViewTransfer:
         parts = self._partial.setdefault(key, {})
         parts[frame.part] = frame.body
         if len(self._partial) > _MAX_OPEN:
+            # Parts of an abandoned roster must not stay for ever: drop the oldest.
             del self._partial[next(iter(self._partial))]
         if len(parts) < frame.parts:
             return None
@@ -115,6 +122,8 @@ class ViewTransfer:
     def _assemble(
         self, frame: NewView, parts: dict[int, bytes], out: ReadyBuilder
     ) -> Roster | None:
+        """Decode a complete roster; None if its base is unknown or its bytes are invalid."""
+        assert len(parts) == frame.parts, "all parts have arrived"
         base = None if frame.base is None else self._known.get(frame.base)
         if frame.base is not None and base is None:
             out.transmit(frame.origin, AskView(self._me))

@@ -109,8 +109,8 @@ MEMBERSHIP_MUTANTS = (
         "merge alone",
         "the leader of a merge leaves the members of the other views out",
         "gapless.protocol.membership.merge:MergeProtocol._conclude",
-        "places = self._merged_entries([m.roster, *rosters])",
-        "places = self._merged_entries([m.roster])",
+        "entries = self._merged_entries([m.roster, *rosters])",
+        "entries = self._merged_entries([m.roster])",
         membership=True,
     ),
     Mutant(
