@@ -280,7 +280,7 @@ def test_marks_are_not_forgotten_however_many_there_are() -> None:
 def test_profiles_without_acks_refuse_to_keep_places(profile: str) -> None:
     group = Group(3, profile=profile)
     with pytest.raises(
-        LocalProtocolError, match=r"cannot keep places for \['reader'\].*use profile nakack4"
+        LocalProtocolError, match=r"cannot retain messages for \['reader'\].*use profile nakack4"
     ):
         group["a"].install(View.of(2, A, B), group.now_ns, absent={NAME: C})
     view = group["a"].view
@@ -294,7 +294,7 @@ def test_places_that_do_not_fit_the_view_are_refused() -> None:
     member = Group(3)["a"]
     with pytest.raises(
         LocalProtocolError,
-        match=r"3\.1 \('reader'\) is in view 2: only who is away has a kept place",
+        match=r"3\.1 \('reader'\) is in view 2: a member cannot be absent, too",
     ):
         member.install(View.of(2, A, B, C), SECOND, absent={NAME: C})
     with pytest.raises(

@@ -49,15 +49,16 @@ class AckTable:
         return self._acks.items()
 
     def on_ack(self, member: Address, seqno: int) -> bool:
-        """Note that ``member`` has delivered up to ``seqno``; return whether the minimum rose."""
+        """Record that ``member`` delivered up to ``seqno``; return whether the minimum rose."""
         before = self._acks.get(member)
+        # A stranger (N4-27), or an ack that was overtaken by a later one (N4-23).
         if before is None or seqno <= before:
             return False
         self._acks[member] = seqno
         return before <= self.minimum and self._raise_minimum()
 
     def set_members(self, members: Iterable[Address], start: int) -> bool:
-        """Keep exactly ``members``, new ones at ``start``; return whether the minimum rose."""
+        """Retain exactly ``members``, new ones at ``start``; return whether the minimum rose."""
         assert start >= 0, "a receiver starts at a seqno"
         self._acks = {member: self._acks.get(member, start) for member in members}
         return self._raise_minimum()
@@ -65,10 +66,12 @@ class AckTable:
     def restore_member(self, member: Address, seqno: int) -> None:
         """Restart ``member`` behind ``seqno``, where it was retained; the minimum may fall."""
         assert member in self._acks, "only a member of the view returns"
+        assert seqno >= 0, "a member returns behind a seqno"
         self._acks[member] = seqno
         self.minimum = min(self.minimum, seqno)
 
     def _raise_minimum(self) -> bool:
+        """Recompute the minimum, which never falls here (N4-30); return whether it rose."""
         minimum = min(self._acks.values(), default=self.minimum)
         if minimum <= self.minimum:
             return False
@@ -90,7 +93,7 @@ class AckTable:
         return (self.minimum, *self._acks.items())
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says."""
+        """Restore the state of ``snapshot``."""
         self.minimum, *entries = snapshot  # type: ignore[assignment]
         self._acks = dict(entries)  # type: ignore[arg-type]
 
@@ -122,7 +125,7 @@ class AckScheduler:
     def on_delivery(
         self, messages: int, size_bytes: int, threshold_bytes: int, now_ns: int, asked: bool
     ) -> bool:
-        """Note a delivery; return whether the ack is due at once."""
+        """Record a delivery; return whether the ack is due at once."""
         assert messages > 0, "a delivery holds messages"
         if self._policy == "asked":
             self.pending = self.pending or asked
@@ -137,11 +140,11 @@ class AckScheduler:
         )
 
     def on_duplicate(self, asked: bool) -> None:
-        """Note that something came that was delivered before: the last ack may have been lost."""
+        """Record a duplicate: the last ack may have been lost, so an ack is owed again (P-04)."""
         self.pending = self.pending or asked or self._policy != "asked"
 
     def schedule_ns(self, now_ns: int, rng: Random) -> int:
-        """Return when an ack that is owed and not due at once goes out by itself."""
+        """Return when an owed ack is sent, if no delivery makes it due before."""
         assert self.pending, "only an ack that is owed has a time"
         config = self._config
         if self._policy in {"paced", "each"}:
@@ -150,20 +153,25 @@ class AckScheduler:
         delay_ns = (
             config.stability_interval_ns if self._policy == "periodic" else config.ack_delay_ns
         )
+        # Jitter spreads the acks of many receivers over the delay; the ack is never later than it.
         jitter = config.jitter_percent
         self.due_ns = now_ns + (
             delay_ns - int(delay_ns * rng.random() * jitter / 100) if jitter else delay_ns
         )
+        assert self.due_ns >= now_ns, "an ack is scheduled ahead"
         return self.due_ns
 
     def held_until_ns(self, now_ns: int) -> int | None:
-        """Return until when a paced or periodic ack waits although others are sent now, or None."""
+        """Return until when a paced or periodic ack waits while other acks are sent.
+
+        None if not.
+        """
         return (
             self.due_ns if self._policy in {"paced", "periodic"} and self.due_ns > now_ns else None
         )
 
     def _next_ns(self, now_ns: int) -> int:
-        """Return when the next ack may go out: never sooner than ``min_ack_interval`` after the last."""
+        """Return the earliest time of the next ack: ``min_ack_interval`` after the last."""
         return (
             now_ns
             if self.last_sent_ns is None
@@ -171,7 +179,7 @@ class AckScheduler:
         )
 
     def on_ack_sent(self, now_ns: int) -> None:
-        """Record that an ack is sent: nothing is owed any more."""
+        """Record that the ack was sent: no ack is owed any more."""
         self.last_sent_ns = now_ns
         self.pending = False
         self._messages = self._size_bytes = 0
@@ -190,7 +198,7 @@ class AckScheduler:
         return (self.pending, self._messages, self._size_bytes)
 
     def restore(self, snapshot: tuple[bool, int, int]) -> None:
-        """Become what ``snapshot`` says."""
+        """Restore the state of ``snapshot``."""
         self.pending, self._messages, self._size_bytes = snapshot
         self.last_sent_ns = None
         self.due_ns = 0

@@ -1,37 +1,37 @@
 """Connections: reliable, ordered streams between two members.
 
-A connection is a stream like the one to the group (outbound.py, inbound.py) with one receiver,
-named by an epoch: a 64-bit number that its sender draws when it opens the connection, and that
-every frame of it carries.
+A connection is a stream like the stream to the group (outbound.py, inbound.py), with one receiver.
+A connection is named by an epoch: a 64-bit number that the sender draws when it opens the
+connection, and that every frame of the connection carries.
 
-On sending to P: the open connection to P is used; if there is none, a new epoch begins, and its
-first message says that it is the first. A message that gets its number opens a closing connection
-again (U3-17); one that has to wait for room does not, or trying alone would keep a dead connection
+On sending to P: the open connection to P is used. If there is none, a new epoch begins, and its
+first message is flagged as the first. A message that gets its number reopens a closing connection
+(U3-17). A message that waits for room does not, because mere attempts would keep a dead connection
 alive.
 
-On reception of data of the present epoch: as in inbound.py. Of another one, if there is no present
-one: the first message opens it. Other messages are kept, a few of them, and the sender is asked for
-the first, after a grace and not too often; it sends its lowest unacknowledged message, marked as
-the first.
+On reception of data of the current epoch: as in inbound.py. Without a current epoch: the flagged
+first message opens the connection. Other messages are buffered, a few of them, and the sender is
+asked for the first message, after a grace and not too often. The sender answers with its lowest
+unacknowledged message, flagged as the first.
 
-On reception of data of another epoch than the present one: it is kept in the same way, and takes
-the place of the present one only if its sender answers. Which number is higher says nothing: frames
-of a former connection may still be flying, and the clock of a sender that was restarted may have
+On reception of data of an epoch that is not current: the message is buffered in the same way, and
+the epoch replaces the current one only if the sender confirms it. A higher epoch proves nothing:
+frames of a former connection may still be in flight, and the clock of a restarted sender may have
 gone back (P-07).
 
-On CLOSE with the same epoch: the connection is over, and nothing of it is taken any more. What asks
-for a connection that does not exist gets CLOSE as the answer.
+On CLOSE with the same epoch: the connection is over, and its later frames are dropped. A request
+for a connection that does not exist is answered with CLOSE.
 
-Every interval: a connection without activity is closing after ``conn_expiry_timeout``; what is
-unacknowledged is still sent again. After ``conn_close_timeout`` without activity it is closed and
-removed; its sender says CLOSE. What was not acknowledged, or not even sent, is reported, never lost
-in silence. Activity is data, and for the sender any answer.
+Every interval: a connection without activity is closing after ``conn_expiry_timeout``; its
+unacknowledged messages are still retransmitted. After ``conn_close_timeout`` without activity the
+connection is closed and removed, and the sender sends CLOSE. Unacknowledged and unsent messages are
+reported, never lost silently. Activity is data, and for the sender any feedback, too.
 
-Of a connection that a receiver has removed, the end is remembered (a tombstone): it goes on there
-if the sender does, and nothing is delivered twice (P-05). A receiver does not remove what the
-application has no room for, nor a message of which it holds some pieces.
+A receiver remembers the end of a removed connection as a tombstone: if the sender continues, the
+connection resumes there and no message is delivered twice (P-05). A receiver does not remove a
+connection while the application has no room for its messages, or while a message is incomplete.
 
-On a view without P: the connections with P end at once. Nothing is sent to one that has left
+On a view without P: the connections with P end at once. Nothing is sent to a departed member
 (P-15).
 """
 
@@ -59,16 +59,17 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Frame, Gone
 
 _MAX_PARTIAL_TOMBSTONES = 16
-"""Ended connections of which the pieces of an incomplete message are kept."""
+"""Maximum number of tombstones that hold the fragments of an incomplete message."""
 _MAX_TOMBSTONES = 4096
-"""Ended connections that are remembered."""
+"""Maximum number of ended connections that are remembered."""
 MAX_FIRST_REQUESTS = 8
-"""How often the first message of a connection is asked for before what is kept of it is dropped."""
+"""How often a first message is requested before the buffered messages of its epoch are dropped."""
 _RANDOM_BITS = 20
+"""How many low bits of an epoch are drawn at random."""
 
 
 class ConnectionState(StrEnum):
-    """Where a connection is in its life."""
+    """The state of one end of a connection."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -76,7 +77,7 @@ class ConnectionState(StrEnum):
 
 
 class _ConnectionEnd:
-    """One end of a connection: its stream, its state, and since when it is in that state without activity."""
+    """One end of a connection: its stream, its state, and the time of its last activity."""
 
     __slots__ = ("since_ns", "state", "stream")
 
@@ -85,14 +86,14 @@ class _ConnectionEnd:
         self.since_ns = now_ns
 
     def touch(self, now_ns: int) -> bool:
-        """Note activity; return whether the entry was closing and is open again."""
+        """Record activity; return whether a closing connection is open again."""
         self.since_ns = now_ns
         revived = self.state is ConnectionState.CLOSING
         self.state = ConnectionState.OPEN
         return revived
 
     def due_ns(self, config: Config) -> int | None:
-        """Return when the entry comes into its next state, if it ever does."""
+        """Return when this end changes its state without activity; None if it never does."""
         wait_ns = (
             config.conn_expiry_timeout_ns
             if self.state is ConnectionState.OPEN
@@ -102,7 +103,7 @@ class _ConnectionEnd:
 
 
 class OutgoingConnection(_ConnectionEnd):
-    """The sending end; ``pieces`` puts together what a member sends to itself."""
+    """The sending end; ``reassembler`` serves messages that a member sends to itself."""
 
     __slots__ = ("reassembler",)
     stream: OutboundStream
@@ -117,7 +118,7 @@ class IncomingConnection(_ConnectionEnd):
 
 
 class _UnconfirmedEpoch:
-    """Messages of an epoch that its sender has not confirmed; how often it was asked to, and when it is next."""
+    """Messages of an epoch that its sender has not confirmed, and the requests for the first."""
 
     __slots__ = ("due_ns", "epoch", "frames", "tries")
 
@@ -129,23 +130,23 @@ class _UnconfirmedEpoch:
 
     @property
     def first_message(self) -> Data | None:
-        """The first message of the connection, if it is here."""
+        """The first message of the connection, if it has arrived."""
         return next((frame for frame in self.frames.values() if frame.first), None)
 
     def buffer(self, frame: Data) -> None:
-        """Keep a message; what is the same takes no room twice."""
+        """Buffer a message; an equal one replaces it."""
         self.frames[frame.run.first, frame.run.last, frame.first] = frame
 
     def has(self, frame: Data) -> bool:
-        """Return whether the same is here already."""
+        """Return whether an equal message is buffered already."""
         return (frame.run.first, frame.run.last, frame.first) in self.frames
 
 
 class _Tombstone(NamedTuple):
-    """Where a removed connection goes on, unless its sender has said that it is over.
+    """Where a removed connection resumes, unless its sender has closed it.
 
-    ``pieces`` is what was acknowledged of a message that is not complete: its sender will not send
-    that again.
+    ``fragments`` are the acknowledged fragments of an incomplete message: its sender will not send
+    them again. ``message_start`` is the seqno before them.
     """
 
     resume_seqno: int
@@ -154,7 +155,7 @@ class _Tombstone(NamedTuple):
     message_start: int = 0
 
     def without_fragments(self) -> _Tombstone:
-        """Return the same without the pieces: what goes on there begins before them, and reports them as lost."""
+        """Return a tombstone that resumes before the fragments, so that they are reported lost."""
         return _Tombstone(self.message_start, self.closed)
 
 
@@ -205,7 +206,7 @@ class Connections:
     # On sending
 
     def open(self, to: Address, out: ReadyBuilder) -> OutboundStream:
-        """Return the stream to ``to``, a new one if there is none."""
+        """Return the stream to ``to``; open a connection if there is none."""
         entry = self.outgoing.get(to)
         if entry is None:
             entry = self._new_outgoing(to, self._new_epoch(out.now_ns), out.now_ns)
@@ -213,6 +214,8 @@ class Connections:
         return entry.stream
 
     def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> OutgoingConnection:
+        """Create the sending end of a connection."""
+        assert to not in self.outgoing, f"a connection to {to} is open"
         config = self.config
         entry = self.outgoing[to] = OutgoingConnection(now_ns)
         entry.stream = OutboundStream(
@@ -225,18 +228,19 @@ class Connections:
         return entry
 
     def touch(self, to: Address, out: ReadyBuilder) -> None:
-        """Note that a message to ``to`` has got its number: a connection that was closing is open again."""
+        """Record that a message to ``to`` got its number: a closing connection is open again."""
         entry = self.outgoing[to]
         if entry.touch(out.now_ns):
             self._schedule_reap(entry)
             out.emit(Connected(to, ConnectionState.OPEN, True))
 
     def _new_epoch(self, now_ns: int) -> int:
-        """Return an epoch that is newer than all before: the time in milliseconds or so, and some drawn bits."""
+        """Return an epoch above all before: the time in about milliseconds, and random bits."""
         drawn = self._rng.getrandbits(_RANDOM_BITS)
         made = FIRST_CONNECTION_EPOCH | (
             (now_ns >> _RANDOM_BITS << _RANDOM_BITS | drawn) & (FIRST_CONNECTION_EPOCH - 1)
         )
+        # The clock may stand still or go back: an epoch of this member is never used twice.
         self._last_epoch = max(made, self._last_epoch + 1)
         return self._last_epoch
 
@@ -244,13 +248,16 @@ class Connections:
 
     @staticmethod
     def opening_first(frames: Sequence[Frame]) -> list[Frame]:
-        """Return the frames of one datagram with those first that open a connection (U3-24)."""
+        """Return the frames of one datagram, those that open a connection first (U3-24)."""
         return sorted(frames, key=lambda frame: not (isinstance(frame, Data) and frame.first))
 
     def on_frame(
         self, sender: Address, frame: Data | Tail | Gone | Close, out: ReadyBuilder
     ) -> InboundStream | None:
-        """Take in what ``sender`` says of its connection to this member; return its stream if it may have moved."""
+        """Handle a frame of ``sender``'s connection to this member.
+
+        Return its stream if it may move.
+        """
         if isinstance(frame, Close):
             return self._on_close(sender, frame.epoch, out)
         entry = self.incoming.get(sender)
@@ -272,13 +279,14 @@ class Connections:
     def _on_other_epoch(
         self, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder
     ) -> IncomingConnection | None:
-        """Decide about a frame of an epoch that is not the present one; return the entry if it is from now on."""
+        """Handle a frame of an epoch that is not current; return the connection if it opens."""
         ended = self._tombstones.get((sender, frame.epoch))
         if ended is not None and ended.closed:
             self._drop("closed", sender, frame, out)
             return None
         opening = isinstance(frame, Data) and frame.first
         if sender in self.incoming:
+            # A late frame of a former epoch may be flagged first, too: ask the sender (P-07).
             confirmed = opening and self._confirms(sender, frame)
         else:
             confirmed = opening or ended is not None
@@ -288,15 +296,17 @@ class Connections:
         return self._open(sender, frame.epoch, frame, out)
 
     def _confirms(self, sender: Address, frame: Data | Tail | Gone) -> bool:
-        """Return whether ``frame`` is the answer to the question for the first message of its epoch."""
-        unknown = self._unconfirmed.get(sender)
-        asked = unknown is not None and unknown.epoch == frame.epoch and unknown.tries > 0
+        """Return whether ``frame`` answers our request for the first message of its epoch."""
+        unconfirmed = self._unconfirmed.get(sender)
+        asked = (
+            unconfirmed is not None and unconfirmed.epoch == frame.epoch and unconfirmed.tries > 0
+        )
         return asked and isinstance(frame, Data) and frame.repair
 
     def _open(
         self, sender: Address, epoch: int, frame: Data | Tail | Gone, out: ReadyBuilder
     ) -> IncomingConnection:
-        """Let ``epoch`` be the present one; it starts with ``frame``, or behind what was delivered of it before."""
+        """Make ``epoch`` current; it starts with ``frame``, or where its tombstone ends."""
         self._remove_incoming(sender, out)
         ended = self._tombstones.pop((sender, epoch), None)
         start = 0 if ended is None else ended.resume_seqno
@@ -307,51 +317,57 @@ class Connections:
         entry.stream = InboundStream(
             sender, self.config, self.config.unicast_profile, self._rng, start, 0, epoch
         )
+        # The connection resumes right behind the fragments that this member acknowledged.
         if ended is not None and ended.fragments is not None and start == ended.resume_seqno:
             entry.stream.reassembler.restore(ended.fragments)
         out.emit(Connected(sender, entry.state, False))
-        unknown = self._unconfirmed.get(sender)
-        if unknown is not None and unknown.epoch == epoch:
+        unconfirmed = self._unconfirmed.get(sender)
+        if unconfirmed is not None and unconfirmed.epoch == epoch:
             del self._unconfirmed[sender]
-            for early in unknown.frames.values():
+            for early in unconfirmed.frames.values():
                 entry.stream.on_data(early.run, early.repair, out)
+        assert entry.stream.key not in self._tombstones, "an open connection has no tombstone"
         return entry
 
     def _buffer_unconfirmed(
         self, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder
     ) -> None:
-        """Keep a message of an epoch that is not confirmed, and plan to ask for its first; the newest epoch is kept."""
-        unknown = self._unconfirmed.get(sender)
-        if unknown is not None and unknown.epoch > frame.epoch:
+        """Buffer a message of an unconfirmed epoch, and schedule a request for the first message.
+
+        One epoch of a sender is buffered: the highest.
+        """
+        unconfirmed = self._unconfirmed.get(sender)
+        if unconfirmed is not None and unconfirmed.epoch > frame.epoch:
             self._drop("early", sender, frame, out)
             return
-        if unknown is None or unknown.epoch < frame.epoch:
+        if unconfirmed is None or unconfirmed.epoch < frame.epoch:
             self._drop_unconfirmed(sender, out)
             due_ns = out.now_ns + self.config.min_grace_ns
             if sender in self._first_requested_ns:
                 due_ns = max(
                     due_ns, self._first_requested_ns[sender] + self.config.sync_min_interval_ns
                 )
-            unknown = self._unconfirmed[sender] = _UnconfirmedEpoch(frame.epoch, due_ns)
+            unconfirmed = self._unconfirmed[sender] = _UnconfirmedEpoch(frame.epoch, due_ns)
         if not isinstance(frame, Data):
             return
         config = self.config
-        most = config.become_server_queue_size if config.retransmits else config.capacity
-        if unknown.has(frame):
+        limit = config.become_server_queue_size if config.retransmits else config.capacity
+        if unconfirmed.has(frame):
             self._drop("duplicate", sender, frame, out)
-        elif len(unknown.frames) < most:
-            unknown.buffer(frame)
+        elif len(unconfirmed.frames) < limit:
+            unconfirmed.buffer(frame)
         else:
             self._drop("early", sender, frame, out)
 
     def _drop_unconfirmed(self, sender: Address, out: ReadyBuilder) -> None:
-        """Drop what is kept of an epoch that is not confirmed, if there is one."""
-        unknown = self._unconfirmed.pop(sender, None)
-        for frame in () if unknown is None else unknown.frames.values():
+        """Drop the buffered messages of an unconfirmed epoch."""
+        unconfirmed = self._unconfirmed.pop(sender, None)
+        for frame in () if unconfirmed is None else unconfirmed.frames.values():
             self._drop("early", sender, frame, out)
 
     @staticmethod
     def _drop(reason: str, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder) -> None:
+        """Count a dropped frame, with the range of its messages."""
         if isinstance(frame, Data):
             run = frame.run
             out.drop(
@@ -367,15 +383,15 @@ class Connections:
             out.drop(reason, sender, peer=sender, epoch=FIRST_CONNECTION_EPOCH)
 
     def _on_close(self, sender: Address, epoch: int, out: ReadyBuilder) -> InboundStream | None:
-        """End a connection as its sender says; return the stream of the next one if its first message is here."""
-        entry, unknown = self.incoming.get(sender), self._unconfirmed.get(sender)
-        if unknown is not None and unknown.epoch == epoch:
+        """Handle CLOSE; return the stream of the next epoch if its first message is buffered."""
+        entry, unconfirmed = self.incoming.get(sender), self._unconfirmed.get(sender)
+        if unconfirmed is not None and unconfirmed.epoch == epoch:
             self._drop_unconfirmed(sender, out)
             self._add_tombstone(sender, epoch, self._resume_seqno(sender, epoch), closed=True)
         elif entry is not None and entry.stream.epoch == epoch:
             self._remove_incoming(sender, out, closed=True)
-            if unknown is not None and unknown.first_message is not None:
-                return self._open(sender, unknown.epoch, unknown.first_message, out).stream
+            if unconfirmed is not None and unconfirmed.first_message is not None:
+                return self._open(sender, unconfirmed.epoch, unconfirmed.first_message, out).stream
         elif (sender, epoch) in self._tombstones:
             self._add_tombstone(sender, epoch, self._resume_seqno(sender, epoch), closed=True)
         else:
@@ -383,14 +399,16 @@ class Connections:
         return None
 
     def _resume_seqno(self, sender: Address, epoch: int) -> int:
+        """Return the seqno behind which a removed connection resumes; 0 if it is unknown."""
         ended = self._tombstones.get((sender, epoch))
         return 0 if ended is None else ended.resume_seqno
 
     def on_feedback(self, sender: Address, frame: Ack | Nak, out: ReadyBuilder) -> None:
-        """Take in what ``sender`` says of the connection from this member to it."""
+        """Handle an ack or a NAK of ``sender`` for the connection from this member."""
         entry = self.outgoing.get(sender)
         if entry is None or entry.stream.epoch != frame.epoch:
             out.drop("connection", self.me, peer=sender, epoch=FIRST_CONNECTION_EPOCH)
+            # The receiver waits for messages of a connection that is gone: CLOSE ends its waiting.
             if isinstance(frame, Nak):
                 out.transmit(sender, Close(self.me, frame.epoch))
             return
@@ -401,32 +419,35 @@ class Connections:
             return
         high = stream.window.high
         stream.on_ack(sender, frame.seqno, frame.buffer_bytes, out)
+        # The ack made room, and a waiting message got its number: that is activity (U3-17).
         if stream.window.high > high:
             self.touch(sender, out)
 
     # Closing
 
     def close(self, peer: Address, out: ReadyBuilder) -> None:
-        """Let the connection to ``peer`` come to its end: what is not acknowledged is still sent again."""
+        """Start closing the connection to ``peer``; unacknowledged messages are still repaired."""
         entry = self.outgoing.get(peer)
         if entry is not None and entry.state is ConnectionState.OPEN:
             self._start_closing(peer, entry, out)
 
     def end(self, out: ReadyBuilder) -> None:
-        """End all connections without a word, and report what was not acknowledged: this life is over."""
+        """End all connections without CLOSE, and report unacknowledged messages."""
         for peer in list(self.outgoing):
             self._end_outgoing(peer, "over", out, notify=False)
 
     def _start_closing(
         self, peer: Address, entry: OutgoingConnection | IncomingConnection, out: ReadyBuilder
     ) -> None:
+        """Let one end close after ``conn_close_timeout`` without activity."""
+        assert entry.state is ConnectionState.OPEN, f"{peer}: only an open connection closes"
         entry.state = ConnectionState.CLOSING
         entry.since_ns = out.now_ns
         self._schedule_reap(entry)
         out.emit(Connected(peer, entry.state, isinstance(entry, OutgoingConnection)))
 
     def _end_outgoing(self, peer: Address, reason: str, out: ReadyBuilder, *, notify: bool) -> None:
-        """Remove the connection to ``peer``; report what was not acknowledged and what was not even sent."""
+        """Remove the connection to ``peer``; report unacknowledged and unsent messages."""
         entry = self.outgoing.pop(peer)
         entry.state = ConnectionState.CLOSED
         stream = entry.stream
@@ -442,7 +463,7 @@ class Connections:
     def _remove_incoming(
         self, peer: Address, out: ReadyBuilder, *, closed: bool = False, notify: bool = False
     ) -> None:
-        """Remove the connection from ``peer``; deliver what is consecutive, and remember where it ended."""
+        """Remove the connection from ``peer``; deliver consecutive messages, leave a tombstone."""
         entry = self.incoming.pop(peer, None)
         if entry is None:
             return
@@ -450,10 +471,12 @@ class Connections:
         stream = entry.stream
         if discarded := stream.drain(self._credit, out):
             out.emit(Discarded(peer, discarded))
+        # The last deliveries are acknowledged before the connection is forgotten.
         if notify and stream.ack_scheduler.pending:
             stream.acknowledge(out)
         stream.ended = True
         self.removed.append(stream.key)
+        # Fragments are kept only if the sender may continue: it will not repeat acknowledged ones.
         if closed or stream.window is None or stream.reassembler.first_seqno is None:
             self._add_tombstone(peer, stream.epoch, stream.resume_seqno, closed=closed)
         else:
@@ -469,20 +492,23 @@ class Connections:
         closed: bool = False,
         stream: InboundStream | None = None,
     ) -> None:
+        """Remember where a connection ended, and forget the oldest tombstones above the limits."""
         self._tombstones.pop((peer, epoch), None)
-        pieces = None if stream is None else stream.reassembler.snapshot()
+        fragments = None if stream is None else stream.reassembler.snapshot()
         self._tombstones[peer, epoch] = _Tombstone(
-            resume, closed, pieces, 0 if stream is None else stream.resume_seqno
+            resume, closed, fragments, 0 if stream is None else stream.resume_seqno
         )
         if len(self._tombstones) > _MAX_TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
-        if pieces is not None:
-            held = [key for key, ended in self._tombstones.items() if ended.fragments is not None]
-            for key in held[:-_MAX_PARTIAL_TOMBSTONES]:
+        if fragments is not None:
+            partial = [
+                key for key, ended in self._tombstones.items() if ended.fragments is not None
+            ]
+            for key in partial[:-_MAX_PARTIAL_TOMBSTONES]:
                 self._tombstones[key] = self._tombstones[key].without_fragments()
 
     def install(self, number: int, members: Iterable[Address], out: ReadyBuilder) -> None:
-        """End the connections with those that have left; nothing is sent to them any more (P-15)."""
+        """End the connections with departed members; send nothing to them (P-15)."""
         self.view = number
         present = set(members)
         for peer in [peer for peer in self.outgoing if peer not in present]:
@@ -496,28 +522,31 @@ class Connections:
         }
         for entry in self.outgoing.values():
             entry.stream.view = number
+        assert self.outgoing.keys() <= present, "a departed member has no connection"
+        assert self.incoming.keys() <= present, "a departed member has no connection"
 
     # Every interval
 
     @property
     def reap_due_ns(self) -> int | None:
-        """When to look for a connection that comes into its next state: never too late, at worst when none does yet."""
+        """Next time to look for idle connections: never late, possibly early after activity."""
         return self._reap_ns if self.outgoing or self.incoming else None
 
     def _schedule_reap(self, entry: _ConnectionEnd) -> None:
-        """Plan to look when ``entry`` comes into its next state; activity only puts that off, and costs nothing."""
+        """Look again when ``entry`` is idle for long enough; activity in between costs nothing."""
         due_ns = entry.due_ns(self.config)
         if due_ns is not None and (self._reap_ns is None or due_ns < self._reap_ns):
             self._reap_ns = due_ns
 
     def reap(self, out: ReadyBuilder) -> None:
-        """Let idle connections close, and remove those that have been closing for long enough."""
+        """Start closing idle connections; remove connections that have been closing long enough."""
         for peer, entry in list(self.outgoing.items()):
             if self._is_due(entry, out.now_ns):
                 if entry.state is ConnectionState.OPEN:
                     self._start_closing(peer, entry, out)
                 elif peer == self.me and not entry.stream.is_quiet:
-                    entry.since_ns = out.now_ns  # only the own application has to make room
+                    # This member sends to itself: its own application has to make room.
+                    entry.since_ns = out.now_ns
                 else:
                     self._end_outgoing(peer, "closed", out, notify=peer != self.me)
         for peer, incoming in list(self.incoming.items()):
@@ -535,11 +564,13 @@ class Connections:
         self._reschedule_reap()
 
     def _reschedule_reap(self) -> None:
+        """Recompute the reap timer from all connections."""
         self._reap_ns = None
         for entry in (*self.outgoing.values(), *self.incoming.values()):
             self._schedule_reap(entry)
 
     def _is_due(self, entry: _ConnectionEnd, now_ns: int) -> bool:
+        """Return whether ``entry`` changes its state now."""
         due_ns = entry.due_ns(self.config)
         return due_ns is not None and due_ns <= now_ns
 
@@ -548,24 +579,25 @@ class Connections:
         """When a sender is to be asked for the first message of its connection."""
         if not self._unconfirmed:
             return None
-        return min((unknown.due_ns for unknown in self._unconfirmed.values()), default=None)
+        return min((unconfirmed.due_ns for unconfirmed in self._unconfirmed.values()), default=None)
 
     def request_first_messages(self, out: ReadyBuilder) -> None:
-        """Ask for first messages, not more often than ``sync_min_interval`` (P-19); give up after a while (P-09)."""
-        for peer, unknown in list(self._unconfirmed.items()):
-            if unknown.due_ns > out.now_ns:
+        """Request first messages, at most once per ``sync_min_interval`` (P-19)."""
+        for peer, unconfirmed in list(self._unconfirmed.items()):
+            if unconfirmed.due_ns > out.now_ns:
                 continue
-            if unknown.tries >= MAX_FIRST_REQUESTS:
+            # The sender does not know this epoch any more, or is gone (P-09).
+            if unconfirmed.tries >= MAX_FIRST_REQUESTS:
                 self._drop_unconfirmed(peer, out)
                 continue
-            unknown.tries += 1
+            unconfirmed.tries += 1
             self._first_requested_ns[peer] = out.now_ns
-            unknown.due_ns = out.now_ns + self.config.sync_min_interval_ns
+            unconfirmed.due_ns = out.now_ns + self.config.sync_min_interval_ns
             out.count("first.asked")
-            out.transmit(peer, Nak(peer, (), unknown.epoch))
+            out.transmit(peer, Nak(peer, (), unconfirmed.epoch))
 
     def apply_config(self, config: Config, now_ns: int) -> None:
-        """Go on with retransmission switched on or off."""
+        """Apply a configuration with retransmission switched on or off."""
         self.config = config
         for outbound in self.outbounds():
             outbound.apply_config(config, now_ns)
@@ -630,21 +662,21 @@ class Connections:
             for origin, entry in self.incoming.items()
         )
         held = tuple(
-            (peer, unknown.epoch, unknown.tries, *unknown.frames.values())
-            for peer, unknown in self._unconfirmed.items()
+            (peer, unconfirmed.epoch, unconfirmed.tries, *unconfirmed.frames.values())
+            for peer, unconfirmed in self._unconfirmed.items()
         )
         return (out, into, held, tuple(self._tombstones.items()), self._last_epoch)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with every rest over."""
+        """Restore the state of ``snapshot``, with every delay over."""
         out, into, held, ended, self._last_epoch = snapshot  # type: ignore[assignment]
         self.outgoing, self.incoming, self._unconfirmed, self._first_requested_ns = {}, {}, {}, {}
         row = self.config.unicast_profile
-        for to, state, epoch, stream, pieces in out:  # type: ignore[attr-defined]
+        for to, state, epoch, stream, fragments in out:  # type: ignore[attr-defined]
             sending = self._new_outgoing(to, epoch, 0)
             sending.state = state
             sending.stream.restore(stream)
-            sending.reassembler.restore(pieces)
+            sending.reassembler.restore(fragments)
         for origin, state, epoch, stream in into:  # type: ignore[attr-defined]
             receiving = self.incoming[origin] = IncomingConnection(0)
             receiving.state, receiving.stream = (
@@ -653,9 +685,9 @@ class Connections:
             )
             receiving.stream.restore(stream)
         for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]
-            unknown = self._unconfirmed[peer] = _UnconfirmedEpoch(epoch, 0)
-            unknown.tries = tries
+            unconfirmed = self._unconfirmed[peer] = _UnconfirmedEpoch(epoch, 0)
+            unconfirmed.tries = tries
             for frame in frames:
-                unknown.buffer(frame)
+                unconfirmed.buffer(frame)
         self._tombstones = dict(ended)  # type: ignore[call-overload]
         self._reschedule_reap()

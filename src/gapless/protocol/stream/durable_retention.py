@@ -1,24 +1,25 @@
-"""Places that are kept for durable members while they are away.
+"""Retention for absent durable members: messages that a sender keeps until they return.
 
-On a view that lists a place as kept: the sender keeps what its last life has acknowledged (what the
-sender has sent by now, if it knows nothing of that life), and nothing behind that is purged. Beside
-this the place counts for nothing: no frame is sent to it, nobody waits for its acks, and a group
-that has nothing else to do is at rest.
+On a view that lists a durable member as absent: the sender retains every message that the member's
+last incarnation has not acknowledged, and purges none of them. If the sender has never seen that
+incarnation then retention begins with the next message. A retained position counts for nothing
+else: no frame is sent to an absent member, no acknowledged send waits for its acks, and a group
+without other work is at rest.
 
-On a view that has the member back, in a new life or in the same: its stream starts right behind
-what the place had acknowledged. Whoever died in the middle of a message in pieces gets all of it
-again, if it is still here; if it is not, an acknowledged send of it is reported as not
-acknowledged.
+On a view with the member, in a new or in the same incarnation: its stream starts right behind the
+retained position. A member that crashed in the middle of a fragmented message gets the whole
+message again, if all fragments are still stored; otherwise the acknowledged send of that message is
+reported as Unacknowledged.
 
-On a view that does not list the place any more: it is released, and what was kept for it alone is
-purged.
+On a view that does not list the member as absent any more: the position is released, and messages
+that were retained for this member alone are purged.
 
-Whoever waits for a place that is released though its member is not back is told that this wait was
-in vain.
+Acknowledged sends that waited for a durable member whose retention expired are reported as
+Unacknowledged.
 
-On sending into a window that is full because of such places alone: that is told once, or
-(``on_retention_full = release``) the places that are furthest behind are released at once. A place that
-was released stays so until its member is back.
+On sending into a window that is full because of absent members alone: the sender reports
+RetentionBlocking once, or, with ``on_retention_full = release``, releases the positions that are
+furthest behind. A released position stays released until its member returns.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class RetainedPosition(NamedTuple):
-    """A kept place: the member's last life, and what that had acknowledged."""
+    """A retained position: the member's last incarnation, and the highest seqno it acknowledged."""
 
     last_address: Address
     acked: int
@@ -53,16 +54,16 @@ def check_retention(
     returning: Mapping[Address, Address],
     profile: Profile,
 ) -> None:
-    """Raise LocalProtocolError unless these places fit the view and the profile."""
+    """Raise LocalProtocolError unless absent and returning members fit the view and the profile."""
     if absent and profile.release != "acks":
         raise LocalProtocolError(
-            f"profile {profile.name} cannot keep places for {sorted(absent)}: it does not release by acks; "
-            "use profile nakack4, or members without durable names"
+            f"profile {profile.name} cannot retain messages for {sorted(absent)}: it does not"
+            " release by acks; use profile nakack4, or members without durable names"
         )
     for name, last in absent.items():
         if last in view.members:
             raise LocalProtocolError(
-                f"{last} ({name!r}) is in view {view.id.number}: only who is away has a kept place"
+                f"{last} ({name!r}) is in view {view.id.number}: a member cannot be absent, too"
             )
     for new, last in returning.items():
         if new not in view.members:
@@ -72,7 +73,7 @@ def check_retention(
 
 
 class DurableRetention:
-    """The kept places of one sender, by name."""
+    """The retained positions of one sender, by durable name."""
 
     __slots__ = ("_expired", "_released", "_reported_full", "_retained", "minimum")
 
@@ -88,7 +89,7 @@ class DurableRetention:
 
     @property
     def retained(self) -> Mapping[str, RetainedPosition]:
-        """Every kept place by its name."""
+        """Every retained position by durable name."""
         return self._retained
 
     def install(
@@ -100,9 +101,10 @@ class DurableRetention:
         window: Window,
         out: ReadyBuilder,
     ) -> dict[Address, int]:
-        """Keep exactly the places ``absent``; return behind what those that are back go on.
+        """Retain exactly the ``absent`` members; return where each ``returning`` member resumes.
 
-        ``acks`` is the table as it was before the view.
+        ``acks`` is the ack table before the view. ``returning`` maps each new address to the
+        address of its last incarnation.
         """
         before, held = dict(acks.items()), self._retained
         returned: dict[Address, int] = {}
@@ -110,62 +112,72 @@ class DurableRetention:
             acked = None if new in before else self._known_ack(last, before, members)
             if acked is not None:
                 returned[new] = _message_boundary(acked, window)
-        # The same life, after a partition, goes on as well.
+        # After a partition the same incarnation returns and resumes, too.
         returned.update((last, acked) for last, acked in held.values() if last in members)
-        places: dict[str, RetainedPosition] = {}
-        let_go: dict[str, Address] = {}
+        positions: dict[str, RetainedPosition] = {}
+        released: dict[str, Address] = {}
         for name, last in absent.items():
+            # A position that was released because the window was full stays released.
             if name in self._released and last not in before:
-                let_go[name] = last
+                released[name] = last
             elif name in held and last not in before:
-                places[name] = RetainedPosition(last, held[name].acked)
+                positions[name] = RetainedPosition(last, held[name].acked)
             else:
+                # The member left with this view: retain from its last ack, or from here if it never
+                # sent one.
                 acked = self._known_ack(last, before, members)
-                places[name] = RetainedPosition(
+                positions[name] = RetainedPosition(
                     last, window.high if acked is None else _message_boundary(acked, window)
                 )
-        self._emit_changes(places, returning, members, out)
-        self._retained, self._released = places, let_go
-        self._reported_full.intersection_update(places)
+        self._emit_changes(positions, returning, members, out)
+        self._retained, self._released = positions, released
+        self._reported_full.intersection_update(positions)
         self._update_minimum()
         return returned
 
     def _known_ack(
         self, last: Address, before: Mapping[Address, int], members: Container[Address]
     ) -> int | None:
-        """Return what the life ``last`` had acknowledged; if it was never seen here, a former life of the same node."""
+        """Return the highest ack of ``last``, or of a former incarnation of its node."""
         known = {**dict(self._retained.values()), **before}
         if last in known:
             return known[last]
-        former = [life for life in known if life.node == last.node and life not in members]
+        former = [other for other in known if other.node == last.node and other not in members]
         return known[max(former)] if former else None
 
     def _emit_changes(
         self,
-        places: Mapping[str, RetainedPosition],
+        positions: Mapping[str, RetainedPosition],
         back: Mapping[Address, Address],
         members: Container[Address],
         out: ReadyBuilder,
     ) -> None:
-        returned = {life.node for pair in back.items() for life in pair}
+        """Emit Retained and RetentionReleased for the change to ``positions``."""
+        returned = {address.node for pair in back.items() for address in pair}
         for name, (last, acked) in self._retained.items():
-            if name not in places:
+            if name not in positions:
                 is_back = last in members or last.node in returned
                 if not is_back:
                     self._expired.append(RetainedPosition(last, acked))
                 out.emit(RetentionReleased(name, last, "back" if is_back else "timeout"))
-        for name, (last, _) in places.items():
+        for name, (last, _) in positions.items():
             if name not in self._retained:
                 out.emit(Retained(name, last))
 
     def release_or_report(self, minimum: int, out: ReadyBuilder, *, release: bool) -> bool:
-        """Do something about a full window, all members being at ``minimum``; return whether places were released."""
+        """Release or report the positions that keep the window full.
+
+        Return whether any was released.
+
+        ``minimum`` is the lowest ack of all present members.
+        """
         if self.minimum is None or self.minimum >= minimum:
-            return False  # a member is as far behind
+            return False  # a present member blocks the window, too
+        lowest = self.minimum
         furthest = [
-            (name, hold.last_address)
-            for name, hold in self._retained.items()
-            if hold.acked == self.minimum
+            (name, position.last_address)
+            for name, position in self._retained.items()
+            if position.acked == lowest
         ]
         for name, last in furthest:
             if release:
@@ -176,19 +188,23 @@ class DurableRetention:
                 self._reported_full.add(name)
                 out.emit(RetentionBlocking(name, last))
         self._update_minimum()
+        assert not release or self.minimum is None or self.minimum > lowest, (
+            "the positions that were furthest behind are released"
+        )
         return release
 
     def take_expired(self) -> list[RetainedPosition]:
-        """Return the places that were released, though their members are not back, since the last time."""
-        given_up, self._expired = self._expired, []
-        return given_up
+        """Return, once, the positions that were released although the member has not returned."""
+        expired, self._expired = self._expired, []
+        return expired
 
     def lagging(self, seqno: int) -> list[Address]:
-        """Return the last lives of those that are away and have not acknowledged ``seqno``."""
+        """Return the last addresses of absent members that have not acknowledged ``seqno``."""
         return [last for last, acked in self._retained.values() if acked < seqno]
 
     def _update_minimum(self) -> None:
-        self.minimum = min((hold.acked for hold in self._retained.values()), default=None)
+        """Recompute the lowest retained position; None if no member is absent."""
+        self.minimum = min((position.acked for position in self._retained.values()), default=None)
 
     def check_invariants(self, low: int, high: int, here: AckTable) -> None:
         """Raise AssertionError if a position lies outside the window, or its member is present."""
@@ -209,20 +225,20 @@ class DurableRetention:
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says."""
-        places, let_go, full = snapshot
-        self._retained = dict(cast("tuple[tuple[str, RetainedPosition], ...]", places))
-        self._released = dict(cast("tuple[tuple[str, Address], ...]", let_go))
+        """Restore the state of ``snapshot``."""
+        positions, released, full = snapshot
+        self._retained = dict(cast("tuple[tuple[str, RetainedPosition], ...]", positions))
+        self._released = dict(cast("tuple[tuple[str, Address], ...]", released))
         self._reported_full = set(cast("tuple[str, ...]", full))
         self._update_minimum()
 
 
 def _message_boundary(acked: int, window: Window) -> int:
-    """Return ``acked``, or the beginning of the message in pieces that it lies in, as far as that is stored."""
+    """Return ``acked``, or the start of the fragmented message around it as far as it is stored."""
+    assert acked <= window.high, "no ack is above the high mark (N4-28)"
     while acked > window.low:
-        run = window.get(acked, acked)[
-            0
-        ]  # not the one behind it, which may have to wait for room first
+        # The run at ``acked``, not the next one: the next may wait for room and not be stored yet.
+        run = window.get(acked, acked)[0]
         if not run.flags & FRAGMENT or run.flags & LAST_FRAGMENT:
             break
         acked -= 1
@@ -232,10 +248,11 @@ def _message_boundary(acked: int, window: Window) -> int:
 def unrecoverable_send(
     acked: int, window: Window, queue: SendQueue, tracked: dict[int, int]
 ) -> int | None:
-    """Return the ticket of the acknowledged send that a new life, which goes on behind ``acked``, never gets whole.
+    """Return the ticket of an acknowledged send that a returning member can never get whole.
 
-    Its former life had acknowledged the first pieces of a large message, and they are gone. The
-    send is not tracked any longer. ``tracked`` has the last seqno of each ticket.
+    The member's last incarnation acknowledged the first fragments of a large message, and those
+    fragments are purged. The send is tracked no longer. ``tracked`` has the last seqno of each
+    ticket; the member resumes behind ``acked``.
     """
     rest = window.get(acked + 1, acked + 1)
     if rest and (

@@ -1,11 +1,12 @@
-"""How much of the window the buffers of the receivers can take (design rule 7).
+"""Flow control: how many bytes of the window fit the buffers of the receivers (design rule 7).
 
-On sending a run: its bytes are added up, so that the bytes up to any seqno are known.
+On sending a run: the sender records the total of bytes up to each seqno.
 
-On an ack: its member says how much its buffer takes beyond that ack. A sender has its share of it;
-so a member that is further ahead than others, or stores slowly what it has long taken off its
-buffer, does not count for more than it lacks. The smallest of what the members take limits the
-window. Bytes that only those need that are away fill nobody's buffer, and are not counted.
+On an ack: the receiver advertises how many bytes its buffer accepts beyond that ack. Each sender
+has its share of the buffer. The smallest share, counted from each receiver's own ack, limits the
+window; so a receiver that is ahead of others, or stores slowly what it has read, limits the window
+no more than its buffer requires. Bytes that only absent members need fill no buffer and are not
+counted.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from gapless.run import Run
 
 _MAX_PURGED_RUNS = 256
-"""So many runs that everybody has are remembered before they are let go, all at once."""
+"""How many purged runs are remembered before all of them are removed at once."""
 
 
 class FlowControl:
-    """The advertised buffers, and the bytes that were sent."""
+    """The advertised buffers, and the totals of sent bytes."""
 
     __slots__ = ("_buffers", "_lasts", "_totals", "buffers_differ")
 
@@ -44,7 +45,7 @@ class FlowControl:
         return member in self._buffers
 
     def on_sent(self, run: Run, room_bytes: int) -> None:
-        """Add a run that goes out, ``room_bytes`` in a frame: as finely as receivers may acknowledge it."""
+        """Record a sent run, cut to ``room_bytes`` per frame, as finely as acks can name it."""
         if run.size_bytes <= room_bytes:
             self._lasts.append(run.last)
             self._totals.append(self._totals[-1] + run.size_bytes)
@@ -55,13 +56,13 @@ class FlowControl:
         self._totals += [before + end + LENGTH_BYTES * tail for _, tail, _, end in cuts]
 
     def reset(self, runs: Iterable[Run], low: int) -> None:
-        """Begin anew with the runs of a window that begins behind ``low``."""
+        """Start again with the runs of a window whose low mark is ``low``."""
         self._lasts, self._totals = [low], [0]
         for run in runs:
             self.on_sent(run, run.size_bytes)
 
     def purge(self, low: int) -> None:
-        """Let go of what everybody has."""
+        """Forget runs up to ``low``, a few hundred at a time."""
         if (old := bisect_right(self._lasts, low) - 1) > _MAX_PURGED_RUNS:
             del self._lasts[:old]
             del self._totals[:old]
@@ -71,7 +72,8 @@ class FlowControl:
         return self._totals[max(0, bisect_right(self._lasts, seqno) - 1)]
 
     def advertise(self, member: Address, buffer_bytes: int) -> bool:
-        """Take in how much the buffer of ``member`` takes; return whether that is news."""
+        """Record the buffer that ``member`` advertises; return whether the size changed."""
+        assert buffer_bytes >= 0, "an advertised buffer is not negative"
         if self._buffers.get(member) == buffer_bytes:
             return False
         self._buffers[member] = buffer_bytes
@@ -79,20 +81,22 @@ class FlowControl:
         return True
 
     def retain_members(self, members: Container[Address]) -> None:
-        """Forget the buffers of those that have left."""
+        """Forget the buffers of departed members."""
         self._buffers = {
             member: size for member, size in self._buffers.items() if member in members
         }
         self._update_buffers_differ()
 
     def _update_buffers_differ(self) -> None:
+        """Record whether members advertise different sizes: only then each one is looked at."""
         self.buffers_differ = len(set(self._buffers.values())) > 1
 
     def limit_bytes(
         self, acks: AckTable, low: int, senders: int, least_bytes: int, default_bytes: int
     ) -> int:
-        """Return how many bytes behind ``low`` fit the buffers, of which ``senders`` have a share."""
+        """Return how many bytes beyond ``low`` fit the buffers, which ``senders`` members share."""
         base_bytes = self.bytes_upto(low)
+        # The ordinary case: with equal buffers the slowest member alone is the limit.
         if not self.buffers_differ:
             buffer_bytes = next(iter(self._buffers.values()), default_bytes)
             return (
@@ -121,7 +125,7 @@ class FlowControl:
 
 
 class DeliveryCredit:
-    """Messages that the application has room for."""
+    """How many more messages the application accepts."""
 
     __slots__ = ("_max_batch", "_max_unconsumed", "blocked", "held", "outstanding")
 
@@ -133,7 +137,7 @@ class DeliveryCredit:
         self.blocked = False
 
     def limit(self) -> int | None:
-        """Return how many messages the next delivery may hold; None means any number, 0 that it must wait."""
+        """Return the maximum size of the next delivery: None is unlimited, 0 means wait."""
         if self.blocked:
             return 0
         if not self._max_unconsumed or self.held:
@@ -142,12 +146,13 @@ class DeliveryCredit:
         return min(room, self._max_batch) if self._max_batch else room
 
     def spend(self, messages: int) -> None:
-        """Note that messages were handed out."""
+        """Record that messages were delivered."""
         if not self.held:
             self.outstanding += messages
 
     def refund(self, messages: int) -> None:
-        """Note that the application has consumed messages."""
+        """Record that the application consumed messages."""
+        assert messages >= 0, "messages are consumed, not returned"
         self.outstanding = max(0, self.outstanding - messages)
 
     def check_invariants(self) -> None:

@@ -1,13 +1,14 @@
-"""What comes too early: before this member has a view, or for a view that it does not have yet.
+"""Buffer for frames that arrive early: before the first view, or for a later view.
 
-On reception before the first view: datagrams are kept, up to ``become_server_queue_size`` runs of
-messages, and taken in with the view (NR-08, NR-09), but for messages of earlier views, which only a
-durable member is to have (P-17). With retransmission off everything is kept, then and later, for
-what is dropped would never come again (NR-10): what is still nobody's after two more views is let
-go. Switching to a bounded queue drops nothing that is in it (NR-13).
+On reception before the first view: datagrams are buffered, at most ``become_server_queue_size``
+runs, and handled when the view is installed (NR-08, NR-09). Messages of earlier views are dropped,
+unless this member is durable (P-17). With retransmission off everything is buffered, then and
+later, because a dropped message would never arrive again (NR-10); a datagram whose sender is still
+no member after two more views is dropped. Switching to a bounded queue drops nothing that is
+buffered already (NR-13).
 
-On reception of a message of a later view, where messages belong to views: it is kept as well, up to
-the same number, until that view or a later one is there, whoever made it (I-20).
+On reception of a message of a later view, where streams belong to views: the message is buffered,
+with the same limit, until that view or a later one is installed, whoever created it (I-20).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Datagram
 
 _MAX_VIEWS = 2
-"""How many views a datagram of a stranger outlasts, where nothing may be dropped."""
+"""How many views a stranger's datagram is buffered for when nothing may be dropped."""
 
 
 def _frame_key(frame: Data) -> tuple[Address, int, int]:
@@ -45,24 +46,25 @@ class FutureViewBuffer:
     def __len__(self) -> int:
         return self._runs + len(self._frames)
 
-    def buffer_datagram(self, said: Datagram, *, departed: bool) -> bool:
-        """Keep a datagram of one who is not a member, if it may become one; return whether it was kept.
+    def buffer_datagram(self, datagram: Datagram, *, departed: bool) -> bool:
+        """Buffer a datagram of a sender that may become a member; return whether it was buffered.
 
-        One who was a member may come back as the same life: where nothing may be dropped, that is
-        kept too.
+        ``departed`` says that the sender was a member. The same incarnation may return, so its
+        datagrams are buffered where nothing may be dropped.
         """
         bounded = self.config.retransmits
+        # With retransmission on the sender repeats what a later view needs.
         if bounded and (self._has_view or departed):
             return False
-        runs = sum(isinstance(frame, Data) for frame in said.frames)
+        runs = sum(isinstance(frame, Data) for frame in datagram.frames)
         if bounded and self._runs + max(runs, 1) > self.config.become_server_queue_size:
             return False
         self._runs += max(runs, 1)
-        self._datagrams.append((said, 0))
+        self._datagrams.append((datagram, 0))
         return True
 
     def buffer_frame(self, frame: Data) -> bool:
-        """Keep a message of a later view; return whether there was room for it, or it is here already."""
+        """Buffer a message of a later view; return False if there was no room for it."""
         name = _frame_key(frame)
         if name in self._frames:
             return True
@@ -74,48 +76,62 @@ class FutureViewBuffer:
     def take_datagrams(
         self, view: View, out: ReadyBuilder, *, any_view: bool = False
     ) -> list[Datagram]:
-        """Return what was kept of those that are members now; the rest is dropped, or waits on.
+        """Return the buffered datagrams of members; drop the others, or buffer them longer.
 
-        What was sent before the view that brings this member in is not for it (P-17), unless it is
-        a durable one: that goes on where each sender says (``any_view``).
+        Messages sent before the view that admits this member are not for it (P-17), unless the
+        member is durable and resumes where each sender says (``any_view``).
         """
         first_view = not self._has_view and not any_view
         self._has_view = True
-        kept, self._datagrams, self._runs = self._datagrams, [], 0
+        buffered, self._datagrams, self._runs = self._datagrams, [], 0
+
         found: list[Datagram] = []
-        for said, age in kept:
-            if said.sender in view.members:
-                said = (  # noqa: PLW2901
-                    self._without_earlier_views(said, view.id.number, out) if first_view else said
+        for datagram, age in buffered:
+            if datagram.sender in view.members:
+                datagram = (  # noqa: PLW2901
+                    self._without_earlier_views(datagram, view.id.number, out)
+                    if first_view
+                    else datagram
                 )
-                found += [said] if said.frames else []
+                found += [datagram] if datagram.frames else []
             elif self.config.retransmits or age >= _MAX_VIEWS:
-                out.drop("stranger", peer=said.sender)
+                out.drop("stranger", peer=datagram.sender)
             else:
-                self._datagrams.append((said, age + 1))
-                self._runs += max(1, sum(isinstance(frame, Data) for frame in said.frames))
+                self._datagrams.append((datagram, age + 1))
+                self._runs += max(1, sum(isinstance(frame, Data) for frame in datagram.frames))
+        assert self._runs >= len(self._datagrams), "a datagram counts as one run at least"
         return found
 
     @staticmethod
-    def _without_earlier_views(said: Datagram, view: int, out: ReadyBuilder) -> Datagram:
+    def _without_earlier_views(datagram: Datagram, view: int, out: ReadyBuilder) -> Datagram:
+        """Return ``datagram`` without the messages that were sent before ``view``."""
         old = [
-            frame.run for frame in said.frames if isinstance(frame, Data) and frame.run.view < view
+            frame.run
+            for frame in datagram.frames
+            if isinstance(frame, Data) and frame.run.view < view
         ]
         for run in old:
             out.drop(
-                "view", run.origin, run.first, run.last, peer=said.sender, message_count=run.count
+                "view",
+                run.origin,
+                run.first,
+                run.last,
+                peer=datagram.sender,
+                message_count=run.count,
             )
         fresh = (
-            frame for frame in said.frames if not isinstance(frame, Data) or frame.run.view >= view
+            frame
+            for frame in datagram.frames
+            if not isinstance(frame, Data) or frame.run.view >= view
         )
-        return said._replace(frames=tuple(fresh)) if old else said
+        return datagram._replace(frames=tuple(fresh)) if old else datagram
 
     def take_frames(self, view: int, members: Container[Address], out: ReadyBuilder) -> list[Data]:
-        """Return what was kept for ``view``; what is for later ones stays, and what is for earlier ones is dropped."""
-        kept = list(self._frames.values())
+        """Return the messages buffered for ``view``; drop those of earlier views."""
+        buffered = list(self._frames.values())
         self._frames = {name: frame for name, frame in self._frames.items() if frame.epoch > view}
         found: list[Data] = []
-        for frame in kept:
+        for frame in buffered:
             run = frame.run
             if frame.epoch == view and run.origin in members:
                 found.append(frame)
@@ -128,6 +144,7 @@ class FutureViewBuffer:
                     peer=run.origin,
                     message_count=run.count,
                 )
+        assert all(frame.epoch == view for frame in found), "a message belongs to one view"
         return found
 
     def check_invariants(self) -> None:
@@ -148,9 +165,13 @@ class FutureViewBuffer:
         return (tuple(self._datagrams), tuple(self._frames.values()), self._has_view)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says."""
-        kept, later, self._has_view = snapshot  # type: ignore[assignment]
-        self._datagrams, self._frames = list(kept), {_frame_key(frame): frame for frame in later}  # type: ignore[call-overload, attr-defined]
+        """Restore the state of ``snapshot``."""
+        datagrams, later, self._has_view = snapshot  # type: ignore[assignment]
+        self._datagrams, self._frames = (
+            list(datagrams),
+            {_frame_key(frame): frame for frame in later},
+        )  # type: ignore[call-overload, attr-defined]
         self._runs = sum(
-            max(1, sum(isinstance(f, Data) for f in said.frames)) for said, _ in self._datagrams
+            max(1, sum(isinstance(f, Data) for f in datagram.frames))
+            for datagram, _ in self._datagrams
         )

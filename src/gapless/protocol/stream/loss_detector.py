@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 _MAX_DOUBLINGS = 16
+"""Maximum number of times that a retry delay doubles."""
 
 
 class _OpenNak(NamedTuple):
+    """A NAK that has not been answered completely."""
+
     first: int
     last: int
     sent_ns: int
@@ -87,6 +90,7 @@ class LossDetector:
     def grace_ns(self) -> int:
         """How long a fresh gap may close by itself."""
         config = self._config
+        # No NAK is sent: the grace only delays the report of a stall (NR-18).
         if not config.retransmits:
             return config.stall_after_ns
         if not config.adaptive_grace:
@@ -98,6 +102,7 @@ class LossDetector:
         return min(grace_ns, config.xmit_interval_ns)
 
     def _draw(self) -> float:
+        """Draw the jitter of a pass; 0 where the delays are fixed."""
         return (
             self._rng.random()
             if self._config.adaptive_grace and self._config.jitter_percent
@@ -105,6 +110,7 @@ class LossDetector:
         )
 
     def _retry_ns(self, tries: int, draw: float) -> int:
+        """Return the delay before the next NAK for a range that was requested ``tries`` times."""
         config = self._config
         if not config.adaptive_grace:
             return config.xmit_interval_ns
@@ -170,6 +176,7 @@ class LossDetector:
         if at == len(self._open_naks) or self._open_naks[at].first > run.last:
             return 0
         asked = self._open_naks[at]
+        # The original arrived after the NAK: the frame was late, not lost.
         if not repair:
             self.rtt.on_late_arrival(now_ns - asked.noticed_ns)
         elif asked.unanswered == 1:
@@ -177,6 +184,7 @@ class LossDetector:
             if self._config.adaptive_grace and not self._config.xmit_from_random_member:
                 self._on_nak_answered(asked)
         else:
+            # Several NAKs may have caused this repair (Karn's algorithm).
             self.rtt.on_ambiguous(asked.retry_ns - asked.sent_ns)
         return asked.tries
 
@@ -210,6 +218,7 @@ class LossDetector:
             return []
         if now_ns >= self._grace_end_ns:
             self._grace_over_upto = self._watched_upto
+        # Repairs come in the order of the NAKs: earlier NAKs without a repair were lost.
         if self._answered_nak > (0, 0):
             self._expire_lost_naks()
         remembered = ranges.clip(missing, 1, self._grace_over_upto)
@@ -219,11 +228,13 @@ class LossDetector:
         resting = [(asked.first, asked.last) for asked in still if asked.retry_ns > now_ns]
         wanted = ranges.subtract(remembered, resting)
         wanted = ranges.take_lowest(wanted, self._request_limit())
+        assert not wanted or wanted[-1][1] <= missing[-1][1], "only missing seqnos are requested"
         self._open_naks = self._build_naks(wanted, still, now_ns)
         self._schedule(missing, now_ns)
         return wanted
 
     def _request_limit(self) -> int:
+        """Return the maximum number of messages that one pass requests."""
         return self._config.max_xmit_req_size or 1 << 31
 
     def _build_naks(
@@ -247,6 +258,7 @@ class LossDetector:
     def _build_nak(
         self, first: int, last: int, rested: list[_OpenNak], draw: float, now_ns: int
     ) -> _OpenNak:
+        """Return the NAK for a range; tries of the former NAKs that it covers count on."""
         assert first <= last, "a NAK names a range"
         at = max(0, bisect_left(rested, (first,)) - 1)
         tries, unanswered, noticed_ns = 0, 0, self._noticed_ns
@@ -267,6 +279,7 @@ class LossDetector:
         highest = missing[-1][1]
         resting = [entry for entry in self._open_naks if entry.retry_ns > now_ns]
         times_ns = [entry.retry_ns for entry in resting]
+        # A gap opened above the watched one: it gets a grace of its own.
         if highest > self._watched_upto == self._grace_over_upto:
             self._watched_upto = highest
             self._noticed_ns = now_ns
@@ -298,7 +311,7 @@ class LossDetector:
         return (self.due_ns is not None, self._watched_upto if self.due_ns is not None else 0)
 
     def restore(self, snapshot: tuple[bool, int]) -> None:
-        """Become what ``snapshot`` says, with every grace and retry delay over."""
+        """Restore the state of ``snapshot``, with every grace and retry delay over."""
         noticed, self._watched_upto = snapshot
         self.due_ns = 0 if noticed else None
         self._grace_over_upto = self._grace_end_ns = 0

@@ -1,23 +1,25 @@
-"""Messages beside the stream: out of band and unreliable.
+"""Messages outside the stream: out-of-band and unreliable.
 
-On sending out of band: the message gets a number of its own kind, which never restarts, and goes
-out at once, however full the window is; at most ``max_out_of_band`` may wait for acks, more have to
-wait their turn. It is for those that are members when it goes out, or for one member.
+On an out-of-band send: the message gets a number of its own sequence, which never restarts, and is
+sent at once, however full the window is. At most ``max_out_of_band`` messages may wait for acks;
+further sends wait in a queue. The receivers are the members at the time of sending, or one member.
 
-On reception: what was not delivered before is delivered, in no order, across views (OL-12); in any
-case it is acknowledged, for the last ack may have been lost. The floor says what nobody will send
-again, and can be forgotten. What is further above it than any sender goes is dropped, or one could
-make others remember without end. While the application takes no more (``closed``), nothing is taken
-nor acknowledged: it comes again.
+On reception: a message that was not delivered before is delivered, in no order, across views
+(OL-12). Every message is acknowledged, delivered before or not, because the last ack may have been
+lost. The *floor* of a frame is the highest number below all messages that its sender may send
+again; receivers forget numbers up to the floor. A number too far above the floor is dropped, so
+that no sender can make others remember numbers without limit. While the application accepts no more
+messages (``blocked``), a message is neither delivered nor acknowledged, so its sender repeats it.
 
-On an ack from P: P is done with these numbers. When nobody is left, the message is forgotten and
-reported.
+On an ack from P: P has delivered these messages. When every receiver has, the message is removed
+and reported as Acknowledged.
 
-Every interval: what P has not acknowledged is sent to it again, until it has, or has left (OL-20).
+Every interval: a message that P has not acknowledged is sent to P again, until P acknowledges or
+leaves (OL-20).
 
-On a view without P: nobody waits for P any more. A message to P alone is reported as not
-acknowledged; one to P that waited its turn is given up. Numbers, pending messages and what was
-delivered all go on (I-19).
+On a view without P: no message waits for P any more. A message to P alone is reported as
+Unacknowledged; a queued send to P is given up. Numbers, pending messages and delivered ranges
+continue (I-19).
 
 An unreliable message is sent once and delivered whenever it arrives.
 """
@@ -44,13 +46,18 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 _MAX_REMEMBERED_ORIGINS = 1024
-"""Departed origins of which it is remembered what they sent out of band, in case the same life comes back."""
+"""Maximum number of origins, departed ones included, whose delivered ranges are remembered.
+
+The same incarnation may return after a partition.
+"""
 
 _MAX_SPAN_FACTOR = 4
-"""How far ahead of the oldest pending message others may go, in multiples of ``max_out_of_band``."""
+"""Maximum distance from the oldest pending number, in multiples of ``max_out_of_band``."""
 
 
 class _UnackedMessage(NamedTuple):
+    """A message that was sent and is not acknowledged by every receiver."""
+
     run: Run
     ticket: int
     to: Address | None
@@ -60,7 +67,7 @@ class _UnackedMessage(NamedTuple):
 
 
 class _QueuedOutOfBand:
-    """One send that waits its turn: how many of its messages have gone out, and the number of the first."""
+    """A send that waits for room: how many messages were sent, and the number of the first."""
 
     __slots__ = ("deadline_ns", "first", "flags", "messages", "taken", "ticket", "to")
 
@@ -82,7 +89,7 @@ class _QueuedOutOfBand:
 
 
 class OutOfBandChannel:
-    """The out-of-band and unreliable messages of one member, both ways."""
+    """The out-of-band and unreliable messages of one member, sent and received."""
 
     def __init__(self, me: Address, config: Config, credit: DeliveryCredit) -> None:
         self.me = me
@@ -94,8 +101,7 @@ class OutOfBandChannel:
         self._high = 0
         self._pending: dict[int, _UnackedMessage] = {}
         self._due_ns = 0
-        # What is still to be acknowledged of each send; while some of it has not even gone out, a
-        # zero is in the set.
+        # The unacknowledged numbers of each ticket; 0 stands for messages that are still queued.
         self._unacked_by_ticket: dict[int, set[int]] = {}
         self._queue: deque[_QueuedOutOfBand] = deque()
         self._delivered_ranges: dict[Address, list[Range]] = {}
@@ -111,23 +117,28 @@ class OutOfBandChannel:
         deadline_ns: int | None,
         out: ReadyBuilder,
     ) -> None:
-        """Send ``messages`` out of band, as many as may go; the rest waits its turn."""
+        """Send ``messages`` out of band, as many as there is room for; queue the rest."""
+        assert ticket not in self._unacked_by_ticket, f"ticket {ticket} is used twice"
         self._queue.append(_QueuedOutOfBand(ticket, messages, flags, to, deadline_ns))
         self._unacked_by_ticket[ticket] = {0}
         self._flush(out)
 
     def has_room(self, messages: Sequence[bytes]) -> bool:
-        """Return whether as many messages could go out at once."""
+        """Return whether all ``messages`` could be sent at once."""
         return not self._queue and len(messages) <= self._room
 
     @property
     def _room(self) -> int:
-        """How many messages may go out now; receivers remember numbers from the oldest pending one on."""
+        """How many messages may be sent now."""
         most = self.config.max_out_of_band
+        # Receivers remember numbers from the oldest pending one on: one slow receiver must not make
+        # that
+        # span grow without limit.
         span = self._high - self._floor(self._high + 1)
         return max(0, min(most - len(self._pending), _MAX_SPAN_FACTOR * most - span))
 
     def _flush(self, out: ReadyBuilder) -> None:
+        """Send queued messages, oldest first, while there is room."""
         while self._queue and (room := self._room):
             head = self._queue[0]
             messages = head.messages[head.taken : head.taken + room]
@@ -139,11 +150,12 @@ class OutOfBandChannel:
                 self._report_acknowledged(head.ticket, out)
 
     def _send(self, queued: _QueuedOutOfBand, messages: Sequence[bytes], out: ReadyBuilder) -> None:
+        """Send ``messages``, the next ones of ``queued``, to its receivers."""
         queued.first = queued.first or self._high + 1
         queued.taken += len(messages)
         targets = {queued.to} if queued.to is not None else set(self._members)
-        own = self.me in targets and not queued.flags & NO_LOOPBACK
-        missing = targets - {self.me}
+        loops_back = self.me in targets and not queued.flags & NO_LOOPBACK
+        receivers = targets - {self.me}
         flags = queued.flags & NO_LOOPBACK | (0 if queued.to is None else PRIVATE)
         interval_ns = self.config.tail_delay_ns
         again_ns = out.now_ns + interval_ns
@@ -152,19 +164,22 @@ class OutOfBandChannel:
             self._high += 1
             run = Run.of(self.me, self._high, (message,), flags, self.view, out.sent_ns)
             out.trace("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, run=run)
-            if missing:
+            # A member that sends to itself alone waits for no ack.
+            if receivers:
                 self._pending[run.first] = _UnackedMessage(
-                    run, queued.ticket, queued.to, set(missing), again_ns, interval_ns
+                    run, queued.ticket, queued.to, set(receivers), again_ns, interval_ns
                 )
                 self._unacked_by_ticket[queued.ticket].add(run.first)
                 out.transmit(queued.to, OutOfBand(run, self._floor(run.first)))
-            if own:
+            if loops_back:
                 self._deliver(Delivery(self.me, run.first, run.last, run, OUT_OF_BAND), out)
 
     def _floor(self, seqno: int) -> int:
+        """Return the highest number below ``seqno`` and below every pending message."""
         return min(next(iter(self._pending), seqno), seqno) - 1
 
     def _report_acknowledged(self, ticket: int, out: ReadyBuilder) -> None:
+        """Emit Acknowledged if every message of ``ticket`` was sent and acknowledged."""
         if not self._unacked_by_ticket.get(ticket, {0}):
             del self._unacked_by_ticket[ticket]
             out.emit(Acknowledged(ticket))
@@ -177,23 +192,23 @@ class OutOfBandChannel:
         to: Address | None,
         out: ReadyBuilder,
     ) -> None:
-        """Send ``messages`` once, each by itself."""
+        """Send each of ``messages`` once, without a number."""
         out.emit(Accepted(ticket, 0, 0))
-        own = not flags & NO_LOOPBACK and to in {None, self.me}
+        loops_back = not flags & NO_LOOPBACK and to in {None, self.me}
         for message in messages:
             run = Run.of(self.me, 1, (message,), flags & NO_LOOPBACK, self.view, out.sent_ns)
             if to != self.me:
                 out.transmit(to, Unreliable(run))
-            if own:
+            if loops_back:
                 self._deliver(Delivery(self.me, 0, 0, run, UNRELIABLE), out)
 
     def _deliver(self, delivery: Delivery, out: ReadyBuilder) -> None:
-        """Deliver without waiting for room: what is beside the stream is not stopped by it."""
+        """Deliver without waiting for credit: the stream's back-pressure does not apply here."""
         self._credit.spend(delivery.message_count)
         out.deliver(delivery)
 
     def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> bool:
-        """End a send that waits its turn; return whether there was one."""
+        """Give up a queued send; return whether ``ticket`` was queued."""
         queued = next((queued for queued in self._queue if queued.ticket == ticket), None)
         if queued is None:
             return False
@@ -202,21 +217,24 @@ class OutOfBandChannel:
         return True
 
     def _abort_queued(self, queued: _QueuedOutOfBand, reason: str, out: ReadyBuilder) -> None:
-        """Take a send out of the queue; what has gone out of it is still seen to, but not reported any more."""
+        """Remove a send from the queue.
+
+        Messages already sent are repaired but no longer reported.
+        """
         self._queue.remove(queued)
         del self._unacked_by_ticket[queued.ticket]
         out.emit(GivenUp(queued.ticket, queued.taken, reason))
 
     @property
     def deadline_ns(self) -> int | None:
-        """The earliest deadline of a send that waits its turn."""
+        """The earliest deadline of a queued send."""
         return min(
             (queued.deadline_ns for queued in self._queue if queued.deadline_ns is not None),
             default=None,
         )
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Return the tickets whose time is over."""
+        """Return the tickets of queued sends whose deadline has passed."""
         timed = (queued for queued in self._queue if queued.deadline_ns is not None)
         return [
             queued.ticket
@@ -227,13 +245,15 @@ class OutOfBandChannel:
     # On reception
 
     def on_message(self, frame: OutOfBand, out: ReadyBuilder) -> None:
-        """Deliver what is new, and acknowledge all of it."""
+        """Deliver the messages of ``frame`` that are new, and acknowledge all of them."""
         run = frame.run
+        # No ack: the sender repeats the message when the application reads again.
         if self.blocked:
             out.drop(
                 "backlog", run.origin, run.first, run.last, peer=run.origin, message_count=run.count
             )
             return
+        # No sender with a valid configuration runs so far ahead of its floor.
         if run.last - frame.floor > _MAX_SPAN_FACTOR * MAX_OUT_OF_BAND:
             out.drop(
                 "far aside",
@@ -252,13 +272,12 @@ class OutOfBandChannel:
         if not fresh:
             out.drop("duplicate aside", run.origin, run.first, run.last, peer=run.origin)
         if frame.floor:
-            ranges.insert(
-                seen, 1, frame.floor
-            )  # all up to there is done with: one range says so, however many there were
+            # No number up to the floor is sent again: one range replaces all ranges below it.
+            ranges.insert(seen, 1, frame.floor)
         out.transmit(run.origin, OutOfBandAck(run.origin, ((run.first, run.last),)))
 
     def delivered(self) -> dict[Address, tuple[Range, ...]]:
-        """Return which messages of each member count as delivered here, the own included."""
+        """Return the delivered ranges of each origin, this member included."""
         own = {self.me: ((1, self._high),)} if self._high else {}
         return {
             **own,
@@ -266,29 +285,37 @@ class OutOfBandChannel:
         }
 
     def mark_covered(self, origin: Address, covered: Iterable[Range]) -> None:
-        """Count what the application has got otherwise as delivered, should it still come."""
+        """Count ranges as delivered that the application already has from a state transfer."""
         if origin != self.me:
             self._delivered_ranges[origin] = ranges.merge(
                 [*self._delivered_ranges.get(origin, ()), *covered]
             )
 
     def on_unreliable(self, frame: Unreliable, out: ReadyBuilder) -> None:
-        """Deliver what has come."""
+        """Deliver an unreliable message."""
         self._deliver(Delivery(frame.run.origin, 0, 0, frame.run, UNRELIABLE), out)
 
     def on_ack(self, peer: Address, acked: Iterable[Range], out: ReadyBuilder) -> None:
-        """Take an ack of ``peer`` in."""
+        """Record an ack of ``peer``."""
         for first, last in acked:
             if last > self._high:
+                # An ack for a number that was never sent (N4-28).
                 out.drop("ack beyond high", self.me, first, last, peer=peer)
                 continue
-            few = last - first < len(self._pending)
-            for seqno in range(first, last + 1) if few else list(self._pending):
+            is_short = last - first < len(self._pending)
+            # An ack may name a huge range: look at the smaller of the range and the pending
+            # messages.
+            for seqno in range(first, last + 1) if is_short else list(self._pending):
                 if first <= seqno <= last and seqno in self._pending:
                     self._on_acked(seqno, peer, out)
         self._flush(out)
 
     def _on_acked(self, seqno: int, peer: Address, out: ReadyBuilder) -> None:
+        """Record that ``peer`` needs ``seqno`` no more.
+
+        Complete the message if no receiver does.
+        """
+        assert seqno in self._pending, f"{seqno} is not pending"
         pending = self._pending[seqno]
         pending.unacked_by.discard(peer)
         if not pending.unacked_by:
@@ -300,7 +327,7 @@ class OutOfBandChannel:
     # On a view, every interval
 
     def install(self, number: int, members: Iterable[Address], out: ReadyBuilder) -> None:
-        """Wait no more for those that have left; remember what others sent, for they may come back."""
+        """Stop waiting for departed members; delivered ranges are kept in case they return."""
         self.view = number
         self._members = tuple(members)
         for queued in [
@@ -312,35 +339,37 @@ class OutOfBandChannel:
         for seqno, pending in list(self._pending.items()):
             if pending.to is not None and pending.to not in self._members:
                 del self._pending[seqno]
+                # Reported once for each ticket, however many messages it has.
                 if self._unacked_by_ticket.pop(pending.ticket, None) is not None:
                     out.emit(Unacknowledged(pending.ticket, (pending.to,)))
                 continue
             for peer in pending.unacked_by.difference(self._members):
                 self._on_acked(seqno, peer, out)
-        gone = [origin for origin in self._delivered_ranges if origin not in self._members]
-        for origin in gone[: max(0, len(self._delivered_ranges) - _MAX_REMEMBERED_ORIGINS)]:
+        departed = [origin for origin in self._delivered_ranges if origin not in self._members]
+        for origin in departed[: max(0, len(self._delivered_ranges) - _MAX_REMEMBERED_ORIGINS)]:
             del self._delivered_ranges[origin]
         self._flush(out)
 
     def end(self, out: ReadyBuilder) -> None:
-        """Report every send that nobody will complete: this life is over."""
+        """End this incarnation: report every send that will not be completed."""
         for queued in list(self._queue):
             self._abort_queued(queued, "over", out)
-        behind: dict[int, set[Address]] = {}
+        unacked_by: dict[int, set[Address]] = {}
         for pending in self._pending.values():
-            behind.setdefault(pending.ticket, set()).update(pending.unacked_by)
+            unacked_by.setdefault(pending.ticket, set()).update(pending.unacked_by)
         self._pending.clear()
-        for ticket, members in behind.items():
+        for ticket, members in unacked_by.items():
             if self._unacked_by_ticket.pop(ticket, None) is not None:
                 out.emit(Unacknowledged(ticket, tuple(sorted(members))))
+        assert self.is_quiet, "an incarnation that is over sends nothing"
 
     @property
     def due_ns(self) -> int | None:
-        """When to look for what is to be sent again: never too late, at worst when nothing is any more."""
+        """Next resend deadline: never late, possibly early when nothing is left to resend."""
         return self._due_ns if self._pending and self.config.retransmits else None
 
     def retransmit(self, out: ReadyBuilder) -> None:
-        """Send what is due again to those that have not acknowledged it."""
+        """Send each message that is due again to the receivers that have not acknowledged it."""
         for seqno, pending in list(self._pending.items()):
             if pending.retransmit_ns > out.now_ns:
                 continue
@@ -354,7 +383,7 @@ class OutOfBandChannel:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing waits, neither for its turn nor for acks."""
+        """Whether no message waits for room or for acks."""
         return not self._pending and not self._queue
 
     @property
@@ -423,13 +452,13 @@ class OutOfBandChannel:
         return (self._high, pending, queue, seen)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with everything due and no deadline; tickets are numbered anew."""
+        """Restore the state of ``snapshot``: all messages due, no deadlines, new tickets."""
         self._high, pending, queue, seen = snapshot  # type: ignore[assignment]
         self._pending, self._unacked_by_ticket, self._queue = {}, {}, deque()
         self._due_ns = 0
-        for seqno, run, ticket, to, missing in pending:  # type: ignore[attr-defined]
+        for seqno, run, ticket, to, receivers in pending:  # type: ignore[attr-defined]
             self._pending[seqno] = _UnackedMessage(
-                run, ticket, to, set(missing), 0, self.config.tail_delay_ns
+                run, ticket, to, set(receivers), 0, self.config.tail_delay_ns
             )
             if ticket:
                 self._unacked_by_ticket.setdefault(ticket, set()).add(seqno)

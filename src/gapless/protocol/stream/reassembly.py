@@ -41,6 +41,8 @@ class Reassembler:
         if run.flags & FIRST_FRAGMENT:
             self.clear()
             self._first, self._state = run.first, _OPEN
+        # The stream started in the middle of this message: its first fragments are not for this
+        # member.
         if self._state == _NONE:
             out.drop("headless", run.origin, run.first, run.last, peer=run.origin)
             return None
@@ -51,14 +53,17 @@ class Reassembler:
         return self._complete(run, out)
 
     def _append(self, run: Run) -> None:
+        """Add the payload of a fragment, unless the message exceeds the limit."""
         assert self._state == _OPEN, "a fragment belongs to an open message"
         self._held_bytes += len(run.payload)
         if self._held_bytes > self._limit_bytes:
+            # Count the rest without storing it, so that the whole message is reported once.
             self._state, self._fragments = _TOO_LARGE, []
         else:
             self._fragments.append(run.payload)
 
     def _complete(self, run: Run, out: ReadyBuilder) -> Delivery | None:
+        """Return the whole message and start over; report a message that exceeded the limit."""
         assert self._state != _NONE, "a message has a first fragment"
         first, whole, too_large = self._first, b"".join(self._fragments), self._state == _TOO_LARGE
         self.clear()
@@ -91,6 +96,7 @@ class Reassembler:
     def clear(self) -> None:
         """Drop the incomplete message."""
         self._fragments, self._held_bytes, self._first, self._state = [], 0, 0, _NONE
+        assert self.first_seqno is None, "an empty reassembler has no first fragment"
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the fragments held contradict the state of the message."""
@@ -112,5 +118,5 @@ class Reassembler:
         return (self._first, self._state, self._held_bytes, *self._fragments)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says."""
+        """Restore the state of ``snapshot``."""
         self._first, self._state, self._held_bytes, *self._fragments = snapshot  # type: ignore[assignment]

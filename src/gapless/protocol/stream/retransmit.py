@@ -1,15 +1,15 @@
-"""Repairs: what an origin sends again.
+"""Repairs: which runs an origin sends again.
 
-On a nak from P: of what is asked for and still stored, everything is sent again, lowest first, but
-for what was repaired to P, or to all, a moment ago (another nak for it is on its way or was
-duplicated), and but for what is over the byte budget of this interval; the receiver will ask again.
-What is purged is answered "gone".
+On a NAK from P: every requested run that is still stored is sent again, lowest first. Held back are
+runs that were repaired to P, or to all, a moment ago (a second NAK was in flight or duplicated),
+and runs over the byte budget of this interval; the receiver requests those again. Purged runs are
+answered with GONE.
 
-What nobody asked for (a last message, one to be acknowledged) gives way once to what was asked for
-and held back.
+Repairs that no NAK requested (a last message, a message to be acknowledged) wait once for requested
+repairs that were over the budget.
 
-A repair goes to the one that asked, or to all (``use_mcast_xmit``); ``auto`` sends to all as soon
-as a second member asks for the same within the moment.
+A repair goes to the requester, or to all (``use_mcast_xmit``). With ``auto`` a repair goes to all
+as soon as a second member requests the same run within the moment.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 class _RecentRepair(NamedTuple):
+    """A repair of the last moment; ``to`` is None for a multicast."""
+
     first: int
     last: int
     to: Address | None
@@ -38,7 +40,7 @@ class _RecentRepair(NamedTuple):
 
 
 class RepairPlan(NamedTuple):
-    """What a nak leads to: runs to send, and what was held back and why."""
+    """The answer to a NAK: runs to send, and ranges that are held back with the reason."""
 
     to: Address | None
     runs: list[Run]
@@ -47,7 +49,7 @@ class RepairPlan(NamedTuple):
 
 
 class RetransmitHandler:
-    """The memory of recent repairs, and the budget."""
+    """The recent repairs, and the byte budget of the interval."""
 
     __slots__ = (
         "_config",
@@ -79,7 +81,10 @@ class RetransmitHandler:
         *,
         to_all: bool = False,
     ) -> RepairPlan:
-        """Decide what ``requester`` gets of ``asked``; ``to_all``: so does everybody, if that is to be chosen."""
+        """Return which of the ``asked`` ranges are repaired now, and to whom.
+
+        ``to_all`` prefers a multicast, where the configuration leaves the choice open.
+        """
         self._recent = [done for done in self._recent if now_ns - done.at_ns < self.suppress_ns]
         to = self._destination(requester, asked)
         if to_all and self._config.use_mcast_xmit == "auto" and not self._unicast:
@@ -89,12 +94,13 @@ class RetransmitHandler:
             for entry in self._recent
             if entry.to is None or entry.to == requester
         ]
+        # A NAK that crossed its repair, or was duplicated, must not cause the repair twice.
         wanted = ranges.subtract(asked, ranges.merge(done))
         runs: list[Run] = []
         over_budget: list[Range] = []
         found = (run for first, last in wanted for run in window.get(first, last))
-        # What came together, or from one with larger frames, may be stored as a run that is larger
-        # than a frame.
+        # A stored run may be larger than a frame: its messages were sent together, or came from an
+        # origin with larger frames.
         for run in (part for whole in found for part in whole.split_to_fit(self._room_bytes)):
             if self.spend_budget(run.size_bytes, now_ns):
                 runs.append(run)
@@ -102,21 +108,25 @@ class RetransmitHandler:
             else:
                 over_budget.append((run.first, run.last))
         self.starved = bool(over_budget)
+        assert to is None or to == requester, "a repair goes to its requester or to all"
         return RepairPlan(to, runs, ranges.subtract(asked, wanted), over_budget)
 
     def apply_config(self, config: Config) -> None:
-        """Go on under another configuration."""
+        """Apply another configuration."""
         self._config = config
 
     def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
+        """Return the destination of a repair: the requester, or None for all."""
         choice = "never" if self._unicast else self._config.use_mcast_xmit
         if choice != "auto":
             return None if choice == "always" else requester
+        # ``auto``: a second member lacks the same run, so others may lack it too.
         others = [(entry.first, entry.last) for entry in self._recent if entry.to != requester]
         return None if ranges.subtract(asked, ranges.merge(others)) != asked else requester
 
     def spend_budget(self, size_bytes: int, now_ns: int) -> bool:
-        """Take ``size_bytes`` out of the budget of this interval; return whether they were there."""
+        """Take ``size_bytes`` from the budget of this interval; return False if it is exhausted."""
+        assert size_bytes >= 0, "a repair has a size"
         if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
             self._interval_ns = now_ns
             self._spent_bytes = 0
@@ -136,7 +146,7 @@ class RetransmitHandler:
             assert 0 < repair.first <= repair.last, f"{repair} repaired no message"
 
     def reset(self) -> None:
-        """Forget what was repaired lately: in an exhaustive search every moment may be over."""
+        """Forget recent repairs: a search over all orders may let any time pass."""
         self._recent = []
         self._spent_bytes = 0
         self.starved = False
@@ -151,7 +161,7 @@ def send_repairs(
     origin: Address,
     out: ReadyBuilder,
 ) -> None:
-    """Answer a nak of ``peer`` for ``asked``, all of which lies in the window or nowhere."""
+    """Answer a NAK of ``peer``; every ``asked`` range is in the window or nowhere."""
     to_all = out.rarely(buggify.REPAIR_TO_ALL)
     answer = repairs.plan_repairs(peer, asked, window, out.now_ns, to_all=to_all)
     for run in answer.runs:

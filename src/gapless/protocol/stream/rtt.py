@@ -36,6 +36,7 @@ class RttEstimator:
         error_ns = round_trip_ns - self.smoothed_ns
         self.smoothed_ns += error_ns // 8
         self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
+        assert self.smoothed_ns >= 0, "a round trip is not negative"
         self.max_lateness_ns -= self.max_lateness_ns // 8
         self.backoff_ns = 0
 

@@ -1,20 +1,21 @@
-"""Stability: how a group finds out what everybody has delivered, where no acks say so.
+"""Stability by votes: how a group learns what every member has delivered, without acks.
 
-Every interval, and whenever many bytes have been received: a member that holds something unstable
-votes. It tells the coordinator (the first member of the view) how far it has delivered each stream,
-and how far it knows it to go.
+Every interval, and whenever many bytes were received: a member that holds unstable messages votes.
+A vote goes to the coordinator (the first member of the view). For each stream the vote says how far
+the member has delivered the stream, and the highest seqno that the member knows of.
 
 On reception of a vote of this view: the coordinator keeps the newest vote of every member. The
-minimum of *delivered* over all members, never of what they have merely received (N7-25), is stable;
-when it has risen, it is told to all. A voter to whom it is no news is told again of what it named:
-it would not have voted had it heard. A vote costs time by what it names, not by how many members
-there are: the minimum is looked for only when the last one at it has moved on.
+minimum of *delivered* over all members, never of merely received seqnos (N7-25), is stable; when
+the minimum rises the coordinator broadcasts STABLE. If a vote changes nothing then its voter is
+sent STABLE again, because a voter that had received it would not have voted. The cost of a vote
+follows the number of streams in the vote, not the number of members: the minimum is recomputed only
+when the last member at it has moved on.
 
-On reception of a stability message of this view: every stream is purged up to there, never beyond
-what was delivered here; what exists and is not here is a gap like any other.
+On reception of STABLE of this view: every stream is purged up to the stable seqno, never beyond
+what this member has delivered. A message that exists and is not here is a gap like any other.
 
-On a view: all votes are void. Votes only ever rise and are kept until then, so a lost vote or a
-lost message delays a round by an interval and cannot wedge the next.
+On a view: all votes are void. Within a view votes only rise and are kept, so a lost vote or a lost
+STABLE delays a round by an interval and cannot block the next round.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     from gapless.protocol.ready_builder import ReadyBuilder
 
 _NO_VOTE = (-1, 0)
-"""The entry of one who has not voted."""
+"""The entry of a member that has not voted."""
 
 
 def _progress(digest: Iterable[tuple[Address, Marks]]) -> list[StreamProgress]:
+    """Return the delivered and high marks of each stream as the wire has them."""
     return [StreamProgress(origin, marks.delivered, marks.high) for origin, marks in digest]
 
 
@@ -51,8 +53,8 @@ class Stability:
         self._votes: dict[Address, dict[Address, tuple[int, int]]] = {}
         self._stable: dict[Address, tuple[int, int]] = {}
         self._highs: dict[Address, int] = {}
-        # How many members hold each stream where it is: only when the last of them moves on, the
-        # minimum rises.
+        # How many members are at the stable seqno of each stream: the minimum rises only when the
+        # last of them moves on.
         self._lagging: dict[Address, int] = {}
         self._received_bytes = 0
         self._received = 0
@@ -64,11 +66,11 @@ class Stability:
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether the votes come here."""
+        """Whether this member collects the votes."""
         return self._view is not None and self._view.members[0] == self.me
 
     def install(self, view: View) -> None:
-        """Begin anew: votes of another view count for nothing."""
+        """Start the view with an empty table: votes of another view are void."""
         self._view = view
         self._votes = {}
         self._stable = {}
@@ -78,24 +80,29 @@ class Stability:
         self._received_bytes = self._received = 0
 
     def on_delivered(self, messages: int, size_bytes: int) -> bool:
-        """Note what was delivered; return whether it is so much that a vote is due at once."""
+        """Record a delivery; return whether it makes a vote due at once."""
         self._received += messages
         self._received_bytes += size_bytes
-        # A sender that waits for room must not have to wait for the interval too.
+        # A quarter of a window triggers a vote: a sender that waits for room must not wait for the
+        # interval as well.
         most_bytes = min(self.config.stability_bytes, self.config.window_bytes // 4)
         return self._received_bytes >= most_bytes or 4 * self._received >= self.config.reach
 
     def schedule_vote(self, now_ns: int, *, unstable: bool) -> None:
-        """Plan the next vote while something is unstable, and none otherwise."""
+        """Schedule the next vote while a message is unstable; otherwise cancel it."""
         if not unstable:
             self.due_ns = None
         elif self.due_ns is None:
             interval_ns, jitter = self.config.stability_interval_ns, self.config.jitter_percent
             draw_ns = int(interval_ns * self._rng.random() * jitter / 100) if jitter else 0
+            # Jitter keeps the votes of many members from arriving at once.
             self.due_ns = now_ns + interval_ns - draw_ns
 
     def vote(self, digest: Digest, out: ReadyBuilder) -> list[StreamProgress]:
-        """Tell the coordinator how far every stream has come; return what became stable, if that is this member."""
+        """Send the coordinator a vote.
+
+        As the coordinator, count it and return what became stable.
+        """
         self.due_ns = None
         self._received_bytes = self._received = 0
         assert self._view is not None
@@ -111,6 +118,7 @@ class Stability:
         return []
 
     def _parts(self, progress: list[StreamProgress]) -> Iterable[tuple[StreamProgress, ...]]:
+        """Split ``progress`` into parts that fit a frame."""
         room_bytes = self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - PROGRESS_OVERHEAD_BYTES
         most = max(1, room_bytes // PROGRESS_BYTES)
         return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
@@ -118,7 +126,11 @@ class Stability:
     def on_vote(
         self, peer: Address, vote: Vote, marks: Callable[[Address], Marks | None], out: ReadyBuilder
     ) -> list[StreamProgress]:
-        """Take a vote in; return what became stable by it. The own marks of the streams it names count anew."""
+        """Count a vote of ``peer``; return the streams of which more became stable.
+
+        ``marks`` returns this member's own marks of a stream, which are counted along with the
+        vote.
+        """
         if vote.view != self._view_number or not self.is_coordinator:
             out.drop("other view" if vote.view != self._view_number else "not mine", peer=peer)
             return []
@@ -133,16 +145,21 @@ class Stability:
         if fresh:
             self._send_stable(None, fresh, out)
         elif peer != self.me:
-            told = ((origin, self._stable.get(origin, _NO_VOTE)) for origin, *_ in vote.progress)
+            # The voter missed the last STABLE: it would not have voted otherwise.
+            announced = (
+                (origin, self._stable.get(origin, _NO_VOTE)) for origin, *_ in vote.progress
+            )
             self._send_stable(
-                peer, [StreamProgress(origin, *marks) for origin, marks in told if marks[1]], out
+                peer,
+                [StreamProgress(origin, *marks) for origin, marks in announced if marks[1]],
+                out,
             )
         return fresh
 
     def _record_vote(
         self, voter: Address, progress: Iterable[StreamProgress]
     ) -> dict[Address, None]:
-        """Let the entries of ``voter`` rise; return the streams of which one did. Those of no member are left out."""
+        """Raise the entries of ``voter``; return the streams of members whose entry rose."""
         table = self._votes.setdefault(voter, {})
         moved: dict[Address, None] = {}
         for origin, delivered, high in progress:
@@ -152,13 +169,16 @@ class Stability:
             table[origin] = after = max(before[0], delivered), max(before[1], high)
             self._highs[origin] = max(self._highs.get(origin, 0), high)
             moved[origin] = None
+            # One member less is at the stable seqno.
             if before[0] <= self._stable.get(origin, _NO_VOTE)[0] < after[0]:
                 self._lagging[origin] -= 1
+                assert self._lagging[origin] >= 0, f"{origin}: a member moved on twice"
         return moved
 
     def _advance_stable(self, moved: Iterable[Address]) -> list[StreamProgress]:
-        """Return those of ``moved`` of which more is stable, or exists, than was told, and learn it."""
+        """Return the streams of ``moved`` whose stable or highest seqno rose, and record both."""
         fresh = []
+        # Never lower than before: votes only rise within a view (N7-19).
         for origin in moved:
             before = self._stable.get(origin, _NO_VOTE)
             if not self._lagging[origin]:
@@ -170,12 +190,13 @@ class Stability:
             elif origin in self._stable:
                 self._stable[origin] = before[0], self._highs[origin]
             after = self._stable.get(origin, _NO_VOTE)
+            assert after >= before, f"{origin}: the stable seqno fell from {before} to {after}"
             if after != before and after[1]:
                 fresh.append(StreamProgress(origin, *after))
         return fresh
 
     def _count_lagging(self, origin: Address) -> int:
-        """Return how many members have not said that they went beyond what is stable: while some have not, it is."""
+        """Return how many members have voted for no more than the stable seqno of ``origin``."""
         assert self._view is not None
         stable = self._stable.get(origin, _NO_VOTE)[0]
         votes = (
@@ -186,12 +207,13 @@ class Stability:
     def _send_stable(
         self, to: Address | None, progress: list[StreamProgress], out: ReadyBuilder
     ) -> None:
+        """Send STABLE with ``progress`` to one member, or to all."""
         for part in self._parts(sorted(progress)):
             out.trace("STABLE_OUT", self.me, peer=to)
             out.transmit(to, Stable(self.me, self._view_number, part))
 
     def accepts(self, peer: Address, stable: Stable, out: ReadyBuilder) -> bool:
-        """Return whether a stability message counts: it is of this view, and from its coordinator."""
+        """Return whether STABLE counts: it is of this view and from its coordinator."""
         if stable.view != self._view_number or self._view is None or peer != self._view.members[0]:
             out.drop(
                 "other view" if stable.view != self._view_number else "not coordinator", peer=peer
@@ -201,7 +223,10 @@ class Stability:
         return True
 
     def lagging(self, origin: Address, seqno: int) -> tuple[Address, ...]:
-        """Return the members that have not voted to have delivered ``seqno`` of ``origin``, where that is known."""
+        """Return the members that have not voted for ``seqno`` of ``origin``.
+
+        Only a coordinator knows.
+        """
         if not self.is_coordinator or self._view is None:
             return ()
         votes = (
@@ -235,7 +260,7 @@ class Stability:
         return (self.due_ns is not None, votes, tuple(sorted(self._stable.items())), received)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with the next vote due."""
+        """Restore the state of ``snapshot``, with the next vote due."""
         due, votes, stable, received = snapshot
         self.due_ns = 0 if due else None
         self._votes = {member: dict(table) for member, *table in votes}  # type: ignore[attr-defined]
