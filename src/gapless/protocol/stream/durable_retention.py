@@ -188,7 +188,7 @@ class DurableRetention:
                 self._reported_full.add(name)
                 out.emit(RetentionBlocking(name, last))
         self._update_minimum()
-        assert not release or self.minimum is None or self.minimum > lowest, (
+        assert not release or all(held.acked > lowest for held in self._retained.values()), (
             "the positions that were furthest behind are released"
         )
         return release

@@ -167,11 +167,9 @@ class FutureViewBuffer:
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Restore the state of ``snapshot``."""
         datagrams, later, self._has_view = snapshot  # type: ignore[assignment]
-        self._datagrams, self._frames = (
-            list(datagrams),
-            {_frame_key(frame): frame for frame in later},
-        )  # type: ignore[call-overload, attr-defined]
+        self._datagrams = list(datagrams)  # type: ignore[call-overload]
+        self._frames = {_frame_key(frame): frame for frame in later}  # type: ignore[attr-defined]
         self._runs = sum(
-            max(1, sum(isinstance(f, Data) for f in datagram.frames))
+            max(1, sum(isinstance(frame, Data) for frame in datagram.frames))
             for datagram, _ in self._datagrams
         )
