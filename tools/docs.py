@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gapless.config import Config
+from gapless.events import EVENTS as GROUP_EVENTS, LOGGED_EVENTS
 from gapless.invariants import INVARIANTS
 from gapless.trace.schema import COLUMNS, EVENTS
 from pyspark_gapless.sweep.schema import column_table as sweep_table
@@ -85,6 +88,18 @@ def event_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def group_event_sections() -> str:
+    """Return a section for every event of a group, from :mod:`gapless.events`."""
+    sections = []
+    for kind, event in GROUP_EVENTS.items():
+        signature = ", ".join(one.name for one in fields(event) if one.name != "names")
+        logged = " Logged if nobody reads it." if event in LOGGED_EVENTS else ""
+        text = (inspect.getdoc(event) or "").replace("``", "`").replace("What to do:", "**Do:**")
+        head = f"### {event.__name__}\n\n`{event.__name__}({signature})`, kind `{kind}`.{logged}"
+        sections.append(f"{head}\n\n{text}\n")
+    return "\n".join(sections)
+
+
 def invariant_table(kind: str) -> str:
     """Return the table of the invariants whose id begins with ``kind``."""
     lines = ["| id | name | what holds | checked by |", "|---|---|---|---|"]
@@ -107,6 +122,7 @@ def not_in_trace_table() -> str:
 
 GENERATORS: dict[str, Callable[[], str]] = {
     "examples": example_table,
+    "group-events": group_event_sections,
     "knobs": knob_table,
     "liveness-invariants": partial(invariant_table, "L"),
     "not-in-trace": not_in_trace_table,

@@ -14,7 +14,8 @@ if _typing.TYPE_CHECKING:
     from gapless.config import Config as Config
     from gapless.delivery_mode import DeliveryMode as DeliveryMode, Mode as Mode
     from gapless.errors import GaplessError as GaplessError
-    from gapless.group.message import Batch as Batch, Message as Message, ViewChange as ViewChange
+    from gapless.events import ViewChange as ViewChange
+    from gapless.group.message import Batch as Batch, Message as Message
     from gapless.identity import Address as Address, View as View
     from gapless.protocol.snapshot import MemberSnapshot as MemberSnapshot
 
@@ -33,7 +34,7 @@ _MODULE_OF = {
     "Receipt": "aio",
     "Request": "aio",
     "View": "identity",
-    "ViewChange": "group.message",
+    "ViewChange": "events",
     "join": "aio",
 }
 """The module of each public name."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.discovery import Discovery
+    from gapless.events import GroupEvent
     from gapless.group.headers import Headers
-    from gapless.group.inbox import GroupEvent
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import AnyHeaders, GroupSession, Payload, To
     from gapless.identity import Address
@@ -463,9 +463,10 @@ def join(
         transport: ``"auto"`` (multicast where that works, else a copy to each member),
             ``"multicast"``, ``"mesh"``, ``"tcp"``, or an open transport.
         config: A ``Config``, settings by name (``{"capacity": 64}``), or the path of a TOML file.
-        display_name: The name of this member in logs, ``gapless top``, traces and events. The
-            default is the durable name, or host, process id and a number. Names are for people:
-            they need not be unique, and peers learn them when an event names the member.
+        display_name: The name of this member for people: in its logs, events, traces and
+            snapshots. The default is the durable name, or host, process id and a number. It need
+            not be unique. It is not sent to other members, except in an answer to ``snapshot``:
+            others call this member by its durable name or its locator until they request one.
         durable_name: Makes the member durable under this name (docs/durable.md).
         state: An object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such
             functions.

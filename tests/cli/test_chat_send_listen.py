@@ -96,7 +96,7 @@ def test_two_people_talk_and_see_each_other_come_and_go() -> None:
 def test_ctrl_c_leaves_and_does_not_vanish() -> None:
     with stage(2) as group:
         watcher = group.start("listen", "--json", "--events")
-        watcher.wait_for('"kind": "view"')
+        watcher.wait_for('"kind": "view_changed"')
         other = group.start("listen")
         watcher.wait_for('"joined"')
         other.wait_for("Ctrl-C", "stderr")

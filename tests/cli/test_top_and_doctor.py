@@ -19,7 +19,7 @@ from tests.support.commands import stage
 def test_top_asks_every_member_how_it_stands() -> None:
     with stage(3) as group:
         talker = group.start("chat", "--json", "--nick", "ann")
-        talker.wait_for('"kind": "view"')
+        talker.wait_for('"kind": "view_changed"')
         reader = group.start("listen", "--json")
         talker.wait_for('"joined"')
         talker.type("hello\n")
@@ -41,7 +41,7 @@ def test_top_names_who_is_silent_and_holds_a_window() -> None:
     with stage(3) as group:
         group.options[-1] += ";suspect_after=50s;capacity=64;ack_threshold=1"
         reader = group.start("listen", "--json", "--events")
-        reader.wait_for('"kind": "view"')
+        reader.wait_for('"kind": "view_changed"')
         sender = group.start("send", "--json")
         reader.wait_for('"joined"')
         watcher = group.start("top", "--json", "--interval", "200ms")
@@ -63,7 +63,7 @@ def test_top_names_who_is_silent_and_holds_a_window() -> None:
 def test_top_as_a_picture() -> None:
     with stage(2) as group:
         reader = group.start("listen", "--json", "--events")
-        reader.wait_for('"kind": "view"')
+        reader.wait_for('"kind": "view_changed"')
         code, out, err = group.start("top", "--once", "--interval", "10ms").end()
     assert (code, err) == (0, "")
     assert "2 members" in out.decode()
@@ -167,7 +167,7 @@ def test_the_doctor_refuses_a_master_that_is_none(monkeypatch: pytest.MonkeyPatc
 def test_top_serves_the_figures_of_all_members() -> None:
     with stage(2) as group:
         reader = group.start("listen", "--json", "--events")
-        reader.wait_for('"kind": "view"')
+        reader.wait_for('"kind": "view_changed"')
         watcher = group.start("top", "--json", "--interval", "100ms", "--serve", "0")
         address = watcher.wait_for("serving ", "stderr").split()[1]
         watcher.wait_for('"slow": []')

@@ -9,7 +9,7 @@ import pytest
 import gapless
 from gapless import blocking
 from gapless.errors import ConfigError, LocalProtocolError, TimedOutError
-from gapless.events import Expelled, Lost
+from gapless.events import Expelled, MessagesLost
 from gapless.group.headers import MARK
 from gapless.group.message import Batch
 from gapless.identity import Address
@@ -99,7 +99,7 @@ def test_what_is_acknowledged_is_stored() -> None:
             while not isinstance(batch := store.receive_batch(20), Batch):
                 found.append(batch)
             assert list(batch) == [b"c"]
-            assert not [event for event in found if isinstance(event, Lost)]
+            assert not [event for event in found if isinstance(event, MessagesLost)]
             store.confirm_stored({batch.sender: later.last})
             later.delivered(20)
 
@@ -139,7 +139,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
             await expelled.wait()
             assert one.me is not None
             assert kept[one.me] == list(range(1, 41))
-            assert not [event for event in events if isinstance(event, Lost)]
+            assert not [event for event in events if isinstance(event, MessagesLost)]
             task.cancel()
 
     run(story())

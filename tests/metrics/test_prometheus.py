@@ -196,5 +196,5 @@ def test_the_same_news_come_now_and_then(caplog: pytest.LogCaptureFixture) -> No
     for number in range(100):
         news.add("view", number)
         news.add("expelled", number)
-    assert [record.args[0] for record in caplog.records if record.args] == ["view", "expelled"]  # type: ignore[index]
+    assert [record.args[1] for record in caplog.records if record.args] == ["view", "expelled"]  # type: ignore[index]
     assert news.counters == {"view": 100, "expelled": 100}

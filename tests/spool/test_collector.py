@@ -8,7 +8,7 @@ import pytest
 
 from gapless import blocking
 from gapless.errors import ClosedError, ConfigError, LocalProtocolError, TimedOutError
-from gapless.events import Released
+from gapless.events import RetentionEnded
 from gapless.group.headers import detach_headers
 from gapless.group.message import Batch
 from gapless.protocol.ready import Delivery
@@ -155,7 +155,7 @@ def test_a_place_that_was_released_leaves_a_hole_that_is_told(
             group.wait_for_member("collector", timeout=60)
             send(group, b"1", b"2")
         group.send_many([b"3", b"4"])
-        while not isinstance(group.receive_event(timeout=30), Released):
+        while not isinstance(group.receive_event(timeout=30), RetentionEnded):
             pass
         with Collector(spool, GROUP, **where) as collector:
             group.wait_for_member("collector", timeout=60)

@@ -69,11 +69,15 @@ class GroupBase(DeprecatedMethods):
 
     @property
     def display_name(self) -> str:
-        """The name of this member in logs, ``gapless top``, traces and events."""
+        """The name of this member in its own logs, events, traces and snapshots."""
         return self._session.options.display_name
 
     def label(self, member: Address) -> str:
-        """Return a member for people: its display name, if known here, and its short id."""
+        """Return a member for people: its name, as far as it is known here, and its short id.
+
+        Known are the own display name, those of members of the same process, and those of members
+        whose ``snapshot`` was requested. Otherwise the durable name or the locator is shown.
+        """
         return self._session.label(member)
 
     @property

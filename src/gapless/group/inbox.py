@@ -15,11 +15,13 @@ On leaving: whatever comes counts as consumed at once, so that it does not keep 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from gapless.errors import ClosedError
+from gapless.events import LOGGED_EVENTS, GroupEvent, ViewChange, WindowBlocked
 from gapless.group.headers import (
     PLAIN,
     REQUEST,
@@ -29,23 +31,16 @@ from gapless.group.headers import (
     may_contain_wrapped,
     unwrap,
 )
-from gapless.group.message import Batch, Message, ViewChange
+from gapless.group.member_names import LocalName, known_names
+from gapless.group.message import Batch, Message
+from gapless.group.public_events import public_event
 from gapless.group.rpc import PendingRequests, RequestFrame
 from gapless.group.sink_dedup import SinkDedup
 from gapless.protocol.events import (
-    Connected,
-    Discarded,
     Event,
     Expelled,
-    Lost,
-    Oversized,
-    RetentionBlocking,
-    SlowReceivers,
-    Stalled,
-    Started,
     StateReceived,
     StateWanted,
-    Undelivered,
     ViewInstalled,
 )
 from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNICAST, Delivery
@@ -58,22 +53,8 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.runtime.handle import MemberHandle
 
-GroupEvent = ViewChange | Event
-"""What a reader is told beside messages."""
-
-_INTERNAL_EVENTS = (Connected, Started)
-"""Events that say nothing to an application."""
-_LOGGED_EVENTS = (
-    Discarded,
-    Expelled,
-    RetentionBlocking,
-    Lost,
-    Oversized,
-    SlowReceivers,
-    Stalled,
-    Undelivered,
-)
-"""Events that are logged when nobody looks at them."""
+InboxEvent = GroupEvent | StateWanted | StateReceived
+"""An event for the application, or for the session, which exchanges the application's state."""
 
 
 class Inbox:
@@ -89,6 +70,8 @@ class Inbox:
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
         self.display_names: dict[Address, str] = {}
+        self._local_name = LocalName()
+        self._known_names: dict[Address, str] = {}
         self.incarnations = 1
         self.received = self.batches = self.full = 0
         self.ended = False
@@ -103,7 +86,7 @@ class Inbox:
         self._handle: MemberHandle | None = None
         self._lock = threading.RLock()
         self._waiters: list[Future[None]] = []
-        self._items: deque[Batch | GroupEvent] = deque()
+        self._items: deque[Batch | InboxEvent] = deque()
         self._requests: deque[RequestFrame] = deque()
         self._deduplicated: deque[Batch] = deque()
         self._remaining: deque[Message] = deque()
@@ -114,11 +97,19 @@ class Inbox:
         """How many messages have come that nobody is done with."""
         return self._unconsumed
 
+    def member_name(self, member: Address) -> str:
+        """Return the name of a member of the present or the last view, as far as it is known."""
+        names = self._known_names
+        if self._handle is not None:
+            names = {**names, **known_names(self._handle, self.display_names)}
+        return names.get(member, "")
+
     # On reception
 
     def attach(self, handle: MemberHandle) -> None:
         """Begin: this is where everything comes from."""
         self._handle = handle
+        self._local_name.register(handle.me, handle.display_name)
         self.drain()
 
     def drain(self) -> None:
@@ -190,21 +181,20 @@ class Inbox:
         self._consume(1)
 
     def _on_event(self, event: Event, handle: MemberHandle) -> None:
-        told: GroupEvent = (
-            self._on_view(event.view, handle) if isinstance(event, ViewInstalled) else event
-        )
-        if isinstance(told, StateWanted) and not self._wants_state:
-            handle.call(lambda member, now_ns: member.provide(told.transfer, None, now_ns))
-        elif not self._listens:
-            self.log_event(told)
+        item = self._convert(event, handle)
+        if isinstance(item, StateWanted) and not self._wants_state:
+            transfer = item.transfer
+            handle.call(lambda member, now_ns: member.provide(transfer, None, now_ns))
+        elif item is not None and not self._listens:
+            self.log_event(item)
         elif (
-            isinstance(told, SlowReceivers)
+            isinstance(item, WindowBlocked)
             and self._items
-            and isinstance(self._items[-1], SlowReceivers)
+            and isinstance(self._items[-1], WindowBlocked)
         ):
-            self._items[-1] = told
-        elif not isinstance(told, _INTERNAL_EVENTS):
-            self._items.append(told)
+            self._items[-1] = item  # it repeats while the window is blocked: keep the latest
+        elif item is not None:
+            self._items.append(item)
         if isinstance(event, Expelled):
             self.incarnations += 1
             self.pending.fail_all(
@@ -218,30 +208,38 @@ class Inbox:
         ):
             self.ready.set_result(None)
 
+    def _convert(self, event: Event, handle: MemberHandle) -> InboxEvent | None:
+        """Return what the reader gets for an event of the machine; None for nothing."""
+        if isinstance(event, (StateWanted, StateReceived)):
+            return event
+        if isinstance(event, ViewInstalled):
+            return self._on_view(event.view, handle)
+        names = {**self._known_names, **known_names(handle, self.display_names)}
+        return public_event(event, names, time.monotonic_ns())
+
     def _on_view(self, view: View, handle: MemberHandle) -> ViewChange:
         before = () if self.view is None else self.view.members
         self.view, self.me = view, handle.me
+        self._local_name.register(handle.me, handle.display_name)
         if (roster := handle.roster) is not None:
-            self.names.update((place.address, place.name) for place in roster.entries if place.name)
-        for gone in [
-            member for member in self.names if member not in view.members and member not in before
-        ]:
-            del self.names[gone]
+            self.names.update((entry.address, entry.name) for entry in roster.entries if entry.name)
+        for names in (self.names, self.display_names):
+            for gone in [one for one in names if one not in view and one not in before]:
+                del names[gone]
         self.pending.on_view(view.members)
-        joined = tuple(member for member in view.members if member not in before)
+        names_before, self._known_names = self._known_names, known_names(handle, self.display_names)
         return ViewChange(
             view,
-            joined,
-            tuple(member for member in before if member not in view.members),
-            handle.me,
+            joined=tuple(member for member in view if member not in before),
+            left=tuple(member for member in before if member not in view),
+            me=handle.me,
+            names={**names_before, **self._known_names},  # members that left are named too
         )
 
-    def log_event(self, told: GroupEvent) -> None:
-        """Log what nobody looks at, if it matters."""
-        if isinstance(told, _LOGGED_EVENTS) and self._handle is not None:
-            self.problems.add(
-                f"event.{type(told).__name__.lower()}", f"{self._handle.group}: {told}"
-            )
+    def log_event(self, event: InboxEvent) -> None:
+        """Log an event that the application does not read, if it matters."""
+        if isinstance(event, LOGGED_EVENTS) and self._handle is not None:
+            self.problems.add(f"event.{event.kind}", f"{self._handle.group}: {event}")
 
     # On reading
 
@@ -293,7 +291,7 @@ class Inbox:
         """Return whether there is something to read, or nothing more will come."""
         return bool(self._remaining or self._items or self._deduplicated or self.ended)
 
-    def next_item(self) -> Message | GroupEvent | Future[None]:
+    def next_item(self) -> Message | InboxEvent | Future[None]:
         """Return the next message or event; a future that tells when to look again if there is none."""
         with self._lock:
             if not self._remaining:
@@ -304,7 +302,7 @@ class Inbox:
             self._read += 1
             return self._remaining.popleft()
 
-    def next_batch(self) -> Batch | GroupEvent | Future[None]:
+    def next_batch(self) -> Batch | InboxEvent | Future[None]:
         """Return the next messages of one sender, or event; a future if there is none."""
         with self._lock:
             if self._remaining:
@@ -316,7 +314,7 @@ class Inbox:
             self._read += len(item) if isinstance(item, Batch) else 0
             return item
 
-    def _next(self) -> Batch | GroupEvent | Future[None]:
+    def _next(self) -> Batch | InboxEvent | Future[None]:
         """Count what was read before as consumed, and go on."""
         self._mark_consumed()
         while not self._deduplicated:

@@ -1,9 +1,9 @@
-"""What a reader gets: messages, batches of them, and changes of the view."""
+"""What a reader gets: messages, and batches of them."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gapless.delivery_mode import DeliveryMode
 from gapless.group.headers import detach_headers, may_contain_wrapped
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gapless.group.headers import Headers
-    from gapless.identity import Address, View
+    from gapless.identity import Address
     from gapless.protocol.ready import Delivery
 
 NO_HEADERS: Headers = MappingProxyType({})
@@ -191,15 +191,3 @@ class Message:
     def __repr__(self) -> str:
         shown = self.payload if len(self.payload) <= 40 else self.payload[:37] + b"..."
         return f"<message {self.seqno} from {self.name or self.sender}: {shown!r}>"
-
-
-class ViewChange(NamedTuple):
-    """From here on messages come from the members of ``view``; ``joined`` are new in it, ``left`` not in it any more.
-
-    ``me`` is the address of this member, another one after it was expelled and has joined again.
-    """
-
-    view: View
-    joined: tuple[Address, ...]
-    left: tuple[Address, ...]
-    me: Address

@@ -32,6 +32,7 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
+from gapless.events import GroupEvent
 from gapless.fork_guard import ProcessToken
 from gapless.group.headers import (
     ERROR_REPLY,
@@ -46,7 +47,7 @@ from gapless.group.headers import (
     wrap_all,
     wrap_plain,
 )
-from gapless.group.inbox import GroupEvent, Inbox
+from gapless.group.inbox import Inbox, InboxEvent
 from gapless.group.message import Batch, Message
 from gapless.group.rpc import RequestFrame
 from gapless.group.sink_dedup import SinkDedup
@@ -437,7 +438,7 @@ class GroupSession:
 
     def receive(
         self,
-        take: Callable[[], _T | GroupEvent | Future[None]],
+        take: Callable[[], _T | InboxEvent | Future[None]],
         until_ns: int | None = None,
         *,
         all_events: bool = False,
@@ -583,14 +584,13 @@ class GroupSession:
         answer = yield from self._send_request(
             SNAPSHOT_REQUEST, b"", address, until_ns, DeliveryMode.OUT_OF_BAND
         )
-        return snapshot.decode_snapshot(answer)
+        decoded = snapshot.decode_snapshot(answer)
+        self.inbox.display_names[address] = decoded.display_name
+        return decoded
 
     def label(self, member: Address) -> str:
-        """Return a member for people: its display name, if it is known here, and its short id."""
-        from gapless.group.snapshot import known_names
-
-        names = {} if self._handle is None else known_names(self._handle, self.inbox)
-        return member_label(member, names.get(member, ""))
+        """Return a member for people: its name, as far as it is known here, and its short id."""
+        return member_label(member, self.inbox.member_name(member))
 
     def confirm_stored(self, marks: Mapping[Address, int]) -> None:
         """Let what is stored be acknowledged; a life that comes to its end meanwhile tells the next one."""

@@ -4,10 +4,6 @@ The protocol thread takes a snapshot between two inputs (:mod:`gapless.protocol.
 group's name, display names, unread messages and the counters of the transport and of the inbox are
 added. On a snapshot request of another member the protocol thread answers, so that a member whose
 application hangs answers too.
-
-Display names are not on the wire of the protocol. A member shows its own name, durable names from
-the roster, and otherwise the locator of a peer. When an event names a peer, its display name is
-requested once with a snapshot request, and shown from then on.
 """
 
 from __future__ import annotations
@@ -19,11 +15,10 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gapless.delivery_mode import DeliveryMode
-from gapless.errors import GaplessError, RemoteProtocolError
-from gapless.group.headers import REPLY, SNAPSHOT_REQUEST, wrap
+from gapless.errors import GaplessError
+from gapless.group.headers import REPLY, wrap
+from gapless.group.member_names import known_names
 from gapless.identity import Address, View, ViewId
-from gapless.locator import Locator
 from gapless.protocol.snapshot import (
     CLOSED,
     FAILED,
@@ -46,7 +41,9 @@ def request_snapshot(handle: MemberHandle, inbox: Inbox) -> Future[MemberSnapsho
     """Let the protocol thread take a snapshot of this member."""
     return handle.query(
         lambda member: replace(
-            found := take_snapshot(member, time.monotonic_ns(), known_names(handle, inbox)),
+            found := take_snapshot(
+                member, time.monotonic_ns(), known_names(handle, inbox.display_names)
+            ),
             gauges={**found.gauges, **_gauges(handle, inbox)},
             counters={**found.counters, **_counters(handle, inbox)},
             **_local_fields(handle, inbox),
@@ -71,46 +68,6 @@ def _send_snapshot(
     with suppress(GaplessError):  # this member or the other is leaving
         reply = wrap(REPLY, number, encode_snapshot(found.result()))
         handle.submit(SendRequest.of([reply], to=to))
-
-
-# Display names
-
-
-def known_names(handle: MemberHandle, inbox: Inbox) -> dict[Address, str]:
-    """Return the name of every member of the roster: display name, durable name, or locator."""
-    roster = handle.roster
-    found = {handle.me: handle.display_name}
-    for entry in () if roster is None else (*roster.entries, *roster.absent):
-        if entry.address not in found:
-            learned = inbox.display_names.get(entry.address)
-            found[entry.address] = learned or entry.name or _location(entry.locator)
-    return found
-
-
-def _location(locator: bytes) -> str:
-    try:
-        return str(Locator.decode(locator))
-    except RemoteProtocolError:
-        return ""  # the transport of this member has other locators, or none
-
-
-def learn_display_name(handle: MemberHandle, inbox: Inbox, member: Address) -> None:
-    """Request the display name of ``member``, once."""
-    if member in inbox.display_names or member == handle.me:
-        return
-    inbox.display_names[member] = ""
-    number, answer = inbox.pending.register(member)
-    answer.add_done_callback(partial(_store_display_name, inbox, member))
-    try:
-        request = wrap(SNAPSHOT_REQUEST, number, b"")
-        handle.submit(SendRequest.of([request], to=member, mode=DeliveryMode.OUT_OF_BAND))
-    except GaplessError:
-        inbox.pending.forget(number)  # this member is leaving
-
-
-def _store_display_name(inbox: Inbox, member: Address, answer: Future[bytes]) -> None:
-    with suppress(GaplessError):  # the member left, or answers in another form
-        inbox.display_names[member] = decode_snapshot(answer.result()).display_name
 
 
 # What the application side adds

@@ -30,4 +30,5 @@ class ErrorLog:
         if now_ns - logged_ns >= self._quiet_ns:
             self._logged[reason] = now_ns, total
             since = total - logged_total
-            log.log(self._level, "%s (%d times, %d in all): %s", reason, since, total, detail)
+            repeated = f", {since} times" if since > 1 else ""
+            log.log(self._level, "%s [%s%s]", detail, reason, repeated)

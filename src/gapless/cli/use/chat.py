@@ -13,14 +13,15 @@ from rich.text import Text
 
 from gapless.cli.group_options import group_options, joined_group, until_interrupted
 from gapless.cli.rendering import json_option, print_json
-from gapless.cli.use.listen import message_row, view_row, view_text
+from gapless.cli.use.listen import event_row, message_row
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.blocking import Group
-    from gapless.group.message import Message, ViewChange
+    from gapless.events import ViewChange
+    from gapless.group.message import Message
 
 PROMPT = "> "
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -78,14 +79,15 @@ class ChatScreen:
 
     def show_incoming(self, group: Group) -> None:
         """Show what comes."""
-        from gapless.group.message import Message, ViewChange
+        from gapless.events import ViewChange
+        from gapless.group.message import Message
 
         try:
             for item in group.events():
                 if isinstance(item, Message):
                     self._show_message(item)
                 elif isinstance(item, ViewChange):
-                    self._show_view_change(item, group)
+                    self._show_view_change(item)
         except GaplessError as error:
             self._print(Text(str(error), "red"))
 
@@ -98,11 +100,11 @@ class ChatScreen:
         colour = _COLOURS[message.sender.node % len(_COLOURS)]
         self._print(Text.assemble((who, colour), colon, rest) if colon else Text(words, colour))
 
-    def _show_view_change(self, change: ViewChange, group: Group) -> None:
+    def _show_view_change(self, change: ViewChange) -> None:
         if self._as_json:
-            print_json(view_row(change))
+            print_json(event_row(change))
         else:
-            self._print(Text(f"* {view_text(change, group.names)}", "dim"))
+            self._print(Text(f"* {change}", "dim"))
 
     def _print(self, text: Text) -> None:
         with self._lock:

@@ -1,9 +1,10 @@
-"""``gapless listen``: print what comes to a group."""
+"""``gapless listen``: print the messages and events of a group."""
 
 from __future__ import annotations
 
 import base64
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,28 +19,27 @@ from gapless.cli.group_options import (
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import json_option, print_json
 from gapless.errors import TimedOutError
+from gapless.identity import Address, View, ViewId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.blocking import Group
-    from gapless.group.inbox import GroupEvent
-    from gapless.group.message import Message, ViewChange
+    from gapless.events import GroupEvent
+    from gapless.group.message import Message
 
 
 @click.command()
 @click.argument("group")
-@click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="End after so many messages."
-)
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=SECONDS,
-    help="End when nothing has come for so long (exit code 1 before --count).",
+    help="End when no message arrives for this long (exit code 1 before --count).",
 )
-@click.option("--raw", is_flag=True, help="Write the bytes of the messages, and nothing else.")
-@click.option("--events", is_flag=True, help="Print views and what else happens, too.")
+@click.option("--raw", is_flag=True, help="Write only the bytes of the messages.")
+@click.option("--events", is_flag=True, help="Also print views and other events.")
 @group_options
 @json_option
 def listen(
@@ -52,13 +52,13 @@ def listen(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Print the messages of GROUP as they come, until Ctrl-C.
+    """Print the messages of GROUP as they arrive, until Ctrl-C.
 
-    One line for each message: who sent it, and its text. With --json one object a line. With --raw
-    the bytes as they are, so that a file that was sent to the group can be written again.
+    Each message is one line: its sender and its text. With --json each line is an object. With
+    --raw the bytes are written unchanged, so that a file sent to the group is restored.
     """
     if raw and (as_json or events):
-        raise click.UsageError("--raw writes bytes and nothing else: leave --json and --events out")
+        raise click.UsageError("--raw writes only bytes: omit --json and --events")
     found = 0
     with until_interrupted(), joined_group(group, options) as member:
         if not raw and not as_json:
@@ -75,7 +75,7 @@ def listen(
 
 
 def _items(group: Group, timeout_s: float | None, *, events: bool) -> Iterator[Any]:
-    """Return what comes, until nothing has come for so long."""
+    """Iterate over messages, and events if wanted, until none arrives for ``timeout_s``."""
     from gapless.blocking import run_steps
     from gapless.group.timeouts import deadline_ns
 
@@ -106,13 +106,12 @@ def show_message(message: Message, *, raw: bool = False, as_json: bool = False) 
         print_json(message_row(message))
     else:
         mark = " (to you)" if message.private else ""
-        click.echo(
-            f"{display_name(message.sender, message.name)}{mark}: {message.payload.decode(errors='replace')}"
-        )
+        sender = display_name(message.sender, message.name)
+        click.echo(f"{sender}{mark}: {message.payload.decode(errors='replace')}")
 
 
 def message_row(message: Message) -> dict[str, object]:
-    """Return a message for a program: its text, or base64 if its bytes are no text."""
+    """Return a message for a program: its text, or base64 if its bytes are not UTF-8."""
     row: dict[str, object] = {
         "kind": "message",
         "sender": str(message.sender),
@@ -130,36 +129,23 @@ def message_row(message: Message) -> dict[str, object]:
 
 
 def show_event(event: GroupEvent, *, as_json: bool = False) -> None:
-    """Print what has happened beside messages."""
-    from gapless.group.message import ViewChange
-
-    if isinstance(event, ViewChange):
-        print_json(view_row(event)) if as_json else click.echo(f"* {view_text(event)}")
-    elif as_json:
-        print_json({"kind": type(event).__name__.lower(), "text": str(event)})
-    else:
-        click.echo(f"* {event}")
+    """Print one event."""
+    print_json(event_row(event)) if as_json else click.echo(f"* {event}")
 
 
-def view_row(change: ViewChange) -> dict[str, object]:
-    """Return a view for a program."""
-    return {
-        "kind": "view",
-        "number": change.view.id.number,
-        "members": [str(member) for member in change.view.members],
-        "joined": [str(member) for member in change.joined],
-        "left": [str(member) for member in change.left],
-        "me": str(change.me),
-    }
-
-
-def view_text(change: ViewChange, names: dict[Any, str] | None = None) -> str:
-    """Return a view for people."""
-    called = names or {}
-    parts = [f"view {change.view.id.number}, {len(change.view.members)} members"]
-    for word, members in (("came", change.joined), ("left", change.left)):
-        if members:
-            parts.append(
-                f"{word}: {', '.join(display_name(member, called.get(member, '')) for member in members)}"
-            )
-    return "; ".join(parts)
+def event_row(event: GroupEvent) -> dict[str, object]:
+    """Return an event for a program: its kind, its sentence, and its fields as plain values."""
+    row: dict[str, object] = {"kind": event.kind, "text": str(event)}
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if isinstance(value, View):
+            row |= {"number": value.id.number, "members": [str(member) for member in value]}
+        elif isinstance(value, ViewId):
+            row["number"] = value.number
+        elif isinstance(value, Address):
+            row[field.name] = str(value)
+        elif isinstance(value, tuple):
+            row[field.name] = [str(member) for member in value]
+        elif field.name != "names":
+            row[field.name] = value
+    return row

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import ClosedError, TimedOutError
-from gapless.events import Expelled, Lost, Oversized, ViewChange
+from gapless.events import Expelled, MessageOversized, MessagesLost, ViewChange
 from gapless.group.message import Batch
 from gapless.spool.collector.appender import DeliveryAppender
 from gapless.spool.errors import SpoolError
@@ -26,7 +26,7 @@ from gapless.units import MIB, NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from gapless.blocking import Group
-    from gapless.group.inbox import GroupEvent
+    from gapless.events import GroupEvent
     from gapless.identity import Address
     from gapless.spool.writer import SpoolUsage, SpoolWriter
 
@@ -131,15 +131,15 @@ class CommitLoop:
         return item
 
     def _on_event(self, event: GroupEvent) -> None:
-        if isinstance(event, (Lost, Oversized)):
-            oversized = isinstance(event, Oversized)
-            self.appender.append_lost(event.origin, event.first, event.last, oversized=oversized)
+        if isinstance(event, (MessagesLost, MessageOversized)):
+            oversized = isinstance(event, MessageOversized)
+            self.appender.append_lost(event.sender, event.first, event.last, oversized=oversized)
             why = (
                 "it was larger than max_message_bytes"
                 if oversized
                 else "its sender does not have them any more"
             )
-            where = f"{self.member.group}: messages {event.first}..{event.last} of {event.origin}"
+            where = f"{self.member.group}: messages {event.first}..{event.last} of {event.sender}"
             log.warning("%s will never come: %s; the spool has a hole there", where, why)
         elif isinstance(event, ViewChange):
             self.spool.live_origins = frozenset(event.view.members)
