@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EVENTS",
     "LOGGED_EVENTS",
-    "Expelled",
+    "ExpelledFromGroup",
     "GroupEvent",
     "LeftGroup",
     "MemberSuspected",
@@ -104,7 +104,7 @@ class MemberSuspected(_EventBase):
 
 
 @dataclass(frozen=True, slots=True)
-class Expelled(_EventBase):
+class ExpelledFromGroup(_EventBase):
     """The group continues without this incarnation, from ``view`` on.
 
     It happens after a pause, a partition, or an eviction by ``expel``. Unless the member joined
@@ -356,7 +356,7 @@ class RetentionFull(_EventBase):
 GroupEvent = (
     ViewChange
     | MemberSuspected
-    | Expelled
+    | ExpelledFromGroup
     | LeftGroup
     | WindowBlocked
     | StreamStalled
@@ -374,7 +374,7 @@ EVENTS: dict[str, type[GroupEvent]] = {event.kind: event for event in GroupEvent
 """The class of each kind."""
 
 LOGGED_EVENTS = (
-    Expelled,
+    ExpelledFromGroup,
     WindowBlocked,
     StreamStalled,
     MessagesLost,
@@ -387,6 +387,7 @@ LOGGED_EVENTS = (
 
 _RENAMED = {
     "Discarded": "MessagesDiscarded",
+    "Expelled": "ExpelledFromGroup",
     "Held": "RetentionStarted",
     "HoldFull": "RetentionFull",
     "Left": "LeftGroup",

@@ -9,7 +9,7 @@ import pytest
 
 import gapless
 from gapless.errors import ClosedError, ConfigError, DepartedError, GaplessError, LocalProtocolError
-from gapless.events import Expelled
+from gapless.events import ExpelledFromGroup
 from tests.support.networks import free_ports
 from tests.support.real_groups import company, options, read, run
 
@@ -56,11 +56,13 @@ def test_one_that_is_expelled_comes_back_and_its_program_sees_it() -> None:
             await one.expel(former)
             seen: list[object] = []
             async for event in last.events():
-                if isinstance(event, Expelled) or (isinstance(event, gapless.ViewChange) and seen):
+                if isinstance(event, ExpelledFromGroup) or (
+                    isinstance(event, gapless.ViewChange) and seen
+                ):
                     seen.append(event)
                 if isinstance(event, gapless.ViewChange) and seen and len(event.view.members) == 3:
                     break
-            assert isinstance(seen[0], Expelled)
+            assert isinstance(seen[0], ExpelledFromGroup)
             assert isinstance(seen[-1], gapless.ViewChange)
             assert seen[-1].me == last.me != former
             with pytest.raises(ClosedError, match="expelled"):

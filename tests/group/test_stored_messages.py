@@ -9,7 +9,7 @@ import pytest
 import gapless
 from gapless import blocking
 from gapless.errors import ConfigError, LocalProtocolError, TimedOutError
-from gapless.events import Expelled, MessagesLost
+from gapless.events import ExpelledFromGroup, MessagesLost
 from gapless.group.headers import MARK
 from gapless.group.message import Batch
 from gapless.identity import Address
@@ -121,7 +121,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
                 while (found := await store.receive_batch()) is not None:
                     if not isinstance(found, Batch):
                         events.append(found)
-                        if isinstance(found, Expelled):
+                        if isinstance(found, ExpelledFromGroup):
                             expelled.set()
                         continue
                     seqnos = kept.setdefault(found.sender, [])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PUBLIC: Mapping[type, Callable[..., GroupEvent]] = {
     machine.Suspected: public.MemberSuspected,
-    machine.Expelled: public.Expelled,
+    machine.Expelled: public.ExpelledFromGroup,
     machine.Left: public.LeftGroup,
     machine.Lost: public.MessagesLost,
     machine.Discarded: public.MessagesDiscarded,

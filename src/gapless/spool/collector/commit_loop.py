@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import ClosedError, TimedOutError
-from gapless.events import Expelled, MessageOversized, MessagesLost, ViewChange
+from gapless.events import ExpelledFromGroup, MessageOversized, MessagesLost, ViewChange
 from gapless.group.message import Batch
 from gapless.spool.collector.appender import DeliveryAppender
 from gapless.spool.errors import SpoolError
@@ -144,7 +144,7 @@ class CommitLoop:
         elif isinstance(event, ViewChange):
             self.spool.live_origins = frozenset(event.view.members)
             self._acknowledge_all = True
-        elif isinstance(event, Expelled):
+        elif isinstance(event, ExpelledFromGroup):
             self.incarnations += 1
             log.warning(
                 "%s has gone on without this collector, which joins again", self.member.group
