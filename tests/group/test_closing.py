@@ -198,7 +198,7 @@ def test_a_cancelled_join_leaves_nothing_behind() -> None:
                 await joining
         for port in ports:
             await until_free(port)
-        with pytest.raises(TimedOutError, match="could not be joined in this time"):
+        with pytest.raises(TimedOutError, match="could not be joined within the timeout"):
             await gapless.join(
                 "tests", timeout="100ms", **options(free_ports(1), found_after="30s")
             ).open()

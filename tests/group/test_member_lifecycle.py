@@ -107,7 +107,7 @@ def test_one_that_may_not_come_back_ends() -> None:
             one, two, last = by_age(groups)
             assert one.me is not None
             assert last.me is not None
-            with pytest.raises(LocalProtocolError, match="nor its coordinator"):
+            with pytest.raises(LocalProtocolError, match="it is the coordinator"):
                 await two.expel(one.me)
             with pytest.raises(DepartedError):
                 await two.expel(gapless.Address(1, 1))
@@ -237,7 +237,7 @@ def test_members_without_a_state_do_not_keep_a_new_one_waiting(
             await two.wait_for_members(2, 20)
 
     run(story())
-    assert "no other member has given its state" in caplog.text
+    assert "no other member provided its state" in caplog.text
 
 
 def test_durable_names() -> None:

@@ -128,7 +128,7 @@ def test_what_is_not_bytes_is_refused(payload: object) -> None:
         ({"timeout": True}, "expected seconds"),
         ({"to": 5}, "expected an address"),
         ({"to": "nobody"}, "no member of tests has the durable name 'nobody'"),
-        ({"to": gapless.Address(1, 2)}, "is not in tests now"),
+        ({"to": gapless.Address(1, 2)}, "is not in tests: send"),
     ],
 )
 def test_what_cannot_be_sent_is_said(options: dict[str, object], words: str) -> None:
@@ -251,7 +251,7 @@ def test_acknowledged_means_that_everybody_has_it() -> None:
             assert await read(three, 2) == [b"first", b"second"]
             await sent.delivered(20)
             plain = await one.send(b"third")
-            with pytest.raises(LocalProtocolError, match="send with 'acknowledged'"):
+            with pytest.raises(LocalProtocolError, match="use mode='acknowledged'"):
                 await plain.delivered()
             assert await read(two, 1) == await read(three, 1) == [b"third"]
 

@@ -153,6 +153,6 @@ def test_only_a_durable_member_stores() -> None:
 def test_waiting_for_one_that_does_not_come() -> None:
     with (
         threads(1) as (one,),
-        pytest.raises(TimedOutError, match="nobody of the durable name 'store' is in tests"),
+        pytest.raises(TimedOutError, match="no member of tests has the durable name 'store'"),
     ):
         one.wait_for_member("store", 0.2)

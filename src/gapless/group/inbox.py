@@ -1,15 +1,15 @@
-"""What comes out of the handle, sorted for those that wait for it.
+"""The inbox of a member: messages, events and requests between its handle and the application.
 
-On reception (the protocol thread calls ``pump``): messages and events go into one queue, in the
-order of the machine; requests into another; answers to whoever waits for them. Nothing here waits,
-and no code of the application runs.
+On reception (the protocol thread calls ``drain``): messages and events go into one queue, in the
+order of the machine. Requests go into another queue, replies to the calls that wait for them.
+Nothing here blocks, and no code of the application runs.
 
-On reading: messages are counted as consumed when the reader comes back for more, a run at a time.
-So what a reader does not take stays unconsumed, the machine hands out no more than
-``unread_limit``, and the senders wait. What a sink has published before is left out here, so that
-what is remembered of it is true at the place where the reader is.
+On reading: asking for the next message marks the messages read before as consumed, many at a time.
+Messages that nobody reads stay unconsumed: beyond ``unread_limit`` the machine delivers no more,
+and the senders wait. Rows that a sink has published before are removed here and not on reception,
+so that the record of published rows matches the position of the reader.
 
-On leaving: whatever comes counts as consumed at once, so that it does not keep this member.
+On leaving: every message counts as consumed at once, so that unread messages do not delay the end.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ InboxEvent = GroupEvent | StateWanted | StateReceived
 
 
 class Inbox:
-    """Everything on its way from one handle to an application; any thread may use it.
+    """The queues between one handle and the application; any thread may use it.
 
-    Without ``listens`` nobody reads: messages are let go as they come, only requests and answers
-    are kept. With ``sifts`` rows that a sink has published twice are read once; ``published`` is
-    what is remembered of them.
+    Without ``listens`` nobody reads: messages are consumed on arrival, and only requests and
+    replies are queued. With ``deduplicates`` a row that a sink has published twice is read once;
+    ``sink_dedup`` is the record of published rows.
     """
 
     def __init__(self, *, listens: bool, wants_state: bool, deduplicates: bool = True) -> None:
@@ -94,7 +94,7 @@ class Inbox:
 
     @property
     def unread(self) -> int:
-        """How many messages have come that nobody is done with."""
+        """Number of messages that have arrived and are not consumed."""
         return self._unconsumed
 
     def member_name(self, member: Address) -> str:
@@ -107,16 +107,16 @@ class Inbox:
     # On reception
 
     def attach(self, handle: MemberHandle) -> None:
-        """Begin: this is where everything comes from."""
+        """Set the handle, and drain what it has received so far."""
         self._handle = handle
         self._local_name.register(handle.me, handle.display_name)
         self.drain()
 
     def drain(self) -> None:
-        """Sort what has come."""
+        """Move items from the delivery queue of the handle into the queues of the inbox."""
         handle = self._handle
         if handle is None:
-            return  # it has begun to work before it could be attached, which looks again
+            return  # the handle worked before it was attached; ``attach`` drains again
         with self._lock:
             queue = handle.delivery_queue
             ended = queue.ended
@@ -133,9 +133,9 @@ class Inbox:
                 self.pending.fail_all(error)
                 if not self.ready.done():
                     self.ready.set_exception(error)
-            bells, self._waiters = self._waiters, []
-        for bell in bells:
-            bell.set_result(None)
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set_result(None)
 
     def _deliver(self, delivery: Delivery, handle: MemberHandle) -> None:
         self._unconsumed += delivery.message_count
@@ -155,29 +155,30 @@ class Inbox:
             self.full += 1
 
     def _extract_requests(self, delivery: Delivery) -> list[Delivery]:
-        """Take requests and answers out of a delivery; return the rest."""
-        left: list[Delivery] = []
+        """Handle the requests and replies of a delivery; return its other messages."""
+        others: list[Delivery] = []
         for at, message in enumerate(delivery.messages()):
-            said = unwrap(message)
-            if said is None or said.kind in {PLAIN, WITH_HEADERS}:
-                left.append(one_message(delivery, at, message))
-            elif said.kind == REQUEST:
-                self._requests.append(RequestFrame(delivery.origin, said.number, said.body))
-            elif said.kind == SNAPSHOT_REQUEST:
-                self._on_snapshot_request(delivery.origin, said.number)
+            envelope = unwrap(message)
+            if envelope is None or envelope.kind in {PLAIN, WITH_HEADERS}:
+                others.append(one_message(delivery, at, message))
+            elif envelope.kind == REQUEST:
+                frame = RequestFrame(delivery.origin, envelope.number, envelope.body)
+                self._requests.append(frame)
+            elif envelope.kind == SNAPSHOT_REQUEST:
+                self._on_snapshot_request(delivery.origin, envelope.number)
             else:
-                self._on_reply(delivery.origin, said)
-        return left
+                self._on_reply(delivery.origin, envelope)
+        return others
 
     def _on_snapshot_request(self, sender: Address, number: int) -> None:
-        from gapless.group import snapshot  # few are ever asked
+        from gapless.group import snapshot  # imported late: most members never need it
 
         assert self._handle is not None
         snapshot.reply_with_snapshot(self._handle, self, sender, number)
         self._consume(1)
 
-    def _on_reply(self, sender: Address, said: Envelope) -> None:
-        self.pending.on_reply(sender, said)
+    def _on_reply(self, sender: Address, envelope: Envelope) -> None:
+        self.pending.on_reply(sender, envelope)
         self._consume(1)
 
     def _on_event(self, event: Event, handle: MemberHandle) -> None:
@@ -244,16 +245,16 @@ class Inbox:
     # On reading
 
     def try_next_message(self) -> Message | None:
-        """Return the next message, if it is here, and nothing but a message."""
+        """Return the next message if it is at the head of the queue and needs no unwrapping."""
         with self._lock:
             if not self._remaining:
                 batch = self._items[0] if self._items and not self._deduplicated else None
-                if type(batch) is not Batch or batch.may_be_wrapped:
+                if type(batch) is not Batch or batch._may_be_wrapped():
                     return None
                 if self._read:
                     self._mark_consumed()
                 self._items.popleft()
-                if batch.delivery.message_count == 1:
+                if batch._delivery.message_count == 1:
                     self._read = 1
                     return Message(batch.payload, 0, batch)
                 self._remaining.extend(batch.messages())
@@ -261,12 +262,12 @@ class Inbox:
             return self._remaining.popleft()
 
     def try_next_batch(self) -> Batch | None:
-        """Return the next messages of one sender, if they are here, and nothing but messages to be read as they are."""
+        """Return the next batch if it is at the head of the queue and needs no unwrapping."""
         with self._lock:
             if self._remaining or self._deduplicated or not self._items:
                 return None
             batch = self._items[0]
-            if type(batch) is not Batch or batch.may_be_wrapped:
+            if type(batch) is not Batch or batch._may_be_wrapped():
                 return None
             self._mark_consumed()
             self._items.popleft()
@@ -274,7 +275,7 @@ class Inbox:
             return batch
 
     def mark_consumed(self) -> bool:
-        """Count what was read as consumed, if that was all; return whether there is more."""
+        """Mark what was read as consumed, unless there is more to read; return whether there is."""
         with self._lock:
             if self.is_readable():
                 return True
@@ -288,11 +289,11 @@ class Inbox:
             self._consume(read)
 
     def is_readable(self) -> bool:
-        """Return whether there is something to read, or nothing more will come."""
+        """Return whether there is something to read, or the inbox has ended."""
         return bool(self._remaining or self._items or self._deduplicated or self.ended)
 
     def next_item(self) -> Message | InboxEvent | Future[None]:
-        """Return the next message or event; a future that tells when to look again if there is none."""
+        """Return the next message or event; without any a future that completes with the next."""
         with self._lock:
             if not self._remaining:
                 item = self._next()
@@ -303,19 +304,19 @@ class Inbox:
             return self._remaining.popleft()
 
     def next_batch(self) -> Batch | InboxEvent | Future[None]:
-        """Return the next messages of one sender, or event; a future if there is none."""
+        """Return the next batch or event; without any a future that completes with the next."""
         with self._lock:
             if self._remaining:
                 batch, start = self._remaining[0]._batch, self._remaining[0]._at
                 self._read += len(self._remaining)
                 self._remaining.clear()
-                return Batch(rest_of(batch.delivery, start), batch.view, self.names)
+                return Batch(rest_of(batch._delivery, start), batch.view, self.names)
             item = self._next()
             self._read += len(item) if isinstance(item, Batch) else 0
             return item
 
     def _next(self) -> Batch | InboxEvent | Future[None]:
-        """Count what was read before as consumed, and go on."""
+        """Mark what was read before as consumed; return the next batch, event or future."""
         self._mark_consumed()
         while not self._deduplicated:
             if not self._items:
@@ -324,22 +325,22 @@ class Inbox:
             if not (
                 isinstance(item, Batch)
                 and self._deduplicates
-                and item.delivery.kind == GROUP
-                and item.may_be_wrapped
+                and item._delivery.kind == GROUP
+                and item._may_be_wrapped()
             ):
                 return item
             self._deduplicate(item)
         return self._deduplicated.popleft()
 
     def _deduplicate(self, batch: Batch) -> None:
-        """Leave out of a batch what a sink has published before."""
-        kept = self.sink_dedup.new_ranges(batch.payload, batch.delivery.messages)
-        if kept is None:
+        """Queue a batch without the rows that a sink has published before."""
+        new_ranges = self.sink_dedup.new_ranges(batch.payload, batch._delivery.messages)
+        if new_ranges is None:
             self._deduplicated.append(batch)
             return
-        self._consume(len(batch) - sum(last - first + 1 for first, last in kept))
+        self._consume(len(batch) - sum(last - first + 1 for first, last in new_ranges))
         self._deduplicated.extend(
-            Batch(part_of(batch.delivery, *part), batch.view, self.names) for part in kept
+            Batch(part_of(batch._delivery, *part), batch.view, self.names) for part in new_ranges
         )
 
     def next_request(self) -> RequestFrame | Future[None]:
@@ -351,7 +352,7 @@ class Inbox:
             return self._requests.popleft()
 
     def take_state(self) -> StateReceived | None:
-        """Return the state that this member begins with."""
+        """Remove and return the application state that this member received, if any."""
         with self._lock:
             found = next((item for item in self._items if isinstance(item, StateReceived)), None)
             if found is not None:
@@ -359,42 +360,42 @@ class Inbox:
             return found
 
     def wait_unless(self, holds: Callable[[], bool]) -> Future[None] | None:
-        """Return a future that tells when to look again, unless ``holds`` does."""
+        """Return None if ``holds()``, otherwise a future that completes with the next item."""
         with self._lock:
             return None if holds() else self._new_waiter()
 
     def _new_waiter(self) -> Future[None]:
-        bell: Future[None] = Future()
+        waiter: Future[None] = Future()
         if self.ended:
-            bell.set_result(None)
+            waiter.set_result(None)
         else:
-            self._waiters.append(bell)
-        return bell
+            self._waiters.append(waiter)
+        return waiter
 
     def _consume(self, messages: int) -> None:
-        """Let the machine hand out as many more."""
-        done = min(messages, self._unconsumed)
-        self._unconsumed -= done
+        """Count messages as consumed, and report them to the machine when it is time."""
+        consumed = min(messages, self._unconsumed)
+        self._unconsumed -= consumed
         handle = self._handle
         if (
-            done
+            consumed
             and handle is not None
             and not self.ended
-            and handle.delivery_queue.add_consumed(done)
+            and handle.delivery_queue.add_consumed(consumed)
         ):
             handle.report_consumed()
 
     # On leaving
 
     def log_unread_events(self) -> None:
-        """Log what matters and nobody has looked at, now that the end has come."""
+        """Log the important events that were not read before the end."""
         with self._lock:
             for item in self._items:
                 if not isinstance(item, Batch):
                     self.log_event(item)
 
     def consume_all(self) -> None:
-        """Let nothing that comes keep this member any more."""
+        """From now on count every message as consumed on arrival."""
         with self._lock:
             if not self._consumes_all:
                 self._consumes_all = True
@@ -402,14 +403,14 @@ class Inbox:
 
 
 def is_private(delivery: Delivery) -> bool:
-    """Return whether the messages are for this member alone, and came for certain."""
+    """Return whether the messages are for this member alone, and were sent reliably."""
     content = delivery.content
     alone = isinstance(content, Run) and content.flags & PRIVATE != 0
     return delivery.kind == UNICAST or (delivery.kind == OUT_OF_BAND and alone)
 
 
 def may_be_wrapped(delivery: Delivery) -> bool:
-    """Return whether a message may be wrapped."""
+    """Return whether a message of the delivery may be wrapped."""
     content = delivery.content
     return (
         may_contain_wrapped(content.buffer, content.lengths)
@@ -419,7 +420,7 @@ def may_be_wrapped(delivery: Delivery) -> bool:
 
 
 def one_message(delivery: Delivery, at: int, payload: bytes) -> Delivery:
-    """Return one message of a delivery, with this payload."""
+    """Return the message at ``at`` of a delivery as a delivery, with ``payload``."""
     content = delivery.content
     if not isinstance(content, Run):
         return delivery._replace(content=payload)
@@ -429,7 +430,7 @@ def one_message(delivery: Delivery, at: int, payload: bytes) -> Delivery:
 
 
 def part_of(delivery: Delivery, start: int, end: int) -> Delivery:
-    """Return the messages of a delivery from the one at ``start`` to the one at ``end``."""
+    """Return the messages ``start .. end`` of a delivery, counted from 0."""
     content = delivery.content
     if not isinstance(content, Run):
         return delivery
@@ -438,7 +439,7 @@ def part_of(delivery: Delivery, start: int, end: int) -> Delivery:
 
 
 def rest_of(delivery: Delivery, start: int) -> Delivery:
-    """Return the messages of a delivery from the one at ``start`` on."""
+    """Return the messages of a delivery from ``start`` on, counted from 0."""
     content = delivery.content
     if start == 0 or not isinstance(content, Run):
         return delivery

@@ -1,4 +1,4 @@
-"""What a reader gets: messages, and batches of them."""
+"""What a reader receives: messages, and batches of consecutive messages of one sender."""
 
 from __future__ import annotations
 
@@ -22,115 +22,111 @@ NO_HEADERS: Headers = MappingProxyType({})
 
 
 class Batch:
-    """Consecutive messages of one sender: ``for payload in batch``. ``run`` is their inner form.
+    """Consecutive messages of one sender: ``for payload in batch``.
 
-    ``view`` is the number of the view that they were sent in, ``names`` the durable names that are
-    known.
+    ``view`` is the number of the view in which they were sent.
     """
 
-    __slots__ = ("_may_be_wrapped", "delivery", "names", "view")
+    __slots__ = ("_delivery", "_names", "_wrapped", "view")
 
     def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
-        self.delivery = delivery
-        self.names = names
+        self._delivery = delivery
+        self._names = names
         content = delivery.content
         self.view = (content if isinstance(content, Run) else delivery).view or view
-        self._may_be_wrapped: bool | None = None
+        self._wrapped: bool | None = None
 
     @property
-    def send_info(self) -> Run | Delivery:
-        """What knows how they were sent: the run, or the delivery of a message that travelled in pieces."""
-        return self.delivery.content if isinstance(self.delivery.content, Run) else self.delivery
+    def _send_info(self) -> Run | Delivery:
+        """The flags and the time of sending: of the run, or of a message sent in fragments."""
+        content = self._delivery.content
+        return content if isinstance(content, Run) else self._delivery
 
     @property
     def sender(self) -> Address:
-        """Who sent them."""
-        return self.delivery.origin
+        """The member that sent the messages."""
+        return self._delivery.origin
 
     @property
     def name(self) -> str:
-        """The durable name of the sender, empty if it has none."""
-        return self.names.get(self.delivery.origin, "")
+        """The durable name of the sender; empty if it has none."""
+        return self._names.get(self._delivery.origin, "")
 
     @property
     def first(self) -> int:
-        """The seqno of the first message; 0 if they have none."""
-        return self.delivery.first
+        """The seqno of the first message; 0 for messages without seqnos."""
+        return self._delivery.first
 
     @property
     def last(self) -> int:
         """The seqno of the last message."""
-        return self.delivery.last
-
-    @property
-    def run(self) -> Run | None:
-        """The run, unless this is one message that travelled in pieces."""
-        return self.delivery.content if isinstance(self.delivery.content, Run) else None
+        return self._delivery.last
 
     @property
     def mode(self) -> DeliveryMode:
-        """What was promised of them."""
-        kind = self.delivery.kind
+        """The delivery mode in which the messages were sent."""
+        kind = self._delivery.kind
         if kind == OUT_OF_BAND:
             return DeliveryMode.OUT_OF_BAND
         if kind == UNRELIABLE:
             return DeliveryMode.UNRELIABLE
-        return DeliveryMode.ACKNOWLEDGED if self.send_info.flags & ACKED else DeliveryMode.ORDERED
+        return DeliveryMode.ACKNOWLEDGED if self._send_info.flags & ACKED else DeliveryMode.ORDERED
 
     @property
     def private(self) -> bool:
-        """Whether they were sent to this member alone."""
-        run = self.run
-        return self.delivery.kind == UNICAST or (run is not None and run.flags & PRIVATE != 0)
-
-    @property
-    def sent_ns(self) -> int | None:
-        """When they were sent, in nanoseconds since 1970 by the clock of the sender; None if it has not said."""
-        return self.send_info.sent_ns or None
-
-    def __len__(self) -> int:
-        return self.delivery.message_count
-
-    def __iter__(self) -> Iterator[bytes]:
-        messages = self.delivery.messages()
-        return (
-            (detach_headers(message)[1] for message in messages)
-            if self.may_be_wrapped
-            else iter(messages)
+        """Whether the messages were sent to this member alone."""
+        content = self._delivery.content
+        return self._delivery.kind == UNICAST or (
+            isinstance(content, Run) and content.flags & PRIVATE != 0
         )
 
     @property
-    def may_be_wrapped(self) -> bool:
-        """Whether a message may be wrapped; they are searched once."""
-        if self._may_be_wrapped is None:
-            content = self.delivery.content
-            self._may_be_wrapped = (
+    def sent_ns(self) -> int | None:
+        """When the messages were sent, in ns since 1970 by the sender's clock; None if unknown."""
+        return self._send_info.sent_ns or None
+
+    def __len__(self) -> int:
+        return self._delivery.message_count
+
+    def __iter__(self) -> Iterator[bytes]:
+        messages = self._delivery.messages()
+        return (
+            (detach_headers(message)[1] for message in messages)
+            if self._may_be_wrapped()
+            else iter(messages)
+        )
+
+    def _may_be_wrapped(self) -> bool:
+        """Return whether a message may be wrapped; the payload is searched once."""
+        if self._wrapped is None:
+            content = self._delivery.content
+            self._wrapped = (
                 may_contain_wrapped(content.buffer, content.lengths)
                 if isinstance(content, Run)
                 else may_contain_wrapped(content)
             )
-        return self._may_be_wrapped
+        return self._wrapped
 
     @property
     def payload(self) -> bytes:
-        """All messages end to end, as they came, with whatever they are wrapped in."""
-        content = self.delivery.content
+        """All messages end to end as received; messages with headers include their wrapping."""
+        content = self._delivery.content
         return content.payload if isinstance(content, Run) else content
 
     @property
     def buffer(self) -> memoryview:
-        """The same as ``payload``, not copied."""
-        content = self.delivery.content
+        """The same bytes as ``payload``, without a copy."""
+        content = self._delivery.content
         return content.buffer if isinstance(content, Run) else memoryview(content)
 
     def messages(self) -> Iterator[Message]:
-        """Return each message with what is known of it."""
-        if self.may_be_wrapped:
-            for at, message in enumerate(self.delivery.messages()):
+        """Iterate over the messages with their headers and seqnos."""
+        if self._may_be_wrapped():
+            for at, message in enumerate(self._delivery.messages()):
                 headers, payload = detach_headers(message)
                 yield Message(payload, at, self, headers or NO_HEADERS)
             return
-        yield from map(Message, self.delivery.messages(), range(len(self)), [self] * len(self))
+        yield from map(Message, self._delivery.messages(), range(len(self)), [self] * len(self))
 
     def __repr__(self) -> str:
         return f"<{len(self)} messages {self.first}..{self.last} from {self.name or self.sender}>"
@@ -151,38 +147,41 @@ class Message:
 
     @property
     def sender(self) -> Address:
-        """Who sent it; ``group.send(…, to=message.sender)`` answers."""
-        return self._batch.delivery.origin
+        """The member that sent the message; ``group.send(…, to=message.sender)`` answers."""
+        return self._batch._delivery.origin
 
     @property
     def name(self) -> str:
-        """The durable name of the sender, empty if it has none."""
+        """The durable name of the sender; empty if it has none."""
         return self._batch.name
 
     @property
     def seqno(self) -> int:
-        """Its number in the stream of its sender (of a message in pieces, that of the first); 0 if it has none."""
-        first = self._batch.delivery.first
+        """The number of the message in the stream of its sender; 0 if it has none.
+
+        A message sent in fragments has the seqno of its first fragment.
+        """
+        first = self._batch._delivery.first
         return first + self._at if first else 0
 
     @property
     def view(self) -> int:
-        """The number of the view that it was sent in."""
+        """The number of the view in which the message was sent."""
         return self._batch.view
 
     @property
     def mode(self) -> DeliveryMode:
-        """What was promised of it."""
+        """The delivery mode in which the message was sent."""
         return self._batch.mode
 
     @property
     def private(self) -> bool:
-        """Whether it was sent to this member alone."""
+        """Whether the message was sent to this member alone."""
         return self._batch.private
 
     @property
     def sent_ns(self) -> int | None:
-        """When it was sent, in nanoseconds since 1970 by the clock of the sender; None if it has not said."""
+        """When the message was sent, in ns since 1970 by the sender's clock; None if unknown."""
         return self._batch.sent_ns
 
     def __bytes__(self) -> bytes:

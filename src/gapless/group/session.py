@@ -1,16 +1,15 @@
-"""What a caller can do with a group, written once for both faces.
+"""The session of one member: what a caller can do with a group, written once for both APIs.
 
-Whatever may have to wait is written as steps: a generator that yields what it waits for, a
-:class:`Wait`, and is sent the result, or thrown what went wrong there (the time is over, the task
-was cancelled, Ctrl-C). The asyncio face awaits each step, the face for threads blocks at each;
-neither knows what the steps are about.
+An operation that may wait is a generator of steps. It yields a :class:`Wait`, and receives the
+result of its future, or the error that occurred meanwhile (a timeout, a cancellation, Ctrl-C). The
+asyncio API awaits each step and the threaded API blocks at each; neither knows the operation.
 
-On sending: a send that is cancelled while it waits is given up by the machine, and leaves no hole.
-One that waits when the group expels this member is sent in the next life. One that waits at the end
-is told that it is over.
+On sending: if a waiting send is cancelled, the machine gives it up and no gap remains. If the group
+expels this member meanwhile, the send is repeated by the next incarnation. If the member closes,
+the send raises ClosedError.
 
-On closing: what waits is told, everything that was accepted is brought to its end, and the group is
-told.
+On closing: pending calls raise ClosedError, and accepted messages are retransmitted until they are
+acknowledged or the timeout passes. Then the group installs a view without this member.
 """
 
 from __future__ import annotations
@@ -76,36 +75,37 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 To = Address | str
-"""A member: its address, such as ``message.sender``, or its durable name."""
+"""A destination: the address of a member, such as ``message.sender``, or its durable name."""
 Payload = bytes | bytearray | memoryview
-"""What can be sent."""
+"""The bytes of one message."""
 AnyHeaders = Headers | Iterable[Headers]
-"""The headers of all messages of a send, or of each."""
+"""The headers of all messages of a send, or one mapping for each message."""
 
 ERROR_CLOSE_TIMEOUT_S = 1.0
-"""How long closing takes at most when something has gone wrong in the program, such as Ctrl-C."""
+"""Maximum duration of closing after an error in the application, such as Ctrl-C."""
 PUBLISHED = "gapless-published"
-"""The header of a state that says which rows of sinks are in it."""
+"""The header of an application state that records which rows of sinks it contains."""
 _MAX_REASON_CHARS = 1000
+"""Maximum length of the error text in a reply."""
 
 
 class Wait(NamedTuple):
-    """What a step waits for, and until when; TimeoutError is thrown at it when that time has come."""
+    """The future that a step waits for, and the deadline at which TimeoutError is thrown."""
 
     future: Future[Any]
     until_ns: int | None = None
 
     def remaining_s(self) -> float | None:
-        """Return how much time is left."""
+        """Return the time until the deadline; None without one."""
         return remaining_s(self.until_ns)
 
 
 Steps = Generator[Wait, Any, _T]
-"""Something that may have to wait."""
+"""An operation that may wait; its result has type ``_T``."""
 
 
 class _Untracked:
-    """The receipt of a message whose seqno nobody asks for."""
+    """The receipt of a message whose seqno is never needed."""
 
     __slots__ = ("_accepted", "_bundled")
 
@@ -114,14 +114,19 @@ class _Untracked:
 
 
 class GroupSession:
-    """One member of one group, as both faces see it."""
+    """One member of one group, as both APIs see it."""
 
     def __init__(
-        self, options: MemberOptions, later: Callable[[Callable[[], None]], None] | None = None
+        self,
+        options: MemberOptions,
+        schedule_flush: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Prepare to join; what is sent is seen to at once by the thread that sends, or when ``later`` calls it."""
+        """Prepare to join.
+
+        The sending thread flushes each send at once, unless ``schedule_flush`` defers that.
+        """
         self.options = options
-        self._schedule_flush = later
+        self._schedule_flush = schedule_flush
         self.inbox = Inbox(
             listens=options.listen,
             wants_state=options.state is not None,
@@ -134,7 +139,7 @@ class GroupSession:
 
     @property
     def handle(self) -> MemberHandle:
-        """The handle; it exists from opening on."""
+        """The handle of the member; it exists once the session is opened."""
         if self._handle is None or self._process is not ProcessToken.current:
             raise self._not_open_error()
         return self._handle
@@ -148,29 +153,30 @@ class GroupSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether this member is on its way in, in, or on its way out, in this process."""
+        """Whether this member is joining, in the group or leaving, and belongs to this process."""
         return self._handle is not None and not self._handle.is_closed and self.in_joining_process
 
     @property
     def stays_in_group(self) -> bool:
-        """Whether this member has a future in the group."""
+        """Whether this member is open and was not asked to leave."""
         return self.is_open and not self.closing
 
     @property
     def in_joining_process(self) -> bool:
-        """Whether this is the process that has joined."""
+        """Whether this is the process that joined, and not a fork of it."""
         return self._process is ProcessToken.current
 
     def _check_process(self) -> None:
         if self._process is not ProcessToken.current:
             raise ClosedError(
-                f"this member of {self.options.group} belongs to the process that forked: join again in this one"
+                f"this member of {self.options.group} belongs to the process that forked:"
+                " join again in this one"
             )
 
     # Opening
 
     def open(self, until_ns: int | None) -> Steps[None]:
-        """Come into the group: there is a view, and the state, when this is done."""
+        """Join the group: when this returns there is a view, and the application state."""
         self._check_process()
         if self._handle is not None or self.closing:
             raise LocalProtocolError(
@@ -188,7 +194,7 @@ class GroupSession:
             opening.add_done_callback(_abandon)
             if isinstance(error, TimeoutError) and not isinstance(error, GaplessError):
                 raise TimedOutError(
-                    f"{self.options.group} could not be joined in this time"
+                    f"{self.options.group} could not be joined within the timeout"
                 ) from None
             raise
 
@@ -201,7 +207,7 @@ class GroupSession:
             self.options.state.set(state)
         elif self.inbox.view is not None and len(self.inbox.view.members) > 1:
             log.warning(
-                "%s: no other member has given its state; do they read their messages?",
+                "%s: no other member provided its state; a member provides it only if it reads",
                 self.options.group,
             )
 
@@ -214,7 +220,7 @@ class GroupSession:
             self.handle.call(lambda member, now_ns: member.provide(wanted.transfer, state, now_ns))
 
     def _state_headers(self) -> Headers:
-        """Return what a new member has to know beside the state: which rows of sinks are in it."""
+        """Return the headers of the own state: which rows of sinks it contains."""
         published = self.inbox.sink_dedup
         return {PUBLISHED: published.encode()} if published else {}
 
@@ -231,7 +237,7 @@ class GroupSession:
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
     ) -> Steps[SendRequest | None]:
-        """Send messages; the result is None if they were not to wait and there was no room."""
+        """Send messages; the result is None if ``wait`` is false and there was no room."""
         address = self.find(to)
         messages = as_payloads(payloads)
         if headers is not None:
@@ -278,9 +284,9 @@ class GroupSession:
             self._handle.note_lone_send()
 
     def resolve_bundled(self, receipt: ReceiptBase) -> Accepted:
-        """Return the number of a message that was sent with others."""
+        """Return the seqno of a message that was sent in a bundle."""
         if receipt._bundled is None:
-            # A query overtakes no message: when it is answered the bundle has left.
+            # A query never overtakes a message: when it is answered, the bundle was sent.
             wait_for_future(self.handle.query(lambda _: None), None)
         assert receipt._bundled is not None
         bundle, index = receipt._bundled
@@ -313,7 +319,7 @@ class GroupSession:
             self._sending.add(sent)
             try:
                 outcome = yield Wait(sent)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the send is given up, and it goes on
+            except BaseException as error:  # noqa: BLE001 - any error ends the send, and is raised
                 if not sent.done():
                     self.handle.cancel(sent)
                 if sent.cancelled() and self.closing:
@@ -331,7 +337,7 @@ class GroupSession:
     def _send_untracked(
         self, message: bytes, to: Address | None, mode: DeliveryMode, until_ns: int | None
     ) -> Steps[None]:
-        """Send a message of which nobody wants to know when it has been delivered."""
+        """Send a message without a receipt."""
         if self._schedule_flush is None and not self.closing:
             try:
                 if self.handle.send_lone(message, _Untracked(), to, mode) is not None:
@@ -341,7 +347,7 @@ class GroupSession:
         yield from self._send(Payloads.of((message,)), to, mode, until_ns)
 
     def _translate_error(self, error: BaseException, to: Address | None) -> BaseException:
-        """Return the error that says what the machine meant by its refusal."""
+        """Return the public error for an error of the machine."""
         if type(error) is LocalProtocolError:
             if self.closing:
                 return self._closed()
@@ -360,11 +366,11 @@ class GroupSession:
         if outcome.reason == "timeout":
             took = format_duration(after_ns // 1_000_000 * 1_000_000)
             return TimedOutError(
-                f"no room to send within {took}{sent}; snapshot() names who holds the window",
+                f"no room to send within {took}{sent}; snapshot() names who blocks the window",
                 outcome.accepted,
             )
         if outcome.reason == "departed":
-            return DepartedError(f"{to} has left{sent}")
+            return DepartedError(f"{self.label(to) if to else to} has left{sent}")
         return self._closed(sent)
 
     def _closed(self, more: str = "") -> GaplessError:
@@ -374,11 +380,11 @@ class GroupSession:
         )
 
     def delivered(self, sent: SendRequest | None, timeout: Duration | None) -> Steps[None]:
-        """Wait until everybody has delivered what was sent."""
+        """Wait until every receiver has delivered the messages of a send."""
         if sent is None or sent.delivered is None:
             mode = DeliveryMode.ORDERED if sent is None else sent.mode
             raise LocalProtocolError(
-                f"nobody tells when an {mode} message has arrived: send with 'acknowledged'"
+                f"delivery of {str(mode)!r} messages is not tracked; use mode='acknowledged'"
             )
         try:
             event = yield Wait(sent.delivered, deadline_ns(timeout))
@@ -386,12 +392,13 @@ class GroupSession:
             raise
         except TimeoutError:
             raise TimedOutError(
-                "not everybody has delivered it in this time; snapshot() names who has not"
+                "not delivered by every member within the timeout; snapshot() names those that lag"
             ) from None
         if isinstance(event, Unacknowledged):
-            who = ", ".join(map(str, event.members))
+            members = ", ".join(map(self.label, event.members))
             raise UndeliveredError(
-                f"it came to its end before {who} had delivered it", event.members
+                f"the view or connection ended before {members} delivered the message",
+                event.members,
             )
 
     def find(self, to: To | None) -> Address | None:
@@ -413,26 +420,26 @@ class GroupSession:
             )
         if view is None or to not in view.members:
             raise DepartedError(
-                f"{to} is not in {self.options.group} now: send to a member of group.view"
+                f"{self.label(to)} is not in {self.options.group}: send to a member of group.view"
             )
         return to
 
     # Receiving
 
     def try_next_message(self) -> Message | None:
-        """Return the next message if that takes no more than a look."""
+        """Return the next message if it needs no waiting and no unwrapping."""
         if self._process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_message()
 
     def try_next_batch(self) -> Batch | None:
-        """Return the next messages of one sender if that takes no more than a look."""
+        """Return the next batch if it needs no waiting and no unwrapping."""
         if self._process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_batch()
 
     def poll_until_readable(self, until_ns: int | None) -> None:
-        """Drive in this thread, if no other does, until there is something to read."""
+        """Poll in this thread, unless another does, until there is something to read."""
         if not self.inbox.mark_consumed() and self._handle is not None:
             self._handle.poll_until(self.inbox.is_readable, until_ns)
 
@@ -443,7 +450,10 @@ class GroupSession:
         *,
         all_events: bool = False,
     ) -> Steps[_T | GroupEvent | None]:
-        """Return what ``take`` gives: the next message, or event if those are wanted; None when nothing more comes."""
+        """Return the next item of ``take``; None after the end.
+
+        Without ``all_events`` events are logged and skipped.
+        """
         while True:
             self._check_process()
             ended = self.inbox.ended
@@ -456,7 +466,7 @@ class GroupSession:
                 try:
                     yield Wait(item, until_ns)
                 except TimeoutError:
-                    raise TimedOutError("nothing has come in this time") from None
+                    raise TimedOutError("no message arrived within the timeout") from None
             elif isinstance(item, StateWanted):
                 self._give_state(item)
             elif isinstance(item, StateReceived):
@@ -467,45 +477,45 @@ class GroupSession:
                 self.inbox.log_event(item)  # type: ignore[arg-type]
 
     def wait_for_member_count(self, count: int, until_ns: int | None) -> Steps[None]:
-        """Wait until there are at least ``count`` members."""
+        """Wait until the view has at least ``count`` members."""
 
-        def are_here() -> bool:
-            return self.inbox.view is not None and len(self.inbox.view.members) >= count
+        def are_present() -> bool:
+            return self.inbox.view is not None and len(self.inbox.view) >= count
 
-        while (bell := self.inbox.wait_unless(are_here)) is not None:
+        while (waiter := self.inbox.wait_unless(are_present)) is not None:
             if not self.is_open:
                 raise self._closed()
             try:
-                yield Wait(bell, until_ns)
+                yield Wait(waiter, until_ns)
             except TimeoutError:
-                here = 0 if self.inbox.view is None else len(self.inbox.view.members)
+                present = 0 if self.inbox.view is None else len(self.inbox.view)
                 raise TimedOutError(
-                    f"{here} of {count} members of {self.options.group} are here"
+                    f"{present} of {count} members of {self.options.group} are present"
                 ) from None
 
     def wait_for_member(self, name: str, until_ns: int | None) -> Steps[None]:
-        """Wait until a durable member of this name belongs to the group, though it may be away."""
+        """Wait until the roster has a durable member ``name``, present or absent."""
 
         def belongs() -> bool:
             roster = self.handle.roster
             return roster is not None and any(
-                place.name == name for place in (*roster.entries, *roster.absent)
+                entry.name == name for entry in (*roster.entries, *roster.absent)
             )
 
-        while (bell := self.inbox.wait_unless(belongs)) is not None:
+        while (waiter := self.inbox.wait_unless(belongs)) is not None:
             if not self.is_open:
                 raise self._closed()
             try:
-                yield Wait(bell, until_ns)
+                yield Wait(waiter, until_ns)
             except TimeoutError:
                 raise TimedOutError(
-                    f"nobody of the durable name {name!r} is in {self.options.group}"
+                    f"no member of {self.options.group} has the durable name {name!r}"
                 ) from None
 
     # Requests
 
     def request(self, payload: Payload, to: To, timeout: Duration | None) -> Steps[bytes]:
-        """Ask a member, and return its answer."""
+        """Send a request to a member, and return its reply."""
         address, until_ns = self.find(to), deadline_ns(timeout)
         assert address is not None
         return (
@@ -525,24 +535,28 @@ class GroupSession:
             raise
         except TimeoutError:
             raise TimedOutError(
-                f"{address} has not answered in this time; it may still do what was asked"
+                f"{self.label(address)} did not answer within the timeout; it may still act on it"
             ) from None
         finally:
             self.inbox.pending.forget(number)
         return result
 
     def answer(
-        self, asked: RequestFrame, payload: Payload | None, error: BaseException | None = None
+        self, request: RequestFrame, payload: Payload | None, error: BaseException | None = None
     ) -> Steps[None]:
-        """Answer a request, or say why not; out of band if it fits, for one who waits may be reading nothing else."""
+        """Reply to a request with a payload, or with an error.
+
+        A reply that fits into one frame is sent out of band: the requesting member may read
+        nothing else while it waits.
+        """
         if error is not None:
             body = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS].encode()
-            message = wrap(ERROR_REPLY, asked.number, body)
+            message = wrap(ERROR_REPLY, request.number, body)
         else:
-            message = wrap(REPLY, asked.number, b"" if payload is None else as_payload(payload))
+            message = wrap(REPLY, request.number, b"" if payload is None else as_payload(payload))
         overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
         fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
-        address = self.find(asked.sender)
+        address = self.find(request.sender)
         yield from self._send_untracked(
             message, address, DeliveryMode.OUT_OF_BAND if fits else DeliveryMode.ORDERED, None
         )
@@ -550,7 +564,7 @@ class GroupSession:
     # Everything else
 
     def expel(self, member: To) -> Steps[None]:
-        """Ask for a view without ``member``."""
+        """Ask the coordinator to evict ``member``."""
         address = self.find(member)
         assert address is not None
 
@@ -560,8 +574,8 @@ class GroupSession:
                 or machine.membership.acting_coordinator == address
             ):
                 raise LocalProtocolError(
-                    f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
-                    " member of the view"
+                    f"{self.label(address)} cannot be expelled: it is the coordinator, or the"
+                    " group has only two members"
                 )
             return machine.expel(address, now_ns)
 
@@ -575,7 +589,7 @@ class GroupSession:
         handle = self.handle
         if address is None or address == self.inbox.me:
             if not handle.is_closed:
-                with suppress(ClosedError):  # it may close meanwhile
+                with suppress(ClosedError):  # the member may close meanwhile
                     request = snapshot.request_snapshot(handle, self.inbox)
                     found: MemberSnapshot = yield Wait(request, until_ns)
                     return found
@@ -593,14 +607,14 @@ class GroupSession:
         return member_label(member, self.inbox.member_name(member))
 
     def confirm_stored(self, marks: Mapping[Address, int]) -> None:
-        """Let what is stored be acknowledged; a life that comes to its end meanwhile tells the next one."""
+        """Acknowledge stored messages; the next incarnation keeps them."""
         if self.is_open:
             self.handle.call(lambda member, now_ns: member.confirm_stored(marks, now_ns))
 
     # Closing
 
     def leave(self) -> None:
-        """Begin to leave: what waits is still sent, and what has come can still be read."""
+        """Begin to leave: waiting messages are still sent, arrived messages can still be read."""
         self._check_process()
         self.closing = True
         self.inbox.consume_all()
@@ -608,7 +622,7 @@ class GroupSession:
             self._handle.leave()
 
     def close(self, timeout_s: float | None) -> Steps[None]:
-        """Leave, and end."""
+        """Leave the group, and end this member."""
         if not self.in_joining_process:
             return
         self.leave()
@@ -620,7 +634,7 @@ class GroupSession:
             self.inbox.log_unread_events()
 
     def abandon(self) -> None:
-        """Leave without waiting for it: nobody has a use for this member any more."""
+        """Leave without waiting, because the application dropped its last reference."""
         self.closing = True
         self.inbox.consume_all()
         if self._handle is not None:
@@ -628,19 +642,19 @@ class GroupSession:
 
 
 def _abandon(opening: Future[MemberHandle]) -> None:
-    """Close what nobody waits for any more."""
+    """Close a handle whose opening was given up."""
     if opening.exception() is None:
         in_thread(lambda: opening.result().close(0))
 
 
 def in_thread(function: Callable[[], _T]) -> Future[_T]:
-    """Run something that blocks in a thread of its own, which does not keep the process alive."""
+    """Run a blocking function in a daemon thread."""
     future: Future[_T] = Future()
 
     def run() -> None:
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - it goes to whoever waits
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -650,17 +664,18 @@ def in_thread(function: Callable[[], _T]) -> Future[_T]:
 
 
 def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[bytes]:
-    """Return messages with their headers: the same for all, or those of each."""
+    """Return messages with their headers: the same for all, or one mapping for each."""
     each = [headers] * len(messages) if isinstance(headers, Mapping) else list(headers)
     if len(each) != len(messages):
         raise LocalProtocolError(
-            f"{len(each)} sets of headers for {len(messages)} messages: give one for all, or one for each"
+            f"{len(each)} sets of headers for {len(messages)} messages:"
+            " give one for all, or one for each"
         )
     return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
 
 
 def as_payloads(payloads: Iterable[object]) -> Payloads:
-    """Return messages as bytes, at least one; where all are, nothing is done for each of them."""
+    """Return at least one message as bytes; a list of bytes is used as it is."""
     messages = list(payloads)
     if not messages:
         raise LocalProtocolError("nothing to send: give at least one message")
@@ -670,7 +685,11 @@ def as_payloads(payloads: Iterable[object]) -> Payloads:
 
 
 def as_payload(payload: object) -> bytes:
-    """Return a message as bytes; anything that is not bytes already is an error that says what to do."""
+    """Return a message as bytes.
+
+    Raises:
+        PayloadError: ``payload`` is not bytes-like.
+    """
     if type(payload) is bytes:
         return payload
     if isinstance(payload, (bytes, bytearray, memoryview)):

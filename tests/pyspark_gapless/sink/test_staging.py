@@ -390,7 +390,7 @@ def test_nobody_there_or_nobody_of_that_name_is_told(tmp_path: Path) -> None:
         ):
             publish(staging, manifest, few)
         named = sink_options.parse(options_for(ports, joinTimeout="2s", waitFor="store"))
-        with pytest.raises(SinkError, match=r"nobody of the durable name 'store'"):
+        with pytest.raises(SinkError, match=r"no member of .* has the durable name 'store'"):
             publish(staging, manifest, named)
         assert reader.found == []
 

@@ -70,7 +70,7 @@ class DeliveryAppender:
 
     def append_batch(self, batch: Batch) -> None:
         """Put a delivery in line."""
-        delivery = batch.delivery
+        delivery = batch._delivery
         if delivery.kind != GROUP:
             self._count_uncollected(batch)
             return
@@ -186,7 +186,7 @@ class DeliveryAppender:
         self.held_bytes += _size_bytes(delivery)
 
     def _count_uncollected(self, batch: Batch) -> None:
-        kind = batch.delivery.kind
+        kind = batch._delivery.kind
         what = (
             "private"
             if batch.private
