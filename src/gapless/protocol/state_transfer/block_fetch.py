@@ -1,16 +1,16 @@
-"""Fetching the blocks of a state: what is held already, what has been pulled, what is missing.
+"""Fetching the blocks of a state.
 
-On an offer: blocks whose hash equals that of a block held already, at whatever place, are not
-fetched again; of several equal ones one is fetched.
+On an offer: a block is fetched only if no block with the same hash is here, at whatever offset. Of
+several equal blocks one is fetched.
 
-On pulling: ranges within one block are asked for, as many at once as the window allows:
-``state_window_bytes``, or half of the receive buffer if that is less.
+On pulling: ranges within one block are pulled, as many at once as fit the window, which is
+``state_window_bytes`` or half of the receive buffer, whichever is less.
 
-On reception of a chunk: it must lie within one range that was asked for. The last one completes a
-block, which must have its hash; one that has not is asked for again from the beginning.
+On reception of a chunk: the chunk must lie within one pulled range. The last chunk completes a
+block. If the hash of the block is wrong, the whole block is pulled again.
 
-Every interval: what is missing of a range is asked for again. The interval follows the time from a
-question to its first answer, and doubles with every try.
+Every interval: the missing bytes of a range are pulled again. The interval follows the measured
+time from a pull to its first answer, and doubles with every try.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from gapless.wire.state_offer import OfferContent
 
 BLOCK_BYTES = 65_536
-"""The size of a block; the last one may be shorter."""
+"""Size of a block; the last block of a state may be shorter."""
 MAX_BLOCKS = 65_536
-"""How many blocks a state may have: 4 GiB in all, and a megabyte of hashes."""
+"""Maximum number of blocks of a state: 4 GiB in all, and a megabyte of hashes."""
 MAX_STATE_BYTES = BLOCK_BYTES * MAX_BLOCKS
-"""The largest state that is given or taken."""
+"""Maximum size of a state."""
 
 _PULLS_PER_WINDOW = 8
-"""Into how many ranges a window is cut, so that a new one is asked for before the last has come."""
+"""Number of ranges per window, so that the next pull is sent before the last is answered."""
 _MIN_PULL_BYTES = 1024
+"""Minimum size of a pulled range."""
 _MAX_ASKED_AGAIN = 8
 """Maximum gaps of one range that are named at once; the last one takes the rest."""
 _MAX_DOUBLINGS = 6
+"""Maximum number of times that a retry delay doubles."""
 
 FRESH, COMPLETE, DUPLICATE, UNREQUESTED, WRONG = (
     "fresh",
@@ -50,7 +52,7 @@ FRESH, COMPLETE, DUPLICATE, UNREQUESTED, WRONG = (
     "unasked",
     "wrong",
 )
-"""What comes of a chunk: it is new, completes a block, was there before, was not asked for, or spoils its block."""
+"""Outcomes of a chunk: new bytes, a complete block, old bytes, bytes not pulled, a wrong hash."""
 
 
 def block_hash(block: bytes) -> bytes:
@@ -68,7 +70,7 @@ def block_hashes(state: bytes) -> tuple[bytes, ...]:
 
 
 class _RangeRequest:
-    """One range that was asked for: bytes ``first .. last`` of the state."""
+    """A pulled range: bytes ``first .. last`` of the state."""
 
     __slots__ = ("answered", "first", "last", "missing", "retry_ns", "sent_ns", "tries")
 
@@ -83,7 +85,7 @@ class _RangeRequest:
 
 
 class BlockFetcher:
-    """The blocks of one offer; ``known`` are blocks that are here already, by their hash."""
+    """The blocks of one offer; ``known`` are blocks that are here already, by hash."""
 
     def __init__(self, offer: OfferContent, known: dict[bytes, bytes], config: Config) -> None:
         self._config = config
@@ -111,7 +113,10 @@ class BlockFetcher:
                 self._wanted.extend(self._ranges(index))
 
     def _ranges(self, index: int) -> list[Range]:
-        """Return the ranges in which a block is fetched."""
+        """Return the ranges in which a block is pulled."""
+        assert 0 <= index < len(self._hashes), (
+            f"a state of {len(self._hashes)} blocks has no {index}"
+        )
         start = index * BLOCK_BYTES
         end = min(start + BLOCK_BYTES, self._size_bytes)
         return [
@@ -120,11 +125,11 @@ class BlockFetcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every block is here."""
+        """Whether every block has arrived."""
         return not self._wanted and not self._pulls
 
     def state(self) -> bytes:
-        """Return the state, once it is complete."""
+        """Return the complete state."""
         assert self.is_complete, "a state is read when it is complete"
         return b"".join([self.blocks[name] for name in self._hashes])
 
@@ -136,6 +141,8 @@ class BlockFetcher:
         while self._wanted:
             first, last = self._wanted[0]
             size_bytes = last - first + 1
+            # One range may exceed a window that is smaller than it; otherwise nothing would be
+            # pulled.
             if self._pulls and self.outstanding_bytes + size_bytes > self._window_bytes:
                 break
             self._wanted.popleft()
@@ -152,7 +159,7 @@ class BlockFetcher:
         return asked
 
     def _retry_delay_ns(self, tries: int) -> int:
-        """Return how long an answer may take."""
+        """Return how long the answer to a pull may take."""
         assert tries >= 1, "a pull was sent"
         config = self._config
         rest_ns = config.join_interval_ns
@@ -163,30 +170,36 @@ class BlockFetcher:
     # On reception
 
     def on_chunk(self, offset: int, body: bytes, now_ns: int) -> str:
-        """Take a chunk in; return what it was good for."""
+        """Store a chunk; return its outcome, ``FRESH`` for new bytes."""
         index, within = divmod(offset, BLOCK_BYTES)
         pull = self._pulls.get(index * BLOCK_BYTES + within - within % self._pull_bytes)
         last = offset + len(body) - 1
         if pull is None or last > pull.last or not body:
             return UNREQUESTED
-        left = ranges.subtract(pull.missing, [(offset, last)])
-        fresh_bytes = ranges.count(pull.missing) - ranges.count(left)
+        still_missing = ranges.subtract(pull.missing, [(offset, last)])
+        fresh_bytes = ranges.count(pull.missing) - ranges.count(still_missing)
         if not fresh_bytes:
             return DUPLICATE
+        # Only the first answer to a pull that was sent once is a round-trip sample (Karn's
+        # algorithm).
         if pull.tries == 1 and not pull.answered:
-            trip_ns = now_ns - pull.sent_ns
-            self._rtt_ns = trip_ns if self._rtt_ns is None else (7 * self._rtt_ns + trip_ns) // 8
+            round_trip_ns = now_ns - pull.sent_ns
+            self._rtt_ns = (
+                round_trip_ns if self._rtt_ns is None else (7 * self._rtt_ns + round_trip_ns) // 8
+            )
         pull.answered = True
-        pull.missing = left
+        pull.missing = still_missing
         pull.retry_ns = now_ns + self._retry_delay_ns(1)
         self._partial_blocks[index][within : within + len(body)] = body
         self.outstanding_bytes -= fresh_bytes
         self._missing_bytes[index] -= fresh_bytes
-        if not left:
+        assert self.outstanding_bytes >= 0, "no byte arrives twice"
+        if not still_missing:
             del self._pulls[pull.first]
         return FRESH if self._missing_bytes[index] else self._complete_block(index)
 
     def _complete_block(self, index: int) -> str:
+        """Check the hash of a block; store the block, or pull it again."""
         assert not self._missing_bytes[index], "a complete block misses nothing"
         block, name = bytes(self._partial_blocks.pop(index)), self._hashes[index]
         del self._missing_bytes[index]
@@ -200,11 +213,11 @@ class BlockFetcher:
 
     @property
     def due_ns(self) -> int | None:
-        """When something is to be asked for again."""
+        """When the next pull is to be repeated."""
         return min((pull.retry_ns for pull in self._pulls.values()), default=None)
 
     def pull_again(self, now_ns: int) -> Iterable[Range]:
-        """Return what was asked for and has not come in time."""
+        """Return the ranges that were pulled and have not arrived in time."""
         for pull in self._pulls.values():
             if pull.retry_ns > now_ns:
                 continue

@@ -1,17 +1,16 @@
-"""Deliveries that wait for the application's state, and the end of those that the state covers.
+"""Deliveries that wait for the application's state.
 
 While the state is on its way: every delivery is held, in order. When ``state_backlog_bytes`` are
-held the backlog is
-full: its member takes nothing more off its windows, so that senders wait. Unreliable messages are
-then dropped.
+held, the member takes no more messages off its windows, so that senders wait. Unreliable messages
+are dropped then.
 
-When the state is there: of each stream, what the provider had delivered before it gave its state is
-dropped, and what follows is handed out; a run that lies across the mark is cut, a message in pieces
-is whole or not at all. Of the out-of-band messages those that the provider had delivered are
-dropped. What came for this member alone is handed out.
+When the state arrives: deliveries that the state covers are dropped, and the others are delivered.
+The state covers each stream up to a mark, the provider's position when it took the state. A run
+across the mark is cut; a fragmented message is delivered whole or not at all. Out-of-band messages
+that the provider had delivered are dropped; messages to this member alone are delivered.
 
-Later: the state may cover messages that have not even come yet. The mark of a stream stays until
-the stream has passed it; that of one who is not a member yet stays until it is.
+Later: the state may cover messages that have not arrived yet. The mark of a stream stays until the
+stream has passed it; the mark of an origin that is no member yet stays until it is one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 _OVERHEAD_BYTES = 64
-"""What a held delivery counts beside its messages, so that empty ones are not held without end."""
+"""What a held delivery counts beside its messages, so that empty messages are limited, too."""
 
 
 class StateCoverage(NamedTuple):
@@ -47,11 +46,11 @@ class StateCoverage(NamedTuple):
 
 
 NO_COVERAGE = StateCoverage(0, {}, {})
-"""What is covered where there is no state."""
+"""The coverage of no state."""
 
 
 class HeldDeliveries:
-    """The deliveries of one member that has asked for the state."""
+    """The held deliveries of a member that has requested the state."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.waiting = False
@@ -66,22 +65,22 @@ class HeldDeliveries:
 
     @property
     def active(self) -> bool:
-        """Whether deliveries are to come through here."""
+        """Whether deliveries have to pass through here."""
         return self.waiting or bool(self._marks) or bool(self._held)
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be taken off the windows."""
+        """Whether no more messages should be taken off the windows."""
         return self.waiting and self.held_bytes >= self._limit_bytes
 
     def on_view(self, members: Iterable[Address]) -> None:
-        """Take note of who is here; the marks of those that have come count from now on."""
+        """Record the members; the marks of new members apply from now on."""
         self._members = frozenset(members)
         for origin in [origin for origin in self._future_marks if origin in self._members]:
             self._marks[origin] = self._future_marks.pop(origin)
 
     def hold(self, deliveries: Iterable[Delivery], out: ReadyBuilder) -> None:
-        """Take deliveries, in order."""
+        """Hold deliveries, in order."""
         for delivery in deliveries:
             if delivery.kind == UNRELIABLE and self.full:
                 self._drop("backlog", delivery, delivery.message_count, out)
@@ -110,26 +109,26 @@ class HeldDeliveries:
             else:
                 self._future_marks[origin] = mark
         for origin, first in firsts.items():
-            # Of one who has left, the provider may never have got what lies between: nobody will
-            # deliver it.
+            # The origin has left, and the provider may never have received the messages between
+            # the mark and our first delivery: no member will deliver them.
             mark = covered.marks.get(origin, first)
             if origin not in self._members and first > mark + 1:
                 out.emit(Lost(origin, mark + 1, first - 1))
         assert not self.waiting, "the state is here"
 
     def take(self, out: ReadyBuilder) -> list[Delivery]:
-        """Return what is to be handed out now; nothing while the state is on its way."""
+        """Return the deliveries for the application; none while the state is on its way."""
         if self.waiting:
             return []
         held, self._held, self.held_bytes = self._held, [], 0
-        result = [left for delivery in held for left in self._filter(delivery, out)]
+        result = [rest for delivery in held for rest in self._filter(delivery, out)]
         self._covered_out_of_band = {}
         for origin in [origin for origin in self._marks if origin not in self._members]:
             self._future_marks[origin] = self._marks.pop(origin)
         return result
 
     def extend_coverage(self, covered: StateCoverage) -> StateCoverage:
-        """Return the coverage with the own state's marks, which may lie ahead."""
+        """Return ``covered`` with the marks of the state received here, which may lie ahead."""
         own = {**self._future_marks, **self._marks}
         if covered.epoch != self._epoch or not own:
             return covered
@@ -141,24 +140,28 @@ class HeldDeliveries:
 
     @staticmethod
     def _drop(reason: str, delivery: Delivery, message_count: int, out: ReadyBuilder) -> None:
+        """Count ``message_count`` dropped messages of a delivery."""
         origin, first, last = delivery.origin, delivery.first, delivery.last
         out.drop(reason, origin, first, last, message_count=message_count, epoch=delivery.epoch)
 
     def _filter(self, delivery: Delivery, out: ReadyBuilder) -> Sequence[Delivery]:
-        """Return what the state does not cover of a delivery."""
-        left: Sequence[Delivery] = (delivery,)
+        """Return the parts of a delivery that the state does not cover."""
+        rest: Sequence[Delivery] = (delivery,)
         if delivery.kind == GROUP and delivery.epoch < self._epoch:
-            left = ()  # the provider had left that view behind: its state has all that it got of it
+            # The provider's view is newer: its state has everything that it got of the older one.
+            rest = ()
         elif delivery.kind == GROUP and delivery.origin in self._marks:
-            left = self._behind_mark(delivery, self._marks[delivery.origin])
+            rest = self._behind_mark(delivery, self._marks[delivery.origin])
         elif delivery.kind == OUT_OF_BAND and delivery.origin in self._covered_out_of_band:
-            left = self._uncovered_out_of_band(delivery, self._covered_out_of_band[delivery.origin])
-        if dropped := delivery.message_count - sum(part.message_count for part in left):
+            rest = self._uncovered_out_of_band(delivery, self._covered_out_of_band[delivery.origin])
+        if dropped := delivery.message_count - sum(part.message_count for part in rest):
             self._drop("covered", delivery, dropped, out)
-        return left
+        return rest
 
     def _behind_mark(self, delivery: Delivery, mark: int) -> Sequence[Delivery]:
+        """Return the part of a delivery above ``mark``; remove the mark once it is passed."""
         first, last, content = delivery.first, delivery.last, delivery.content
+        # The stream restarted in a later view: the mark belongs to the stream before.
         if delivery.epoch != self._epoch:
             del self._marks[delivery.origin]
             return (delivery,)
@@ -172,14 +175,16 @@ class HeldDeliveries:
 
     @staticmethod
     def _uncovered_out_of_band(delivery: Delivery, seen: Sequence[Range]) -> Sequence[Delivery]:
+        """Return the out-of-band messages that the provider had not delivered."""
         content = delivery.content
-        assert isinstance(content, Run), "out-of-band messages are never in pieces"
+        assert isinstance(content, Run), "out-of-band messages are never fragmented"
+        # A message to this member alone is never part of another member's state.
         if content.flags & PRIVATE:
             return (delivery,)
-        left = ranges.subtract([(delivery.first, delivery.last)], seen)
+        rest = ranges.subtract([(delivery.first, delivery.last)], seen)
         return [
             delivery._replace(first=part.first, last=part.last, content=part)
-            for part in content.parts(left)
+            for part in content.parts(rest)
         ]
 
     def check_invariants(self) -> None:
@@ -193,6 +198,8 @@ class HeldDeliveries:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
-        aside = tuple((origin, *seen) for origin, seen in sorted(self._covered_out_of_band.items()))
+        out_of_band = tuple(
+            (origin, *seen) for origin, seen in sorted(self._covered_out_of_band.items())
+        )
         marks = tuple(sorted(self._marks.items())), tuple(sorted(self._future_marks.items()))
-        return (self.waiting, tuple(self._held), self._epoch, marks, aside)
+        return (self.waiting, tuple(self._held), self._epoch, marks, out_of_band)

@@ -1,24 +1,24 @@
-"""The provider's side of a state transfer: when it takes the state, and how it hands it over.
+"""The provider of a state: when it takes the state, and how it sends the state.
 
-On reception of a question: it is remembered, one for each member; a later one takes its place. A
-member that waits for the state itself refuses. ``view_bundle_delay`` later, as soon as every stream has been
-delivered up to the start that the question names (of those who are members here), the marks of this
-moment are noted and the application is asked for its state. A question that comes while a state is
-here which covers its starts is answered with that state.
+On reception of a request: one request is remembered for each member; a later one replaces it. A
+member that waits for the state itself refuses. ``view_bundle_delay`` later, as soon as every stream
+of a member has been delivered up to the start in the request, the provider records its marks and
+asks its application for the state. If a state that covers the starts is already here then the
+request is answered with that state.
 
-On the application's answer: the offer goes to those that asked: size, marks, the hash of each
-block. Without a state, or without an answer within four times ``state_timeout``, they are told that
-there is none.
+On the application's answer: the offer goes to the requesters, with size, marks and the hash of each
+block. Without a state, or without an answer within four times ``state_timeout``, the requesters are
+refused.
 
-On reception of the same question again: the offer goes out again (not more often than twice per
-``join_interval``, and at most ``state_window_bytes`` of it at a time), or the word that it will
-come.
+On reception of the same request again: the offer is sent again, at most twice per ``join_interval``
+and at most ``state_window_bytes`` at a time; or, before the offer is ready, a note that it is not
+ready.
 
 On reception of a pull: the bytes are sent. A pull of nothing ends the transfer.
 
-On a view without the new member, or when nothing was heard of it for four times ``state_timeout``:
-it is forgotten, and the state with the last that wanted it. At most four states are kept and
-sixteen members served at once; others wait.
+On a view without the requester, or after four times ``state_timeout`` of its silence: the request
+is forgotten, and the state with its last request. At most four states are kept and sixteen members
+served at once; others wait.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from gapless.protocol.state_transfer.requester import StreamPositions
 
 _MAX_STATES = 4
-"""How many states are kept at once."""
+"""Maximum number of states that are kept at once."""
 _MAX_SERVED = 16
-"""How many members are served at once."""
+"""Maximum number of members that are served at once."""
 _MAX_STARTS = 65_536
-"""How many streams one question may name."""
+"""Maximum number of streams in one request."""
 
 
 class _ProvidedState:
-    """A state that the application was asked for, and then gave."""
+    """A state that the application is asked for, or has provided."""
 
     __slots__ = ("asked_ns", "covered", "members", "number", "parts", "refused", "state")
 
@@ -67,14 +67,14 @@ class _ProvidedState:
         self.refused = False
 
     def serves(self, peer: Address, starts: dict[Address, int]) -> bool:
-        """Return whether the state also serves ``peer``, a member when it was taken."""
+        """Return whether the state also serves ``peer``, a member when the state was taken."""
         marks = self.covered.marks
         covers = all(marks.get(origin, 0) >= start for origin, start in starts.items())
         return covers and peer in self.members and not self.refused
 
 
 class _StateRequest:
-    """What one member has asked."""
+    """The request of one member."""
 
     __slots__ = (
         "collect_ns",
@@ -87,11 +87,11 @@ class _StateRequest:
         "transfer",
     )
 
-    def __init__(self, transfer: int, now_ns: int, look_ns: int) -> None:
+    def __init__(self, transfer: int, now_ns: int, collect_ns: int) -> None:
         self.transfer = transfer
         self.starts: dict[Address, int] = {}
         self.last_heard_ns = now_ns
-        self.collect_ns = look_ns
+        self.collect_ns = collect_ns
         self.gathered = False
         self.provided: _ProvidedState | None = None
         self.offered_ns: int | None = None
@@ -99,7 +99,7 @@ class _StateRequest:
 
 
 class StateProvider:
-    """The states that this member gives to others."""
+    """The states that this member provides to others."""
 
     def __init__(self, me: Address, config: Config) -> None:
         self.me = me
@@ -111,93 +111,105 @@ class StateProvider:
     # On a view
 
     def on_view(self, members: Sequence[Address]) -> None:
-        """Forget those that are gone."""
+        """Forget the requests of departed members."""
         self._members = frozenset(members)
         for peer in [peer for peer in self._requests if peer not in self._members]:
             del self._requests[peer]
 
     @property
     def busy(self) -> bool:
-        """Whether somebody has asked."""
+        """Whether a request is open."""
         return bool(self._requests)
 
     def _provided_states(self) -> list[_ProvidedState]:
-        """Return the states that somebody still wants."""
+        """Return the states that some request still refers to."""
         found = {
-            question.provided.number: question.provided
-            for question in self._requests.values()
-            if question.provided
+            request.provided.number: request.provided
+            for request in self._requests.values()
+            if request.provided
         }
         return list(found.values())
 
-    # On reception of a question
+    # On reception of a request
 
     def on_ask(self, peer: Address, frame: StateAsk, out: ReadyBuilder, *, empty: bool) -> None:
-        """Take a question in; ``empty`` says that this member waits for the state itself."""
+        """Handle a request; ``empty`` says that this member waits for the state itself."""
         if empty:
             self._send_status(peer, frame.transfer, NO_STATE, out)
             return
-        question = self._requests.get(peer)
-        if question is not None and frame.transfer < question.transfer:
+        request = self._requests.get(peer)
+        if request is not None and frame.transfer < request.transfer:
             out.drop("state ask", peer=peer)
             return
-        if question is None or frame.transfer > question.transfer:
-            look_ns = out.now_ns + self.config.view_bundle_delay_ns
-            question = self._requests[peer] = _StateRequest(frame.transfer, out.now_ns, look_ns)
-        question.last_heard_ns = out.now_ns
-        given = question.provided
-        if given is None or (given.state is None and not given.refused):
-            for origin, start, _ in frame.starts if given is None else ():
-                if len(question.starts) < _MAX_STARTS:
-                    question.starts[origin] = max(start, question.starts.get(origin, 0))
-            self._send_status(peer, question.transfer, NOT_YET, out)
+        if request is None or frame.transfer > request.transfer:
+            collect_ns = out.now_ns + self.config.view_bundle_delay_ns
+            request = self._requests[peer] = _StateRequest(frame.transfer, out.now_ns, collect_ns)
+        request.last_heard_ns = out.now_ns
+        provided = request.provided
+        if provided is None or (provided.state is None and not provided.refused):
+            # Until the state is taken the request may still grow: its starts come in several
+            # frames.
+            for origin, start, _ in frame.starts if provided is None else ():
+                if len(request.starts) < _MAX_STARTS:
+                    request.starts[origin] = max(start, request.starts.get(origin, 0))
+            self._send_status(peer, request.transfer, NOT_YET, out)
         else:
-            self._offer(peer, question, out)
+            self._offer(peer, request, out)
 
     def _send_status(self, peer: Address, transfer: int, word: bytes, out: ReadyBuilder) -> None:
+        """Send ``word`` in the place of an offer."""
         out.transmit(peer, StateOffer(self.me, transfer, 0, 1, word))
 
     def collect_states(
-        self, ground: StreamPositions, backlog: HeldDeliveries, out: ReadyBuilder
+        self, streams: StreamPositions, held: HeldDeliveries, out: ReadyBuilder
     ) -> None:
-        """Ask the application for the states that can be taken; called after every input."""
-        for peer, question in self._requests.items():
-            if question.provided is None and question.collect_ns <= out.now_ns:
-                question.gathered = True
-                self._collect_for(peer, question, ground, backlog, out)
+        """Ask the application for the states that can be taken now; called after every input."""
+        for peer, request in self._requests.items():
+            if request.provided is None and request.collect_ns <= out.now_ns:
+                request.gathered = True
+                self._collect_for(peer, request, streams, held, out)
 
     def _collect_for(
         self,
         peer: Address,
-        question: _StateRequest,
-        ground: StreamPositions,
-        backlog: HeldDeliveries,
+        request: _StateRequest,
+        streams: StreamPositions,
+        held: HeldDeliveries,
         out: ReadyBuilder,
     ) -> None:
+        """Reuse a state for ``request``, or ask the application, if the streams are far enough."""
+        # Enough members are served: this request waits, and is looked at again after the next
+        # input.
         if sum(other.provided is not None for other in self._requests.values()) >= _MAX_SERVED:
             return
-        for origin, start in list(question.starts.items()):
-            reached = ground.delivered_upto(origin) if origin in self._members else start
+        for origin, start in list(request.starts.items()):
+            # The stream of a departed member never gets further: its start is not waited for.
+            reached = streams.delivered_upto(origin) if origin in self._members else start
             if reached is None or reached < start:
                 return
         states = self._provided_states()
-        question.provided = next(
-            (given for given in states if given.serves(peer, question.starts)), None
+        request.provided = next(
+            (provided for provided in states if provided.serves(peer, request.starts)), None
         )
-        if question.provided is not None:
-            if question.provided.state is not None:
-                self._offer(peer, question, out)
+        if request.provided is not None:
+            if request.provided.state is not None:
+                self._offer(peer, request, out)
         elif len(states) < _MAX_STATES:
             self._number += 1
-            covered = backlog.extend_coverage(ground.coverage())
-            question.provided = _ProvidedState(self._number, covered, self._members, out.now_ns)
+            covered = held.extend_coverage(streams.coverage())
+            assert all(
+                covered.marks.get(origin, 0) >= start
+                for origin, start in request.starts.items()
+                if origin in self._members
+            ), "the marks cover the requested starts"
+            request.provided = _ProvidedState(self._number, covered, self._members, out.now_ns)
             out.emit(StateWanted(self._number, peer))
             out.count("state.wanted")
 
     # On the application's answer
 
     def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
-        """Offer ``state`` to those that wait for it; None means that there is none to give."""
+        """Offer ``state`` to the members that wait for it; None means that there is no state."""
         if state is not None and type(state) is not bytes:
             raise LocalProtocolError(
                 f"a state is {type(state).__name__}, not bytes: encode it first"
@@ -210,128 +222,138 @@ class StateProvider:
             raise LocalProtocolError(
                 f"a state of {len(state)} bytes is over {MAX_STATE_BYTES}: provide a smaller one"
             )
-        given = next((given for given in self._provided_states() if given.number == transfer), None)
-        if given is None:
+        provided = next(
+            (provided for provided in self._provided_states() if provided.number == transfer), None
+        )
+        if provided is None:
+            # Every requester is gone or served by another member.
             out.count("state.late")
             return
-        if given.state is not None or given.refused:
+        if provided.state is not None or provided.refused:
             raise LocalProtocolError(f"the state {transfer} was provided before")
         if state is not None:
-            given.parts = self._parts(state, given.covered)
-        given.state, given.refused = state, not given.parts
-        self._offer_to_all(given, out)
+            provided.parts = self._parts(state, provided.covered)
+        provided.state, provided.refused = state, not provided.parts
+        self._offer_to_all(provided, out)
 
-    def _offer_to_all(self, given: _ProvidedState, out: ReadyBuilder) -> None:
-        for peer, question in self._requests.items():
-            if question.provided is given:
-                self._offer(peer, question, out)
+    def _offer_to_all(self, provided: _ProvidedState, out: ReadyBuilder) -> None:
+        """Send the offer of ``provided`` to every member that waits for it."""
+        for peer, request in self._requests.items():
+            if request.provided is provided:
+                self._offer(peer, request, out)
 
     def _parts(self, state: bytes, covered: StateCoverage) -> list[bytes]:
-        """Return the offer in parts; none if it is longer than anybody takes."""
+        """Return the offer in parts; none if it is larger than a requester accepts."""
         digest = tuple(
             StreamProgress(origin, mark, mark) for origin, mark in sorted(covered.marks.items())
         )
-        aside = tuple(
+        out_of_band = tuple(
             (origin, tuple(seen)) for origin, seen in sorted(covered.out_of_band.items()) if seen
         )
         body = encode_offer(
-            OfferContent(len(state), BLOCK_BYTES, digest, aside, block_hashes(state), covered.epoch)
+            OfferContent(
+                len(state), BLOCK_BYTES, digest, out_of_band, block_hashes(state), covered.epoch
+            )
         )
         room_bytes = state_offer_room_bytes(self.config.max_frame_bytes)
         parts = [body[at : at + room_bytes] for at in range(0, len(body), room_bytes)]
         return parts if len(body) <= MAX_OFFER_BYTES and len(parts) < 2**16 else []
 
-    def _offer(self, peer: Address, question: _StateRequest, out: ReadyBuilder) -> None:
-        """Send the offer, from where it stopped the last time, as much as goes at once."""
-        given, now_ns = question.provided, out.now_ns
-        assert given is not None
+    def _offer(self, peer: Address, request: _StateRequest, out: ReadyBuilder) -> None:
+        """Send the offer, from where the last sending stopped, up to a window of bytes."""
+        provided, now_ns = request.provided, out.now_ns
+        assert provided is not None
         if (
-            question.offered_ns is not None
-            and now_ns < question.offered_ns + self.config.join_interval_ns // 2
+            request.offered_ns is not None
+            and now_ns < request.offered_ns + self.config.join_interval_ns // 2
         ):
+            # A requester that repeats its request quickly must not get a window of bytes each time.
             out.count("state.too soon")
             return
-        question.offered_ns = now_ns
-        if given.refused:
-            self._send_status(peer, question.transfer, NO_STATE, out)
+        request.offered_ns = now_ns
+        if provided.refused:
+            self._send_status(peer, request.transfer, NO_STATE, out)
             return
-        parts, sent_bytes = given.parts, 0
+        parts, sent_bytes = provided.parts, 0
         for _ in range(len(parts)):
             out.transmit(
                 peer,
                 StateOffer(
-                    self.me, question.transfer, question.part, len(parts), parts[question.part]
+                    self.me, request.transfer, request.part, len(parts), parts[request.part]
                 ),
             )
-            sent_bytes += len(parts[question.part])
-            question.part = (question.part + 1) % len(parts)
+            sent_bytes += len(parts[request.part])
+            request.part = (request.part + 1) % len(parts)
             if sent_bytes >= self.config.state_window_bytes:
                 break
 
     # On reception of a pull
 
     def on_pull(self, peer: Address, frame: StatePull, out: ReadyBuilder) -> None:
-        """Send what is asked for, or forget the transfer."""
-        question = self._requests.get(peer)
-        if question is None or question.transfer != frame.transfer:
+        """Send the requested bytes; a pull of nothing ends the transfer."""
+        request = self._requests.get(peer)
+        if request is None or request.transfer != frame.transfer:
             out.drop("state pull", peer=peer)
             return
         if not frame.length:
             del self._requests[peer]
             return
-        given, end = question.provided, frame.offset + frame.length
+        provided, end = request.provided, frame.offset + frame.length
         if (
-            given is None
-            or given.state is None
+            provided is None
+            or provided.state is None
             or frame.length > BLOCK_BYTES
-            or end > len(given.state)
+            or end > len(provided.state)
         ):
             out.drop("state pull", peer=peer)
             return
-        question.last_heard_ns = out.now_ns
+        request.last_heard_ns = out.now_ns
+        assert 0 <= frame.offset < end <= len(provided.state), "a pull lies within the state"
         room_bytes = state_chunk_room_bytes(self.config.max_frame_bytes)
         for at in range(frame.offset, end, room_bytes):
-            body = given.state[at : min(at + room_bytes, end)]
+            body = provided.state[at : min(at + room_bytes, end)]
             out.transmit(peer, StateChunk(self.me, frame.transfer, at, body))
 
     # Every interval
 
     @property
     def due_ns(self) -> int | None:
-        """When ``fire`` is to be called."""
+        """When ``on_timer`` is due."""
         if not self._requests:
             return None
         patience_ns = PATIENCE * self.config.state_timeout_ns
-        silent_ns = (
-            min(question.last_heard_ns for question in self._requests.values()) + patience_ns
-        )
-        looks = [
-            question.collect_ns for question in self._requests.values() if not question.gathered
+        silent_ns = min(request.last_heard_ns for request in self._requests.values()) + patience_ns
+        collects = [
+            request.collect_ns for request in self._requests.values() if not request.gathered
         ]
         answers = [
-            given.asked_ns + patience_ns
-            for given in self._provided_states()
-            if given.state is None and not given.refused
+            provided.asked_ns + patience_ns
+            for provided in self._provided_states()
+            if provided.state is None and not provided.refused
         ]
-        return min([silent_ns, *looks, *answers])
+        return min([silent_ns, *collects, *answers])
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Forget those that are silent; refuse where the application has not answered."""
+        """Forget silent requesters; refuse where the application has not answered in time."""
         now_ns, patience_ns = out.now_ns, PATIENCE * self.config.state_timeout_ns
-        for peer, question in list(self._requests.items()):
-            if now_ns >= question.last_heard_ns + patience_ns:
+        for peer, request in list(self._requests.items()):
+            if now_ns >= request.last_heard_ns + patience_ns:
                 del self._requests[peer]
                 out.count("state.forgotten")
-        for given in self._provided_states():
-            if given.state is None and not given.refused and now_ns >= given.asked_ns + patience_ns:
-                given.refused = True
+        for provided in self._provided_states():
+            if (
+                provided.state is None
+                and not provided.refused
+                and now_ns >= provided.asked_ns + patience_ns
+            ):
+                provided.refused = True
                 out.count("state.unanswered")
-                self._offer_to_all(given, out)
+                self._offer_to_all(provided, out)
 
     def on_pause(self, now_ns: int) -> None:
-        """Begin all patience anew: this member itself stood still."""
-        for question in self._requests.values():
-            question.last_heard_ns = now_ns
+        """Restart all timeouts: this process itself was paused."""
+        for request in self._requests.values():
+            request.last_heard_ns = now_ns
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a limit is exceeded, or a request concerns a stranger."""
@@ -351,16 +373,17 @@ class StateProvider:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times."""
-        questions = tuple(
+        requests = tuple(
             (
                 peer,
-                question.transfer,
-                tuple(sorted(question.starts.items())),
-                question.provided and question.provided.number,
+                request.transfer,
+                tuple(sorted(request.starts.items())),
+                request.provided and request.provided.number,
             )
-            for peer, question in sorted(self._requests.items())
+            for peer, request in sorted(self._requests.items())
         )
         states = tuple(
-            (given.number, given.state, given.refused) for given in self._provided_states()
+            (provided.number, provided.state, provided.refused)
+            for provided in self._provided_states()
         )
-        return (self._number, questions, states)
+        return (self._number, requests, states)

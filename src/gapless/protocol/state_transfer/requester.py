@@ -1,25 +1,24 @@
 """The requester of a state: whom it asks, what it accepts, when it tries another provider.
 
-On joining: once the first view is there and the start of every stream is known (or
-``state_timeout`` is over), the oldest other member is asked; the question names the starts. Where
-nobody else is there, there is no state.
+On joining: when the first view is installed and the start of every stream is known (or
+``state_timeout`` is over), the oldest other member is asked for the state. The request names the
+stream starts. A member that is alone gets no state.
 
-On reception of an offer: it must cover every stream up to its start, or messages would be missing
-between the state and the first one that comes; if it does not, the question is asked again.
-Otherwise the blocks that are not here yet are pulled (blocks.py).
+On reception of an offer: the offer must cover every stream up to its start; otherwise messages
+between the state and the first delivered message would be missing. If the offer does not, the
+request is repeated. If it does, the missing blocks are pulled (block_fetch.py).
 
-On the last block: the starts are looked at once more, for a member may have come meanwhile. Then
-the state is handed over, and the provider may forget it.
+On the last block: the stream starts are checked once more, because a member may have joined
+meanwhile. Then the state is delivered to the application, and the provider may forget it.
 
-On a view without the provider, a refusal, three wrong blocks, or ``state_timeout`` without anything
-new from the provider: the next member is asked, in the order of the view. Blocks that are here
-stay. One that is alive but not ready is left after four times ``state_timeout``, if there is
-another. When everybody has failed twice within one view, there is no state; silence counts as a
-failure only once the group would have let go of a member that is not there, for one that has not
-heard of the view yet is silent too.
+On a view without the provider, a refusal, three wrong blocks, or ``state_timeout`` without
+progress: the next member is asked, in the order of the view. Complete blocks are kept. A provider
+that is alive but not ready is replaced after four times ``state_timeout``, if there is another
+member. When every member has failed twice within one view, there is no state. Silence counts as a
+failure only after the time in which the group evicts a dead member, because a member that has not
+installed the view yet is silent, too.
 
-Every interval: the question goes out again until the offer is there, then what is missing of the
-blocks.
+Every interval: the request is repeated until the offer arrives, then the pulls for missing bytes.
 """
 
 from __future__ import annotations
@@ -49,28 +48,30 @@ if TYPE_CHECKING:
     from gapless.wire.state_offer import OfferContent
 
 NO_STATE = b"\0"
-"""Instead of an offer: this member has no state to give."""
+"""Body of an offer that says: this member has no state to provide."""
 NOT_YET = b"\1"
-"""Instead of an offer: it will come, but not yet."""
+"""Body of an offer that says: the state is not ready yet."""
 
 MAX_OFFER_BYTES = 4 * 1024 * 1024
-"""How long an offer may be, with its digest and its hashes."""
+"""Maximum size of an offer, with its digest and its hashes."""
 PATIENCE = 4
-"""How many times ``state_timeout`` one that lives is waited for."""
+"""How long a live provider may take, in multiples of ``state_timeout``."""
 _MAX_FAILURES = 2
+"""How often one member may fail within one view before it is not asked any more."""
 _MAX_WRONG = 3
+"""Maximum number of blocks with a wrong hash that are accepted from one provider."""
 
 IDLE, ASKING, PULLING, DONE = "idle", "asking", "pulling", "done"
 
 
 class StreamPositions(Protocol):
-    """What a state transfer stands on: the streams of its member."""
+    """The positions of a member's streams, as a state transfer needs them."""
 
     def stream_starts(self) -> Mapping[Address, int | None]:
-        """Return where the stream of every other member starts here; None if that is not known yet."""
+        """Return where each other member's stream starts here; None if that is unknown yet."""
 
     def delivered_upto(self, origin: Address) -> int | None:
-        """Return up to where whole messages of ``origin`` were delivered; None if its stream is not known."""
+        """Return up to where whole messages of ``origin`` were delivered; None if unknown."""
 
     def coverage(self) -> StateCoverage:
         """Return everything that was delivered."""
@@ -80,12 +81,12 @@ class StreamPositions(Protocol):
 
 
 class StateRequester:
-    """The state that this member wants."""
+    """The state that this member requests."""
 
-    def __init__(self, me: Address, config: Config, rng: Random, backlog: HeldDeliveries) -> None:
+    def __init__(self, me: Address, config: Config, rng: Random, held: HeldDeliveries) -> None:
         self.me = me
         self.config = config
-        self.held_deliveries = backlog
+        self.held_deliveries = held
         self._rng = rng
         self.stage = IDLE
         self.provider: Address | None = None
@@ -106,18 +107,19 @@ class StateRequester:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the state is wanted and not there."""
+        """Whether the state is requested and incomplete."""
         return self.stage in {ASKING, PULLING}
 
     def request_state(self) -> None:
-        """Ask for the state as soon as there is a view; deliveries wait for it."""
+        """Request the state as soon as there is a view; hold deliveries until it arrives."""
+        assert self.stage == IDLE, f"a state is requested once, not while {self.stage}"
         self.stage = ASKING
         self.held_deliveries.waiting = True
 
     # On a view
 
     def on_view(self, members: Sequence[Address], out: ReadyBuilder) -> None:
-        """Turn to somebody else if the provider is gone."""
+        """Ask another member if the provider has left."""
         self._others = tuple(member for member in members if member != self.me)
         if not self.is_waiting:
             return
@@ -127,13 +129,14 @@ class StateRequester:
             self._try_next_provider(out)
 
     def _fail(self, out: ReadyBuilder) -> None:
+        """Count a failure of the provider, and ask the next member."""
         assert self.provider is not None
         self._failures[self.provider] = self._failures.get(self.provider, 0) + 1
         out.count("state.failed")
         self._try_next_provider(out)
 
     def _candidates(self) -> list[Address]:
-        """Return those that may still be asked, the next in line first."""
+        """Return the members that may still be asked, the next in line first."""
         others = self._others
         at = others.index(self.provider) + 1 if self.provider in others else 0
         return [
@@ -143,7 +146,8 @@ class StateRequester:
         ]
 
     def _try_next_provider(self, out: ReadyBuilder) -> None:
-        """Ask the next member."""
+        """Ask the next member; without one there is no state."""
+        # The former provider may forget its state at once.
         if self.provider in self._others and self._asked:
             self._end_transfer(out)
         candidates = self._candidates()
@@ -158,11 +162,12 @@ class StateRequester:
         self._start_transfer(out.now_ns, out)
 
     def _end_transfer(self, out: ReadyBuilder) -> None:
+        """Pull nothing, which tells the provider that the transfer is over."""
         assert self.provider is not None, "a transfer has a provider"
         out.transmit(self.provider, StatePull(self.me, self._transfer, 0, 0))
 
     def _start_transfer(self, at_ns: int, out: ReadyBuilder) -> None:
-        """Begin a transfer; blocks that are here stay."""
+        """Start a transfer under a new number; complete blocks are kept."""
         if self._fetch is not None:
             self._blocks = self._fetch.blocks
         self._fetch = None
@@ -174,27 +179,28 @@ class StateRequester:
 
     # On asking
 
-    def advance(self, ground: StreamPositions, out: ReadyBuilder) -> None:
-        """Do what can be done now; called at the end of every input."""
+    def advance(self, streams: StreamPositions, out: ReadyBuilder) -> None:
+        """Send the request or the next pulls if they are possible; called after every input."""
         if self.stage == ASKING and self.provider is not None:
             if self._awaiting_starts or self._ask_ns <= out.now_ns:
-                self._ask(ground.stream_starts(), out)
+                self._ask(streams.stream_starts(), out)
         elif self.stage == PULLING:
             assert self._fetch is not None
             if (self._unchecked or self._fetch.is_complete) and not self._check_coverage(
-                ground, out
+                streams, out
             ):
                 return
             self._pull(self._fetch.pull(out.now_ns), out)
 
     def _starts_known(self, starts: Mapping[Address, int | None], now_ns: int) -> bool:
-        """Return whether every start is known, or is not waited for any more."""
+        """Return whether every stream start is known, or was waited for long enough."""
         self._awaiting_starts = (
             None in starts.values() and now_ns < self._view_ns + self.config.state_timeout_ns
         )
         return not self._awaiting_starts
 
     def _ask(self, starts: Mapping[Address, int | None], out: ReadyBuilder) -> None:
+        """Send the request with the stream starts, unless some are still unknown."""
         now_ns = out.now_ns
         if not self._asked:
             if not self._starts_known(starts, now_ns):
@@ -208,14 +214,17 @@ class StateRequester:
         self._ask_ns = now_ns + self._pause_ns()
 
     def _pause_ns(self) -> int:
-        """Return the time to the next question; it doubles."""
+        """Return the time to the next request; it doubles with every request."""
         config, interval_ns = self.config, self._interval_ns
         most_ns = max(config.join_interval_ns, config.state_timeout_ns // 4)
         self._interval_ns = min(2 * interval_ns, most_ns)
         return interval_ns - int(interval_ns * self._rng.random() * config.jitter_percent / 100)
 
     def _ask_parts(self, starts: Mapping[Address, int]) -> Iterable[tuple[StreamProgress, ...]]:
-        """Cut the starts into frames, uncovered streams first; a start of 0 is left out."""
+        """Split the starts into frames, streams that an offer did not cover first.
+
+        A start of 0 is left out.
+        """
         room_bytes = (
             self.config.max_frame_bytes
             - ADDRESSED_HEADER_BYTES
@@ -232,15 +241,17 @@ class StateRequester:
     # On reception of an offer
 
     def _is_current_transfer(self, sender: Address, transfer: int) -> bool:
+        """Return whether a frame of ``sender`` belongs to the transfer that is under way."""
         return self._asked and sender == self.provider and transfer == self._transfer
 
     def on_offer(self, sender: Address, frame: StateOffer, out: ReadyBuilder) -> None:
-        """Take a part of an offer in."""
+        """Handle a part of an offer."""
         if self.stage != ASKING or not self._is_current_transfer(sender, frame.transfer):
             out.drop("state offer", peer=sender)
         elif frame.body == NO_STATE:
             self._fail(out)
         elif frame.body == NOT_YET:
+            # The provider is alive: its silence is counted from here.
             self._last_heard_ns = out.now_ns
         elif self._parts_count not in {0, frame.parts} or not 0 <= frame.part < frame.parts:
             out.drop("state parts", peer=sender)
@@ -260,6 +271,8 @@ class StateRequester:
                 )
 
     def _on_whole_offer(self, body: bytes, out: ReadyBuilder) -> None:
+        """Decode a complete offer and start pulling, or count a failure of the provider."""
+        assert len(body) == self._parts_bytes, "an offer is the sum of its parts"
         try:
             offer = decode_offer(body)
         except RemoteProtocolError as error:
@@ -273,6 +286,7 @@ class StateRequester:
         self._begin_pulling(offer, out)
 
     def _begin_pulling(self, offer: OfferContent, out: ReadyBuilder) -> None:
+        """Start to pull the blocks that are missing here."""
         self._parts = {}
         self.stage = PULLING
         self._unchecked = True
@@ -280,27 +294,28 @@ class StateRequester:
         self._covered = StateCoverage(offer.epoch, marks, dict(offer.out_of_band))
         self._fetch = BlockFetcher(offer, self._blocks, self.config)
         self._blocks = {}
-        if kept := len(self._fetch.blocks):
-            out.count("state.blocks kept", kept)
+        if reused := len(self._fetch.blocks):
+            out.count("state.blocks kept", reused)
 
-    def _check_coverage(self, ground: StreamPositions, out: ReadyBuilder) -> bool:
-        """Return whether the state covers all up to the stream starts; finish if complete."""
+    def _check_coverage(self, streams: StreamPositions, out: ReadyBuilder) -> bool:
+        """Return whether the offer covers every stream start; finish if the state is complete."""
         assert self._fetch is not None
         self._unchecked = False
-        starts = ground.stream_starts()
+        starts = streams.stream_starts()
         marks = self._covered.marks
-        short = [
+        uncovered = [
             origin for origin, start in starts.items() if start and marks.get(origin, 0) < start
         ]
-        if short:
+        if uncovered:
+            # A member joined after the provider took its state: ask for a newer state.
             out.count("state.again")
-            self._urgent = frozenset(short)
+            self._urgent = frozenset(uncovered)
             self._start_transfer(out.now_ns + self._pause_ns(), out)
             return False
         if not self._fetch.is_complete:
             return True
         if self._starts_known(starts, out.now_ns):
-            ground.mark_covered(self._covered)
+            streams.mark_covered(self._covered)
             self._end_transfer(out)
             self._finish(self.provider, self._fetch.state(), starts, out)
         return False
@@ -312,6 +327,7 @@ class StateRequester:
         starts: Mapping[Address, int | None],
         out: ReadyBuilder,
     ) -> None:
+        """Deliver the state, or report that there is none, and release the held deliveries."""
         self.held_deliveries.release(
             NO_COVERAGE if provider is None else self._covered, starts, out
         )
@@ -326,7 +342,7 @@ class StateRequester:
     # On reception of a chunk
 
     def on_chunk(self, sender: Address, frame: StateChunk, out: ReadyBuilder) -> None:
-        """Take bytes of the state in."""
+        """Handle bytes of the state."""
         fetch = self._fetch
         if (
             self.stage != PULLING
@@ -349,6 +365,7 @@ class StateRequester:
                 self._fail(out)
 
     def _pull(self, wanted: Iterable[tuple[int, int]], out: ReadyBuilder) -> None:
+        """Send a pull for each range."""
         for first, last in wanted:
             out.transmit(self.provider, StatePull(self.me, self._transfer, first, last - first + 1))
 
@@ -356,14 +373,14 @@ class StateRequester:
 
     @property
     def due_ns(self) -> int | None:
-        """When ``fire`` is to be called."""
+        """When ``on_timer`` is due."""
         if not self.is_waiting or self.provider is None:
             return None
         timeout_ns = self.config.state_timeout_ns
-        known_ns = self._view_ns + timeout_ns
+        starts_due_ns = self._view_ns + timeout_ns
         if self.stage == ASKING:
             if not self._asked:
-                return known_ns if self._awaiting_starts else self._ask_ns
+                return starts_due_ns if self._awaiting_starts else self._ask_ns
             return min(
                 self._ask_ns,
                 self._last_heard_ns + timeout_ns,
@@ -371,13 +388,13 @@ class StateRequester:
             )
         assert self._fetch is not None
         if self._fetch.is_complete:
-            return known_ns
+            return starts_due_ns
         again_ns = self._fetch.due_ns
         silent_ns = self._last_heard_ns + timeout_ns
         return silent_ns if again_ns is None else min(again_ns, silent_ns)
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Ask again for what is due, or somebody else."""
+        """Repeat pulls that are due, or ask another member."""
         now_ns, timeout_ns = out.now_ns, self.config.state_timeout_ns
         if not self.is_waiting or not self._asked:
             return
@@ -395,6 +412,7 @@ class StateRequester:
             ):
                 self._fail(out)
             else:
+                # The provider may not have installed the view yet: its silence is no failure.
                 self._try_next_provider(out)
         elif now_ns >= self._since_ns + PATIENCE * timeout_ns:
             self._since_ns = now_ns
@@ -402,7 +420,7 @@ class StateRequester:
                 self._try_next_provider(out)
 
     def on_pause(self, now_ns: int) -> None:
-        """Begin all patience anew: this member itself stood still."""
+        """Restart all timeouts: this process itself was paused."""
         self._last_heard_ns = self._since_ns = now_ns
 
     def check_invariants(self) -> None:

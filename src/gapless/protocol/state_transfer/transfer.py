@@ -54,6 +54,7 @@ class DeliveringStreams(StreamPositions, Protocol):
 
 
 def _message_count(deliveries: Iterable[Delivery]) -> int:
+    """Return the number of messages in ``deliveries``."""
     return sum(delivery.message_count for delivery in deliveries)
 
 
@@ -104,7 +105,10 @@ class StateTransfer:
     # The provider
 
     def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
-        """Take the state that ``StateWanted(transfer, …)`` asked for; None: there is none."""
+        """Provide the state that ``StateWanted(transfer, …)`` asked for.
+
+        None if there is no state.
+        """
         self.provider.provide(transfer, state, out)
 
     # Both
@@ -128,6 +132,7 @@ class StateTransfer:
             self._on_frame(sender, frame, out)
 
     def _on_frame(self, sender: Address, frame: StateFrame, out: ReadyBuilder) -> None:
+        """Pass a frame of a member to the requester or to the provider."""
         if isinstance(frame, StateAsk):
             self.provider.on_ask(sender, frame, out, empty=self.requester.is_waiting)
         elif isinstance(frame, StatePull):
@@ -157,6 +162,7 @@ class StateTransfer:
             found, before_view = out.deliveries, out.before_view
             assert filtered <= len(found)
             passed = found[:filtered]
+            # Deliveries before and after the view change of this input stay on their side of it.
             passed += self.filter_deliveries(found[filtered : max(before_view, filtered)], out)
             split = len(passed) if before_view > filtered else before_view
             passed += self.filter_deliveries(found[max(before_view, filtered) :], out)
@@ -168,6 +174,8 @@ class StateTransfer:
             credit.held = self.is_holding
             credit.blocked = streams.out_of_band.blocked = self.full
             filtered = len(passed)
+            # Dropped deliveries gave their credit back: deliver more until none waits or none
+            # passes.
             if not streams.deliveries.awaiting_credit or credit.limit() == 0:
                 return
             streams.deliveries.deliver_awaiting_credit(out)
@@ -192,7 +200,7 @@ class StateTransfer:
         )
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Do what is due; ``on_deliveries`` follows in the same input."""
+        """Run every timeout that is due; ``on_deliveries`` follows in the same input."""
         self.requester.on_timer(out)
         self.provider.on_timer(out)
 
