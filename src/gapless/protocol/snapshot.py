@@ -238,7 +238,9 @@ def take_snapshot(
 def _stream(
     stream: OutboundStream, member: Member, names: Mapping[Address, str], now_ns: int
 ) -> StreamSnapshot:
+    """Return the snapshot of one sending stream."""
     window, since_ns = stream.window, stream.blocked_since_ns
+    assert window.low <= window.high, "a window ends behind its start"
     return StreamSnapshot(
         to=stream.to,
         low=window.low,
@@ -255,6 +257,7 @@ def _stream(
 def _blockers(
     stream: OutboundStream, member: Member, names: Mapping[Address, str]
 ) -> Iterator[WindowBlocker]:
+    """Yield the members that block the window of ``stream``, absent durable members last."""
     window = stream.window
     if stream.blocked_since_ns is not None:
         acked = dict(stream.acks.items())
@@ -266,6 +269,8 @@ def _blockers(
 
 
 def _peer(other: Address, name: str, member: Member, now_ns: int) -> PeerSnapshot:
+    """Return the snapshot of another member."""
+    assert other != member.me, "a member is not its own peer"
     outbound, stream = member.outbound, member.endpoint.inbound.get(other)
     window = None if stream is None else stream.window
     gap_ns = None if stream is None else stream.loss_detector.oldest_ns
@@ -293,6 +298,7 @@ def _peer(other: Address, name: str, member: Member, now_ns: int) -> PeerSnapsho
 
 
 def _missing(stream: InboundStream) -> list[Range]:
+    """Return the missing ranges of a received stream, up to the highest announced seqno."""
     window = stream.window
     if window is None:
         return []
@@ -349,4 +355,5 @@ def _plain(value: Any) -> Any:
 
 
 def _rounded(duration_ns: int) -> str:
+    """Return a duration in whole milliseconds."""
     return format_duration(duration_ns // NS_PER_MS * NS_PER_MS)

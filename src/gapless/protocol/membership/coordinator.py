@@ -149,6 +149,7 @@ class Coordinator:
         Return whether ``sender`` is a joiner. A joiner in the view of another coordinator has
         confirmed nothing; its next view needs a higher number.
         """
+        assert sender not in self._membership.members, f"{sender} is a member, not a joiner"
         is_ours = view.coordinator == self._membership.me
         if is_ours and (
             sender in self._last_confirmed_ns or len(self._last_confirmed_ns) < _MAX_JOINERS
@@ -206,6 +207,7 @@ class Coordinator:
 
     def absorb(self, roster: Roster, sender: Address, out: ReadyBuilder) -> None:
         """Queue the members of a foreign roster. All but its sender must still confirm."""
+        assert self._membership.is_acting, "only the acting coordinator extends its next view"
         m = self._membership
         self._highest = max(self._highest, roster.id.number)
         gone = m.failure_detector.dead | m.leaving | m.moved_away
@@ -366,6 +368,9 @@ class Coordinator:
         absent += [
             entry for entry in shown if entry.name not in names and entry.address.node not in nodes
         ]
+        assert here.isdisjoint(entry.name for entry in absent if entry.name), (
+            "a durable member is present or absent, not both"
+        )
         return tuple(absent)
 
     def _propose(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:

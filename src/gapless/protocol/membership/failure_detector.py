@@ -168,6 +168,7 @@ class FailureDetector:
             if member not in self._probed_ns and member not in self.dead
         )
         self._due_ns = min(due_ns, default=None)
+        assert self.dead.isdisjoint(self._probed_ns), "a dead member has had its time to answer"
         return bool(overdue)
 
     def _send_alive(self, to: Address, out: ReadyBuilder, *, answer: bool = False) -> None:

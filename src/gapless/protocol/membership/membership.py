@@ -176,6 +176,7 @@ class Membership:
 
     def _found_group(self, out: ReadyBuilder) -> None:
         """Found a group, unless another joiner goes first or a group is known to exist."""
+        assert self.phase == JOINING, f"a group is founded by a joiner, not in phase {self.phase!r}"
         now_ns, config = out.now_ns, self.config
         self._rounds += 1
         self._concurrent_joiners = {
@@ -373,6 +374,7 @@ class Membership:
         Until then some members may still need acks from this member. If only the view has arrived,
         ask its coordinator soon.
         """
+        assert self.leave_requested, "a leave is granted after LEAVE was sent"
         if confirmed:
             self.terminate(Left(True), out)
             return
@@ -412,6 +414,7 @@ class Membership:
 
     def _note_leaving(self, member: Address, out: ReadyBuilder) -> None:
         """Record that ``member`` leaves; if this member leaves too, neither waits for the other."""
+        assert member in self.members, f"{member} cannot leave: it is not a member"
         acting, known = self.acting_coordinator, member in self.leaving
         self.leaving.add(member)
         if self.leave_requested and not known:

@@ -185,6 +185,7 @@ class MergeProtocol:
 
     def _conclude(self, out: ReadyBuilder) -> None:
         """Create one roster of all members whose coordinators agreed."""
+        assert self._reply_deadline_ns is not None, "a merge is concluded once"
         m = self._membership
         self._reply_deadline_ns = None
         if not m.is_acting or m.roster is None or m.pending is not None:
@@ -216,6 +217,8 @@ class MergeProtocol:
             ):
                 continue
             entries[entry.address.node] = entry
+        me = self._membership.me
+        assert entries[me.node].address == me, "the leader of a merge is in its view"
         return entries
 
     def _absent_entries(

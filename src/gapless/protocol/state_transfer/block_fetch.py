@@ -156,6 +156,7 @@ class BlockFetcher:
                 self._partial_blocks[index] = bytearray(block_bytes)
                 self._missing_bytes[index] = block_bytes
             asked.append((first, last))
+        assert self._pulls or not self._wanted, "while blocks are missing a range is pulled"
         return asked
 
     def _retry_delay_ns(self, tries: int) -> int:

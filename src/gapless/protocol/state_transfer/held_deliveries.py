@@ -160,6 +160,7 @@ class HeldDeliveries:
 
     def _behind_mark(self, delivery: Delivery, mark: int) -> Sequence[Delivery]:
         """Return the part of a delivery above ``mark``; remove the mark once it is passed."""
+        assert delivery.kind == GROUP, "marks belong to streams to the group"
         first, last, content = delivery.first, delivery.last, delivery.content
         # The stream restarted in a later view: the mark belongs to the stream before.
         if delivery.epoch != self._epoch:

@@ -287,6 +287,7 @@ class StateRequester:
 
     def _begin_pulling(self, offer: OfferContent, out: ReadyBuilder) -> None:
         """Start to pull the blocks that are missing here."""
+        assert self.stage == ASKING, f"an offer is accepted while asking, not while {self.stage}"
         self._parts = {}
         self.stage = PULLING
         self._unchecked = True

@@ -40,6 +40,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.identity import U64_MAX
 from gapless.protocol.events import Connected, Discarded, Undelivered
 from gapless.protocol.ready import UNICAST
 from gapless.protocol.stream.inbound import InboundStream
@@ -242,6 +243,7 @@ class Connections:
         )
         # The clock may stand still or go back: an epoch of this member is never used twice.
         self._last_epoch = max(made, self._last_epoch + 1)
+        assert FIRST_CONNECTION_EPOCH < self._last_epoch <= U64_MAX, "an epoch has 64 bits"
         return self._last_epoch
 
     # On reception
@@ -413,6 +415,7 @@ class Connections:
                 out.transmit(sender, Close(self.me, frame.epoch))
             return
         stream = entry.stream
+        assert stream.to == sender, f"the connection to {stream.to} is filed under {sender}"
         entry.since_ns = out.now_ns
         if isinstance(frame, Nak):
             stream.on_nak(sender, frame.ranges, out)
@@ -493,6 +496,7 @@ class Connections:
         stream: InboundStream | None = None,
     ) -> None:
         """Remember where a connection ended, and forget the oldest tombstones above the limits."""
+        assert resume >= 0, "a connection resumes behind a seqno"
         self._tombstones.pop((peer, epoch), None)
         fragments = None if stream is None else stream.reassembler.snapshot()
         self._tombstones[peer, epoch] = _Tombstone(

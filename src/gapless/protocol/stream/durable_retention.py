@@ -133,6 +133,9 @@ class DurableRetention:
         self._retained, self._released = positions, released
         self._reported_full.intersection_update(positions)
         self._update_minimum()
+        assert all(window.low <= acked <= window.high for acked in returned.values()), (
+            "a member resumes within the window"
+        )
         return returned
 
     def _known_ack(

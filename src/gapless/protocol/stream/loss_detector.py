@@ -111,6 +111,7 @@ class LossDetector:
 
     def _retry_ns(self, tries: int, draw: float) -> int:
         """Return the delay before the next NAK for a range that was requested ``tries`` times."""
+        assert tries >= 0, "tries are counted"
         config = self._config
         if not config.adaptive_grace:
             return config.xmit_interval_ns

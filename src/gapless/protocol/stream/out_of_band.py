@@ -151,6 +151,7 @@ class OutOfBandChannel:
 
     def _send(self, queued: _QueuedOutOfBand, messages: Sequence[bytes], out: ReadyBuilder) -> None:
         """Send ``messages``, the next ones of ``queued``, to its receivers."""
+        assert messages, "a send has messages left"
         queued.first = queued.first or self._high + 1
         queued.taken += len(messages)
         targets = {queued.to} if queued.to is not None else set(self._members)
@@ -221,6 +222,7 @@ class OutOfBandChannel:
 
         Messages already sent are repaired but no longer reported.
         """
+        assert 0 in self._unacked_by_ticket[queued.ticket], f"ticket {queued.ticket} is sent"
         self._queue.remove(queued)
         del self._unacked_by_ticket[queued.ticket]
         out.emit(GivenUp(queued.ticket, queued.taken, reason))
@@ -380,6 +382,7 @@ class OutOfBandChannel:
             again_ns = out.now_ns + interval_ns
             self._pending[seqno] = pending._replace(retransmit_ns=again_ns, interval_ns=interval_ns)
         self._due_ns = min((pending.retransmit_ns for pending in self._pending.values()), default=0)
+        assert not self._pending or self._due_ns > out.now_ns, "a resend waits for an interval"
 
     @property
     def is_quiet(self) -> bool:

@@ -71,6 +71,7 @@ class Stability:
 
     def install(self, view: View) -> None:
         """Start the view with an empty table: votes of another view are void."""
+        assert self.me in view, "a member installs its own view"
         self._view = view
         self._votes = {}
         self._stable = {}
@@ -97,6 +98,7 @@ class Stability:
             draw_ns = int(interval_ns * self._rng.random() * jitter / 100) if jitter else 0
             # Jitter keeps the votes of many members from arriving at once.
             self.due_ns = now_ns + interval_ns - draw_ns
+            assert self.due_ns >= now_ns, "a vote is scheduled ahead"
 
     def vote(self, digest: Digest, out: ReadyBuilder) -> list[StreamProgress]:
         """Send the coordinator a vote.
