@@ -23,6 +23,7 @@ from gapless.sim.script import (
     StartProcess,
     payload,
 )
+from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 from gapless.trace.schema import TraceRow
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -95,7 +96,7 @@ class Story:
         """Run it and return its rows."""
         world = World(self.config, self.script, faults=self.faults, trace=True)
         world.run()
-        assert world.tracer is not None
+        assert isinstance(world.tracer, SimulationTracer)
         assert not world.oracle.violations, world.oracle.violations
         return world.tracer.rows
 

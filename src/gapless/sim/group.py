@@ -164,13 +164,17 @@ class SimulatedGroup:
             seed, parse_duration(delay), NEVER_NS, actions=initial_actions(tuple(names))
         )
         self._rules = _FaultRules()
-        self.world = World(
-            self.config, script, faults=[self._rules], record=True, keep_payloads=True
-        )
         self._diagram = DiagramTracer(script)
+        self.world = World(
+            self.config,
+            script,
+            faults=[self._rules],
+            record=True,
+            tracer=self._diagram,
+            keep_payloads=True,
+        )
         self._diagram.fates = self.world.network.fates
-        self.world.tracer = self._diagram
-        self.world.on_ready = self._on_ready
+        self.world.driver.on_ready = self._on_ready
         self._nodes = {name: SimulatedNode(self, name) for name in names}
         self._view = 1
         self._members = list(names)

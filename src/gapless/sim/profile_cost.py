@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Ready
     from gapless.sim.oracle.oracle import InvariantViolation
     from gapless.sim.world.host import Host
+    from gapless.sim.world.tracer import RunTracer
 
 DELAY_NS = NS_PER_MS
 """How long a frame takes."""
@@ -413,6 +414,7 @@ def _world(
     config: Config,
     *,
     record: bool = False,
+    tracer: RunTracer | None = None,
 ) -> tuple[World, _ProfileMeter]:
     """Return the world in which ``senders``, some of ``names``, do the work, and the meter that looks on."""
     sends = {
@@ -445,11 +447,11 @@ def _world(
         if stalls
         else None
     )
-    world = World(config, script, faults=faults, checkers=checks, record=record)
+    world = World(config, script, faults=faults, checkers=checks, record=record, tracer=tracer)
     sent_ns = {
         who: [send.at_ns for send in of_one for _ in send.payloads] for who, of_one in sends.items()
     }
-    meter = world.on_ready = _ProfileMeter(world, sent_ns, len(names) - 1)
+    meter = world.driver.on_ready = _ProfileMeter(world, sent_ns, len(names) - 1)
     return world, meter
 
 

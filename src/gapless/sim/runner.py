@@ -24,6 +24,7 @@ from gapless.sim.swarm import membership_swarm
 from gapless.sim.swarm.membership_swarm import draw_membership
 from gapless.sim.swarm.stream_swarm import MESSAGES, draw
 from gapless.sim.world.trace_files import chunks, prepare_folder, write_set
+from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def seed_result(seed: int, character: str, profile: str, world: World) -> SeedRe
         world.digest(),
         world.events,
         world.oracle.steps,
-        world.simulated_messages,
+        world.driver.delivered_messages,
         faults_of(world),
         world.oracle.violations,
         frozenset(
@@ -148,7 +149,7 @@ def seed_result(seed: int, character: str, profile: str, world: World) -> SeedRe
     )
     if world.record:
         outcome.script = world.recorded()
-    if world.tracer is not None:
+    if isinstance(world.tracer, SimulationTracer):
         outcome.trace = world.tracer.rows
         outcome.incarnations = world.tracer.incarnation_records(character)
     return outcome
@@ -172,7 +173,7 @@ def faults_of(world: World) -> dict[str, int]:
     counts = {
         **world.network.chain.strike_counts,
         **members,
-        "late-timer": world.late_ticks,
+        "late-timer": world.driver.late_ticks,
         "clock": clocks,
     }
     return {kind: count for kind, count in counts.items() if count}

@@ -56,12 +56,11 @@ def measured_run() -> tuple[list[TraceRow], list[IncarnationRecord], profile_cos
     load = profile_cost.ProfileWorkload(messages=60, seed=MEASURED)
     names = ("a", "b", "c")
     faults: list[Fault] = [Loss(split(MEASURED, "loss"), (0.05,))]
-    world, meter = profile_cost._world(
-        "nakack4", load, names, names, faults, profile_cost.config_of("nakack4")
-    )
-    world.tracer = SimulationTracer(MEASURED, world.config)
+    config = profile_cost.config_of("nakack4")
+    tracer = SimulationTracer(MEASURED, config)
+    world, meter = profile_cost._world("nakack4", load, names, names, faults, config, tracer=tracer)
     world.run()
-    return world.tracer.rows, world.tracer.incarnation_records("compare"), meter
+    return tracer.rows, tracer.incarnation_records("compare"), meter
 
 
 def planted_run() -> tuple[list[TraceRow], list[IncarnationRecord]]:

@@ -3,6 +3,7 @@
 import pytest
 
 from gapless.config import Config
+from gapless.faults.frame_names import incarnation_name
 from gapless.sim import simulate
 from gapless.sim.script import (
     ChangePartition,
@@ -16,7 +17,7 @@ from gapless.sim.script import (
     payload,
 )
 from gapless.sim.world.application import SimulatedApplication
-from gapless.sim.world.process_model import pause_lengths_ns
+from gapless.sim.world.convergence import pause_lengths_ns
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_MS
 
@@ -63,7 +64,7 @@ def views(world: World) -> dict[str, tuple[str, ...]]:
     for host in world.hosts.values():
         if host.member is not None and host.member.view is not None:
             found[host.incarnation_name] = tuple(
-                world._name(member) for member in host.member.view.members
+                incarnation_name(member) for member in host.member.view.members
             )
     return found
 

@@ -31,6 +31,7 @@ from gapless.sim.script import (
     initial_actions,
     payload,
 )
+from gapless.sim.world.tracer import SimulationTracer
 from gapless.units import NS_PER_MS, NS_PER_S
 
 SEEDS = (3, 5, 14, 29)
@@ -140,7 +141,7 @@ def test_a_late_timer_of_a_script_is_late() -> None:
     )
     world = World(config, script, trace=True)
     world.run()
-    assert world.tracer is not None
+    assert isinstance(world.tracer, SimulationTracer)
     acks_ns = [row.t_ns for row in world.tracer.rows if row.event == "ACK_OUT"]
     assert acks_ns[0] == 16 * NS_PER_MS
 

@@ -56,7 +56,6 @@ from gapless.sim.script import (
     SetReadDelay,
     StartProcess,
 )
-from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 from gapless.units import NS_PER_US
 from gapless.wire import (
@@ -209,11 +208,10 @@ def _plural(fact: str) -> str:
 _PLURALS = {"is": "are", "crashes": "crash"}
 
 
-class DiagramTracer(SimulationTracer):
-    """What the world tells of every step, turned into rows; it takes the place of a tracer."""
+class DiagramTracer:
+    """Turns what a world reports about a run into the rows of a diagram."""
 
     def __init__(self, script: Script) -> None:
-        super().__init__()
         self.nodes = script.nodes()
         self.fates = script.fates
         self.diagram_rows: list[_DiagramRow] = []
@@ -222,10 +220,13 @@ class DiagramTracer(SimulationTracer):
         self._transmit = -1
         self._crossings: list[tuple[Crossing, Fate | None]] = []
 
-    # What the world tells
+    # What the world reports
+
+    def begin(self, t_ns: int, member: MemberModel) -> None:
+        """Draw nothing: the action has a row."""
 
     def act(self, t_ns: int, action: Action) -> None:
-        """Tell of an action that the member itself says nothing about."""
+        """Add the fact of an action that the member itself does not report."""
         words = {
             StartProcess: "starts",
             PauseProcess: "pauses",
@@ -241,14 +242,9 @@ class DiagramTracer(SimulationTracer):
             self._add_facts(t_ns, action.who, [words])
 
     def transmit(
-        self,
-        t_ns: int,
-        life: MemberModel,
-        crossing: Crossing,
-        copies: int,
-        reason: str,
+        self, t_ns: int, member: MemberModel, crossing: Crossing, copies: int, reason: str
     ) -> None:
-        """Draw a crossing: a row for the first target of a datagram, one arrow more for each further one."""
+        """Draw a crossing: a row for the first target of a datagram, an arrow for each other."""
         fate = self.fates.get(crossing.name, Fate((), reason)) if reason else None
         if reason:
             self.applied_fates.add(crossing.name)
@@ -261,11 +257,20 @@ class DiagramTracer(SimulationTracer):
         self._crossings.append((crossing, fate))
         self.diagram_rows[-1] = self._draw_row(t_ns)
 
-    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
-        """Tell the facts of one step."""
+    def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
+        """Add the facts of one step."""
         facts = list(_facts(ready))
         if facts:
-            self._add_facts(t_ns, life.name, facts)
+            self._add_facts(t_ns, member.name, facts)
+
+    def late_timer(self, t_ns: int, late_ns: int) -> None:
+        """Draw nothing: the script names late timers."""
+
+    def rest(self, t_ns: int) -> None:
+        """Draw nothing: a silent group has no rows."""
+
+    def end(self, t_ns: int) -> None:
+        """Draw nothing: the marks follow the last row."""
 
     # Rows
 
@@ -476,29 +481,29 @@ def _format_membership_event(event: Event) -> str:
 # The run
 
 
-class DiagramWorld(World):
-    """A world that plays a script and tells its story."""
+class DiagramRun:
+    """One run of a script in a ``world``, drawn as a ``diagram``."""
 
     def __init__(self, config: Config, script: Script) -> None:
-        super().__init__(config, script)
-        self.tracer = self.diagram = DiagramTracer(script)
-        self.on_event = self._end_early
-        measure_memory_always(self)
+        self.diagram = DiagramTracer(script)
+        self.world = World(config, script, tracer=self.diagram)
+        self.world.scheduler.on_event = self._end_early
+        measure_memory_always(self.world)
 
     def _end_early(self) -> None:
-        """A broken promise ends the story, and so do too many events."""
-        if self.events >= MAX_DIAGRAM_EVENTS or any(
-            found.check.startswith("S") for found in self.oracle.violations
+        """End the run at a violation of safety, or after too many events."""
+        if self.world.events >= MAX_DIAGRAM_EVENTS or any(
+            found.check.startswith("S") for found in self.world.oracle.violations
         ):
             raise _RunEnded
 
     def run(self) -> None:
-        """Run the script to its end, or until there is nothing more to learn from it."""
+        """Run the script to its end, or until :meth:`_end_early` stops it."""
         try:
-            super().run()
+            self.world.run()
         except _RunEnded:
-            if not self.oracle.violations:
-                self.close()
+            if not self.world.oracle.violations:
+                self.world.close()
 
 
 def measure_memory_always(world: World) -> None:

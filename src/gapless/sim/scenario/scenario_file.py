@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.sim.mutants.catalogue import mutant_by_name, plant
-from gapless.sim.scenario.diagram import DiagramWorld, format_marks, format_verdict
+from gapless.sim.scenario.diagram import DiagramRun, format_marks, format_verdict
 from gapless.sim.scenario.grammar import read_script, show_script
 from gapless.sim.scenario.literals import ScenarioError, show_time
 from gapless.sim.script import ChangePartition, InstallView, Script, StartProcess
@@ -154,16 +154,16 @@ def play(scenario: Scenario, *, bug: str | None = None) -> ScenarioResult:
     """Play the script and return what came of it; ``bug`` is planted instead of the file's own ("" for none)."""
     _check_incarnations(scenario.script)
     with plant(scenario.bug if bug is None else bug):
-        stage = DiagramWorld(scenario.config, scenario.script)
+        run = DiagramRun(scenario.config, scenario.script)
         try:
-            stage.run()
+            run.run()
         except LocalProtocolError as error:
             raise ScenarioError(f"the script cannot be played: {error}") from error
-    violations = stage.oracle.violations
+    violations = run.world.oracle.violations
     lines = [
-        *stage.diagram.lines(),
-        *format_marks(stage),
-        *_unused_fates(stage),
+        *run.diagram.lines(),
+        *format_marks(run.world),
+        *_unused_fates(run),
         *format_verdict(violations),
     ]
     return ScenarioResult(tuple(lines), tuple(violations))
@@ -183,13 +183,13 @@ def _check_incarnations(script: Script) -> None:
             )
 
 
-def _unused_fates(stage: DiagramWorld) -> list[str]:
-    """Return a line for each fate that struck nothing: in a file made by hand this is most often a slip."""
-    script, teller = stage.script, stage.diagram
-    lines = [f"never sent: {name}" for name in script.fates if name not in teller.applied_fates]
-    if teller.last_fault_ns > script.calm_ns:
+def _unused_fates(run: DiagramRun) -> list[str]:
+    """Return a line for each fate that struck no frame: most often a mistake in the file."""
+    script, diagram = run.world.script, run.diagram
+    lines = [f"never sent: {name}" for name in script.fates if name not in diagram.applied_fates]
+    if diagram.last_fault_ns > script.calm_ns:
         lines.append(
-            f"a fault struck at {show_time(teller.last_fault_ns)}, when the network was to be calm"
+            f"a fault struck at {show_time(diagram.last_fault_ns)}, when the network was to be calm"
         )
     return lines
 

@@ -30,7 +30,6 @@ from gapless.sim.script import (
     SendMessages,
     StartProcess,
 )
-from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.script import Action
     from gapless.sim.shrink.minimizer import ShrinkCase
-    from gapless.sim.world.host import Host
     from gapless.wire import Datagram
 
 
@@ -130,68 +128,69 @@ def _loss_is_only(script: Script) -> bool:
 # Replays
 
 
-class _FaultTimes(SimulationTracer):
-    """Takes note of when faults strike, and of nothing else."""
+class _FaultTimes:
+    """Notes when the last fault struck, and nothing else of a run."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.last_ns = -1
 
+    def begin(self, t_ns: int, member: MemberModel) -> None:
+        """Ignore a start."""
+
+    def act(self, t_ns: int, action: Action) -> None:
+        """Ignore an action."""
+
+    def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
+        """Ignore a step."""
+
     def transmit(
-        self,
-        t_ns: int,
-        life: MemberModel,
-        crossing: Crossing,
-        copies: int,
-        reason: str,
+        self, t_ns: int, member: MemberModel, crossing: Crossing, copies: int, reason: str
     ) -> None:
-        """Note a fate that came true."""
+        """Note a fault of the network."""
         if reason:
             self.last_ns = t_ns
 
-    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
-        """Leave the step untold."""
+    def late_timer(self, t_ns: int, late_ns: int) -> None:
+        """Note the end of a delay."""
+        self.last_ns = max(self.last_ns, t_ns + late_ns)
 
-    def act(self, t_ns: int, action: Action) -> None:
-        """Leave the action untold."""
+    def rest(self, t_ns: int) -> None:
+        """Ignore the end of the load."""
+
+    def end(self, t_ns: int) -> None:
+        """Ignore the end of the run."""
 
 
 class _ReplayEnded(Exception):  # noqa: N818 - it ends a replay early, and is no error
-    """The violation that a replay looks for is there, or the replay takes too long."""
+    """The replay found the violation that it looks for, or takes too long."""
 
 
-class Replay(World):
-    """A world that stops as soon as ``wanted`` is violated (any check if it is empty)."""
+class Replay:
+    """One run of a case that stops as soon as ``wanted`` is violated (any check if it is empty)."""
 
     def __init__(self, case: ShrinkCase, wanted: str = "") -> None:
         checks = tuple(check for check in CHECKERS if not wanted or check.id == wanted)
-        super().__init__(case.config, case.script, checkers=checks)
-        self.tracer = self.fault_times = _FaultTimes()
-        self.on_event = self._end_early
-        measure_memory_always(self)
-        self.wanted = wanted
+        self._fault_times = _FaultTimes()
+        self.world = World(case.config, case.script, checkers=checks, tracer=self._fault_times)
+        self.world.scheduler.on_event = self._end_early
+        measure_memory_always(self.world)
+        self._wanted = wanted
 
     def _end_early(self) -> None:
-        """End the replay if it was enough."""
-        if (self.oracle.violations and self._is_found()) or self.events >= MAX_DIAGRAM_EVENTS:
+        world = self.world
+        if (world.oracle.violations and self._is_found()) or world.events >= MAX_DIAGRAM_EVENTS:
             raise _ReplayEnded
 
     def _is_found(self) -> bool:
         return any(
-            violation.check == self.wanted or not self.wanted
-            for violation in self.oracle.violations
+            violation.check == self._wanted or not self._wanted
+            for violation in self.world.oracle.violations
         )
 
-    def _timer_delay_ns(self, host: Host) -> int:
-        late_ns = super()._timer_delay_ns(host)
-        if late_ns:
-            self.fault_times.last_ns = max(self.fault_times.last_ns, self.now_ns + late_ns)
-        return late_ns
-
     def fails(self) -> bool:
-        """Play the script; return whether the violation is there, by faults that were allowed to strike."""
+        """Play the script; return whether the check fails, with no fault after the calm."""
         try:
-            self.run()
+            self.world.run()
         except _ReplayEnded:
             return self._is_found() and self._is_fair()
         except (GaplessError, AssertionError, KeyError):
@@ -200,11 +199,11 @@ class Replay(World):
         return self._is_found() and self._is_fair()
 
     def _is_fair(self) -> bool:
-        return self.fault_times.last_ns <= self.script.calm_ns
+        return self._fault_times.last_ns <= self.world.script.calm_ns
 
     def holds(self) -> bool:
-        """Play the script; return whether it comes to its end and every check holds."""
-        return not self.fails() and self._is_fair() and self.oracle.settled
+        """Play the script; return whether the run settles and every check passes."""
+        return not self.fails() and self._is_fair() and self.world.oracle.settled
 
 
 @dataclass(slots=True)
@@ -222,9 +221,9 @@ class FailurePredicate:
         with plant(self.bug):
             replay = Replay(case, self.check)
             failed = replay.fails()
-        self.events += replay.events
+        self.events += replay.world.events
         if failed and self.bug:
             control = Replay(case)
             failed = control.holds()
-            self.events += control.events
+            self.events += control.world.events
         return failed

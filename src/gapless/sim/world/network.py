@@ -192,8 +192,8 @@ _DATA_KINDS = ("DATA", "REPAIR")
 _OTHER_BYTES = (CORRUPT, FORGED)
 
 
-def decoded(datagram: bytes) -> Datagram | None:
-    """Return what a copy says; None if that is nothing."""
+def decode_or_none(datagram: bytes) -> Datagram | None:
+    """Decode a copy; return None if it is not a datagram."""
     try:
         return decode(datagram)
     except RemoteProtocolError:

@@ -1,8 +1,11 @@
-"""The trace of a simulated run: one row for everything that happened, kept only when asked for."""
+"""The trace of a simulated run: one row for every input, output and fault.
+
+Any other observer of a run implements :class:`RunTracer`, too: the diagram, the shrinker.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gapless.faults.frame_names import incarnation_name
 from gapless.sim.script import (
@@ -47,8 +50,35 @@ _EVENT_OF_ACTION: dict[type, str] = {
 """The trace event of every action that has one."""
 
 
+class RunTracer(Protocol):
+    """What a world reports about a run while it goes on."""
+
+    def begin(self, t_ns: int, member: MemberModel) -> None:
+        """Note that an incarnation has started."""
+
+    def act(self, t_ns: int, action: Action) -> None:
+        """Note an action of the script."""
+
+    def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
+        """Note one step of a member; ``datagram`` came in, unless something else was the input."""
+
+    def transmit(
+        self, t_ns: int, member: MemberModel, crossing: Crossing, copies: int, reason: str
+    ) -> None:
+        """Note that a datagram crosses a link; ``reason`` is the fault that struck it, if any."""
+
+    def late_timer(self, t_ns: int, late_ns: int) -> None:
+        """Note that a timer fires ``late_ns`` after its deadline."""
+
+    def rest(self, t_ns: int) -> None:
+        """Note that the load has ended and the group must be silent."""
+
+    def end(self, t_ns: int) -> None:
+        """Note that the run is over."""
+
+
 class SimulationTracer:
-    """Gathers the rows of a run, in order, and the lives that they are about."""
+    """Gathers the rows of a run, in order, and the incarnations that they are about."""
 
     def __init__(
         self,
@@ -69,66 +99,66 @@ class SimulationTracer:
         self._counts: dict[str, int] = {}
         self._current_incarnation: dict[str, str] = {}
 
-    def begin(self, t_ns: int, life: MemberModel) -> None:
-        """Write that a life has begun."""
+    def begin(self, t_ns: int, member: MemberModel) -> None:
+        """Write that an incarnation has started."""
         self._step += 1
-        self._row_builder(t_ns, life)
+        self._row_builder(t_ns, member)
 
-    def step(self, t_ns: int, life: MemberModel, said: Datagram | None, ready: Ready) -> None:
+    def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
         """Write the rows of one step: its input, the machine's trace, its deliveries."""
         self._step += 1
-        scribe = self._row_builder(t_ns, life)
-        if said is not None:
-            self._write(t_ns, life.name, scribe.row("RX", peer=said.sender))
-        for values in scribe.rows_of_ready(ready):
-            self._write(t_ns, life.name, values)
+        builder = self._row_builder(t_ns, member)
+        if datagram is not None:
+            self._write(t_ns, member.name, builder.row("RX", peer=datagram.sender))
+        for values in builder.rows_of_ready(ready):
+            self._write(t_ns, member.name, values)
 
-    def _row_builder(self, t_ns: int, life: MemberModel) -> RowBuilder:
-        scribe = self._row_builders.get(life.name)
-        if scribe is None:
+    def _row_builder(self, t_ns: int, member: MemberModel) -> RowBuilder:
+        builder = self._row_builders.get(member.name)
+        if builder is None:
             by_view = self._config is not None and self._config.group_profile.numbering == "view"
-            scribe = RowBuilder(
-                life.address, _named, incarnation_name, _WORDS, str, by_view=by_view
+            builder = RowBuilder(
+                member.address, _named, incarnation_name, _WORDS, str, by_view=by_view
             )
-            self._row_builders[life.name] = scribe
-            self._counts[life.name] = 0
-            self._current_incarnation[life.name.rstrip("'")] = life.name
-            self.members[life.name] = life
+            self._row_builders[member.name] = builder
+            self._counts[member.name] = 0
+            self._current_incarnation[member.name.rstrip("'")] = member.name
+            self.members[member.name] = member
             reach = 0 if self._config is None else self._config.reach
-            self._write(t_ns, life.name, scribe.row("BEGIN", high=reach))
-        return scribe
+            self._write(t_ns, member.name, builder.row("BEGIN", high=reach))
+        return builder
 
     def _write(self, t_ns: int, name: str, values: RowValues, frame_id: str = "") -> None:
         idx = self._counts[name]
         self._counts[name] = idx + 1
         row = TraceRow._make((self._seed, name, idx, self._step, t_ns, *values, frame_id))
         if row.sent_ns and self.clocks:
-            # A run says what its origin's own clock showed, a nak what its asker's did; times of a
-            # simulated trace are all on the true one.
-            whose = name if row.event == "NAK_OUT" else row.origin
-            clock = self.clocks.get(whose.rstrip("'"))
+            # A run carries the time of its origin's clock, a nak that of its sender's; all times of
+            # a simulated trace are true times.
+            stamped_by = name if row.event == "NAK_OUT" else row.origin
+            clock = self.clocks.get(stamped_by.rstrip("'"))
             row = row if clock is None else row._replace(sent_ns=clock.true_ns(row.sent_ns))
         self.rows.append(row)
 
     def transmit(
-        self, t_ns: int, life: MemberModel, crossing: Crossing, copies: int, reason: str
+        self, t_ns: int, member: MemberModel, crossing: Crossing, copies: int, reason: str
     ) -> None:
-        """Write that a datagram crosses a link, and what the network does with it."""
-        scribe = self._row_builder(t_ns, life)
+        """Write that a datagram crosses a link, and which fault strikes it."""
+        builder = self._row_builder(t_ns, member)
         _, origin, first, last = crossing.label
         where: dict[str, Any] = {
             "seqno": first,
             "seqno_last": last,
             "size_bytes": len(crossing.datagram),
         }
-        values = scribe.row("TX", **where)
+        values = builder.row("TX", **where)
         named = list(values)
         named[2], named[9] = (
             origin.rstrip("@"),
             self._current_incarnation.get(crossing.target, crossing.target),
         )
         frame_id = str(crossing.name)
-        self._write(t_ns, life.name, tuple(named), frame_id)
+        self._write(t_ns, member.name, tuple(named), frame_id)
         if reason:
             named[0] = (
                 "NET_DROP"
@@ -138,10 +168,13 @@ class SimulationTracer:
                 else _FATES.get(reason, "NET_DELAY")
             )
             named[-1] = reason
-            self._write(t_ns, life.name, tuple(named), frame_id)
+            self._write(t_ns, member.name, tuple(named), frame_id)
+
+    def late_timer(self, t_ns: int, late_ns: int) -> None:
+        """Write nothing: the trace has no row for timers."""
 
     def act(self, t_ns: int, action: Action) -> None:
-        """Write that something was done to a member that lives: CRASH, PAUSE and the like."""
+        """Write what the script does to a running member: CRASH, PAUSE and the like."""
         name = self._current_incarnation.get(action.who.rstrip("'"), "")
         event = _EVENT_OF_ACTION.get(type(action))
         meant = name == action.who or self._membership
@@ -162,9 +195,9 @@ class SimulationTracer:
                 mode="full",
                 every=1,
                 clock=recorded.VIRTUAL,
-                stores=life.stored is not None,
+                stores=member.stored is not None,
             )
-            for name, life in self.members.items()
+            for name, member in self.members.items()
         ]
         others = {name for row in self.rows for name in (row.origin, row.to, row.peer)}
         others.update(
@@ -177,18 +210,18 @@ class SimulationTracer:
         return found
 
     def rest(self, t_ns: int) -> None:
-        """Write of every life that is there that the load has ended."""
+        """Write for every running incarnation that the load has ended."""
         self._mark(t_ns, "REST")
 
     def end(self, t_ns: int) -> None:
-        """Write of every life that is there that the trace of it is whole."""
+        """Write for every running incarnation that its trace is complete."""
         self._mark(t_ns, "END")
 
     def _mark(self, t_ns: int, event: str) -> None:
         self._step += 1
-        for name, scribe in self._row_builders.items():
+        for name, builder in self._row_builders.items():
             if self.members[name].alive:
-                self._write(t_ns, name, scribe.row(event))
+                self._write(t_ns, name, builder.row(event))
 
 
 _FATES = {"corrupt": "NET_CORRUPT", "truncate": "NET_CORRUPT"}

@@ -1,0 +1,82 @@
+"""What the parts of one simulated run share: script, time, network, hosts, oracle and tracer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.faults.faults import FaultChain
+from gapless.protocol.buggify import SHED
+from gapless.sim.checkers.liveness import bounds_ns
+from gapless.sim.checkers.stream_safety import CHECKERS
+from gapless.sim.coverage.membership_coverage import MembershipCoverage
+from gapless.sim.coverage.stream_coverage import StreamCoverage
+from gapless.sim.oracle.oracle import Oracle
+from gapless.sim.script import ScriptedFates
+from gapless.sim.world.network import SimulatedNetwork
+from gapless.sim.world.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gapless.config import Config
+    from gapless.faults.faults import Fault, LateTimers
+    from gapless.sim.oracle.checker import InvariantChecker
+    from gapless.sim.script import Script
+    from gapless.sim.world.host import Host
+    from gapless.sim.world.tracer import RunTracer
+
+
+class RunContext:
+    """The shared parts of one run; ``hosts`` are found by name, ``by_node`` by node number."""
+
+    def __init__(
+        self,
+        config: Config,
+        script: Script,
+        *,
+        faults: Iterable[Fault] | None = None,
+        late_timers: LateTimers | None = None,
+        checkers: Iterable[type[InvariantChecker]] | None = None,
+        record: bool = False,
+        tracer: RunTracer | None = None,
+        fail_fast: bool = False,
+    ) -> None:
+        self.config = config
+        self.script = script
+        self.tracer = tracer
+        self.record = record
+        self.late_timers = late_timers
+        self.hosts: dict[str, Host] = {}
+        self.by_node: dict[int, Host] = {}
+        chain = _fault_chain(script, faults)
+        self.network = SimulatedNetwork(chain, script.delay_ns, record=record, fifo=script.fifo)
+        self.names_matter = record or script.only_loss or chain.names_matter or tracer is not None
+        self.oracle = Oracle(
+            config,
+            (
+                *(CHECKERS if checkers is None else checkers),
+                *([MembershipCoverage] if script.membership else []),
+                StreamCoverage,
+            ),
+            calm_ns=script.calm_ns,
+            bounds_ns=bounds_ns(config, script.delay_ns),
+            membership=script.membership,
+        )
+        self.oracle.sheds = SHED in script.rare
+        stream_coverage = self.oracle.checkers[-1]
+        assert isinstance(stream_coverage, StreamCoverage)
+        self.stream_coverage = stream_coverage
+        self.membership_coverage = next(
+            (check for check in self.oracle.checkers if isinstance(check, MembershipCoverage)), None
+        )
+        self.scheduler = Scheduler(self.oracle.violations if fail_fast else ())
+
+    def running(self) -> Iterable[Host]:
+        """Return the hosts whose process runs."""
+        return (host for host in self.hosts.values() if host.member is not None)
+
+
+def _fault_chain(script: Script, faults: Iterable[Fault] | None) -> FaultChain:
+    if faults is None:
+        return FaultChain([ScriptedFates(script.fates)])
+    return FaultChain(faults, script.calm_ns)
