@@ -145,7 +145,7 @@ def test_the_line_for_a_person() -> None:
     assert "2.5 MB/s" in text
     assert "spool 3 MiB of 10 MiB in 2 segments" in text
     assert "spark 1,200 behind; copy has all" in text
-    assert "waits: the disk" in text
+    assert "waiting: the disk" in text
     assert [short_size(size) for size in (0, 1023, 1536, 5 * 1024**3)] == [
         "0 B",
         "1023 B",

@@ -18,16 +18,20 @@ from tests.support.commands import stage
 
 def test_top_asks_every_member_how_it_stands() -> None:
     with stage(3) as group:
-        talker = group.start("chat", "--json", "--nick", "ann")
+        talker = group.start("chat", "--json", "--nick", "ann", "--display-name", "talker")
         talker.wait_for('"kind": "view_changed"')
-        reader = group.start("listen", "--json")
+        reader = group.start("listen", "--json", "--durable-name", "reader")
         talker.wait_for('"joined"')
         talker.type("hello\n")
         reader.wait_for("hello")
-        watcher = group.start("top", "--once", "--json", "--interval", "100ms")
+        watcher = group.start(
+            *("top", "--once", "--json", "--interval", "100ms", "--display-name", "watcher")
+        )
         code, out, err = watcher.end()
         assert (code, err) == (0, "")
         seen = json.loads(out)
+        names = {row["snapshot"]["display_name"] for row in seen["members"]}
+        assert names == {"talker", "reader", "watcher"}
         assert len(seen["members"]) == 3
         assert seen["slow"] == []
         looks = {row["member"]: row["snapshot"] for row in seen["members"]}
@@ -51,7 +55,7 @@ def test_top_names_who_is_silent_and_holds_a_window() -> None:
         while True:
             seen = json.loads(watcher.wait_for('"slow": [{'))
             reasons = " ".join(trouble["reason"] for trouble in seen["slow"])
-            if "has not answered" in reasons and "holds the window" in reasons:
+            if "did not answer" in reasons and "blocks the window" in reasons:
                 break
         assert len({trouble["member"] for trouble in seen["slow"]}) == 1
         reader.process.send_signal(signal.SIGCONT)
@@ -67,7 +71,7 @@ def test_top_as_a_picture() -> None:
         code, out, err = group.start("top", "--once", "--interval", "10ms").end()
     assert (code, err) == (0, "")
     assert "2 members" in out.decode()
-    assert "nobody is slow" in out.decode()
+    assert "no member is slow" in out.decode()
     assert "unread" in out.decode()
 
 

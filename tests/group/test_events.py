@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any, get_args
 
 import pytest
 
 from gapless import blocking, events
+from gapless.group import member_names
 from gapless.group.public_events import public_event
 from gapless.identity import Address, View
 from gapless.protocol import events as machine
 from gapless.transport.in_process import InProcessNetwork
+from tests.support.real_groups import threads
 
 ANN, BEN = Address(1, 1), Address(2, 1)
 SAMPLES: dict[type, Any] = {
@@ -119,3 +122,30 @@ def test_a_member_that_left_keeps_its_name_in_the_change_of_view() -> None:
                 break
         assert event.left == (address,)
         assert str(event).endswith(f"left: ben ({address.short})")
+
+
+def test_the_name_of_a_peer_is_the_best_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = InProcessNetwork()
+    each: dict[str, Any] = {"config": SLOW | {"unread_limit": 64}}
+    ann = blocking.join("x", transport=network.open(), display_name="ann", **each)
+    ben = blocking.join(
+        "x", transport=network.open(), display_name="ben", durable_name="store", **each
+    )
+    with ann, ben:
+        ann.wait_for_members(2, 20)
+        assert ben.me is not None
+        short = ben.me.short
+        assert ann.label(ben.me) == f"ben ({short})", "a member of the same process"
+        # Without the registry of the process, ben is as any member of another process.
+        monkeypatch.setattr(member_names, "_LOCAL_NAMES", {})
+        assert ann.label(ben.me) == f"store ({short})", "its durable name is in the roster"
+        assert ann.snapshot(ben.me).display_name == "ben"
+        assert ann.label(ben.me) == f"ben ({short})", "its snapshot has its display name"
+        assert ann.snapshot().peers[0].name == "ben"
+
+
+def test_a_peer_without_a_name_is_called_by_its_locator(monkeypatch: pytest.MonkeyPatch) -> None:
+    with threads(2, each={"transport": "mesh"}) as (ann, ben):
+        monkeypatch.setattr(member_names, "_LOCAL_NAMES", {})
+        assert ben.me is not None
+        assert re.fullmatch(rf"127\.0\.0\.1:\d+ \({ben.me.short}\)", ann.label(ben.me))

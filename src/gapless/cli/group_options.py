@@ -1,6 +1,6 @@
-"""What the commands share that are a member of a group: their options, coming in, and how people are shown.
+"""What commands that join a group share: options, joining, and how members are shown.
 
-On Ctrl-C, and when the process is asked to end: the member leaves, within a second.
+On Ctrl-C and on SIGTERM the member leaves, within a second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRACE_OPTIONS = (
         "--trace",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help=f"Record everything in this folder: {docs_page('traces')}",
+        help=f"Record a trace in this folder: {docs_page('traces')}",
     ),
     click.option(
         "--trace-mode",
@@ -42,24 +42,35 @@ TRACE_OPTIONS = (
         help="full (the default), sampled, or sampled:N.",
     ),
 )
-"""What says whether and how a command is recorded."""
+"""Options that record a command in a trace."""
 
 _OPTIONS = (
     click.option(
-        "--discover", metavar="WHERE", help=f"Where others could be: {docs_page('discovery')}"
+        "--discover", metavar="WHERE", help=f"Where to look for members: {docs_page('discovery')}"
     ),
     click.option(
         "--transport",
         default="auto",
         metavar="NAME",
-        help="How they are reached: auto, mesh, multicast, tcp",
+        help="Transport: auto, mesh, multicast or tcp.",
     ),
-    click.option("--host", metavar="ADDRESS", help="The address of this machine to use."),
+    click.option("--host", metavar="ADDRESS", help="The local address to use."),
     click.option(
         "--ports", metavar="FIRST[-LAST]", help="The ports to try, 0 for any; 7800-7899 by default."
     ),
     click.option(
-        "--name", default="", metavar="NAME", help="A durable name: the place is kept while away."
+        "--durable-name",
+        "--name",
+        "name",
+        default="",
+        metavar="NAME",
+        help="Durable name: messages are retained while this member is absent.",
+    ),
+    click.option(
+        "--display-name",
+        default="",
+        metavar="NAME",
+        help="Name for people; by default the durable name, or host, process id and a number.",
     ),
     click.option(
         "--join-timeout",
@@ -73,7 +84,7 @@ _OPTIONS = (
 
 
 def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command everything that says how to come into a group; :func:`joined_group` takes it."""
+    """Give a command the options of joining a group; :func:`joined_group` reads them."""
     command = config_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -81,7 +92,7 @@ def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say whether and how it is recorded."""
+    """Give a command the options that record a trace."""
     for option in reversed(TRACE_OPTIONS):
         command = option(command)
     return command
@@ -103,7 +114,7 @@ def parse_ports(text: str | None) -> int | range | None:
 def joined_group(
     group: str, options: dict[str, Any], *, quiet: bool = False, **more: Any
 ) -> Iterator[Group]:
-    """Be a member of ``group`` as the options say, until the end of the block; ``quiet`` keeps warnings back."""
+    """Be a member of ``group`` until the end of the block; with ``quiet`` only errors are shown."""
     from gapless import blocking
 
     config = read_config(options["profile"], options["config_file"], options["properties"])
@@ -114,6 +125,7 @@ def joined_group(
         transport=options["transport"],
         host=options["host"],
         ports=parse_ports(options["ports"]),
+        display_name=options["display_name"],
         durable_name=options["name"],
         config=config,
         trace=options["trace"],
@@ -126,7 +138,7 @@ def joined_group(
 
 @contextmanager
 def signals_and_logs_handled(*, quiet: bool = False) -> Iterator[None]:
-    """Take a wish to end as Ctrl-C, and show people what is logged; ``quiet`` keeps warnings back."""
+    """Treat SIGTERM as Ctrl-C, and show warnings; with ``quiet`` only errors."""
     before = signal.signal(signal.SIGTERM, _raise_interrupt)
     log, handler = logging.getLogger("gapless"), _ConsoleLogHandler()
     handler.setLevel(logging.ERROR if quiet else logging.WARNING)
@@ -139,10 +151,10 @@ def signals_and_logs_handled(*, quiet: bool = False) -> Iterator[None]:
 
 
 class _ConsoleLogHandler(logging.Handler):
-    """Shows what is logged, wherever standard error goes at the time."""
+    """Writes log records to the present standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one record."""
+        """Write one record."""
         note(f"gapless: {self.format(record)}")
 
 
@@ -156,16 +168,16 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 
 @contextmanager
 def metrics_served(
-    looks: Callable[[], Iterable[MemberSnapshot]], place: tuple[str, int] | None
+    snapshots: Callable[[], Iterable[MemberSnapshot]], endpoint: tuple[str, int] | None
 ) -> Iterator[None]:
-    """Serve figures for Prometheus, if there is a place for it."""
-    if place is None:
+    """Serve metrics for Prometheus at ``endpoint``, if there is one."""
+    if endpoint is None:
         yield
         return
     from gapless.metrics.exporters import MetricsEndpoint
 
-    with MetricsEndpoint(looks, *place) as endpoint:
-        note(f"serving http://{place[0]}:{endpoint.port}/metrics")
+    with MetricsEndpoint(snapshots, *endpoint) as server:
+        note(f"serving http://{endpoint[0]}:{server.port}/metrics")
         yield
 
 
@@ -175,7 +187,7 @@ def _raise_interrupt(_: int, __: FrameType | None) -> None:
 
 @contextmanager
 def graceful_interrupt(stop: threading.Event, ending: str) -> Iterator[None]:
-    """Set ``stop`` at the first Ctrl-C, so that the command ends in order; end at the second."""
+    """Set ``stop`` at the first Ctrl-C, so that the command ends cleanly; exit at the second."""
 
     def end(_: int, __: FrameType | None) -> None:
         if stop.is_set():
@@ -193,7 +205,7 @@ def graceful_interrupt(stop: threading.Event, ending: str) -> Iterator[None]:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Let Ctrl-C be the way in which a command ends that has no other end."""
+    """Let Ctrl-C end a command without an error."""
     try:
         yield
     except KeyboardInterrupt:
@@ -202,11 +214,11 @@ def until_interrupted() -> Iterator[None]:
 
 
 def display_name(address: Address, name: str = "") -> str:
-    """Return a member as people see it: its durable name, or the first digits of its node."""
-    return name or f"{address.node:016x}"[:8]
+    """Return a member for people in a narrow column: its name, or its short id."""
+    return name or address.short
 
 
 def note(text: str) -> None:
-    """Tell people something that is not part of the output."""
+    """Write a line for people to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

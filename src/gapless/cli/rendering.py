@@ -60,11 +60,15 @@ properties_option = click.option(
 mutant_option = click.option(
     "--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants)."
 )
-"""``--mutant``, for commands that can show what a bug does; :func:`resolve_mutant` reads it."""
+"""``--mutant``, for commands that can plant a bug; :func:`resolve_mutant` reads it."""
 
 
 def resolve_mutant(name: str) -> str:
-    """Return the name of a planted bug as it is known, or complain; the empty name stands for none."""
+    """Return the full name of a planted bug; "" for none.
+
+    Raises:
+        ConfigError: no planted bug has this name.
+    """
     if not name:
         return ""
     from gapless.sim.mutants.catalogue import mutant_by_name

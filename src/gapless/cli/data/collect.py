@@ -1,4 +1,4 @@
-"""``gapless collect``: keep what a group sends in a spool, for Spark and others to read."""
+"""``gapless collect``: store the messages of a group in a spool, for Spark and other readers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from gapless.spool.collector.status import CollectorStatus
 
 STATUS_INTERVAL_S = 1.0
-"""Time between two looks."""
+"""Time between two lines of status."""
 POLL_INTERVAL_S = 0.1
-"""How soon the end of a collector is noticed."""
+"""How often the command checks whether the collector has ended."""
 
 
 @click.command()
@@ -46,57 +46,57 @@ POLL_INTERVAL_S = 0.1
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The folder of the spool; made if new.",
+    help="The folder of the spool; created if missing.",
 )
 @click.option(
     "--max-bytes",
     type=SIZE,
-    help="What the spool may hold; 10GiB by default, 0 for no limit.",
+    help="Maximum size of the spool; 10GiB by default, 0 for no limit.",
 )
 @click.option(
     "--max-age",
     type=SECONDS,
-    help="How old an unread message may get; no limit by default.",
+    help="Maximum age of an unread message; no limit by default.",
 )
 @click.option(
     "--on-full",
     type=click.Choice(["wait", "drop-oldest"]),
     default="wait",
     show_default=True,
-    help="At a limit: let senders wait, or drop what is oldest, read or not.",
+    help="At a limit: let senders wait, or drop the oldest messages, read or not.",
 )
 @click.option(
     "--segment-bytes",
     type=SIZE,
-    help="Size of a file of the spool; 64MiB by default.",
+    help="Size of a segment file; 64MiB by default.",
 )
 @click.option(
     "--rotate",
     type=SECONDS,
-    help="Age at which a new file is begun; 10min by default.",
+    help="Age at which a new segment file is started; 10min by default.",
 )
 @click.option(
     "--no-sync",
     is_flag=True,
-    help="Do not wait for the disk: faster, but not safe if the power fails.",
+    help="Do not sync to disk: faster, but a power failure loses messages.",
 )
-@click.option("--serve", metavar="[HOST:]PORT", help="Serve figures at /metrics, for Prometheus.")
+@click.option("--serve", metavar="[HOST:]PORT", help="Serve metrics at /metrics, for Prometheus.")
 @group_options
 @json_option
 def collect(
     group: str, spool: Path, as_json: bool, no_sync: bool, serve: str | None, **options: Any
 ) -> int:
-    """Keep everything that is sent to GROUP, in order, in the spool DIR, until Ctrl-C.
+    """Store the messages of GROUP, in order, in the spool DIR, until Ctrl-C.
 
-    A message is acknowledged to its sender when it is on disk. When the spool is full senders wait,
-    until readers have read on. Ended or killed, the collector goes on where it was, if it is back
-    within retention_timeout. With --json one object a second and one at the end.
+    A message is acknowledged to its sender when it is on disk. When the spool is full, senders wait
+    until readers advance. A collector that ends or is killed continues where it stopped if it
+    returns within retention_timeout. With --json it prints one object a second and one at the end.
     """
     from gapless.spool.collector import Collector
 
-    place = None if serve is None else parse_endpoint(serve)
+    endpoint = None if serve is None else parse_endpoint(serve)
     collector = Collector(spool, group, sync=not no_sync, **_options(options))
-    with signals_and_logs_handled(), metrics_served(lambda: [collector.snapshot()], place):
+    with signals_and_logs_handled(), metrics_served(lambda: [collector.snapshot()], endpoint):
         collector.start()
         code = _run(collector, as_json=as_json)
     if as_json:
@@ -107,18 +107,18 @@ def collect(
 
 
 def _run(collector: Collector, *, as_json: bool) -> int:
-    """Collect until Ctrl-C; what goes wrong after the collector had come in is a line, and exit code 1."""
-    begun = False
-    with until_interrupted(), suppress(GaplessError):  # stop() says it
+    """Collect until Ctrl-C; an error after joining is reported as one line, with exit code 1."""
+    joined = False
+    with until_interrupted(), suppress(GaplessError):  # stop() raises it again
         collector.wait_joined()
-        begun = True
+        joined = True
         if not as_json:
             note(_greeting(collector))
         _watch(collector, as_json=as_json)
     try:
         collector.stop()
     except GaplessError as error:
-        if not begun:
+        if not joined:
             raise
         note(f"gapless collect: {error}")
         return 1
@@ -126,15 +126,16 @@ def _run(collector: Collector, *, as_json: bool) -> int:
 
 
 def _greeting(collector: Collector) -> str:
-    kept = format_duration(collector.retention_timeout_ns)
+    retained = format_duration(collector.retention_timeout_ns)
     return (
-        f"{collector.group}: collecting into {collector.path} as {collector.name!r}, whose place is kept for {kept} "
-        "while it is away (retention_timeout); Ctrl-C ends"
+        f"{collector.group}: collecting into {collector.path} as {collector.name!r}; messages are"
+        f" retained for {retained} while it is absent (retention_timeout); Ctrl-C ends"
     )
 
 
 _FORWARDED_OPTIONS = (
     "name",
+    "display_name",
     "max_bytes",
     "max_age",
     "on_full",
@@ -147,19 +148,19 @@ _FORWARDED_OPTIONS = (
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    told = {key: options[key] for key in _FORWARDED_OPTIONS if options[key] not in (None, "")}
-    told.update(
+    given = {key: options[key] for key in _FORWARDED_OPTIONS if options[key] not in (None, "")}
+    given.update(
         discover=options["discover"],
         transport=options["transport"],
         host=options["host"],
         ports=parse_ports(options["ports"]),
         config=read_config(options["profile"], options["config_file"], options["properties"]),
     )
-    return told
+    return given
 
 
 def _watch(collector: Collector, *, as_json: bool) -> None:
-    """Show how things stand, once a second, until the collector ends."""
+    """Show the status once a second, until the collector ends."""
     before = collector.status
     if as_json:
         print_json({**before.as_dict(), **rates(before, None)})
@@ -187,7 +188,7 @@ def _watch(collector: Collector, *, as_json: bool) -> None:
 
 
 def rates(now: CollectorStatus, before: CollectorStatus | None) -> dict[str, float]:
-    """Return what was taken in within a second."""
+    """Return messages and megabytes per second since ``before``."""
     passed_s = 0.0 if before is None else now.at_s - before.at_s
     if before is None or passed_s <= 0:
         return {"messages_per_s": 0.0, "mb_per_s": 0.0}
@@ -198,7 +199,7 @@ def rates(now: CollectorStatus, before: CollectorStatus | None) -> dict[str, flo
 
 
 def status_line(now: CollectorStatus, before: CollectorStatus | None) -> Text:
-    """Return how things stand, for a person."""
+    """Return the status for a person."""
     speed = rates(now, before)
     limit = "" if now.room_bytes is None else f" of {short_size(now.used_bytes + now.room_bytes)}"
     parts = [
@@ -209,12 +210,12 @@ def status_line(now: CollectorStatus, before: CollectorStatus | None) -> Text:
     ]
     text = Text.assemble((now.group, "bold"), "  ", ", ".join(parts))
     if now.waits_for:
-        text.append(f"\nwaits: {now.waits_for}", "red")
+        text.append(f"\nwaiting: {now.waits_for}", "red")
     return text
 
 
 def consumers_text(now: CollectorStatus) -> str:
-    """Return the readers with what each has not read."""
+    """Return each reader with the number of messages that it has not read."""
     if not now.lag:
         return "no reader"
     return "; ".join(
@@ -223,7 +224,7 @@ def consumers_text(now: CollectorStatus) -> str:
 
 
 def short_size(size_bytes: int) -> str:
-    """Return a size in three digits or so."""
+    """Return a size rounded to three digits."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size_bytes >= unit:
             return f"{size_bytes / unit:.3g} {name}"

@@ -1,4 +1,4 @@
-"""``gapless chat``: talk in a group."""
+"""``gapless chat``: talk in a group from the terminal."""
 
 from __future__ import annotations
 
@@ -29,35 +29,34 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 @click.command()
 @click.argument("group")
-@click.option(
-    "--nick", metavar="NICK", help="What others see before your words; by default your login name."
-)
+@click.option("--nick", metavar="NICK", help="Your name in the chat; by default your login name.")
 @group_options
 @json_option
 def chat(group: str, nick: str | None, as_json: bool, **options: Any) -> None:
-    """Talk in GROUP: what you type goes to all, what others type is shown. The end of input, or Ctrl-C, ends it.
+    """Talk in GROUP: send each typed line to all members, and show the lines of others.
 
-    Every line travels as one message, "NICK: words", so that `gapless listen` and `gapless send`
-    can take part.
+    The end of the input, or Ctrl-C, ends it. Each line is one message, "NICK: text", so `gapless
+    listen` and `gapless send` can take part.
     """
     screen = ChatScreen(as_json=as_json)
     with until_interrupted(), joined_group(group, options) as member:
         reader = threading.Thread(target=screen.show_incoming, args=(member,), daemon=True)
         reader.start()
-        said = nick if nick is not None else options["name"] or _login()
+        default = options["display_name"] or options["name"] or _login_name()
+        own_nick = default if nick is None else nick
         for line in screen.lines():
-            member.send(f"{said}: {line}".encode(), mode="acknowledged", loopback=False)
+            member.send(f"{own_nick}: {line}".encode(), mode="acknowledged", loopback=False)
 
 
-def _login() -> str:
+def _login_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return "somebody"
+        return "anonymous"
 
 
 class ChatScreen:
-    """What is typed and what has come, on one screen: a line that is being typed is not torn by one that comes."""
+    """One screen for typed and received lines; a received line does not break the typed one."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -66,9 +65,9 @@ class ChatScreen:
         self._lock = threading.Lock()
 
     def lines(self) -> Iterator[str]:
-        """Return what is typed."""
+        """Iterate over the typed lines."""
         if self._typing:
-            import readline  # noqa: F401 - to edit a line, and to go back to former ones
+            import readline  # noqa: F401 - line editing and history
         while True:
             try:
                 line = input(PROMPT if self._typing else "")
@@ -78,7 +77,7 @@ class ChatScreen:
                 yield line
 
     def show_incoming(self, group: Group) -> None:
-        """Show what comes."""
+        """Show messages and changes of the view as they arrive."""
         from gapless.events import ViewChange
         from gapless.group.message import Message
 
@@ -95,10 +94,10 @@ class ChatScreen:
         if self._as_json:
             print_json(message_row(message))
             return
-        words = message.payload.decode(errors="replace")
-        who, colon, rest = words.partition(": ")
+        text = message.payload.decode(errors="replace")
+        nick, colon, line = text.partition(": ")
         colour = _COLOURS[message.sender.node % len(_COLOURS)]
-        self._print(Text.assemble((who, colour), colon, rest) if colon else Text(words, colour))
+        self._print(Text.assemble((nick, colour), colon, line) if colon else Text(text, colour))
 
     def _show_view_change(self, change: ViewChange) -> None:
         if self._as_json:

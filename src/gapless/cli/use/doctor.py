@@ -1,4 +1,4 @@
-"""``gapless doctor``: what this machine gives to a group, and what to do where that is not enough."""
+"""``gapless doctor``: check whether a group can run on this machine, and give advice."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ _MARKS = {
 
 
 @click.command()
-@click.option(
-    "--host", metavar="ADDRESS", help="The address of this machine that members would use."
-)
+@click.option("--host", metavar="ADDRESS", help="The local address that members would use.")
 @click.option(
     "--ports",
     metavar="FIRST[-LAST]",
@@ -33,10 +31,10 @@ _MARKS = {
 )
 @json_option
 def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
-    """Look at interfaces, multicast, buffers, ports, the clock, Java and Spark, and say what to do.
+    """Check interfaces, multicast, buffers, ports, the clock, Java and Spark; give advice.
 
-    Nothing is changed, and no root is needed. The exit code is 1 if something is bad: a group would
-    not work.
+    The command changes nothing and needs no privileges. The exit code is 1 if a group would not
+    work here.
     """
     from gapless.doctor import run_checks
 
@@ -50,10 +48,8 @@ def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
 
 
 def _table(findings: list[DoctorFinding]) -> Table:
-    table = Table(
-        title="What this machine gives to a group", title_justify="left", header_style="bold"
-    )
-    for column in ("", "what", "found and what to do"):
+    table = Table(title="Checks of this machine", title_justify="left", header_style="bold")
+    for column in ("", "check", "finding and advice"):
         table.add_column(column, overflow="fold")
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]

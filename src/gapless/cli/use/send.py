@@ -1,4 +1,4 @@
-"""``gapless send``: lines of standard input, or a file, as messages to a group."""
+"""``gapless send``: send lines of standard input, or a file, to a group."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from gapless.blocking import Group, Receipt
 
 BATCH_BYTES = 240_000
-"""So many bytes of messages are given to the group at once, if they are there."""
+"""Maximum number of bytes that are read and sent at once."""
 CHUNK = "60000"
-"""What a message holds of a file."""
+"""Default number of bytes of a file in one message."""
 
 
 class SendSummary(NamedTuple):
-    """What was sent."""
+    """The number of messages and bytes that were sent, to how many members, and how fast."""
 
     messages: int
     size_bytes: int
@@ -49,8 +49,9 @@ class SendSummary(NamedTuple):
     def __str__(self) -> str:
         rate = self.size_bytes / 1e6 / self.seconds if self.seconds else 0.0
         return (
-            f"{self.messages:,} messages, {self.size_bytes:,} bytes in {self.seconds:.2f} s ({rate:.1f} MB/s),"
-            f" delivered by {self.members - 1} other member{'' if self.members == 2 else 's'}"
+            f"{self.messages:,} messages, {self.size_bytes:,} bytes in {self.seconds:.2f} s"
+            f" ({rate:.1f} MB/s), delivered by {self.members - 1} other"
+            f" member{'' if self.members == 2 else 's'}"
         )
 
 
@@ -65,7 +66,7 @@ class SendSummary(NamedTuple):
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Wait for a view of so many members.",
+    help="Wait until the view has this many members.",
 )
 @click.option(
     "--timeout",
@@ -86,16 +87,17 @@ def send(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Send lines of standard input, or FILE, to GROUP, and leave when every member has delivered them.
+    """Send lines of standard input, or FILE, to GROUP.
 
-    Without FILE each line is a message. FILE is sent in messages of --chunk bytes, so that `gapless
-    listen --raw` writes it again; with --lines each line of it is a message.
+    The command ends when every member has delivered all messages. Without FILE each line is a
+    message. FILE is sent in messages of --chunk bytes, and `gapless listen --raw` restores it; with
+    --lines each line of FILE is a message.
     """
     if lines and chunk is not None:
-        raise ConfigError("--lines and --chunk both say what a message is; give one of them")
+        raise ConfigError("--lines and --chunk exclude each other; give one of them")
     chunk_bytes = 0 if lines or (file is None and chunk is None) else parse_size(chunk or CHUNK)
     if chunk is not None and chunk_bytes < 1:
-        raise ConfigError(f"--chunk {chunk}: a message of a file holds one byte or more")
+        raise ConfigError(f"--chunk {chunk}: expected at least one byte")
     with (
         _source(file) as (source, size_bytes),
         joined_group(group, options, listen=False) as member,
@@ -123,7 +125,7 @@ def send(
 
 @contextmanager
 def _source(file: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Open what is to be sent before anything else: a file that is not there is found out at once."""
+    """Open the input before joining, so that a missing file is reported at once."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer, None
         return
@@ -134,7 +136,7 @@ def _source(file: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
 
 
 def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
-    """Return messages, as many at a time as are there: what a pipe or a terminal has goes out at once."""
+    """Iterate over lists of messages; input of a pipe or a terminal is sent as it arrives."""
     rest = b""
     number = source.fileno()
     while block := os.read(
@@ -155,16 +157,15 @@ def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
 
 
 def _wait_for(group: Group, members: int, timeout_s: float | None, *, quiet: bool) -> None:
-    """Wait for a view of so many members."""
+    """Wait until the view has ``members`` members."""
     try:
         if not quiet and (group.view is None or len(group.view.members) < members):
-            note(
-                f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}"
-            )
+            others = f"{members - 1} other member{'' if members == 2 else 's'}"
+            note(f"{group.group}: waiting for {others}")
         group.wait_for_members(members, timeout_s)
     except TimedOutError as error:
-        here = 0 if group.view is None else len(group.view.members)
-        raise TimedOutError(f"{error}: start the others, or say --members {here}") from None
+        present = 0 if group.view is None else len(group.view)
+        raise TimedOutError(f"{error}: start the others, or use --members {present}") from None
 
 
 def _send_all(
@@ -176,10 +177,10 @@ def _send_all(
     *,
     ahead: bool,
 ) -> tuple[int, int]:
-    """Send everything; return how many messages and bytes when all members have delivered the last of them.
+    """Send everything, and wait until all members have delivered it; return messages and bytes.
 
-    Order makes the last message speak for all before it, so it alone is acknowledged, if a look
-    ``ahead`` that tells which one it is costs no time.
+    Messages are delivered in order, so only the last batch needs to be acknowledged. Which batch is
+    the last is known only if reading ``ahead`` does not wait for input.
     """
     sent = sent_bytes = 0
     receipt: Receipt | None = None

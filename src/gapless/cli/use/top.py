@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from gapless.protocol.snapshot import MemberSnapshot, StreamSnapshot
 
 REQUEST_TIMEOUT_S = 2.0
-"""A member that has not answered after this time is shown as silent."""
+"""How long to wait for the snapshot of a member before it is shown as silent."""
 SLOW_AFTER_S = 1.0
-"""Who holds a window for so long is named."""
+"""How long a member must block a window to be shown as slow."""
 UNREAD_THRESHOLD = 0.9
-"""Who has left so much of what it may leave unread is named."""
+"""Share of ``unread_limit`` at which a member is shown as slow."""
 MAX_CONCURRENT_REQUESTS = 16
-"""So many members are asked at the same time."""
+"""Maximum number of snapshots requested at the same time."""
 
 
 @click.command()
@@ -54,29 +54,29 @@ MAX_CONCURRENT_REQUESTS = 16
     default=1.0,
     show_default=True,
     type=SECONDS,
-    help="Time between looks.",
+    help="Time between two observations.",
 )
-@click.option("--once", is_flag=True, help="Look twice, an interval apart, show that, and end.")
+@click.option("--once", is_flag=True, help="Show one table after one interval, and end.")
 @click.option(
     "--serve",
     metavar="[HOST:]PORT",
-    help="Serve the figures of all members at /metrics, for Prometheus.",
+    help="Serve the metrics of all members at /metrics, for Prometheus.",
 )
 @group_options
 @json_option
 def top(
     group: str, interval_s: float, once: bool, serve: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Watch GROUP: every member with its windows, its rates, its repairs, and who holds whom up.
+    """Watch GROUP: the window, rates and repairs of every member, and who blocks whom.
 
-    It joins the group to ask every member how it stands, and reads nothing itself. With --json one
-    object for every look, with everything that members answer. Ctrl-C ends.
+    The command joins the group, requests a snapshot of every member, and reads no messages. With
+    --json it prints one object per interval with all snapshots. Ctrl-C ends.
     """
-    place = None if serve is None else parse_endpoint(serve)
+    endpoint = None if serve is None else parse_endpoint(serve)
     with (
         until_interrupted(),
         joined_group(group, options, quiet=True, listen=False) as member,
-        metrics_served(lambda: filter(None, observe_group(member).snapshots.values()), place),
+        metrics_served(lambda: filter(None, observe_group(member).snapshots.values()), endpoint),
     ):
         before = observe_group(member)
         if as_json or once:
@@ -101,7 +101,7 @@ def top(
 
 @dataclass(frozen=True)
 class GroupObservation:
-    """What every member has answered; None for one that has not."""
+    """The snapshots of all members; None for a member that did not answer."""
 
     group: str
     at_s: float
@@ -110,7 +110,7 @@ class GroupObservation:
     snapshots: dict[Address, MemberSnapshot | None]
 
     def rates(self, before: GroupObservation | None, member: Address) -> dict[str, float]:
-        """Return what has grown in a second, since the sight before."""
+        """Return the rates per second of one member since ``before``."""
         names = ("sent", "delivered", "repairs", "naks", "duplicates")
         now, former = (
             self.snapshots.get(member),
@@ -125,7 +125,7 @@ class GroupObservation:
         return {name: round(value / passed_s, 1) for name, value in zip(names, grown, strict=True)}
 
     def as_dict(self, before: GroupObservation | None) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the observation for a program."""
         rows = [
             {
                 "member": str(member),
@@ -144,7 +144,7 @@ class GroupObservation:
 
 
 def totals(one: MemberSnapshot) -> tuple[int, ...]:
-    """Return what only grows: messages sent and delivered, repairs sent, seqnos asked for, duplicates."""
+    """Return totals: messages sent, delivered, repairs sent, seqnos requested, duplicates."""
     counters = one.counters
     return (
         one.gauges["sent"],
@@ -156,48 +156,48 @@ def totals(one: MemberSnapshot) -> tuple[int, ...]:
 
 
 def observe_group(group: Group) -> GroupObservation:
-    """Ask every member how it stands, all at the same time."""
+    """Request the snapshots of all members at the same time."""
     view = group.view
     members = () if view is None else view.members
 
-    def ask(member: Address) -> MemberSnapshot | None:
+    def request(member: Address) -> MemberSnapshot | None:
         try:
             return group.snapshot(member, timeout=REQUEST_TIMEOUT_S)
         except GaplessError:
             return None
 
     with ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, "gapless top") as pool:
-        found = dict(zip(members, pool.map(ask, members), strict=True))
+        found = dict(zip(members, pool.map(request, members), strict=True))
     number = 0 if view is None else view.id.number
     return GroupObservation(group.group, time.monotonic(), number, str(group.me), found)
 
 
-def slow_members(sight: GroupObservation) -> list[dict[str, Any]]:
-    """Return who is slow, and why that is known: silent, not reading, or holding a window."""
+def slow_members(observation: GroupObservation) -> list[dict[str, Any]]:
+    """Return the slow members with a reason: silent, not reading, or blocking a window."""
     found: list[dict[str, Any]] = []
-    for member, one in sight.snapshots.items():
+    for member, one in observation.snapshots.items():
         if one is None:
             found.append(
                 {
                     "member": str(member),
-                    "reason": f"has not answered within {REQUEST_TIMEOUT_S:g} s",
+                    "reason": f"did not answer within {REQUEST_TIMEOUT_S:g} s",
                 }
             )
         elif one.unread >= UNREAD_THRESHOLD * one.unread_limit:
             found.append(
                 {
                     "member": str(one.me),
-                    "reason": f"does not read: {one.unread:,} messages wait for it",
+                    "reason": f"does not read: {one.unread:,} messages are unread",
                 }
             )
-    for one in filter(None, sight.snapshots.values()):
+    for one in filter(None, observation.snapshots.values()):
         for stream in one.streams:
             if stream.stalled_ns is not None and stream.stalled_ns >= SLOW_AFTER_S * 1e9:
-                unmoved_s = stream.stalled_ns / 1e9
+                stalled_s = stream.stalled_ns / 1e9
                 found += [
                     {
                         "member": str(blocker.member),
-                        "reason": f"holds the window of {one.me} for {unmoved_s:.1f} s",
+                        "reason": f"blocks the window of {one.me} for {stalled_s:.1f} s",
                     }
                     for blocker in stream.blockers
                 ]
@@ -207,32 +207,33 @@ def slow_members(sight: GroupObservation) -> list[dict[str, Any]]:
 # For people
 
 
-def render_screen(sight: GroupObservation, before: GroupObservation | None) -> RenderableType:
-    """Return a screen."""
-    called = {
+def render_screen(observation: GroupObservation, before: GroupObservation | None) -> RenderableType:
+    """Return an observation as a screen for people."""
+    labels = {
         str(member): display_name(member, "" if one is None else one.display_name)
-        for member, one in sight.snapshots.items()
+        for member, one in observation.snapshots.items()
     }
     head = Text.assemble(
-        (sight.group, "bold"),
-        f"  view {sight.view}, {len(sight.snapshots)} members, {time.strftime('%H:%M:%S')}; * is this command",
+        (observation.group, "bold"),
+        f"  view {observation.view}, {len(observation.snapshots)} members, {time.strftime('%H:%M:%S')};"
+        " * is this command",
     )
-    parts: list[RenderableType] = [head, _members(sight, before, called)]
-    troubles = slow_members(sight)
-    for trouble in troubles:
-        reason = trouble["reason"]
-        for address, name in called.items():
+    parts: list[RenderableType] = [head, _members(observation, before, labels)]
+    slow = slow_members(observation)
+    for one in slow:
+        reason = one["reason"]
+        for address, name in labels.items():
             reason = reason.replace(address, name)
-        parts.append(Text(f"{called.get(trouble['member'], trouble['member'])} {reason}", "red"))
-    if not troubles:
-        parts.append(Text("nobody is slow", "green"))
+        parts.append(Text(f"{labels.get(one['member'], one['member'])} {reason}", "red"))
+    if not slow:
+        parts.append(Text("no member is slow", "green"))
     return Stack(*parts)
 
 
 def _members(
-    sight: GroupObservation, before: GroupObservation | None, called: dict[str, str]
+    observation: GroupObservation, before: GroupObservation | None, labels: dict[str, str]
 ) -> Table:
-    rows = [_row(sight, before, member, called) for member in sight.snapshots]
+    rows = [_row(observation, before, member, labels) for member in observation.snapshots]
     table = Table(header_style="bold underline", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for at, column in enumerate(_COLUMNS):
         widest = max([len(column), *(len(row[at]) for row in rows)])
@@ -259,28 +260,28 @@ _COLUMNS = (
     "oldest",
     "rep/s",
     "unread",
-    "held by",
+    "blocked by",
 )
 _NUMBERS = {1, 2, 4, 5, 6, 7, 8}
 SILENT = "does not answer"
 
 
 def _row(
-    sight: GroupObservation,
+    observation: GroupObservation,
     before: GroupObservation | None,
     member: Address,
-    called: dict[str, str],
+    labels: dict[str, str],
 ) -> list[str | Text]:
-    one = sight.snapshots[member]
-    name = called[str(member)] + ("*" if str(member) == sight.me else "")
+    one = observation.snapshots[member]
+    name = labels[str(member)] + ("*" if str(member) == observation.me else "")
     if one is None:
         return [name, *[""] * (len(_COLUMNS) - 2), SILENT]
-    rates, gauges = sight.rates(before, member), one.gauges
-    holders = [
-        called.get(str(blocker.member)) or member_label(blocker.member, blocker.name)
+    rates, gauges = observation.rates(before, member), one.gauges
+    blockers = [
+        labels.get(str(blocker.member)) or member_label(blocker.member, blocker.name)
         for blocker in one.blockers
     ]
-    more = f" and {len(holders) - 2} more" if len(holders) > 2 else ""
+    more = f" and {len(blockers) - 2} more" if len(blockers) > 2 else ""
     return [
         name,
         _rate(rates["sent"]),
@@ -291,12 +292,12 @@ def _row(
         _oldest([peer.gap_ns for peer in one.peers]),
         _rate(rates["repairs"]),
         f"{gauges['unread']:,}",
-        ", ".join(holders[:2]) + more,
+        ", ".join(blockers[:2]) + more,
     ]
 
 
 def window_bar(stream: StreamSnapshot, capacity: int) -> Text:
-    """Return how full a window is, in messages or in bytes, as a bar of five and a share."""
+    """Return the fill level of a window, in messages or bytes, as a bar and a percentage."""
     share = max(
         (stream.high - stream.low) / max(1, capacity),
         stream.stored_bytes / max(1, stream.max_bytes),

@@ -29,6 +29,7 @@ class CollectorOptions(TypedDict, total=False):
     """Options of a :class:`~gapless.spool.collector.Collector` beside spool and group."""
 
     name: str
+    display_name: str
     max_bytes: int | str
     max_age: Duration
     on_full: str
@@ -159,7 +160,7 @@ def _text(given: Any) -> str:
     return str(given)
 
 
-_JOIN = ("discover", "host", "transport", "trace", "trace_mode")
+_JOIN = ("discover", "display_name", "host", "transport", "trace", "trace_mode")
 _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "max_bytes": ("max_bytes", _size),
     "max_age": ("max_age_ns", _duration),
