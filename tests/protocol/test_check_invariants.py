@@ -75,7 +75,7 @@ STREAMS: dict[str, tuple[Break, str]] = {
     ),
     "delivery credit": (lambda m: setattr(m.credit, "outstanding", -1), "outstanding"),
     "loss detector": (
-        lambda m: stream_of(m).loss_detector._open_naks.extend([_OpenNak(5, 4, 0, 0, 1, 0)]),
+        lambda m: stream_of(m).loss_detector.open_naks.extend([_OpenNak(5, 4, 0, 0, 1, 0)]),
         "do not overlap",
     ),
     "round trip": (
@@ -96,7 +96,7 @@ STREAMS: dict[str, tuple[Break, str]] = {
         "open message",
     ),
     "send queue": (
-        lambda m: setattr(m.outbound.queue.enqueue([b"x"], 0, None), "taken", 1),
+        lambda m: setattr(m.outbound.queue.enqueue(1, [b"x"], 0, None), "taken", 1),
         "done and queued",
     ),
     "window": (lambda m: setattr(m.outbound.window, "stored", 9), "messages add up"),
@@ -105,7 +105,7 @@ STREAMS: dict[str, tuple[Break, str]] = {
     "inbound start": (lambda m: setattr(stream_of(m), "start", 99), "behind the start"),
     "inbound bytes": (lambda m: setattr(stream_of(m), "_unstored_bytes", 1), "add up"),
     "durable retention": (
-        lambda m: m.outbound.retention._retained.update(n=RetainedPosition(STRANGER, 99)),
+        lambda m: m.outbound.retention.retained.update(n=RetainedPosition(STRANGER, 99)),
         "'n' needs were purged",
     ),
     "durable minimum": (lambda m: setattr(m.outbound.retention, "minimum", 1), "the minimum"),
@@ -161,7 +161,7 @@ def test_an_unacknowledged_out_of_band_message_is_filed_under_its_number() -> No
     world.crash("b")
     world.send("a", b"x", mode=Mode.OUT_OF_BAND)
     channel: Any = world["a"].out_of_band
-    (pending,) = channel._pending.values()
+    (pending,) = channel.pending.values()
     pending.unacked_by.clear()
     with pytest.raises(AssertionError, match="acknowledged by everybody"):
         world["a"].check_invariants()

@@ -39,9 +39,4 @@ RARE_BRANCHES = (
 """Every rare branch."""
 
 RareBranchHook = Callable[[str], bool]
-"""Returns whether a rare branch is taken this time."""
-
-
-def never(name: str) -> bool:  # noqa: ARG001 - one of the names above
-    """Take no rare branch."""
-    return False
+"""Returns whether a rare branch is taken this time; outside the simulator there is none (None)."""

@@ -31,14 +31,12 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, Digest, Marks
-    from gapless.protocol.active_senders import ActiveSenders
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.connections import Connections
-    from gapless.protocol.stream.flow_control import DeliveryCredit
+    from gapless.protocol.stream.flow_control import ActiveSenders, DeliveryCredit
     from gapless.protocol.stream.inbound import InboundStream
     from gapless.protocol.stream.outbound import OutboundStream
     from gapless.protocol.stream.stability import Stability
-    from gapless.protocol.stream.window import Window
     from gapless.protocol.timers import Timers
     from gapless.run import Run
     from gapless.wire.frames import StreamProgress
@@ -107,14 +105,18 @@ class DeliveryScheduler:
         if stream.ended:
             return
         pending_acks, ack_scheduler = self.pending_acks, stream.ack_scheduler
-        ack_bytes = self._receive_buffer_bytes // (_MIN_ACKS_PER_SHARE * self._active_senders.count)
+        senders = len(self._active_senders.last_data_ns) or 1
+        ack_bytes = self._receive_buffer_bytes // (_MIN_ACKS_PER_SHARE * senders)
         due = stream.deliver(self.credit, ack_bytes, out) or stream.ack_now
-        if due or (ack_scheduler.pending and out.rarely(buggify.EARLY_ACK)):
+        if due or (ack_scheduler.pending and out.rarely and out.rarely(buggify.EARLY_ACK)):
             self.send_ack(stream, out)
         elif ack_scheduler.pending and stream.key not in pending_acks:
             pending_acks[stream.key] = stream
-            self._timers.arm_earlier(timers.ACK, ack_scheduler.schedule_ns(out.now_ns, self._rng))
-        if stream.can_deliver:
+            due_ns = ack_scheduler.schedule_ns(out.now_ns, self._rng)
+            if due_ns < self._timers.get(timers.ACK, due_ns + 1):
+                self._timers[timers.ACK] = due_ns
+        window = stream.window
+        if window is not None and window.delivered < window.high and window.has_next:
             self.awaiting_credit[stream.key] = stream
         if stream.loss_detector.due_ns is not None:
             self._timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
@@ -130,7 +132,7 @@ class DeliveryScheduler:
 
     def send_pending_acks(self, out: ReadyBuilder) -> None:
         """Send the acks that are owed, as the ack timer demands."""
-        if self.pending_acks and out.rarely(buggify.LATE_ACK):
+        if self.pending_acks and out.rarely and out.rarely(buggify.LATE_ACK):
             self._timers.arm(timers.ACK, out.now_ns + max(self._ack_delay_ns, 1))
             return
         owed, self.pending_acks = self.pending_acks, {}
@@ -141,7 +143,7 @@ class DeliveryScheduler:
                 # A connection keeps a minimum time between two acks: this one stays owed.
                 self.pending_acks[key] = stream
                 self._timers.arm_earlier(timers.ACK, until_ns)
-        assert not self.pending_acks or self._timers.is_armed(timers.ACK)
+        assert not self.pending_acks or timers.ACK in self._timers
 
     def deliver_awaiting_credit(self, out: ReadyBuilder) -> None:
         """Deliver from the streams in line, each once, until the credit is spent."""
@@ -179,7 +181,11 @@ class DeliveryScheduler:
     ) -> None:
         window = outbound.window
         while window.delivered < window.high:
-            runs = window.take(None if ignore_credit else self._own_delivery_limit(window))
+            limit = None if ignore_credit else self.credit.limit()
+            if limit is not None and (run := window.next_run()).flags & NO_LOOPBACK:
+                # Messages without loopback need no credit: the application never sees them.
+                limit = run.last - window.delivered
+            runs = window.take(limit)
             if not runs:
                 self.awaiting_credit.setdefault((self._me, outbound.epoch), None)
                 return
@@ -187,17 +193,9 @@ class DeliveryScheduler:
                 self._deliver_own_run(run, outbound, reassembler, out)
             if not ignore_credit:
                 outbound.acknowledge_self(out)
-                if outbound is self.outbound:
+                if self._stability is not None and outbound is self.outbound:
                     messages = runs[-1].last - runs[0].first + 1
                     self._count_toward_vote(messages, sum(run.size_bytes for run in runs), out)
-
-    def _own_delivery_limit(self, window: Window) -> int | None:
-        """Return how many own messages may be delivered; those without loopback need no credit."""
-        limit = self.credit.limit()
-        if limit is None:
-            return None
-        run = window.next_run()
-        return run.last - window.delivered if run.flags & NO_LOOPBACK else limit
 
     def _deliver_own_run(
         self, run: Run, outbound: OutboundStream, reassembler: Reassembler, out: ReadyBuilder
@@ -205,16 +203,14 @@ class DeliveryScheduler:
         assert run.origin == self._me, "own streams hold own messages"
         if run.flags & NO_LOOPBACK:
             return
-        kind = GROUP if outbound.to is None else UNICAST
-        delivery: Delivery | None = Delivery(
-            run.origin, run.first, run.last, run, kind, outbound.epoch
-        )
         if run.flags & FRAGMENT:
-            whole = reassembler.add(run, out)
-            delivery = whole and whole._replace(epoch=outbound.epoch)
-        if delivery is not None:
-            self.credit.spend(delivery.message_count)
-            out.deliver(delivery)
+            if (whole := reassembler.add(run, out)) is not None:
+                self.credit.spend(1)
+                out.deliver(whole._replace(epoch=outbound.epoch))
+            return
+        kind = GROUP if outbound.to is None else UNICAST
+        self.credit.spend(run.count)
+        out.deliver(Delivery(run.origin, run.first, run.last, run, kind, outbound.epoch))
 
     def restart(self, outbound: OutboundStream) -> None:
         """Deliver from another own stream: its numbers restart with the view."""
@@ -252,7 +248,9 @@ class DeliveryScheduler:
         """Vote at once when much was delivered since the last vote."""
         if not messages or self._stability is None:
             return
-        if self._stability.on_delivered(messages, size_bytes) or out.rarely(buggify.EARLY_VOTE):
+        if self._stability.on_delivered(messages, size_bytes) or (
+            out.rarely and out.rarely(buggify.EARLY_VOTE)
+        ):
             self.vote(out)
 
     def vote(self, out: ReadyBuilder) -> None:
@@ -280,10 +278,8 @@ class DeliveryScheduler:
             if stream.ack_scheduler.pending and stream.window is not None:
                 assert stream.key in self.pending_acks, "an owed ack is on the list"
             if stream.loss_detector.due_ns is not None:
-                assert self._timers.is_armed(timers.GAP), "a gap is being watched"
-        assert not self.pending_acks or self._timers.is_armed(timers.ACK), (
-            "an owed ack has its timer"
-        )
+                assert timers.GAP in self._timers, "a gap is being watched"
+        assert not self.pending_acks or timers.ACK in self._timers, "an owed ack has its timer"
         assert self.pending_acks.keys() <= keys, "acks are owed for open streams"
         for key, waiting in self.awaiting_credit.items():
             # The entry of an own stream may outlive the stream: its turn is then without effect.

@@ -116,7 +116,12 @@ class FrameDispatcher:
         """Act on every frame of a member of the view; return the streams that may have moved."""
         sender, frames = datagram.sender, datagram.frames
         if len(frames) == 1:
-            moved = self._on_frame(frames[0], sender, stream, out)
+            frame = frames[0]
+            moved = (
+                self._on_data(frame, sender, stream, out)
+                if isinstance(frame, Data)
+                else self._on_frame(frame, sender, stream, out)
+            )
             return () if moved is None else (moved,)
         touched: dict[tuple[Address, int], InboundStream] = {}
         for frame in self._endpoint.connections.opening_first(frames):

@@ -24,14 +24,14 @@ Every interval: timers.py names the timers; each is handled by the machine that 
 
 from __future__ import annotations
 
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, U64_MAX, Marks
 from gapless.payloads import Payloads
-from gapless.protocol import buggify, timers
-from gapless.protocol.active_senders import ActiveSenders
+from gapless.protocol import timers
 from gapless.protocol.delivery import DeliveryScheduler
 from gapless.protocol.dispatch import FrameDispatcher
 from gapless.protocol.events import Discarded, Undelivered, ViewInstalled
@@ -43,12 +43,11 @@ from gapless.protocol.sending import Sender
 from gapless.protocol.state_transfer.held_deliveries import StateCoverage
 from gapless.protocol.stream.connections import Connections
 from gapless.protocol.stream.durable_retention import check_retention
-from gapless.protocol.stream.flow_control import DeliveryCredit
+from gapless.protocol.stream.flow_control import ActiveSenders, DeliveryCredit
 from gapless.protocol.stream.future_view_buffer import FutureViewBuffer
 from gapless.protocol.stream.inbound import STORED_UNKNOWN, InboundStream
 from gapless.protocol.stream.out_of_band import OutOfBandChannel
 from gapless.protocol.stream.outbound import OutboundStream
-from gapless.protocol.stream.send_queue import TicketCounter
 from gapless.protocol.stream.stability import Stability
 from gapless.wire.codec import decode
 
@@ -79,7 +78,7 @@ class Endpoint:
         rng: Random,
         *,
         tracing: int = 0,
-        rarely: RareBranchHook = buggify.never,
+        rarely: RareBranchHook | None = None,
         state_transfer: StateTransfer | None = None,
     ) -> None:
         """Create an endpoint without a view.
@@ -102,7 +101,7 @@ class Endpoint:
         self.timers = timers.Timers()
         self.out = ReadyBuilder(me, group, config, rarely, tracing=tracing)
         self._rng = rng
-        self._tickets = TicketCounter()
+        self._tickets = count(1)
         self.outbound = OutboundStream(me, config, self.profile, self._tickets)
         self.inbound: dict[Address, InboundStream] = {}
         self.credit = DeliveryCredit(config.unread_limit, config.max_batch_size)
@@ -147,44 +146,50 @@ class Endpoint:
         for stream in touched:
             deliveries.deliver_and_ack(stream, out)
         deliveries.deliver_own(out)
-        if self.state_transfer is not None:
-            self._advance_state_transfer(self.state_transfer, out)
+        transfer = self.state_transfer
+        if transfer is not None and (transfer.engaged or self.credit.held):
+            self._advance_state_transfer(transfer, out)
         self._arm_timers(out)
         if out.tracing:
             self._marks_tracer.trace(self.outbound, self.inbound, out)
-        return out.build(self.timers.next_ns)
+        return out.build(min(self.timers.values(), default=None))
 
     def _advance_state_transfer(self, transfer: StateTransfer, out: ReadyBuilder) -> None:
         """Let the state transfer see the deliveries of this input, when all of them are made."""
         if self.credit.held or not transfer.idle:
             transfer.on_deliveries(self, out)
             self.timers.arm(timers.STATE, transfer.due_ns)
-        elif self.timers.is_armed(timers.STATE):
+        else:
             self.timers.arm(timers.STATE, None)
+        transfer.engaged = not transfer.idle or timers.STATE in self.timers
 
     def _arm_timers(self, out: ReadyBuilder) -> None:
         armed, outbound, connections = self.timers, self.outbound, self.connections
-        arm = armed.arm
-        if not connections.outgoing and not connections.incoming:
-            arm(timers.TAIL, outbound.tail_due_ns)
-            arm(timers.SLOW_RECEIVER, outbound.slow_receiver_due_ns)
-            if armed.is_armed(timers.REAP):
-                arm(timers.REAP, None)
-        else:
-            tail_ns, slow_ns = outbound.tail_due_ns, outbound.slow_receiver_due_ns
+        tail_ns, slow_ns = outbound.tail_due_ns, outbound.slow_receiver_due_ns
+        if connections.outgoing or connections.incoming or timers.REAP in armed:
             for entry in connections.outgoing.values():
                 tail_ns = timers.earlier(tail_ns, entry.stream.tail_due_ns)
                 slow_ns = timers.earlier(slow_ns, entry.stream.slow_receiver_due_ns)
-            arm(timers.TAIL, tail_ns)
-            arm(timers.SLOW_RECEIVER, slow_ns)
-            arm(timers.REAP, connections.reap_due_ns)
-        if (request_ns := connections.first_request_due_ns) is not None:
+            armed.arm(timers.REAP, connections.reap_due_ns)
+        # These two move with every send, so they are set here without a call.
+        if tail_ns is None:
+            armed.pop(timers.TAIL, None)
+        else:
+            armed[timers.TAIL] = tail_ns
+        if slow_ns is None:
+            armed.pop(timers.SLOW_RECEIVER, None)
+        else:
+            armed[timers.SLOW_RECEIVER] = slow_ns
+        if (
+            connections.unconfirmed_epochs
+            and (request_ns := connections.first_request_due_ns) is not None
+        ):
             armed.arm_earlier(timers.GAP, request_ns)
-        if (resend_ns := self.out_of_band.due_ns) is not None or armed.is_armed(timers.OUT_OF_BAND):
-            arm(timers.OUT_OF_BAND, resend_ns)
+        if self.out_of_band.pending or timers.OUT_OF_BAND in armed:
+            armed.arm(timers.OUT_OF_BAND, self.out_of_band.due_ns)
         if self.stability is not None:
             self.stability.schedule_vote(out.now_ns, unstable=self.deliveries.has_unstable)
-            arm(timers.STABLE, self.stability.due_ns)
+            armed.arm(timers.STABLE, self.stability.due_ns)
 
     # Inputs of the application
 
@@ -367,9 +372,11 @@ class Endpoint:
     def divide_receive_buffers(self, now_ns: int) -> None:
         """Divide the receivers' buffers among the members that are sending now."""
         shares = self.active_senders.shares(now_ns, self.inbound, self.outbound.acked_ns)
-        for stream in self.outbounds():
-            if stream.senders != shares:
-                stream.update_byte_limit(shares)
+        if self.outbound.senders != shares:
+            self.outbound.update_byte_limit(shares)
+        for connection in self.connections.outgoing.values():
+            if connection.stream.senders != shares:
+                connection.stream.update_byte_limit(shares)
 
     def _send_naks(self, out: ReadyBuilder) -> None:
         """Ask for the gaps of every stream; a stall may switch retransmission on."""

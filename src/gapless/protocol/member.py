@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, get_args
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import RosterEntry
 from gapless.payloads import Payloads
-from gapless.protocol import buggify, timers
+from gapless.protocol import timers
 from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.events import Left, SlowReceivers
 from gapless.protocol.membership.failure_detector import FailureDetector
@@ -45,7 +45,7 @@ from gapless.protocol.ready import Ready
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS
 from gapless.protocol.state_transfer.transfer import StateTransfer
 from gapless.wire.coalesce import decode_coalesced
-from gapless.wire.codec import decode
+from gapless.wire.codec import decode, decode_or_error
 from gapless.wire.frames import Data, MembershipFrame, StateFrame, Suspect
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Member:
         name: str = "",
         locator: bytes = b"",
         tracing: int = 0,
-        rarely: RareBranchHook = buggify.never,
+        rarely: RareBranchHook | None = None,
         wall_offset_ns: int = 0,
     ) -> None:
         """Create a member that has not joined yet.
@@ -215,7 +215,7 @@ class Member:
 
     def _begin(self, now_ns: int) -> ReadyBuilder:
         """Start an input; if a timer is long overdue, this process itself was paused."""
-        due_ns = self._timers.next_ns
+        due_ns = min(self._timers.values(), default=None)
         if due_ns is not None and now_ns - due_ns > self._pause_after_ns:
             # Others could not be heard meanwhile: their silence is no evidence against them.
             self.failure_detector.on_pause(now_ns - due_ns, now_ns)
@@ -442,7 +442,7 @@ class Member:
             self.membership.on_frame(sender, frame, out)  # type: ignore[arg-type]
         return self._finish(())
 
-    def receive_all(self, datagrams: Iterable[bytes], now_ns: int) -> list[Ready]:
+    def receive_all(self, datagrams: Sequence[bytes], now_ns: int) -> list[Ready]:
         """Act on datagrams that arrived together, as ``receive`` on each, with fewer answers.
 
         Datagrams about the streams of members, and nothing else, share one end of their input.
@@ -452,7 +452,13 @@ class Member:
         touched: dict[tuple[Address, int], InboundStream] = {}
         dispatcher, on_traffic = self._dispatcher, self.failure_detector.on_traffic
         out = self._begin(now_ns)
-        for datagram, times in decode_coalesced(datagrams):
+        if len(datagrams) == 1:
+            decoded: Iterable[tuple[Datagram | RemoteProtocolError, int]] = (
+                (decode_or_error(datagrams[0]), 1),
+            )
+        else:
+            decoded = decode_coalesced(datagrams)
+        for datagram, times in decoded:
             if isinstance(datagram, RemoteProtocolError):
                 out.drop(datagram.reason)
                 continue
@@ -614,7 +620,7 @@ class Member:
         if self._ended:
             assert self._timers.next_ns is None, "an incarnation that is over has no timers"
         elif membership.pending is not None:
-            assert self._timers.is_armed(timers.VIEW), "a pending view is installed by a tick"
+            assert timers.VIEW in self._timers, "a pending view is installed by a tick"
         assert all(left > 0 for left in self._expel_attempts_left.values())
         assert self.me not in self._expel_attempts_left, "no member expels itself"
 

@@ -61,7 +61,13 @@ class ReadyBuilder:
     )
 
     def __init__(
-        self, me: Address, group: int, config: Config, rarely: RareBranchHook, *, tracing: int
+        self,
+        me: Address,
+        group: int,
+        config: Config,
+        rarely: RareBranchHook | None,
+        *,
+        tracing: int,
     ) -> None:
         """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
         self._bare = config.checksum == "headers"
@@ -222,11 +228,13 @@ class ReadyBuilder:
 
     def _pack(self, transmits: list[Transmit]) -> None:
         """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
-        if len(self._frames) == 1 and type(self._frames[0][1]) is not Data:
+        if len(self._frames) == 1:
             ((to, frame),) = self._frames
-            self.count(SENT_COUNTERS[type(frame)])
-            transmits.append(self._make_transmit(to, (frame,)))
-            return
+            if type(frame) is not Data or size_bytes(frame) <= self._max_body_bytes:
+                # The ordinary case: one frame, which fits one datagram.
+                self.count(SENT_COUNTERS[type(frame)])
+                transmits.append(self._make_transmit(to, (frame,)))
+                return
         open_frames: dict[Address | None, list[Frame]] = {}
         filled_bytes: dict[Address | None, int] = {}
         for to, frame in self._frames:

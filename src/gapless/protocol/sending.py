@@ -20,11 +20,12 @@ from gapless.run import ACKED, LENGTH_BYTES, MAX_ENTRY_BYTES, NO_LOOPBACK
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gapless.identity import Address
     from gapless.payloads import Payloads
     from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.ready_builder import ReadyBuilder
-    from gapless.protocol.stream.send_queue import TicketCounter
 
 
 class Sender:
@@ -32,7 +33,7 @@ class Sender:
 
     __slots__ = ("_endpoint", "_next_mode", "_tickets")
 
-    def __init__(self, endpoint: Endpoint, tickets: TicketCounter) -> None:
+    def __init__(self, endpoint: Endpoint, tickets: Iterator[int]) -> None:
         self._endpoint = endpoint
         self._tickets = tickets
         self._next_mode: DeliveryMode | None = None
@@ -55,14 +56,17 @@ class Sender:
         """Return the mode in which messages would be sent; raise if they may not be sent."""
         view = self._endpoint.view
         switched = self._next_mode if mode is None and to is None else None
-        mode = DeliveryMode.of(mode or switched or DeliveryMode.ORDERED)
+        if type(mode) is not DeliveryMode:
+            mode = DeliveryMode.of(mode or switched or DeliveryMode.ORDERED)
         if view is None:
             raise LocalProtocolError("not a member yet: install a view before sending")
         if to is not None and to not in view.members:
             raise LocalProtocolError(
                 f"{to} is not a member of view {view.id.number}: send to one that is"
             )
-        self._check_size(payloads.longest_bytes, mode)
+        ordered = mode is DeliveryMode.ORDERED or mode is DeliveryMode.ACKNOWLEDGED
+        if not ordered or payloads.longest_bytes > self._endpoint.config.max_message_bytes:
+            self._check_size(payloads.longest_bytes, mode)
         if switched is not None and len(payloads) != 1:
             raise LocalProtocolError(
                 "a switch of the mode holds for one message: send that one alone"
@@ -113,7 +117,7 @@ class Sender:
             flags |= ACKED if mode is DeliveryMode.ACKNOWLEDGED else 0
             ticket = self._send_stream(payloads, flags, to, deadline_ns, out, wait=wait)
         if ticket is None:
-            ticket = self._tickets.next_ticket()
+            ticket = next(self._tickets)
             out.emit(Refused(ticket))
         elif not mode_given and to is None:
             self._next_mode = None
@@ -136,11 +140,13 @@ class Sender:
         stream = endpoint.outbound if to is None else endpoint.connections.open(to, out)
         if to is None:
             endpoint.active_senders.on_send(out.now_ns, wait=wait)
-        endpoint.divide_receive_buffers(out.now_ns)
-        if to not in {None, endpoint.me}:
+        elif to != endpoint.me:
             # The sender is no receiver of these messages: there is nothing to leave out.
             flags &= ~NO_LOOPBACK
-        if not wait and (not stream.make_room(payloads, out) or out.rarely(buggify.REFUSE)):
+        endpoint.divide_receive_buffers(out.now_ns)
+        if not wait and (
+            not stream.make_room(payloads, out) or (out.rarely and out.rarely(buggify.REFUSE))
+        ):
             return None
         high = stream.window.high
         ticket = stream.send(payloads, flags, deadline_ns, out)
@@ -163,10 +169,10 @@ class Sender:
         assert mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}
         channel = self._endpoint.out_of_band
         if mode is DeliveryMode.UNRELIABLE:
-            ticket = self._tickets.next_ticket()
+            ticket = next(self._tickets)
             channel.send_unreliable(ticket, payloads, flags, to, out)
         elif wait or channel.has_room(payloads):
-            ticket = self._tickets.next_ticket()
+            ticket = next(self._tickets)
             channel.send(ticket, payloads, flags, to, deadline_ns, out)
         else:
             return None
@@ -202,4 +208,4 @@ class Sender:
         deadlines = [stream.queue.deadline_ns for stream in self._endpoint.outbounds()]
         deadlines.append(self._endpoint.out_of_band.deadline_ns)
         if any(at_ns is not None for at_ns in deadlines):
-            assert self._endpoint.timers.is_armed(timers.TIMEOUT), "a waiting send has its timer"
+            assert timers.TIMEOUT in self._endpoint.timers, "a waiting send has its timer"

@@ -44,53 +44,43 @@ def earlier(one_ns: int | None, other_ns: int | None) -> int | None:
     return min(other_ns, one_ns)
 
 
-class Timers:
-    """The deadlines of one member."""
+class Timers(dict[str, int]):
+    """The deadlines of one member, by the name of the timer."""
 
-    __slots__ = ("_deadlines",)
-
-    def __init__(self) -> None:
-        self._deadlines: dict[str, int] = {}
+    __slots__ = ()
 
     def arm(self, name: str, at_ns: int | None) -> None:
         """Set the deadline of ``name``; None removes it."""
         if at_ns is None:
-            self._deadlines.pop(name, None)
+            self.pop(name, None)
         else:
-            self._deadlines[name] = at_ns
+            self[name] = at_ns
 
     def arm_earlier(self, name: str, at_ns: int) -> None:
         """Set the deadline unless there is an earlier one."""
-        if at_ns < self._deadlines.get(name, at_ns + 1):
-            self._deadlines[name] = at_ns
-
-    def clear(self) -> None:
-        """Remove every deadline."""
-        self._deadlines.clear()
-
-    def is_armed(self, name: str) -> bool:
-        """Return whether ``name`` has a deadline."""
-        return name in self._deadlines
+        if at_ns < self.get(name, at_ns + 1):
+            self[name] = at_ns
 
     def due(self, now_ns: int) -> list[str]:
         """Return the timers whose deadline has come, in the order in which they fire."""
-        return [name for name in TIMERS if self._deadlines.get(name, now_ns + 1) <= now_ns]
+        return [name for name in TIMERS if self.get(name, now_ns + 1) <= now_ns]
 
     @property
     def next_ns(self) -> int | None:
         """The earliest deadline."""
-        return min(self._deadlines.values(), default=None)
+        return min(self.values(), default=None)
 
     def snapshot(self) -> tuple[str, ...]:
         """Return the names of the armed timers, without their deadlines."""
-        return tuple(sorted(self._deadlines))
+        return tuple(sorted(self))
 
     def restore(self, snapshot: tuple[str, ...]) -> None:
         """Arm exactly the timers of ``snapshot``, all of them due."""
         assert TIMERS.keys() >= set(snapshot)
-        self._deadlines = dict.fromkeys(snapshot, 0)
+        self.clear()
+        self.update(dict.fromkeys(snapshot, 0))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a timer is armed that can never fire."""
-        assert self._deadlines.keys() <= TIMERS.keys(), "every armed timer has a duty"
-        assert None not in self._deadlines.values(), "an armed timer has a deadline"
+        assert self.keys() <= TIMERS.keys(), "every armed timer has a duty"
+        assert None not in self.values(), "an armed timer has a deadline"

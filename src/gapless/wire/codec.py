@@ -310,7 +310,8 @@ def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
     """Add a DATA frame up to its messages, and return these."""
     run = frame.run
     flags = run.flags
-    check_run(run.first, run.count, flags)
+    if flags or not run.count or not 0 < run.first < SAFE_SEQNO:
+        check_run(run.first, run.count, flags)
     if frame.repair:
         flags |= REPAIR
     lengths = run.lengths
@@ -322,7 +323,9 @@ def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
         )
         parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths)
         return run.buffers
-    length = length_field(_DATA_FRAME.size - _PREFIX_LENGTH_BYTES + run.size_bytes)
+    length = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES + run.size_bytes
+    if length > LENGTH_MAX:
+        length = length_field(length)
     node, incarnation = run.origin
     fixed = _DATA_FRAME.pack(
         DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count
@@ -469,12 +472,21 @@ def decode(datagram: bytes) -> Datagram:
     return _make(Datagram, (group, sender, tuple(frames), addressee, bare))
 
 
+def decode_or_error(datagram: bytes) -> Datagram | RemoteProtocolError:
+    """Return the content of ``datagram``, or the error that says why it has none."""
+    try:
+        return decode(datagram)
+    except RemoteProtocolError as error:
+        return error
+
+
 def _checksummed_bytes(datagram: bytes, flags: int) -> int:
     """Return how much of a bare datagram its checksum covers: up to the messages of its one frame."""
     at, size_bytes = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES, len(datagram)
     if at + DATA_OVERHEAD_BYTES <= size_bytes:
         kind, frame_flags, length = _FRONT.unpack_from(datagram, at)
-        alone = _frame_end(at, length, size_bytes) == size_bytes
+        end = at + _PREFIX_LENGTH_BYTES + length if length else _frame_end(at, 0, size_bytes)
+        alone = end == size_bytes
         at += _PREFIX.size + (_EPOCH.size if frame_flags & EPOCH else 0)
         if kind == DATA and alone and at + _DATA.size <= size_bytes:
             return at + _DATA.size + LENGTH_BYTES * int(_DATA.unpack_from(datagram, at)[3])
@@ -531,7 +543,8 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
     if not count or payload > end:
         raise RemoteProtocolError("count", f"{count} messages in {end - table} bytes")
     lengths = datagram[table:payload]
-    if total_bytes(lengths) != end - payload:
+    total = int.from_bytes(lengths, "little") if count == 1 else total_bytes(lengths)
+    if total != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     if flags or not 0 < first < SAFE_SEQNO:
         check_run(first, count, flags)

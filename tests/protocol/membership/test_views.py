@@ -12,7 +12,6 @@ import pytest
 from gapless.config import Config
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Roster, RosterEntry, View, ViewId
-from gapless.protocol import buggify
 from gapless.protocol.events import Discarded, ViewInstalled
 from gapless.protocol.membership.view_transfer import ViewTransfer
 from gapless.protocol.ready_builder import ReadyBuilder
@@ -260,7 +259,7 @@ def test_the_teller_of_a_change_is_asked_at_once_for_what_it_is_a_change_of() ->
     me = group[2].address
     receiver, context = (
         ViewTransfer(me, Config.make()),
-        ReadyBuilder(me, GROUP, Config(), buggify.never, tracing=False),
+        ReadyBuilder(me, GROUP, Config(), None, tracing=False),
     )
     change = NewView(group[0].address, after.id, before.id, 0, 1, encode_roster(after, before))
     assert receiver.on_part(change, context) is None
@@ -381,7 +380,7 @@ def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
         ViewTransfer(group[9].address, config),
     )
     context = ReadyBuilder(
-        group[0].address, GROUP, Config.make(max_frame_bytes=256), buggify.never, tracing=False
+        group[0].address, GROUP, Config.make(max_frame_bytes=256), None, tracing=False
     )
     sender.send(group[9].address, roster, context)
     parts = [

@@ -9,7 +9,6 @@ import pytest
 from gapless.config import Config
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, View
-from gapless.protocol import buggify
 from gapless.protocol.events import StateReceived, StateWanted
 from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNICAST, UNRELIABLE, Delivery
 from gapless.protocol.ready_builder import ReadyBuilder
@@ -278,7 +277,7 @@ def test_one_that_has_a_view_cannot_ask_for_the_state() -> None:
 
 
 def context() -> ReadyBuilder:
-    return ReadyBuilder(A, 1, Config(), buggify.never, tracing=True)
+    return ReadyBuilder(A, 1, Config(), None, tracing=True)
 
 
 def run(origin: Address, first: int, last: int, **how: Any) -> Run:

@@ -396,7 +396,7 @@ def test_p09_what_is_kept_of_an_unknown_connection_is_bounded() -> None:
     group = pair(become_server_queue_size=50)
     for seqno in range(2, 502):
         group.receive("b", A, one(A, seqno))
-    assert len(group["b"].connections._unconfirmed[A].frames) == 50
+    assert len(group["b"].connections.unconfirmed_epochs[A].frames) == 50
     assert group["b"].counters["dropped.early"] == 450
 
 
@@ -420,7 +420,7 @@ def test_p09_what_is_kept_expires_with_the_question() -> None:
     group.receive("b", A, one(A, 2, b"x", b"y"))
     group.settle()
     assert len(group.frames(Nak)) == 8
-    assert group["b"].connections._unconfirmed == {}
+    assert group["b"].connections.unconfirmed_epochs == {}
     assert group["b"].counters["dropped.early"] == 2
     assert group["b"].armed_timers() == ()
 

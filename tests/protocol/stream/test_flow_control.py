@@ -478,7 +478,7 @@ def test_s14_what_a_member_remembers_is_bounded() -> None:
         assert len(member.outbound.flow_control) <= 2
         assert member.outbound.window.stored == len(member.outbound.queue) == 0
         for stream in member.inbound.values():
-            assert (stream.loss_detector._open_naks, stream._before_start) == ([], [])
+            assert (stream.loss_detector.open_naks, stream._before_start) == ([], [])
             assert stream.window is not None
             assert stream.window.stored == 0
 

@@ -20,8 +20,8 @@ from tests.support.virtual_group import MS, SECOND, A, B, Group
 def queue(*sends: Sequence[bytes], room_bytes: int = 100, most_bytes: int = 0) -> SendQueue:
     """A queue of these sends, whose frames take ``room_bytes``, and whose runs take one frame if no more is said."""
     result = SendQueue(room_bytes, max_run_bytes=most_bytes)
-    for messages in sends:
-        result.enqueue(messages, 0, None)
+    for ticket, messages in enumerate(sends, 1):
+        result.enqueue(ticket, messages, 0, None)
     return result
 
 
@@ -107,8 +107,8 @@ def test_several_sends_share_a_run() -> None:
 def test_messages_that_are_not_wanted_back_have_runs_of_their_own() -> None:
     """The flag belongs to the run."""
     waiting = queue([b"a"])
-    waiting.enqueue([b"b", b"c"], NO_LOOPBACK, None)
-    waiting.enqueue([b"d"], 0, None)
+    waiting.enqueue(2, [b"b", b"c"], NO_LOOPBACK, None)
+    waiting.enqueue(3, [b"d"], 0, None)
     assert [(list(batch.messages), batch.flags) for batch in batches(waiting)] == [
         ([b"a"], 0),
         ([b"b", b"c"], NO_LOOPBACK),
@@ -160,10 +160,10 @@ def test_what_comes_out_is_what_went_in_in_order(
     """Whatever the room from step to step: order, bytes, flags and limits hold."""
     waiting = SendQueue(100, max_run_bytes=most_bytes)
     expected: list[tuple[bytes, int]] = []
-    for lengths, back in inputs:
+    for ticket, (lengths, back) in enumerate(inputs, 1):
         messages = [bytes([len(expected) % 251]) * length for length in lengths]
         expected += [(message, 0 if back else NO_LOOPBACK) for message in messages]
-        waiting.enqueue(messages, 0 if back else NO_LOOPBACK, None)
+        waiting.enqueue(ticket, messages, 0 if back else NO_LOOPBACK, None)
     found, parts = [], b""
     for room, room_bytes in [*rooms, *[(1, None)] * 200]:
         batch = waiting.next_batch(room, room_bytes, empty=False)

@@ -67,12 +67,15 @@ class StateTransfer:
         self.requester = StateRequester(me, config, rng, self.held_deliveries)
         self.provider = StateProvider(me, config)
         self._members: frozenset[Address] = frozenset()
+        self.engaged = False
+        """Whether a transfer may be going on. Most members are idle nearly always, and look no further."""
 
     # The new member
 
     def request_state(self) -> None:
         """Request the state from the first view on."""
         assert not self._members, "the state is requested before the first view"
+        self.engaged = True
         self.requester.request_state()
         assert self.is_holding
 
@@ -128,6 +131,7 @@ class StateTransfer:
         elif frame.origin != sender:
             out.drop("origin", frame.origin, peer=sender)
         else:
+            self.engaged = True
             out.count(RECEIVED_COUNTERS[type(frame)])
             self._on_frame(sender, frame, out)
 
@@ -211,6 +215,7 @@ class StateTransfer:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if one of the three parts is inconsistent, or two disagree."""
+        assert self.engaged or self.idle, "a transfer that goes on is looked at"
         self.held_deliveries.check_invariants()
         self.requester.check_invariants()
         self.provider.check_invariants()

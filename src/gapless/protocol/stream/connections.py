@@ -49,14 +49,13 @@ from gapless.protocol.stream.reassembly import Reassembler
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Nak, Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from random import Random
 
     from gapless.config import Config
     from gapless.identity import Address
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.flow_control import DeliveryCredit
-    from gapless.protocol.stream.send_queue import TicketCounter
     from gapless.wire.frames import Frame, Gone
 
 _MAX_PARTIAL_TOMBSTONES = 16
@@ -168,7 +167,7 @@ class Connections:
         me: Address,
         config: Config,
         rng: Random,
-        tickets: TicketCounter,
+        tickets: Iterator[int],
         credit: DeliveryCredit,
     ) -> None:
         self.me = me
@@ -179,7 +178,7 @@ class Connections:
         self._tickets = tickets
         self._credit = credit
         self.removed: list[tuple[Address, int]] = []
-        self._unconfirmed: dict[Address, _UnconfirmedEpoch] = {}
+        self.unconfirmed_epochs: dict[Address, _UnconfirmedEpoch] = {}
         self._first_requested_ns: dict[Address, int] = {}
         self._tombstones: dict[tuple[Address, int], _Tombstone] = {}
         self._last_epoch = FIRST_CONNECTION_EPOCH
@@ -194,7 +193,7 @@ class Connections:
     @property
     def unconfirmed_count(self) -> int:
         """Number of peers whose connection epoch is not confirmed yet."""
-        return len(self._unconfirmed)
+        return len(self.unconfirmed_epochs)
 
     def outbounds(self) -> list[OutboundStream]:
         """Return the sending half of every connection."""
@@ -299,7 +298,7 @@ class Connections:
 
     def _confirms(self, sender: Address, frame: Data | Tail | Gone) -> bool:
         """Return whether ``frame`` answers our request for the first message of its epoch."""
-        unconfirmed = self._unconfirmed.get(sender)
+        unconfirmed = self.unconfirmed_epochs.get(sender)
         asked = (
             unconfirmed is not None and unconfirmed.epoch == frame.epoch and unconfirmed.tries > 0
         )
@@ -323,9 +322,9 @@ class Connections:
         if ended is not None and ended.fragments is not None and start == ended.resume_seqno:
             entry.stream.reassembler.restore(ended.fragments)
         out.emit(Connected(sender, entry.state, False))
-        unconfirmed = self._unconfirmed.get(sender)
+        unconfirmed = self.unconfirmed_epochs.get(sender)
         if unconfirmed is not None and unconfirmed.epoch == epoch:
-            del self._unconfirmed[sender]
+            del self.unconfirmed_epochs[sender]
             for early in unconfirmed.frames.values():
                 entry.stream.on_data(early.run, early.repair, out)
         assert entry.stream.key not in self._tombstones, "an open connection has no tombstone"
@@ -338,7 +337,7 @@ class Connections:
 
         One epoch of a sender is buffered: the highest.
         """
-        unconfirmed = self._unconfirmed.get(sender)
+        unconfirmed = self.unconfirmed_epochs.get(sender)
         if unconfirmed is not None and unconfirmed.epoch > frame.epoch:
             self._drop("early", sender, frame, out)
             return
@@ -349,7 +348,7 @@ class Connections:
                 due_ns = max(
                     due_ns, self._first_requested_ns[sender] + self.config.sync_min_interval_ns
                 )
-            unconfirmed = self._unconfirmed[sender] = _UnconfirmedEpoch(frame.epoch, due_ns)
+            unconfirmed = self.unconfirmed_epochs[sender] = _UnconfirmedEpoch(frame.epoch, due_ns)
         if not isinstance(frame, Data):
             return
         config = self.config
@@ -363,7 +362,7 @@ class Connections:
 
     def _drop_unconfirmed(self, sender: Address, out: ReadyBuilder) -> None:
         """Drop the buffered messages of an unconfirmed epoch."""
-        unconfirmed = self._unconfirmed.pop(sender, None)
+        unconfirmed = self.unconfirmed_epochs.pop(sender, None)
         for frame in () if unconfirmed is None else unconfirmed.frames.values():
             self._drop("early", sender, frame, out)
 
@@ -386,7 +385,7 @@ class Connections:
 
     def _on_close(self, sender: Address, epoch: int, out: ReadyBuilder) -> InboundStream | None:
         """Handle CLOSE; return the stream of the next epoch if its first message is buffered."""
-        entry, unconfirmed = self.incoming.get(sender), self._unconfirmed.get(sender)
+        entry, unconfirmed = self.incoming.get(sender), self.unconfirmed_epochs.get(sender)
         if unconfirmed is not None and unconfirmed.epoch == epoch:
             self._drop_unconfirmed(sender, out)
             self._add_tombstone(sender, epoch, self._resume_seqno(sender, epoch), closed=True)
@@ -519,7 +518,7 @@ class Connections:
             self._end_outgoing(peer, "departed", out, notify=False)
         for peer in [peer for peer in self.incoming if peer not in present]:
             self._remove_incoming(peer, out)
-        for peer in [peer for peer in self._unconfirmed if peer not in present]:
+        for peer in [peer for peer in self.unconfirmed_epochs if peer not in present]:
             self._drop_unconfirmed(peer, out)
         self._first_requested_ns = {
             peer: at_ns for peer, at_ns in self._first_requested_ns.items() if peer in present
@@ -581,13 +580,15 @@ class Connections:
     @property
     def first_request_due_ns(self) -> int | None:
         """When a sender is to be asked for the first message of its connection."""
-        if not self._unconfirmed:
+        if not self.unconfirmed_epochs:
             return None
-        return min((unconfirmed.due_ns for unconfirmed in self._unconfirmed.values()), default=None)
+        return min(
+            (unconfirmed.due_ns for unconfirmed in self.unconfirmed_epochs.values()), default=None
+        )
 
     def request_first_messages(self, out: ReadyBuilder) -> None:
         """Request first messages, at most once per ``sync_min_interval`` (P-19)."""
-        for peer, unconfirmed in list(self._unconfirmed.items()):
+        for peer, unconfirmed in list(self.unconfirmed_epochs.items()):
             if unconfirmed.due_ns > out.now_ns:
                 continue
             # The sender does not know this epoch any more, or is gone (P-09).
@@ -631,7 +632,7 @@ class Connections:
             assert stream.key not in self._tombstones, (
                 f"{peer}: an open connection has no tombstone"
             )
-        for peer, unconfirmed in self._unconfirmed.items():
+        for peer, unconfirmed in self.unconfirmed_epochs.items():
             assert unconfirmed.tries <= MAX_FIRST_REQUESTS, f"{peer}: first requests are limited"
             present = self.incoming.get(peer)
             assert present is None or present.stream.epoch != unconfirmed.epoch, (
@@ -667,14 +668,19 @@ class Connections:
         )
         held = tuple(
             (peer, unconfirmed.epoch, unconfirmed.tries, *unconfirmed.frames.values())
-            for peer, unconfirmed in self._unconfirmed.items()
+            for peer, unconfirmed in self.unconfirmed_epochs.items()
         )
         return (out, into, held, tuple(self._tombstones.items()), self._last_epoch)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Restore the state of ``snapshot``, with every delay over."""
         out, into, held, ended, self._last_epoch = snapshot  # type: ignore[assignment]
-        self.outgoing, self.incoming, self._unconfirmed, self._first_requested_ns = {}, {}, {}, {}
+        self.outgoing, self.incoming, self.unconfirmed_epochs, self._first_requested_ns = (
+            {},
+            {},
+            {},
+            {},
+        )
         row = self.config.unicast_profile
         for to, state, epoch, stream, fragments in out:  # type: ignore[attr-defined]
             sending = self._new_outgoing(to, epoch, 0)
@@ -689,7 +695,7 @@ class Connections:
             )
             receiving.stream.restore(stream)
         for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]
-            unconfirmed = self._unconfirmed[peer] = _UnconfirmedEpoch(epoch, 0)
+            unconfirmed = self.unconfirmed_epochs[peer] = _UnconfirmedEpoch(epoch, 0)
             unconfirmed.tries = tries
             for frame in frames:
                 unconfirmed.buffer(frame)

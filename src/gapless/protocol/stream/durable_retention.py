@@ -75,22 +75,18 @@ def check_retention(
 class DurableRetention:
     """The retained positions of one sender, by durable name."""
 
-    __slots__ = ("_expired", "_released", "_reported_full", "_retained", "minimum")
+    __slots__ = ("_expired", "_released", "_reported_full", "minimum", "retained")
 
     def __init__(self) -> None:
-        self._retained: dict[str, RetainedPosition] = {}
+        self.retained: dict[str, RetainedPosition] = {}
+        """The position of every absent durable member, by its name."""
         self._released: dict[str, Address] = {}
         self._reported_full: set[str] = set()
         self._expired: list[RetainedPosition] = []
         self.minimum: int | None = None
 
     def __len__(self) -> int:
-        return len(self._retained)
-
-    @property
-    def retained(self) -> Mapping[str, RetainedPosition]:
-        """Every retained position by durable name."""
-        return self._retained
+        return len(self.retained)
 
     def install(
         self,
@@ -106,7 +102,7 @@ class DurableRetention:
         ``acks`` is the ack table before the view. ``returning`` maps each new address to the
         address of its last incarnation.
         """
-        before, held = dict(acks.items()), self._retained
+        before, held = dict(acks.items()), self.retained
         returned: dict[Address, int] = {}
         for new, last in returning.items():
             acked = None if new in before else self._known_ack(last, before, members)
@@ -130,7 +126,7 @@ class DurableRetention:
                     last, window.high if acked is None else _message_boundary(acked, window)
                 )
         self._emit_changes(positions, returning, members, out)
-        self._retained, self._released = positions, released
+        self.retained, self._released = positions, released
         self._reported_full.intersection_update(positions)
         self._update_minimum()
         assert all(window.low <= acked <= window.high for acked in returned.values()), (
@@ -142,7 +138,7 @@ class DurableRetention:
         self, last: Address, before: Mapping[Address, int], members: Container[Address]
     ) -> int | None:
         """Return the highest ack of ``last``, or of a former incarnation of its node."""
-        known = {**dict(self._retained.values()), **before}
+        known = {**dict(self.retained.values()), **before}
         if last in known:
             return known[last]
         former = [other for other in known if other.node == last.node and other not in members]
@@ -157,14 +153,14 @@ class DurableRetention:
     ) -> None:
         """Emit Retained and RetentionReleased for the change to ``positions``."""
         returned = {address.node for pair in back.items() for address in pair}
-        for name, (last, acked) in self._retained.items():
+        for name, (last, acked) in self.retained.items():
             if name not in positions:
                 is_back = last in members or last.node in returned
                 if not is_back:
                     self._expired.append(RetainedPosition(last, acked))
                 out.emit(RetentionReleased(name, last, "back" if is_back else "timeout"))
         for name, (last, _) in positions.items():
-            if name not in self._retained:
+            if name not in self.retained:
                 out.emit(Retained(name, last))
 
     def release_or_report(self, minimum: int, out: ReadyBuilder, *, release: bool) -> bool:
@@ -179,19 +175,19 @@ class DurableRetention:
         lowest = self.minimum
         furthest = [
             (name, position.last_address)
-            for name, position in self._retained.items()
+            for name, position in self.retained.items()
             if position.acked == lowest
         ]
         for name, last in furthest:
             if release:
-                self._expired.append(self._retained.pop(name))
+                self._expired.append(self.retained.pop(name))
                 self._released[name] = last
                 out.emit(RetentionReleased(name, last, "capacity"))
             elif name not in self._reported_full:
                 self._reported_full.add(name)
                 out.emit(RetentionBlocking(name, last))
         self._update_minimum()
-        assert not release or all(held.acked > lowest for held in self._retained.values()), (
+        assert not release or all(held.acked > lowest for held in self.retained.values()), (
             "the positions that were furthest behind are released"
         )
         return release
@@ -203,26 +199,26 @@ class DurableRetention:
 
     def lagging(self, seqno: int) -> list[Address]:
         """Return the last addresses of absent members that have not acknowledged ``seqno``."""
-        return [last for last, acked in self._retained.values() if acked < seqno]
+        return [last for last, acked in self.retained.values() if acked < seqno]
 
     def _update_minimum(self) -> None:
         """Recompute the lowest retained position; None if no member is absent."""
-        self.minimum = min((position.acked for position in self._retained.values()), default=None)
+        self.minimum = min((position.acked for position in self.retained.values()), default=None)
 
     def check_invariants(self, low: int, high: int, here: AckTable) -> None:
         """Raise AssertionError if a position lies outside the window, or its member is present."""
-        for name, (last, acked) in self._retained.items():
+        for name, (last, acked) in self.retained.items():
             assert low <= acked <= high, f"messages that {name!r} needs were purged"
             assert last not in here, f"{name!r} is present, and its messages are retained"
-        lowest = min((position.acked for position in self._retained.values()), default=None)
+        lowest = min((position.acked for position in self.retained.values()), default=None)
         assert self.minimum == lowest, f"the minimum is {self.minimum}, the lowest {lowest}"
-        assert self._released.keys().isdisjoint(self._retained), "a released name is retained"
-        assert self._reported_full <= self._retained.keys(), "a full window blames an absent name"
+        assert self._released.keys().isdisjoint(self.retained), "a released name is retained"
+        assert self._reported_full <= self.retained.keys(), "a full window blames an absent name"
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
         return (
-            tuple(self._retained.items()),
+            tuple(self.retained.items()),
             tuple(self._released.items()),
             tuple(sorted(self._reported_full)),
         )
@@ -230,7 +226,7 @@ class DurableRetention:
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Restore the state of ``snapshot``."""
         positions, released, full = snapshot
-        self._retained = dict(cast("tuple[tuple[str, RetainedPosition], ...]", positions))
+        self.retained = dict(cast("tuple[tuple[str, RetainedPosition], ...]", positions))
         self._released = dict(cast("tuple[tuple[str, Address], ...]", released))
         self._reported_full = set(cast("tuple[str, ...]", full))
         self._update_minimum()

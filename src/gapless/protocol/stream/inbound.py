@@ -99,6 +99,8 @@ class InboundStream:
         """
         self.origin = origin
         self.epoch = epoch
+        self.key = (origin, epoch)
+        """What names the stream."""
         self.config = config
         self.profile = profile
         self.window: Window | None = None
@@ -133,11 +135,6 @@ class InboundStream:
         if start is not None:
             self._create_window(start)
 
-    @property
-    def key(self) -> tuple[Address, int]:
-        """The origin and the epoch, which name the stream."""
-        return self.origin, self.epoch
-
     def _create_window(self, start: int) -> None:
         config = self.config
         start = max(start, self.delivered_before or 0)
@@ -169,22 +166,26 @@ class InboundStream:
             return
         if self.retains_delivered:
             window.evict_delivered(
-                self.config.window_bytes if out.rarely(buggify.SHED) else run.size_bytes
+                self.config.window_bytes
+                if out.rarely and out.rarely(buggify.SHED)
+                else run.size_bytes
             )
         added = window.add(run)
         if added.accepted:
-            tries = self.loss_detector.on_data(run, repair, out.now_ns)
+            detector = self.loss_detector
+            tries = detector.on_data(run, repair, out.now_ns) if detector.open_naks else 0
             if repair:
                 out.count(REPAIRED_COUNTERS[min(tries, len(REPAIRED_COUNTERS) - 1)])
-            out.trace(
-                "STORE",
-                self.origin,
-                run.first,
-                run.last,
-                peer=self.origin,
-                message_count=added.accepted,
-                epoch=self.epoch,
-            )
+            if out.tracing:
+                out.trace(
+                    "STORE",
+                    self.origin,
+                    run.first,
+                    run.last,
+                    peer=self.origin,
+                    message_count=added.accepted,
+                    epoch=self.epoch,
+                )
         if added.accepted < run.count:
             for reason in ("duplicate", "old", "far", "full"):
                 if count := getattr(added, reason):
@@ -345,7 +346,8 @@ class InboundStream:
         window = self.window
         due = asked = False
         while window is not None:
-            self._skip_gone(window, out)
+            if window.delivered < self.gone_upto:
+                self._skip_gone(window, out)
             limit = credit.limit()
             runs = window.take(limit)
             if not runs:
@@ -365,10 +367,14 @@ class InboundStream:
                 self.ack_scheduler.on_delivery(messages, size_bytes, ack_bytes, out.now_ns, asked)
                 or due
             )
-            if limit is None and self.gone_upto <= window.delivered:
+            if self.gone_upto <= window.delivered and (
+                limit is None or window.delivered == window.high
+            ):
                 break
         self.detect_gaps(out.now_ns)
-        return due or self._behind_gap_bytes - self._granted_bytes >= max(1, ack_bytes)
+        # An ack also grants room for messages behind a gap: they have left the network's buffer.
+        behind_bytes = self._behind_gap_bytes if window is not None and window.stored else 0
+        return due or behind_bytes - self._granted_bytes >= max(1, ack_bytes)
 
     @property
     def _behind_gap_bytes(self) -> int:
@@ -386,12 +392,12 @@ class InboundStream:
                 and not run.flags & FIRST_FRAGMENT
             ):
                 out.emit(Lost(self.origin, run.first, run.last))
-            delivery = self.reassembler.add(run, out)
-        else:
-            delivery = Delivery(run.origin, run.first, run.last, run, self.kind, self.epoch)
-        if delivery is not None:
-            credit.spend(delivery.message_count)
-            out.deliver(delivery)
+            if (whole := self.reassembler.add(run, out)) is not None:
+                credit.spend(1)
+                out.deliver(whole)
+            return
+        credit.spend(run.count)
+        out.deliver(Delivery(run.origin, run.first, run.last, run, self.kind, self.epoch))
 
     # Every pass over the gaps
 
@@ -407,7 +413,7 @@ class InboundStream:
         known = max(window.high, min(self.announced_high, window.ceiling))
         looked, self._scanned_upto = self._scanned_upto, known
         grown, self._last_high = window.high > self._last_high, window.high
-        ahead = self.undelivered_count(window)
+        ahead = self.undelivered_count(window) if window.keep_delivered else window.stored
         if known - window.delivered <= ahead:
             if self.loss_detector.due_ns is not None:
                 self.loss_detector.clear()

@@ -67,10 +67,10 @@ class LossDetector:
         "_grace_end_ns",
         "_grace_over_upto",
         "_noticed_ns",
-        "_open_naks",
         "_rng",
         "_watched_upto",
         "due_ns",
+        "open_naks",
         "rtt",
     )
 
@@ -84,7 +84,7 @@ class LossDetector:
         self._answered_nak = (0, 0)
         self._grace_over_upto = 0
         self._grace_end_ns = 0
-        self._open_naks: list[_OpenNak] = []
+        self.open_naks: list[_OpenNak] = []
 
     @property
     def grace_ns(self) -> int:
@@ -161,7 +161,7 @@ class LossDetector:
     def clear(self) -> None:
         """Record that nothing is missing."""
         self.due_ns = None
-        self._open_naks = []
+        self.open_naks = []
         self._answered_nak = (0, 0)
 
     @property
@@ -169,14 +169,14 @@ class LossDetector:
         """When the oldest open gap was noticed; None if nothing is missing."""
         if self.due_ns is None:
             return None
-        return min([self._noticed_ns, *(asked.noticed_ns for asked in self._open_naks)])
+        return min([self._noticed_ns, *(asked.noticed_ns for asked in self.open_naks)])
 
     def on_data(self, run: Run, repair: bool, now_ns: int) -> int:
         """Learn from data that fills a gap; return how many NAKs were sent for it."""
-        at = bisect_left(self._open_naks, (run.first,))
-        if at == len(self._open_naks) or self._open_naks[at].first > run.last:
+        at = bisect_left(self.open_naks, (run.first,))
+        if at == len(self.open_naks) or self.open_naks[at].first > run.last:
             return 0
-        asked = self._open_naks[at]
+        asked = self.open_naks[at]
         # The original arrived after the NAK: the frame was late, not lost.
         if not repair:
             self.rtt.on_late_arrival(now_ns - asked.noticed_ns)
@@ -203,11 +203,11 @@ class LossDetector:
     def _expire_lost_naks(self) -> None:
         """Shorten the retry delay of NAKs whose repair was lost."""
         proof, least_ns = self._answered_nak, self._config.min_retry_ns
-        self._open_naks = [
+        self.open_naks = [
             asked._replace(retry_ns=asked.sent_ns + least_ns, lost_tries=asked.tries)
             if (asked.sent_ns, asked.first) < proof
             else asked
-            for asked in self._open_naks
+            for asked in self.open_naks
         ]
         self._answered_nak = (0, 0)
         assert self._answered_nak == (0, 0), "lost NAKs expire once"
@@ -224,13 +224,13 @@ class LossDetector:
             self._expire_lost_naks()
         remembered = ranges.clip(missing, 1, self._grace_over_upto)
         still = [
-            asked for asked in self._open_naks if ranges.overlaps(missing, asked.first, asked.last)
+            asked for asked in self.open_naks if ranges.overlaps(missing, asked.first, asked.last)
         ]
         resting = [(asked.first, asked.last) for asked in still if asked.retry_ns > now_ns]
         wanted = ranges.subtract(remembered, resting)
         wanted = ranges.take_lowest(wanted, self._request_limit())
         assert not wanted or wanted[-1][1] <= missing[-1][1], "only missing seqnos are requested"
-        self._open_naks = self._build_naks(wanted, still, now_ns)
+        self.open_naks = self._build_naks(wanted, still, now_ns)
         self._schedule(missing, now_ns)
         return wanted
 
@@ -278,7 +278,7 @@ class LossDetector:
         """Schedule the next pass: at the shortest retry delay, or at the end of the grace."""
         assert missing, "a pass is scheduled for a gap"
         highest = missing[-1][1]
-        resting = [entry for entry in self._open_naks if entry.retry_ns > now_ns]
+        resting = [entry for entry in self.open_naks if entry.retry_ns > now_ns]
         times_ns = [entry.retry_ns for entry in resting]
         # A gap opened above the watched one: it gets a grace of its own.
         if highest > self._watched_upto == self._grace_over_upto:
@@ -298,7 +298,7 @@ class LossDetector:
         """Raise AssertionError if the open NAKs contradict the law of this file."""
         self.rtt.check_invariants()
         floor = 0
-        for nak in self._open_naks:
+        for nak in self.open_naks:
             assert floor < nak.first <= nak.last, "open NAKs do not overlap"
             assert nak.retry_ns >= nak.sent_ns + self._config.min_retry_ns, "a NAK is never early"
             assert 0 <= nak.lost_tries <= nak.tries, f"{nak} lost more NAKs than were sent"
@@ -317,4 +317,4 @@ class LossDetector:
         self.due_ns = 0 if noticed else None
         self._grace_over_upto = self._grace_end_ns = 0
         self._answered_nak = (0, 0)
-        self._open_naks = []
+        self.open_naks = []

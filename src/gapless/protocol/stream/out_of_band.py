@@ -99,7 +99,7 @@ class OutOfBandChannel:
         self._credit = credit
         self._members: tuple[Address, ...] = ()
         self._high = 0
-        self._pending: dict[int, _UnackedMessage] = {}
+        self.pending: dict[int, _UnackedMessage] = {}
         self._due_ns = 0
         # The unacknowledged numbers of each ticket; 0 stands for messages that are still queued.
         self._unacked_by_ticket: dict[int, set[int]] = {}
@@ -135,7 +135,7 @@ class OutOfBandChannel:
         # that
         # span grow without limit.
         span = self._high - self._floor(self._high + 1)
-        return max(0, min(most - len(self._pending), _MAX_SPAN_FACTOR * most - span))
+        return max(0, min(most - len(self.pending), _MAX_SPAN_FACTOR * most - span))
 
     def _flush(self, out: ReadyBuilder) -> None:
         """Send queued messages, oldest first, while there is room."""
@@ -160,14 +160,14 @@ class OutOfBandChannel:
         flags = queued.flags & NO_LOOPBACK | (0 if queued.to is None else PRIVATE)
         interval_ns = self.config.tail_delay_ns
         again_ns = out.now_ns + interval_ns
-        self._due_ns = min(self._due_ns, again_ns) if self._pending else again_ns
+        self._due_ns = min(self._due_ns, again_ns) if self.pending else again_ns
         for message in messages:
             self._high += 1
             run = Run.of(self.me, self._high, (message,), flags, self.view, out.sent_ns)
             out.trace("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, run=run)
             # A member that sends to itself alone waits for no ack.
             if receivers:
-                self._pending[run.first] = _UnackedMessage(
+                self.pending[run.first] = _UnackedMessage(
                     run, queued.ticket, queued.to, set(receivers), again_ns, interval_ns
                 )
                 self._unacked_by_ticket[queued.ticket].add(run.first)
@@ -177,7 +177,7 @@ class OutOfBandChannel:
 
     def _floor(self, seqno: int) -> int:
         """Return the highest number below ``seqno`` and below every pending message."""
-        return min(next(iter(self._pending), seqno), seqno) - 1
+        return min(next(iter(self.pending), seqno), seqno) - 1
 
     def _report_acknowledged(self, ticket: int, out: ReadyBuilder) -> None:
         """Emit Acknowledged if every message of ``ticket`` was sent and acknowledged."""
@@ -304,11 +304,11 @@ class OutOfBandChannel:
                 # An ack for a number that was never sent (N4-28).
                 out.drop("ack beyond high", self.me, first, last, peer=peer)
                 continue
-            is_short = last - first < len(self._pending)
+            is_short = last - first < len(self.pending)
             # An ack may name a huge range: look at the smaller of the range and the pending
             # messages.
-            for seqno in range(first, last + 1) if is_short else list(self._pending):
-                if first <= seqno <= last and seqno in self._pending:
+            for seqno in range(first, last + 1) if is_short else list(self.pending):
+                if first <= seqno <= last and seqno in self.pending:
                     self._on_acked(seqno, peer, out)
         self._flush(out)
 
@@ -317,11 +317,11 @@ class OutOfBandChannel:
 
         Complete the message if no receiver does.
         """
-        assert seqno in self._pending, f"{seqno} is not pending"
-        pending = self._pending[seqno]
+        assert seqno in self.pending, f"{seqno} is not pending"
+        pending = self.pending[seqno]
         pending.unacked_by.discard(peer)
         if not pending.unacked_by:
-            del self._pending[seqno]
+            del self.pending[seqno]
             if pending.ticket in self._unacked_by_ticket:
                 self._unacked_by_ticket[pending.ticket].discard(seqno)
                 self._report_acknowledged(pending.ticket, out)
@@ -338,9 +338,9 @@ class OutOfBandChannel:
             if queued.to is not None and queued.to not in self._members
         ]:
             self._abort_queued(queued, "departed", out)
-        for seqno, pending in list(self._pending.items()):
+        for seqno, pending in list(self.pending.items()):
             if pending.to is not None and pending.to not in self._members:
-                del self._pending[seqno]
+                del self.pending[seqno]
                 # Reported once for each ticket, however many messages it has.
                 if self._unacked_by_ticket.pop(pending.ticket, None) is not None:
                     out.emit(Unacknowledged(pending.ticket, (pending.to,)))
@@ -357,9 +357,9 @@ class OutOfBandChannel:
         for queued in list(self._queue):
             self._abort_queued(queued, "over", out)
         unacked_by: dict[int, set[Address]] = {}
-        for pending in self._pending.values():
+        for pending in self.pending.values():
             unacked_by.setdefault(pending.ticket, set()).update(pending.unacked_by)
-        self._pending.clear()
+        self.pending.clear()
         for ticket, members in unacked_by.items():
             if self._unacked_by_ticket.pop(ticket, None) is not None:
                 out.emit(Unacknowledged(ticket, tuple(sorted(members))))
@@ -368,11 +368,11 @@ class OutOfBandChannel:
     @property
     def due_ns(self) -> int | None:
         """Next resend deadline: never late, possibly early when nothing is left to resend."""
-        return self._due_ns if self._pending and self.config.retransmits else None
+        return self._due_ns if self.pending and self.config.retransmits else None
 
     def retransmit(self, out: ReadyBuilder) -> None:
         """Send each message that is due again to the receivers that have not acknowledged it."""
-        for seqno, pending in list(self._pending.items()):
+        for seqno, pending in list(self.pending.items()):
             if pending.retransmit_ns > out.now_ns:
                 continue
             for peer in sorted(pending.unacked_by):
@@ -380,19 +380,19 @@ class OutOfBandChannel:
                 out.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))
             interval_ns = min(2 * pending.interval_ns, self.config.xmit_interval_ns)
             again_ns = out.now_ns + interval_ns
-            self._pending[seqno] = pending._replace(retransmit_ns=again_ns, interval_ns=interval_ns)
-        self._due_ns = min((pending.retransmit_ns for pending in self._pending.values()), default=0)
-        assert not self._pending or self._due_ns > out.now_ns, "a resend waits for an interval"
+            self.pending[seqno] = pending._replace(retransmit_ns=again_ns, interval_ns=interval_ns)
+        self._due_ns = min((pending.retransmit_ns for pending in self.pending.values()), default=0)
+        assert not self.pending or self._due_ns > out.now_ns, "a resend waits for an interval"
 
     @property
     def is_quiet(self) -> bool:
         """Whether no message waits for room or for acks."""
-        return not self._pending and not self._queue
+        return not self.pending and not self._queue
 
     @property
     def unacked_count(self) -> int:
         """Number of messages sent and not acknowledged by all."""
-        return len(self._pending)
+        return len(self.pending)
 
     @property
     def waiting_count(self) -> int:
@@ -401,10 +401,10 @@ class OutOfBandChannel:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a pending message, a ticket or a delivered range is misfiled."""
-        most, oldest, before = self.config.max_out_of_band, next(iter(self._pending), 0), 0
-        assert len(self._pending) <= most, f"{len(self._pending)} messages wait for acks"
+        most, oldest, before = self.config.max_out_of_band, next(iter(self.pending), 0), 0
+        assert len(self.pending) <= most, f"{len(self.pending)} messages wait for acks"
         assert not oldest or self._high - oldest < _MAX_SPAN_FACTOR * most, "numbers run ahead"
-        for seqno, pending in self._pending.items():
+        for seqno, pending in self.pending.items():
             assert before < seqno <= self._high, (
                 "pending messages are in the order of their numbers"
             )
@@ -438,7 +438,7 @@ class OutOfBandChannel:
                 entry.to,
                 tuple(sorted(entry.unacked_by)),
             )
-            for seqno, entry in self._pending.items()
+            for seqno, entry in self.pending.items()
         )
         queue = tuple(
             (
@@ -457,10 +457,10 @@ class OutOfBandChannel:
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Restore the state of ``snapshot``: all messages due, no deadlines, new tickets."""
         self._high, pending, queue, seen = snapshot  # type: ignore[assignment]
-        self._pending, self._unacked_by_ticket, self._queue = {}, {}, deque()
+        self.pending, self._unacked_by_ticket, self._queue = {}, {}, deque()
         self._due_ns = 0
         for seqno, run, ticket, to, receivers in pending:  # type: ignore[attr-defined]
-            self._pending[seqno] = _UnackedMessage(
+            self.pending[seqno] = _UnackedMessage(
                 run, ticket, to, set(receivers), 0, self.config.tail_delay_ns
             )
             if ticket:

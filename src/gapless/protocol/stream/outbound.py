@@ -39,18 +39,18 @@ from gapless.protocol.stream.retransmit import RetransmitHandler, send_repairs
 from gapless.protocol.stream.send_queue import SendQueue
 from gapless.protocol.stream.window import FixedWindow, Window
 from gapless.run import ACKED, LENGTH_BYTES, Run
-from gapless.wire.codec import run_room_bytes
+from gapless.wire.codec import RUN_MAX_COUNT, run_room_bytes
 from gapless.wire.frames import Data, Gone, Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gapless.config import Config
     from gapless.identity import Address
     from gapless.payloads import Payloads
     from gapless.profiles import Profile
     from gapless.protocol.ready_builder import ReadyBuilder
-    from gapless.protocol.stream.send_queue import QueuedSend, SendBatch, TicketCounter
+    from gapless.protocol.stream.send_queue import SendBatch
     from gapless.protocol.stream.stability import Stability
     from gapless.wire.frames import Range
 
@@ -66,7 +66,7 @@ class OutboundStream:
         me: Address,
         config: Config,
         profile: Profile,
-        tickets: TicketCounter,
+        tickets: Iterator[int],
         epoch: int = 0,
         to: Address | None = None,
     ) -> None:
@@ -85,8 +85,9 @@ class OutboundStream:
         self.retention = DurableRetention()
         numbered = int(epoch > 0 or profile.numbering == "view")
         self.retransmit_handler = RetransmitHandler(config, numbered, unicast=to is not None)
+        self._tickets = tickets
         self.queue = SendQueue(
-            run_room_bytes(config.max_frame_bytes, numbered), tickets, config.max_run_bytes
+            run_room_bytes(config.max_frame_bytes, numbered), config.max_run_bytes
         )
         self._split_bytes = max(self.queue.room_bytes, config.max_run_bytes * config.whole_runs)
         self.starts: dict[Address, int] = {}
@@ -100,22 +101,42 @@ class OutboundStream:
         self.flow_control = FlowControl()
         self.acked_ns: dict[Address, int] = {}
         self.senders = 0  # nobody has said yet
-        self._tail_ns: int | None = None
+        self.tail_due_ns: int | None = None
+        """When the next tail probe is due."""
         self._tail_interval_ns = config.tail_delay_ns
+        periodic = profile.acks == "periodic"
+        self._min_tail_interval_ns = (
+            # Periodic acks get the time of their period before the first probe.
+            config.stability_interval_ns if periodic else config.tail_delay_ns
+        )
+        self._retransmits = config.retransmits
         self._last_probe_marks: tuple[int, int] | None = None
         self._first_requested = False
         self._blocked_since_ns: int | None = None
-        self._slow_receiver_due_ns: int | None = None
+        self.slow_receiver_due_ns: int | None = None
+        """When slow receivers are to be reported."""
         self._progress_mark = 0
 
     # On sending
 
     def send(
-        self, messages: Sequence[bytes], flags: int, deadline_ns: int | None, out: ReadyBuilder
+        self, messages: Payloads, flags: int, deadline_ns: int | None, out: ReadyBuilder
     ) -> int:
-        """Queue ``messages``, send what has room, return the ticket."""
-        waiting = self.queue.enqueue(messages, flags, deadline_ns)
-        self.flush(out, "ack")
+        """Send ``messages`` as far as there is room, queue the rest, return the ticket."""
+        room: int | None = None
+        if not self.closed and not self.queue.sends:
+            room = self._next_run_room(out)
+            if self._fits_one_run(messages, room):
+                # The ordinary case: all of it leaves at once, as one run.
+                ticket = next(self._tickets)
+                each_bytes = messages.longest_bytes if messages.uniform else None
+                last = self._send_run(messages, flags, each_bytes, out)
+                self._accept(ticket, last - len(messages) + 1, last, flags, out)
+                self._watch_tail(out)
+                self.flush(out, "ack")
+                return ticket
+        waiting = self.queue.enqueue(next(self._tickets), messages, flags, deadline_ns)
+        self.flush(out, "ack", room)
         if not waiting.done:
             waiting.blocked, waiting.since_ns = True, out.now_ns
             out.count("blocked")
@@ -125,32 +146,57 @@ class OutboundStream:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is queued, and every receiver has confirmed everything."""
-        return not len(self.queue) and not self._has_unfinished
+        return not self.queue.sends and not self._has_unfinished
 
     def has_room(self, messages: Payloads) -> bool:
         """Return whether a send of ``messages`` would be accepted whole, without waiting."""
-        window = self.window
-        slots = self.queue.seqno_count(messages)
-        if self.closed or len(self.queue) or slots > window.room():
+        window, slots = self.window, len(messages)
+        if messages.longest_bytes > self.queue.max_fragment_bytes:
+            slots = self.queue.seqno_count(messages)
+        if self.closed or self.queue.sends or slots > window.ceiling - window.high:
             return False
-        room_bytes, cost_bytes = window.room_bytes(), messages.size_bytes + LENGTH_BYTES * slots
+        cost_bytes = messages.size_bytes + LENGTH_BYTES * slots
         return (
-            room_bytes is None
-            or cost_bytes <= room_bytes
+            window.max_bytes is None
+            or cost_bytes <= max(0, window.max_bytes - window.stored_bytes)
             or (slots == 1 and window.low == window.high)
         )
 
-    def flush(self, out: ReadyBuilder, reason: str) -> None:
-        """Number, store and send queued messages as far as there is room, unless closed."""
+    def _fits_one_run(self, messages: Payloads, room: int) -> bool:
+        """Return whether ``messages`` could leave as one run of at most ``room`` messages."""
+        window, count = self.window, len(messages)
+        if count > min(room, RUN_MAX_COUNT):
+            return False
+        if messages.longest_bytes > self.queue.max_fragment_bytes:
+            return False
+        if count == 1 and window.low == window.high:
+            return True  # an empty window takes one message, however small its byte limit is
+        cost_bytes = messages.size_bytes + LENGTH_BYTES * count
+        if window.max_bytes is not None and cost_bytes > window.max_bytes - window.stored_bytes:
+            return False
+        return cost_bytes <= self.queue.max_run_bytes
+
+    def _next_run_room(self, out: ReadyBuilder) -> int:
+        """Return how many messages the next run may hold."""
+        if out.rarely and out.rarely(buggify.SMALL_RUN):
+            return min(1, self.window.room())
+        return self.window.ceiling - self.window.high
+
+    def flush(self, out: ReadyBuilder, reason: str, room: int | None = None) -> None:
+        """Number, store and send queued messages as far as there is room, unless closed.
+
+        ``room``: how many messages the first run may hold, if that is known.
+        """
         window = self.window
         while not self.closed:
-            room = 1 if out.rarely(buggify.SMALL_RUN) else window.ceiling
-            batch = self.queue.next_batch(
-                min(room, window.room()), window.room_bytes(), window.low == window.high
-            )
+            room = self._next_run_room(out) if room is None else room
+            if not self.queue.sends:
+                return
+            batch = self.queue.next_batch(room, window.room_bytes(), window.low == window.high)
+            room = None
             if batch is not None:
                 self._send_batch(batch, out, reason)
-            elif not len(self.queue) or not self._free_retained(out):
+            elif not self._free_retained(out):
                 return
 
     def make_room(self, messages: Payloads, out: ReadyBuilder) -> bool:
@@ -161,7 +207,7 @@ class OutboundStream:
         while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
             if (
-                len(self.queue)
+                self.queue.sends
                 or self.queue.seqno_count(messages) > most
                 or not self._free_retained(out)
             ):
@@ -171,7 +217,7 @@ class OutboundStream:
     def _free_retained(self, out: ReadyBuilder) -> bool:
         """Release retained messages that fill the window, or report who needs them."""
         window = self.window
-        if not self.retention:
+        if not self.retention.retained:
             return False
         crowded = window.max_bytes == self.config.window_bytes or self.acks.minimum == window.high
         if window.room() and not crowded:
@@ -184,16 +230,29 @@ class OutboundStream:
         return True
 
     def _send_batch(self, batch: SendBatch, out: ReadyBuilder, reason: str) -> None:
+        """Send a run of queued messages; report the sends of which it was the rest."""
+        last = self._send_run(batch.messages, batch.flags, batch.each_bytes, out)
+        first = last - len(batch.messages) + 1
+        for waiting, count in batch.portions:
+            waiting.assign_seqnos(first, first + count - 1)
+            first += count
+            if waiting.done and not waiting.given_up:
+                if waiting.blocked:
+                    out.count("blocked_ns", out.now_ns - waiting.since_ns)
+                    out.trace("UNBLOCK", first=waiting.ticket, reason=reason)
+                self._accept(waiting.ticket, waiting.first, waiting.last, waiting.flags, out)
+        self._watch_tail(out)
+
+    def _send_run(
+        self, messages: Sequence[bytes], flags: int, each_bytes: int | None, out: ReadyBuilder
+    ) -> int:
+        """Number, store and send messages as one run; return the last seqno.
+
+        ``each_bytes`` is the length of every message, if all have the same.
+        """
         first = self.window.high + 1
-        run = Run.of(
-            self.me,
-            first,
-            batch.messages,
-            batch.flags,
-            self.view,
-            out.sent_ns,
-            batch.each_bytes,
-        )
+        sent_ns = out.now_ns + out.wall_offset_ns
+        run = Run.of(self.me, first, messages, flags, self.view, sent_ns, each_bytes)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
         self.flow_control.on_sent(run, self._split_bytes)
@@ -206,27 +265,22 @@ class OutboundStream:
             out.transmit(None, Data(run, False, self.epoch))
         elif self.to != self.me:
             out.transmit(self.to, Data(run, False, self.epoch, first == 1))
-            self.window.take()  # nobody here is to have it
-        for waiting, count in batch.portions:
-            waiting.assign_seqnos(first, first + count - 1)
-            first += count
-            if waiting.done:
-                self._accept(waiting, out, reason)
+            self.window.take()  # the application of this member does not get it
+        return run.last
+
+    def _accept(self, ticket: int, first: int, last: int, flags: int, out: ReadyBuilder) -> None:
+        """Report that every message of a send has a seqno; track those that must be acked."""
+        out.emit(Accepted(ticket, first, last))
+        if flags & ACKED:
+            self._tracked[ticket] = last
+
+    def _watch_tail(self, out: ReadyBuilder) -> None:
+        """Watch that what was just sent arrives."""
         self._schedule_tail(out.now_ns)
-        if self._tail_ns is not None and out.rarely(buggify.EARLY_TAIL):
-            self._tail_ns = out.now_ns
+        if self.tail_due_ns is not None and out.rarely and out.rarely(buggify.EARLY_TAIL):
+            self.tail_due_ns = out.now_ns
         if self._blocked_since_ns is None:
             self.restart_progress_watch(out.now_ns)
-
-    def _accept(self, waiting: QueuedSend, out: ReadyBuilder, reason: str) -> None:
-        if waiting.given_up:
-            return
-        if waiting.blocked:
-            out.count("blocked_ns", out.now_ns - waiting.since_ns)
-            out.trace("UNBLOCK", first=waiting.ticket, reason=reason)
-        out.emit(Accepted(waiting.ticket, waiting.first, waiting.last))
-        if waiting.flags & ACKED:
-            self._tracked[waiting.ticket] = waiting.last
 
     def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> bool:
         """End a queued send; return whether there was one."""
@@ -252,12 +306,12 @@ class OutboundStream:
         raised = self.acks.on_ack(peer, seqno)
         if self.flow_control.advertise(peer, buffer_bytes) or self.flow_control.buffers_differ:
             self.update_byte_limit(self.senders)
-            if not raised and len(self.queue):
+            if not raised and self.queue.sends:
                 self.flush(out, "ack")
         if raised:
             self.release(out, "ack")
         elif not self._has_unfinished:
-            self._tail_ns = None
+            self.tail_due_ns = None
 
     def acknowledge_self(self, out: ReadyBuilder) -> None:
         """Count the own delivery as the own ack (N4-26)."""
@@ -281,25 +335,25 @@ class OutboundStream:
     def _has_unfinished(self) -> bool:
         """Whether a receiver has something left to confirm."""
         tracked = (
-            self._tracked and not self.retention
+            self._tracked and not self.retention.retained
         )  # where places are kept, members' duties are in _acked_by_members
         return bool(self._unconfirmed or tracked) or self._acked_by_members != self.window.high
 
     @property
     def _acked_by_members(self) -> int:
         """Up to where every member has acknowledged; absent durable members do not count."""
-        return self.acks.minimum if self.retention else self.window.low
+        return self.acks.minimum if self.retention.retained else self.window.low
 
     @property
     def delivered_by_members(self) -> bool:
         """Whether nothing is queued and every member has delivered everything."""
-        return not len(self.queue) and self._acked_by_members == self.window.high
+        return not self.queue.sends and self._acked_by_members == self.window.high
 
     def release(self, out: ReadyBuilder, reason: str) -> None:
         """Purge what everybody has, report acknowledged sends, continue queued sends."""
         self._purge(out)
         if not self._has_unfinished:
-            self._tail_ns = None
+            self.tail_due_ns = None
         self.flush(out, reason)
 
     def _purge(self, out: ReadyBuilder) -> None:
@@ -326,7 +380,7 @@ class OutboundStream:
                 "PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=epoch, to=to
             )
             if not self.profile.naks:
-                self._tail_ns = None
+                self.tail_due_ns = None
                 self._schedule_tail(out.now_ns)
         if self._acked_by_members != self._progress_mark:
             self.restart_progress_watch(out.now_ns)
@@ -336,9 +390,9 @@ class OutboundStream:
 
     def restart_progress_watch(self, now_ns: int) -> None:
         """Restart the measurement of how long the members have not moved."""
-        self._progress_mark = self._acked_by_members
+        self._progress_mark = self.acks.minimum if self.retention.retained else self.window.low
         self._blocked_since_ns = now_ns if self._progress_mark < self.window.high else None
-        self._slow_receiver_due_ns = (
+        self.slow_receiver_due_ns = (
             None if self._blocked_since_ns is None else now_ns + self.config.slow_receiver_after_ns
         )
 
@@ -420,45 +474,33 @@ class OutboundStream:
         assert peer != self.me, "a member knows its own start"
         self._unconfirmed.add(peer)
         self.send_start(peer, out)
-        if self._tail_ns is None:
+        if self.tail_due_ns is None:
             self._tail_interval_ns = self._min_tail_interval_ns
-            self._tail_ns = out.now_ns + self._tail_interval_ns
-        assert self._tail_ns is not None, "the start is repeated until it is confirmed"
+            self.tail_due_ns = out.now_ns + self._tail_interval_ns
+        assert self.tail_due_ns is not None, "the start is repeated until it is confirmed"
 
     # Every interval
-
-    @property
-    def tail_due_ns(self) -> int | None:
-        """When the next tail probe is due."""
-        return self._tail_ns
-
-    @property
-    def _min_tail_interval_ns(self) -> int:
-        """The first tail interval; periodic acks get the time of their period."""
-        if self.profile.acks == "periodic":
-            return self.config.stability_interval_ns
-        return self.config.tail_delay_ns
 
     def _schedule_tail(self, now_ns: int) -> None:
         """Schedule a tail probe, because high has moved.
 
         Without NAKs a scheduled probe stays: more data says nothing about what was lost.
         """
-        if self._unconfirmed and self._tail_ns is not None:
+        if self._unconfirmed and self.tail_due_ns is not None:
             return  # more data must not put off the start that a new member waits for
-        if self.config.retransmits and (self.profile.naks or self._tail_ns is None):
+        if self._retransmits and (self.profile.naks or self.tail_due_ns is None):
             self._tail_interval_ns = self._min_tail_interval_ns
-            self._tail_ns = now_ns + self._tail_interval_ns
+            self.tail_due_ns = now_ns + self._tail_interval_ns
 
     def announce_tail(self, out: ReadyBuilder) -> None:
         """Send new members their start, and probe the tail by the rule of the profile."""
-        if self._tail_ns is None or self._tail_ns > out.now_ns:
+        if self.tail_due_ns is None or self.tail_due_ns > out.now_ns:
             return
         told = not self._unconfirmed
         if not self._has_unfinished or (
             told and (not self.config.retransmits or self._only_self_unacked)
         ):
-            self._tail_ns = None
+            self.tail_due_ns = None
             return
         for peer in sorted(self._unconfirmed):
             self.send_start(peer, out)
@@ -467,7 +509,7 @@ class OutboundStream:
             self._probe_tail(out)
             longest_ns = max(self.config.xmit_interval_ns, self._min_tail_interval_ns)
         self._tail_interval_ns = min(2 * self._tail_interval_ns, longest_ns)
-        self._tail_ns = out.now_ns + self._tail_interval_ns
+        self.tail_due_ns = out.now_ns + self._tail_interval_ns
 
     def _probe_tail(self, out: ReadyBuilder) -> None:
         window = self.window
@@ -541,11 +583,6 @@ class OutboundStream:
                 self._retransmit(self.acks[peer] + 1, last, peer, out, ACKED)
 
     @property
-    def slow_receiver_due_ns(self) -> int | None:
-        """When slow receivers are to be reported."""
-        return self._slow_receiver_due_ns
-
-    @property
     def blocked_since_ns(self) -> int | None:
         """When members last acknowledged progress; None if they have acknowledged everything."""
         return self._blocked_since_ns
@@ -558,13 +595,13 @@ class OutboundStream:
 
     def report_slow_receivers(self, out: ReadyBuilder, stability: Stability | None) -> None:
         """Report who has held low for too long; without acks the coordinator knows."""
-        if self._slow_receiver_due_ns is None or self._slow_receiver_due_ns > out.now_ns:
+        if self.slow_receiver_due_ns is None or self.slow_receiver_due_ns > out.now_ns:
             return
         members = self.lagging_members(stability)
         since_ns = self._blocked_since_ns or 0
         out.emit(SlowReceivers(members, self._acked_by_members, self.window.high, since_ns))
         again_ns = out.now_ns + self.config.slow_receiver_after_ns
-        self._slow_receiver_due_ns = None if self.config.on_slow_receiver == "wait" else again_ns
+        self.slow_receiver_due_ns = None if self.config.on_slow_receiver == "wait" else again_ns
 
     # On a view
 
@@ -604,7 +641,7 @@ class OutboundStream:
                 out.emit(Unacknowledged(ticket, (member,)))
         self.update_byte_limit(self.senders)
         self.release(out, "view")
-        if returned and self._tail_ns is None and self._has_unfinished:
+        if returned and self.tail_due_ns is None and self._has_unfinished:
             self._schedule_tail(out.now_ns)  # who is back is behind
 
     def connect(self) -> None:
@@ -653,6 +690,7 @@ class OutboundStream:
     def apply_config(self, config: Config, now_ns: int) -> None:
         """Apply a configuration with retransmission switched on or off (NR-12)."""
         self.config = config
+        self._retransmits = config.retransmits
         self.retransmit_handler.apply_config(config)
         if config.retransmits and self._has_unfinished:
             self._schedule_tail(now_ns)
@@ -695,7 +733,7 @@ class OutboundStream:
         assert all(last <= self.window.high for last in self._tracked.values()), (
             "only what was sent is tracked"
         )
-        watched = self._tail_ns is not None or not self.config.retransmits
+        watched = self.tail_due_ns is not None or not self.config.retransmits
         assert watched or self.window.low == self.window.high or self._only_self_unacked, (
             "tail armed"
         )
@@ -707,7 +745,7 @@ class OutboundStream:
         assert self.acked_ns.keys() <= members, "only receivers acknowledge"
         assert 0 <= self.stable <= self.window.delivered, "what is stable was delivered here"
         assert self._progress_mark <= self.window.high, "progress ends at high"
-        assert self._slow_receiver_due_ns is None or self._blocked_since_ns is not None, (
+        assert self.slow_receiver_due_ns is None or self._blocked_since_ns is not None, (
             "only a window that does not move has slow receivers"
         )
 
@@ -724,7 +762,7 @@ class OutboundStream:
             self.window.snapshot(),
             self.acks.snapshot(),
             self.queue.snapshot(),
-            self._tail_ns is not None,
+            self.tail_due_ns is not None,
             self.stable,
             self._marks_unchanged,
             tuple(sorted(self._tracked.values())),
@@ -740,14 +778,14 @@ class OutboundStream:
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]
         self.retention.restore(holds)  # type: ignore[arg-type]
-        self.queue.restore(queue)  # type: ignore[arg-type]
+        self.queue.restore(queue, self._tickets)  # type: ignore[arg-type]
         self.retransmit_handler.reset()
-        self._tail_ns = 0 if tail else None
+        self.tail_due_ns = 0 if tail else None
         self._last_probe_marks = (self.window.low, self.window.high) if stands_still else None
         self._first_requested = False
         self._progress_mark = self._acked_by_members
         self._blocked_since_ns = 0 if self._progress_mark < self.window.high else None
-        self._slow_receiver_due_ns = None
+        self.slow_receiver_due_ns = None
         self.flow_control.reset(
             self.window.get(self.window.low + 1, self.window.high), self.window.low
         )

@@ -162,7 +162,7 @@ def send_repairs(
     out: ReadyBuilder,
 ) -> None:
     """Answer a NAK of ``peer``; every ``asked`` range is in the window or nowhere."""
-    to_all = out.rarely(buggify.REPAIR_TO_ALL)
+    to_all = bool(out.rarely and out.rarely(buggify.REPAIR_TO_ALL))
     answer = repairs.plan_repairs(peer, asked, window, out.now_ns, to_all=to_all)
     for run in answer.runs:
         out.trace("REPAIR", origin, run.first, run.last, peer=answer.to, epoch=epoch, run=run)

@@ -24,7 +24,7 @@ from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, LENGTH_BYTES, M
 from gapless.wire.codec import RUN_MAX_COUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class SendBatch(NamedTuple):
@@ -96,58 +96,48 @@ class QueuedSend:
         self.last = last
 
 
-class TicketCounter:
-    """Numbers the sends of one member, whichever way they go."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = 1
-
-    def next_ticket(self) -> int:
-        """Return the next ticket."""
-        self._next += 1
-        return self._next - 1
-
-
 class SendQueue:
     """The sends that have not been numbered completely."""
 
-    __slots__ = ("_max_run_bytes", "_queue", "_tickets", "room_bytes")
+    __slots__ = ("max_fragment_bytes", "max_run_bytes", "room_bytes", "sends")
 
-    def __init__(
-        self, room_bytes: int, tickets: TicketCounter | None = None, max_run_bytes: int = 0
-    ) -> None:
-        """Begin; a frame has room for ``room_bytes`` of a run, and a run may have ``max_run_bytes`` if that is more."""
+    def __init__(self, room_bytes: int, max_run_bytes: int = 0) -> None:
+        """Create an empty queue.
+
+        A frame has room for ``room_bytes`` of a run. A run holds that much, or ``max_run_bytes`` if
+        that is more.
+        """
         self.room_bytes = min(room_bytes, MAX_ENTRY_BYTES)
-        self._max_run_bytes = max(self.room_bytes, max_run_bytes)
-        self._queue: deque[QueuedSend] = deque()
-        self._tickets = tickets or TicketCounter()
+        self.max_fragment_bytes = self.room_bytes - LENGTH_BYTES
+        self.max_run_bytes = max(self.room_bytes, max_run_bytes)
+        self.sends: deque[QueuedSend] = deque()
+        """The sends that wait, oldest first."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.sends)
 
-    def enqueue(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> QueuedSend:
+    def enqueue(
+        self, ticket: int, messages: Sequence[bytes], flags: int, deadline_ns: int | None
+    ) -> QueuedSend:
         """Queue ``messages`` behind everything that waits already."""
-        waiting = QueuedSend(self._tickets.next_ticket(), Payloads.of(messages), flags, deadline_ns)
-        self._queue.append(waiting)
+        waiting = QueuedSend(ticket, Payloads.of(messages), flags, deadline_ns)
+        self.sends.append(waiting)
         return waiting
 
     def queued_sends(self) -> tuple[QueuedSend, ...]:
         """Return the queue, head first."""
-        return tuple(self._queue)
+        return tuple(self.sends)
 
     @property
     def partially_sent(self) -> QueuedSend | None:
         """The send whose message has gone out in part, if there is one."""
-        return self._queue[0] if self._queue and self._queue[0].offset else None
+        return self.sends[0] if self.sends and self.sends[0].offset else None
 
     def seqno_count(self, messages: Payloads) -> int:
         """Return how many seqnos ``messages`` take."""
-        piece_bytes = self.room_bytes - LENGTH_BYTES
-        if messages.longest_bytes <= piece_bytes:
+        if messages.longest_bytes <= self.max_fragment_bytes:
             return len(messages)
-        return sum(max(1, -(-size // piece_bytes)) for size in messages.sizes)
+        return sum(max(1, -(-size // self.max_fragment_bytes)) for size in messages.sizes)
 
     def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> SendBatch | None:
         """Take the next run's worth from the head: at most ``room`` messages and ``room_bytes`` bytes.
@@ -155,13 +145,13 @@ class SendQueue:
         ``empty`` says that nothing is outstanding: then one message goes however large it is, or it
         would never go.
         """
-        if not self._queue or room <= 0:
+        if not self.sends or room <= 0:
             return None
         room = min(room, RUN_MAX_COUNT)
         limit_bytes = (
-            self._max_run_bytes if room_bytes is None else min(self._max_run_bytes, room_bytes)
+            self.max_run_bytes if room_bytes is None else min(self.max_run_bytes, room_bytes)
         )
-        head = self._queue[0]
+        head = self.sends[0]
         if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self.room_bytes:
             return self._next_fragment(head, None if empty else room_bytes)
         return self._next_run(head.flags, room, limit_bytes, empty)
@@ -183,8 +173,8 @@ class SendQueue:
     def _next_run(self, flags: int, room: int, limit_bytes: int, empty: bool) -> SendBatch | None:
         messages: list[bytes] = []
         shares: list[tuple[QueuedSend, int]] = []
-        while self._queue and self._queue[0].flags == flags and room > 0:
-            head = self._queue[0]
+        while self.sends and self.sends[0].flags == flags and room > 0:
+            head = self.sends[0]
             start = head.taken
             if head.longest_bytes > self.room_bytes:
                 limit_bytes = min(
@@ -211,15 +201,15 @@ class SendQueue:
         return SendBatch(messages, flags, shares, costs[1] - LENGTH_BYTES if alike else None)
 
     def _pop_if_done(self) -> None:
-        if self._queue[0].done:
-            self._queue.popleft()
+        if self.sends[0].done:
+            self.sends.popleft()
 
     def give_up(self, ticket: int, reason: str) -> GivenUp | None:
         """End a waiting send; return what became of it, or None if no such send waits.
 
         A message that is under way in pieces stays: it was accepted with its first piece.
         """
-        waiting = next((waiting for waiting in self._queue if waiting.ticket == ticket), None)
+        waiting = next((waiting for waiting in self.sends if waiting.ticket == ticket), None)
         if waiting is None or waiting.given_up:
             return None
         if waiting.offset:
@@ -229,13 +219,13 @@ class SendQueue:
             waiting.deadline_ns = None
             waiting.given_up = True
             return GivenUp(ticket, keep, reason)
-        self._queue.remove(waiting)
+        self.sends.remove(waiting)
         return GivenUp(ticket, waiting.taken, reason)
 
     def restart_numbering(self) -> int:
         """Begin the numbers anew; return how many of the old ones a message in pieces had: it is sent again whole."""
         pieces = 0
-        for waiting in self._queue:
+        for waiting in self.sends:
             pieces += -(-waiting.offset // (self.room_bytes - LENGTH_BYTES))
             waiting.offset = waiting.first = waiting.last = 0
         return pieces
@@ -243,13 +233,13 @@ class SendQueue:
     @property
     def tickets(self) -> list[int]:
         """The sends that wait, in order."""
-        return [waiting.ticket for waiting in self._queue]
+        return [waiting.ticket for waiting in self.sends]
 
     def overdue(self, now_ns: int) -> list[int]:
         """Return the tickets whose time is over."""
         return [
             waiting.ticket
-            for waiting in self._queue
+            for waiting in self.sends
             if waiting.deadline_ns is not None and waiting.deadline_ns <= now_ns
         ]
 
@@ -257,13 +247,13 @@ class SendQueue:
     def deadline_ns(self) -> int | None:
         """The earliest deadline of a waiting send."""
         return min(
-            (waiting.deadline_ns for waiting in self._queue if waiting.deadline_ns is not None),
+            (waiting.deadline_ns for waiting in self.sends if waiting.deadline_ns is not None),
             default=None,
         )
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a send behind the head has been taken from, or a cost is wrong."""
-        for at, send in enumerate(self._queue):
+        for at, send in enumerate(self.sends):
             assert 0 <= send.taken < len(send.messages), f"ticket {send.ticket} is done and queued"
             assert at == 0 or not (send.taken or send.offset), "messages leave from the head only"
             assert len(send.costs) == len(send.messages) + 1, "every message has a cost"
@@ -271,19 +261,19 @@ class SendQueue:
                 "a fragment is left to send"
             )
             assert send.first <= send.last or not send.last, "seqnos of a send rise"
-        assert len(set(self.tickets)) == len(self._queue), "a ticket names one send"
+        assert len(set(self.tickets)) == len(self.sends), "a ticket names one send"
 
     def snapshot(self) -> tuple[tuple[object, ...], ...]:
         """Return what still waits as a hashable value."""
         return tuple(
             (waiting.flags, waiting.offset, waiting.first, *waiting.messages[waiting.taken :])
-            for waiting in self._queue
+            for waiting in self.sends
         )
 
-    def restore(self, snapshot: tuple[tuple[object, ...], ...]) -> None:
+    def restore(self, snapshot: tuple[tuple[object, ...], ...], tickets: Iterator[int]) -> None:
         """Become what ``snapshot`` says; tickets are numbered anew."""
-        self._queue = deque()
+        self.sends = deque()
         for flags, offset, first, *messages in snapshot:
-            waiting = self.enqueue(messages, flags, None)  # type: ignore[arg-type]
+            waiting = self.enqueue(next(tickets), messages, flags, None)  # type: ignore[arg-type]
             waiting.offset, waiting.first = offset, first  # type: ignore[assignment]
             waiting.blocked = True

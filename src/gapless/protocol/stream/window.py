@@ -87,6 +87,7 @@ class Window:
         "_firsts",
         "_head",
         "_runs",
+        "ceiling",
         "delivered",
         "high",
         "keep_delivered",
@@ -109,6 +110,8 @@ class Window:
         self.keep_delivered = keep_delivered
         self.max_bytes = max_bytes
         self.low = self.delivered = self.high = offset
+        self.ceiling = policy.ceiling(offset, offset)
+        """The highest seqno that is accepted now; it is computed anew when a mark moves."""
         self.stored = 0
         self.stored_bytes = 0
         self._runs: list[Run] = []
@@ -119,11 +122,6 @@ class Window:
     def marks(self) -> Marks:
         """The three marks."""
         return Marks(self.low, self.delivered, self.high)
-
-    @property
-    def ceiling(self) -> int:
-        """The highest seqno that is accepted now."""
-        return self.policy.ceiling(self.low, self.delivered)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -157,8 +155,7 @@ class Window:
     def add(self, run: Run) -> AddResult:
         """Store what is new of ``run``; return what became of each of its messages."""
         first, last = run.first, run.last
-        ceiling = self.policy.ceiling(self.low, self.delivered)
-        if first > self.high and last <= ceiling:
+        if first > self.high and last <= self.ceiling:
             stored_bytes = self.stored_bytes + run.size_bytes
             if (
                 self.max_bytes is None
@@ -171,7 +168,7 @@ class Window:
                 self.stored_bytes = stored_bytes
                 self.high = last
                 return _make(AddResult, (run.count, 0, 0, 0, 0))
-        return self._add_between(run, ceiling)
+        return self._add_between(run, self.ceiling)
 
     def _fitting(self, run: Run) -> int:
         """Return how many messages from the front of ``run`` the byte limit lets in."""
@@ -242,14 +239,29 @@ class Window:
 
     def next_run(self) -> Run:
         """Return the whole stored run that holds the message after delivered; there must be one."""
-        run = self._runs[self._index(self.delivered + 1)]
-        assert run.first <= self.delivered + 1 <= run.last, (
-            "asked only where the next message is stored"
-        )
+        start = self.delivered + 1
+        run = self._runs[-1]
+        if run.first != start:
+            run = self._runs[self._index(start)]
+        assert run.first <= start <= run.last, "asked only where the next message is stored"
         return run
 
     def take(self, limit: int | None = None) -> list[Run]:
         """Remove and return the consecutive runs after delivered, at most ``limit`` messages."""
+        runs = self._runs
+        if runs and runs[-1].first == self.delivered + 1:
+            # The ordinary case: one run is stored, next in order, and all of it may be taken.
+            run = runs[-1]
+            if limit is None or run.count <= limit:
+                self.delivered = run.last
+                if self.keep_delivered:
+                    self.ceiling = self.policy.ceiling(self.low, self.delivered)
+                else:
+                    self._erase(self.delivered)
+                return [run]
+        return self._take_parts(limit)
+
+    def _take_parts(self, limit: int | None) -> list[Run]:
         taken: list[Run] = []
         at = self._index(self.delivered + 1) if self.keep_delivered else self._head
         while at < len(self._runs) and (limit is None or limit > 0):
@@ -266,6 +278,8 @@ class Window:
             at += 1
         if taken and not self.keep_delivered:
             self._erase(self.delivered)
+        elif taken:
+            self.ceiling = self.policy.ceiling(self.low, self.delivered)
         return taken
 
     def _split_run(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
@@ -320,6 +334,7 @@ class Window:
     def _erase(self, upto: int) -> int:
         assert self.low <= upto <= self.delivered, "only delivered messages are erased"
         self.low = upto
+        self.ceiling = self.policy.ceiling(upto, self.delivered)
         if upto >= self.high:
             return self._erase_all()
         runs, at, erased = self._runs, self._head, 0
@@ -365,6 +380,7 @@ class Window:
             assert run.first > floor, f"{run} overlaps {floor}"
             floor = run.last
         assert self.high == floor, "high is the highest stored, or low when nothing is stored"
+        assert self.ceiling == self.policy.ceiling(self.low, self.delivered), "marks set it"
         assert self.high <= self.ceiling, "nothing beyond the ceiling"
         assert self.stored == sum(run.count for run in runs), "messages add up"
         assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
@@ -376,6 +392,7 @@ class Window:
     def restore(self, snapshot: WindowSnapshot) -> None:
         """Become what ``snapshot`` says."""
         self.low, self.delivered, self.high, self.max_bytes, runs = snapshot
+        self.ceiling = self.policy.ceiling(self.low, self.delivered)
         self._runs = list(runs)
         self._firsts = [run.first for run in runs]
         self._head = 0

@@ -555,7 +555,7 @@ class BoundedMemoryChecker(InvariantChecker):
                 early,
             ),
             "questions": (
-                max((len(s.loss_detector._open_naks) for s in member.inbound.values()), default=0),
+                max((len(s.loss_detector.open_naks) for s in member.inbound.values()), default=0),
                 reach,
             ),
             "recent repairs": (

@@ -86,7 +86,7 @@ class StreamObservation(NamedTuple):
         elif entry := connections.outgoing.get(to) if mine else connections.incoming.get(origin):
             stream = entry.stream
         else:
-            unknown = connections._unconfirmed.get(origin)
+            unknown = connections.unconfirmed_epochs.get(origin)
             frames = () if unknown is None else unknown.frames.values()
             aside = tuple((frame.run.first, frame.run.last) for frame in frames)
             resume = max(

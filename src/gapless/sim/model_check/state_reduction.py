@@ -30,7 +30,7 @@ def drop_stale_marks(member: Endpoint, bounds: SearchBounds) -> None:
         )
         if stream is not None:
             _forget_marks(stream)
-        unknown = member.connections._unconfirmed.get(origin)
+        unknown = member.connections.unconfirmed_epochs.get(origin)
         if unknown is not None:
             unknown.frames = {
                 key: frame._replace(repair=False) for key, frame in unknown.frames.items()

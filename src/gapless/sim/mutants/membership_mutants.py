@@ -134,7 +134,7 @@ MEMBERSHIP_MUTANTS = (
         "place in name only",
         "what is kept for a durable member that is away is purged with everything else",
         "gapless.protocol.stream.durable_retention:DurableRetention._update_minimum",
-        "min((position.acked for position in self._retained.values()), default=None)",
+        "min((position.acked for position in self.retained.values()), default=None)",
         "None",
         membership=True,
     ),

@@ -24,7 +24,7 @@ STREAM_MUTANTS = (
     Mutant(
         "take over a gap",
         "delivery goes on behind a missing message",
-        "gapless.protocol.stream.window:Window.take",
+        "gapless.protocol.stream.window:Window._take_parts",
         "start, end = self.delivered + 1, run.last\n            if run.first > start:\n                break\n",
         "start, end = max(self.delivered + 1, run.first), run.last\n",
     ),
@@ -143,8 +143,8 @@ STREAM_MUTANTS = (
         "tail once",
         "the tail is announced a single time",
         "gapless.protocol.stream.outbound:OutboundStream.announce_tail",
-        "self._tail_ns = out.now_ns + self._tail_interval_ns",
-        "self._tail_ns = None",
+        "self.tail_due_ns = out.now_ns + self._tail_interval_ns",
+        "self.tail_due_ns = None",
     ),
     Mutant(
         "tail too short",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from gapless.faults.faults import DriftingClock
 from gapless.faults.frame_names import incarnation_name, node_number
 from gapless.identity import Address
-from gapless.protocol.buggify import never
 from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.member import Member
 from gapless.rng import split
@@ -111,7 +110,7 @@ class Host:
         seed: int,
         *,
         tracing: bool,
-        rarely: RareBranchHook = never,
+        rarely: RareBranchHook | None = None,
     ) -> Endpoint:
         """Begin the life called ``name``."""
         self.incarnation = 1 + name.count("'")
@@ -125,7 +124,13 @@ class Host:
         return self.name + "'" * self.incarnation
 
     def start_self_managed(
-        self, name: str, group: int, config: Config, seed: int, *, rarely: RareBranchHook = never
+        self,
+        name: str,
+        group: int,
+        config: Config,
+        seed: int,
+        *,
+        rarely: RareBranchHook | None = None,
     ) -> Member:
         """Start incarnation ``name`` of a member that makes its own views."""
         waiting, slow, per_message_ns = self.postponed, self.slow, self.per_message_ns

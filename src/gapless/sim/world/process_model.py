@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from gapless.faults.faults import NEVER_NS, DriftingClock, Partition
 from gapless.identity import group_id
-from gapless.protocol.buggify import never
 from gapless.protocol.events import Expelled, Left, Lost, Oversized, StateReceived, StateWanted
 from gapless.protocol.ready import GROUP as TO_GROUP
 from gapless.rng import split
@@ -91,7 +90,7 @@ class ProcessModel:
 
     def _start_endpoint(self, host: Host, name: str) -> None:
         context, seed = self._context, self._script.seed
-        rarely = self._rare_branches(name) if self._script.rare else never
+        rarely = self._rare_branches(name) if self._script.rare else None
         member = host.start(name, GROUP, self._config, seed, tracing=True, rarely=rarely)
         host.member_model = self._oracle.on_incarnation_start(
             host.address, host.incarnation_name, member
@@ -103,7 +102,7 @@ class ProcessModel:
     def _join(self, host: Host) -> None:
         """Start the next incarnation of a host, and let it look for a group."""
         name = host.next_incarnation_name()
-        rarely = self._rare_branches(name) if self._script.rare else never
+        rarely = self._rare_branches(name) if self._script.rare else None
         member = host.start_self_managed(
             name, GROUP, self._config, self._script.seed, rarely=rarely
         )
