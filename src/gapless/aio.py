@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
+__all__ = ["Group", "Receipt", "Request", "join"]
+
 _T = TypeVar("_T")
 
 MAX_CONCURRENT_REQUESTS = 256
@@ -420,13 +422,13 @@ async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
         result = handler(request)
         if inspect.isawaitable(result):
             result = await result
-        if not request.answered:
+        if not request._answered:
             await request.reply(result)
     except DepartedError:
         log.debug("%s has left before its request was answered", request.sender)
     except Exception as error:  # noqa: BLE001 - a handler may do anything, and others wait for answers too
         log.warning("a request of %s failed", request.sender, exc_info=error)
-        if not request.answered:
+        if not request._answered:
             await request.fail(error)
 
 
@@ -487,3 +489,7 @@ def join(
     options: dict[str, Any] = {**locals()}  # every parameter, by its name
     del options["timeout"]
     return Group(MemberOptions(**options), timeout)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__all__", "__doc__", "__name__"])

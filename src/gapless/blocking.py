@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
+__all__ = ["Group", "Receipt", "Request", "join"]
+
 _T = TypeVar("_T")
 
 
@@ -319,13 +321,13 @@ def _serve(core: GroupSession, handler: Callable[[Request], Any]) -> None:
 def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
     try:
         result = handler(request)
-        if not request.answered:
+        if not request._answered:
             request.reply(result)
     except DepartedError:
         log.debug("%s has left before its request was answered", request.sender)
     except Exception as error:  # noqa: BLE001 - a handler may do anything, and others wait for answers too
         log.warning("a request of %s failed", request.sender, exc_info=error)
-        if not request.answered:
+        if not request._answered:
             request.fail(error)
 
 
@@ -386,3 +388,7 @@ def join(
     options: dict[str, Any] = {**locals()}  # every parameter, by its name
     del options["timeout"]
     return Group(MemberOptions(**options), timeout)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__all__", "__doc__", "__name__"])

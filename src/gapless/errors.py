@@ -1,4 +1,4 @@
-"""Two kinds of wrong: mine and theirs.
+"""Errors: local mistakes, and mistakes of a peer.
 
 A caller's mistake raises a :class:`LocalProtocolError` (or a :class:`ConfigError`) at the caller. A
 peer's mistake is a :class:`RemoteProtocolError`: the datagram is dropped, counted under its reason,
@@ -7,13 +7,27 @@ and changes no state. Any other exception is a bug.
 
 from __future__ import annotations
 
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "DepartedError",
+    "GaplessError",
+    "LocalProtocolError",
+    "PayloadError",
+    "RemoteProtocolError",
+    "RequestError",
+    "TimedOutError",
+    "TransportError",
+    "UndeliveredError",
+]
+
 
 class GaplessError(Exception):
     """The base of every error that Gapless raises on purpose."""
 
 
 class ConfigError(GaplessError, ValueError):
-    """A knob has an unknown name or an impossible value; the message says what was expected."""
+    """A setting has an unknown name or an impossible value; the message says what is expected."""
 
 
 class LocalProtocolError(GaplessError):
@@ -37,17 +51,17 @@ class ClosedError(LocalProtocolError):
 
 
 class TransportError(GaplessError):
-    """The network of this machine does not give what was asked for; the message says what to try."""
+    """The network of this machine cannot be used as requested; the message says what to try."""
 
 
 class PayloadError(LocalProtocolError, TypeError):
-    """What is to be sent is not bytes; the message says how to make it so."""
+    """The payload is not bytes; the message says how to encode it."""
 
 
 class TimedOutError(GaplessError, TimeoutError):
-    """The time that the caller had given is over.
+    """The timeout of a call passed.
 
-    Of a send, the first ``accepted`` messages had gone out by then, and stay sent.
+    Of a send, the first ``accepted`` messages were sent, and remain sent.
     """
 
     def __init__(self, message: str, accepted: int = 0) -> None:
@@ -56,11 +70,11 @@ class TimedOutError(GaplessError, TimeoutError):
 
 
 class DepartedError(LocalProtocolError):
-    """The member that something was for is not in the view (any more)."""
+    """The destination is not, or no longer, a member of the view."""
 
 
 class UndeliveredError(GaplessError):
-    """An acknowledged send came to its end before ``members`` (their addresses) had delivered it."""
+    """The view or connection ended before ``members`` delivered an acknowledged send."""
 
     def __init__(self, message: str, members: tuple[object, ...] = ()) -> None:
         super().__init__(message)
@@ -68,4 +82,8 @@ class UndeliveredError(GaplessError):
 
 
 class RequestError(GaplessError):
-    """The member that a request was for has answered that it could not do what was asked; the message says why."""
+    """The member answered a request with an error, which the message repeats."""
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__all__", "__doc__", "__name__"])

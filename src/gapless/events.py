@@ -219,9 +219,9 @@ class MessagesLost(_EventBase):
 
 @dataclass(frozen=True, slots=True)
 class MessagesDiscarded(_EventBase):
-    """``count`` received messages of ``sender`` were dropped: it left, and earlier ones are missing.
+    """``count`` received messages of ``sender`` were dropped, because earlier ones are missing.
 
-    No remaining member has the missing messages, so the order could not be kept.
+    The sender left, and no remaining member has the missing messages.
 
     What to do: treat the last messages of that sender as unsent, as if it had failed earlier.
     """
@@ -415,4 +415,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__doc__"])
+    return sorted([*__all__, "__all__", "__doc__", "__name__"])

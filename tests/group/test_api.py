@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gapless
-from gapless import aio, blocking
+from gapless import aio, blocking, errors, events
+from gapless.errors import TimedOutError
 from gapless.group.deprecated import DeprecatedMethods
+from gapless.group.rpc import RequestFrame
 from gapless.transport.in_process import InProcessNetwork
 
 if TYPE_CHECKING:
@@ -148,3 +150,82 @@ def test_without_the_extra_the_command_ends_with_one_line() -> None:
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.count("\n") == 1
     assert "pip install 'gapless[cli]'" in ended.stderr
+
+
+PUBLIC_NAMES = {
+    gapless.Receipt: {"count", "delivered", "first", "last"},
+    gapless.Request: {"fail", "payload", "reply", "sender"},
+    gapless.Message: {
+        *("headers", "mode", "name", "payload", "private", "sender", "sent_ns", "seqno", "view"),
+    },
+    gapless.Batch: {
+        *("buffer", "first", "last", "messages", "mode", "name", "payload", "private"),
+        *("sender", "sent_ns", "view"),
+    },
+    gapless.View: {"coordinator", "id", "members", "of"},
+    gapless.Group: {
+        *("batches", "close", "config", "confirm_stored", "display_name", "events", "expel"),
+        *("group", "is_closed", "label", "leave", "me", "names", "open", "receive"),
+        *("receive_batch", "receive_event", "request", "requests", "send", "send_many", "serve"),
+        *("snapshot", "try_send", "unread", "view", "wait_for_member", "wait_for_members"),
+        *RENAMED,
+    },
+    gapless.MemberSnapshot: {
+        *("application_blocks", "as_dict", "blockers", "counters", "display_name"),
+        *("durable_name", "error", "gauges", "group", "health", "incarnations", "me", "peers"),
+        *("phase", "slow_receiver_after_ns", "streams", "unread", "unread_limit", "view"),
+    },
+}
+"""The public surface of 0.2. A name that is added here is promised to users."""
+
+
+@pytest.mark.parametrize("kind", PUBLIC_NAMES, ids=lambda kind: str(kind.__name__))
+def test_a_class_shows_its_documented_names_and_nothing_else(kind: type) -> None:
+    assert {name for name in dir(kind) if not name.startswith("_")} == PUBLIC_NAMES[kind]
+    for name in PUBLIC_NAMES[kind]:
+        value = inspect.getattr_static(kind, name)
+        if inspect.isroutine(value) or isinstance(value, property):
+            assert inspect.getdoc(getattr(kind, name)), name
+
+
+def test_objects_have_no_public_attributes_beside_those_of_their_class() -> None:
+    network = InProcessNetwork()
+    with blocking.join("x", transport=network.open(), config=QUICK) as group:
+        receipt = group.send(b"m")
+        message = group.receive(20)
+        assert message is not None
+        request = blocking.Request(group._session, RequestFrame(message.sender, 1, b"q"))
+        for one in (group, receipt, message, request, group.snapshot(), message._batch):
+            extra = {name for name in dir(one) if not name.startswith("_")} - {*dir(type(one))}
+            assert not extra, one
+
+
+@pytest.mark.parametrize("module", [aio, blocking, errors, events], ids=lambda one: one.__name__)
+def test_a_public_module_shows_what_it_exports_and_no_imports(module: Any) -> None:
+    assert [name for name in dir(module) if not name.startswith("__")] == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_an_absent_durable_member_blocks_the_window_in_a_snapshot() -> None:
+    network = InProcessNetwork()
+    config = {**QUICK, "capacity": 4, "retention_timeout": "10min", "loopback": False}
+    with blocking.join("x", transport=network.open(), config=config) as group:
+        with blocking.join(
+            "x", transport=network.open(), config=config, durable_name="store"
+        ) as store:
+            group.wait_for_member("store", 20)
+            group.wait_for_members(2, 20)
+            address = store.me
+            assert address is not None
+        while group.view is None or address in group.view:
+            group.receive_event(20)
+        group.send_many([b"m"] * 4)
+        found = group.snapshot()
+        (blocker,) = found.blockers
+        assert (blocker.member, blocker.name, blocker.absent) == (address, "store", True)
+        assert f"waiting for store ({address.short}), absent: acknowledged up to 0" in str(found)
+        assert found.health.ok, "no send waits yet"
+        with pytest.raises(TimedOutError, match="snapshot"):
+            group.send(b"no room", timeout=0.05)
+        assert found.gauges["absent_members"] == 1

@@ -1,4 +1,4 @@
-"""What both faces show in the same way, because nothing of it waits."""
+"""What both APIs have in common because it never waits: properties, receipts, requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.protocol.events import Accepted
     from gapless.runtime.bundler import Bundle
-    from gapless.runtime.send_requests import SendRequest as Sending
+    from gapless.runtime.send_requests import SendRequest
 
 
 _R = TypeVar("_R", bound="ReceiptBase")
@@ -33,11 +33,11 @@ class GroupBase(DeprecatedMethods):
 
     @staticmethod
     def _flush_scheduler() -> Callable[[Callable[[], None]], None] | None:
-        """Return what decides when what is sent is seen to; None: at once."""
+        """Return a function that defers the flush of a send; None to flush at once."""
         return None
 
     def __init__(self, options: MemberOptions, timeout: Duration | None = None) -> None:
-        """Prepare to join; :func:`join` makes the options."""
+        """Prepare to join; ``join`` makes the options."""
         self._session_or_none: GroupSession | None = None
         self._timeout = timeout
         self._session_or_none = GroupSession(options, self._flush_scheduler())
@@ -54,17 +54,20 @@ class GroupBase(DeprecatedMethods):
 
     @property
     def view(self) -> View | None:
-        """The present view; its ``members`` are addresses, oldest first. None before the first one."""
+        """The present view, a collection of addresses, oldest first; None before the first view."""
         return self._session.inbox.view
 
     @property
     def me(self) -> Address | None:
-        """The address of this member; another one after it was expelled. None before the first view."""
+        """The address of this member; None before the first view.
+
+        It changes when the member is expelled and joins again.
+        """
         return self._session.inbox.me
 
     @property
     def names(self) -> dict[Address, str]:
-        """The durable names of those that have one."""
+        """The durable names of the members that have one."""
         return dict(self._session.inbox.names)
 
     @property
@@ -82,17 +85,17 @@ class GroupBase(DeprecatedMethods):
 
     @property
     def config(self) -> Config:
-        """Every knob, as it is in force."""
+        """The settings in force."""
         return self._session.handle.config
 
     @property
     def unread(self) -> int:
-        """How many messages have come and wait to be read."""
+        """Number of messages that have arrived and are not consumed."""
         return self._session.inbox.unread
 
     @property
     def is_closed(self) -> bool:
-        """Whether this member has come to its end, or was never opened."""
+        """Whether this member has ended, or was never opened."""
         return not self._session.is_open
 
     def confirm_stored(self, marks: Mapping[Address, int]) -> None:
@@ -103,7 +106,10 @@ class GroupBase(DeprecatedMethods):
         self._session.confirm_stored(marks)
 
     def leave(self) -> None:
-        """Begin to leave, without waiting: what was sent is brought to its end, and reading ends after what came."""
+        """Begin to leave, without waiting.
+
+        Accepted messages are still retransmitted, and messages that have arrived can be read.
+        """
         self._session.leave()
 
     def __repr__(self) -> str:
@@ -111,27 +117,32 @@ class GroupBase(DeprecatedMethods):
         where = (
             "closed" if self.is_closed else "joining" if view is None else f"view {view.id.number}"
         )
-        return f"<{self.group}: {self.me}, {where}, {0 if view is None else len(view.members)} members>"
+        count = 0 if view is None else len(view)
+        return f"<{self.group}: {self.me}, {where}, {count} members>"
 
     def __del__(self) -> None:
-        core = self._session_or_none
-        if core is not None and core.is_open and not core.closing and not sys.is_finalizing():
-            words = f"{self!r} was never closed: use it as a context manager"
-            warnings.warn(words, ResourceWarning, stacklevel=2, source=self)
-            core.abandon()
+        session = self._session_or_none
+        if session is not None and session.stays_in_group and not sys.is_finalizing():
+            text = f"{self!r} was never closed: use it as a context manager"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+            session.abandon()
 
 
 class ReceiptBase:
-    """What was sent: ``first .. last`` are the seqnos of the messages (0 if they have none), ``count`` how many."""
+    """The receipt of a send of ``count`` messages with the seqnos ``first .. last`` (0: none)."""
 
     __slots__ = ("_accepted", "_bundled", "_request", "_session", "count")
 
     def __init__(
-        self, core: GroupSession, accepted: Accepted | None, count: int, sent: Sending | None = None
+        self,
+        session: GroupSession,
+        accepted: Accepted | None,
+        count: int,
+        request: SendRequest | None = None,
     ) -> None:
-        """What was ``accepted``; None: one message, of which it is found out when somebody asks."""
-        self._session = core
-        self._request = sent
+        """Make a receipt; without ``accepted`` the seqno of a bundled message is found on demand."""
+        self._session = session
+        self._request = request
         self._accepted = accepted
         self.count = count
         self._bundled: tuple[Bundle, int] | None = None
@@ -155,37 +166,38 @@ class ReceiptBase:
         return self._session.delivered(self._request, timeout)
 
     def __repr__(self) -> str:
-        return f"<sent {self.first}..{self.last}, {DeliveryMode.ORDERED if self._request is None else self._request.mode}>"
+        mode = DeliveryMode.ORDERED if self._request is None else self._request.mode
+        return f"<sent {self.first}..{self.last}, {mode}>"
 
 
-def make_receipt(kind: type[_R], core: GroupSession, sent: Sending) -> _R:
-    """Return the receipt of a send that was accepted."""
-    accepted: Any = sent.result()
-    return kind(core, accepted, len(sent.payloads), sent)
+def make_receipt(kind: type[_R], session: GroupSession, request: SendRequest) -> _R:
+    """Return the receipt of an accepted send."""
+    accepted: Any = request.result()
+    return kind(session, accepted, len(request.payloads), request)
 
 
 class IncomingRequest:
-    """What another member asks."""
+    """A request of another member."""
 
-    def __init__(self, core: GroupSession, asked: RequestFrame) -> None:
-        self._session = core
-        self._frame = asked
-        self.answered = False
+    def __init__(self, session: GroupSession, frame: RequestFrame) -> None:
+        self._session = session
+        self._frame = frame
+        self._answered = False
 
     @property
     def payload(self) -> bytes:
-        """What was asked."""
+        """The bytes that the other member passed to ``request``."""
         return self._frame.payload
 
     @property
     def sender(self) -> Address:
-        """Who asked."""
+        """The member that sent the request."""
         return self._frame.sender
 
     def _answer(self, payload: Payload | None, error: BaseException | None = None) -> Steps[None]:
-        if self.answered:
+        if self._answered:
             raise LocalProtocolError("this request was answered before; answer each once")
-        self.answered = True
+        self._answered = True
         return self._session.answer(self._frame, payload, error)
 
     def __repr__(self) -> str:

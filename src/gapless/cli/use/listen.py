@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -76,20 +77,10 @@ def listen(
 
 def _items(group: Group, timeout_s: float | None, *, events: bool) -> Iterator[Any]:
     """Iterate over messages, and events if wanted, until none arrives for ``timeout_s``."""
-    from gapless.blocking import run_steps
-    from gapless.group.timeouts import deadline_ns
-
-    own = group._session
-    try:
-        while True:
-            item = run_steps(
-                own.receive(own.inbox.next_item, deadline_ns(timeout_s), all_events=events)
-            )
-            if item is None:
-                return
+    receive = group.receive_event if events else group.receive
+    with suppress(TimedOutError):
+        while (item := receive(timeout_s)) is not None:
             yield item
-    except TimedOutError:
-        return
 
 
 def _members(group: Group) -> str:
