@@ -1,8 +1,8 @@
 """One supervisor for every process of the lab, and the line protocol between both ends.
 
 A line is one JSON object. The parent sends commands, ``{"do": NAME, …arguments}``; the worker runs
-each as the method of that name and answers it with one object, in the order of the commands. A
-worker sends events, ``{"event": NAME, …}``, whenever it likes; an event answers nothing. Any other
+each as the method of that name and answers it with one object, in the order of the commands. It
+does not answer ``{"notify": NAME, …arguments}``. A worker sends events, ``{"event": NAME, …}``, whenever it likes; an event answers nothing. Any other
 line is plain output: it is kept for error messages.
 
 No worker outlives its supervisor. The kernel kills a process when the thread that started it ends,
@@ -19,12 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import gapless
 from gapless.errors import GaplessError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 T = TypeVar("T")
+P = TypeVar("P", bound="LabProcess")
 Message = dict[str, Any]
 
 SOURCE_ROOT = Path(gapless.__file__).resolve().parent.parent
@@ -149,10 +150,14 @@ class LabProcess:
         self._unanswered += 1
         self.write_line(json.dumps({"do": command, **arguments}))
 
+    def notify(self, command: str, **arguments: Any) -> None:
+        """Send a command that nobody waits for; any thread may."""
+        self.write_line(json.dumps({"notify": command, **arguments}))
+
     def write_line(self, line: str) -> None:
         """Write a line to the standard input; a process that has just died misses it."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
 
@@ -243,48 +248,83 @@ class LabProcess:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class ProcessGroup:
-    """Workers that start together, get the same commands, and are killed at the end of a block."""
+class Testbed(Generic[P]):
+    """The processes of one run, by name; all are killed at the end of the block.
 
-    def __init__(
-        self, commands: Iterable[Sequence[str]], environ: Mapping[str, str] | None = None
-    ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="gapless-lab-")
-        folder = Path(self._folder.name)
-        self.members = [
-            LabProcess(f"process {number}", command, folder, environ)
-            for number, command in enumerate(commands, 1)
-        ]
+    ``on_poll`` is called during every wait of :meth:`wait_until`, and may raise.
+    """
+
+    def __init__(self, folder: Path, on_poll: Callable[[], None] = lambda: None) -> None:
+        self.folder = folder
+        self.on_poll = on_poll
+        self.processes: dict[str, P] = {}
+        """The last incarnation of each."""
+        self.former: list[P] = []
+        self.incarnations: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member in self.members:
-            member.kill()
-        self._folder.cleanup()
+        for process in self.processes.values():
+            process.kill()
 
-    def wait_for_event(self, name: str, within_s: float) -> list[Message]:
-        """Wait until every member has sent an event."""
-        return [member.wait_for_event(name, within_s) for member in self.members]
+    def start(self, name: str, make: Callable[[int], P]) -> P:
+        """Start the next incarnation of a process; ``make`` is called with its number."""
+        self.incarnations[name] += 1
+        process = make(self.incarnations[name])
+        if name in self.processes:
+            self.former.append(self.processes[name])
+        self.processes[name] = process
+        return process
 
     def ask(self, command: str, within_s: float, **arguments: Any) -> list[Message]:
-        """Send a command to every member; return their answers."""
-        return ask_all(self.members, command, within_s, **arguments)
+        """Send a command to every process at once; return their answers."""
+        for process in self.processes.values():
+            process.send(command, **arguments)
+        return [process.answer(within_s) for process in self.processes.values()]
+
+    def wait_for_event(self, name: str, within_s: float) -> list[Message]:
+        """Wait until every process has sent an event."""
+        return [process.wait_for_event(name, within_s) for process in self.processes.values()]
+
+    def check(self) -> None:
+        """Raise if a process has failed by itself."""
+        for process in self.processes.values():
+            if process.exit_code and not process.killed:
+                raise LabError(f"{process.name} has ended by itself; {process.output_tail()}")
+
+    def wait_until(self, holds: Callable[[], T], what: str, within_s: float) -> T:
+        """Wait for a condition; raise if a process fails before."""
+
+        def checked() -> T:
+            self.on_poll()
+            self.check()
+            return holds()
+
+        return wait_until(checked, what, within_s)
 
 
-def ask_all(
-    processes: Sequence[LabProcess], command: str, within_s: float, **arguments: Any
-) -> list[Message]:
-    """Send a command to several processes at once; return their answers."""
-    for process in processes:
-        process.send(command, **arguments)
-    return [process.answer(within_s) for process in processes]
+class ProcessGroup(Testbed[LabProcess]):
+    """Workers that start together, in a temporary folder."""
+
+    def __init__(
+        self, commands: Iterable[Sequence[str]], environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="gapless-lab-")
+        super().__init__(Path(self._temporary.name))
+        for number, command in enumerate(commands, 1):
+            name = f"process {number}"
+            self.processes[name] = LabProcess(name, command, self.folder, environ)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._temporary.cleanup()
 
 
 def worker_command(module: str, task: Any) -> list[str]:
     """Return the command line of a worker: a module, and a dataclass as its one argument."""
-    return [sys.executable, "-m", module, json.dumps(asdict(task))]
+    return [sys.executable, "-m", module, json.dumps(asdict(task), default=str)]
 
 
 def die_with_parent(command: Sequence[str]) -> list[str]:
@@ -308,10 +348,17 @@ def lab_environ(*paths: Path, **more: str) -> dict[str, str]:
 # The worker's end
 
 
-def read_task() -> Message:
-    """Return the fields of the task on the command line."""
-    fields: Message = json.loads(sys.argv[1])
-    return fields
+def read_task(kind: type[T]) -> T:
+    """Return the task on the command line, a dataclass."""
+    task: T = _restore(kind, json.loads(sys.argv[1]))
+    return task
+
+
+def _restore(kind: Any, value: Any) -> Any:
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind)
+        return kind(**{name: _restore(hints[name], field) for name, field in value.items()})
+    return Path(value) if kind is Path else value
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -329,11 +376,24 @@ def serve_commands(worker: object) -> None:
     """Run each command as a method of ``worker`` and answer it, until the supervisor ends."""
     for line in sys.stdin:
         arguments = json.loads(line)
+        if name := arguments.pop("notify", ""):
+            getattr(worker, name)(**arguments)
+            continue
         try:
             answer = getattr(worker, arguments.pop("do"))(**arguments)
         except (GaplessError, TimeoutError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         _write(answer or {})
+
+
+def serve_in_background(worker: object, ended: threading.Event) -> None:
+    """Serve commands in a thread; set ``ended`` when the supervisor ends."""
+
+    def serve() -> None:
+        serve_commands(worker)
+        ended.set()
+
+    threading.Thread(target=serve, name="commands", daemon=True).start()
 
 
 # What the system knows of processes

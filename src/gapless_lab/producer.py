@@ -1,23 +1,36 @@
-"""One load generator: batches at a rate, or as fast as the group accepts them.
+"""One load generator, and one producer that sends its load as a process of its own.
 
-On each turn: if too many sends are unconfirmed, wait for the oldest; else send the next batch. With
-a rate, wait until the next batch is due, and confirm sends meanwhile. Lost time is made up for, but
-only up to ``catch_up_s`` of it.
+A load is batches at a rate, or as fast as the group accepts them. On each turn: if too many sends
+are unconfirmed, wait for the oldest; else send the next batch. With a rate, wait until the next
+batch is due, and confirm sends meanwhile. Lost time is made up for, but only up to ``catch_up_s``
+of it.
+
+A producer joins the group, waits until the collector is a member, sends its load, and stays a
+member until the command ``end``. Then it sends no more, waits a while for acknowledgements, and
+leaves. Its ledger outlasts it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from gapless import blocking
+from gapless_lab.process import serve_in_background
+from gapless_lab.workload import ProducerLedger, ledger_path
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
 
     from gapless.identity import Address
+    from gapless.transport.base import Transport
 
 POLL_INTERVAL_S = 0.1
 """How long a wait may last before ``stop`` is looked at again."""
@@ -96,3 +109,86 @@ class LoadGenerator(Generic[SentT]):
             while self.in_flight:
                 self.confirm_oldest(max(0.0, until_s - time.monotonic()))
         stop.wait(max(0.0, until_s - time.monotonic()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerTask:
+    """The task of one incarnation of a producer."""
+
+    number: int
+    incarnation: int = 1
+    group: str
+    collector: str
+    discovery_dir: Path
+    ledgers: Path
+    """The folder of the ledgers of all producers."""
+    settings: dict[str, Any]
+    seed: int
+    rate: float | None
+    loss: float
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger of this producer."""
+        return ledger_path(self.ledgers, self.number)
+
+
+class ProducerWorker(ABC, Generic[SentT]):
+    """A producer as a process; subclasses say what it sends, and what it records of that."""
+
+    max_in_flight: ClassVar[int]
+    """Maximum number of unacknowledged batches."""
+    catch_up_s: ClassVar[float] = 1.0
+    timeout_s: ClassVar[float]
+    """How long joining may take, and the wait for the collector."""
+    drain_timeout_s: ClassVar[float]
+    """How long the end waits for each acknowledgement."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.ledger = ProducerLedger(ledger)
+        self.ended = threading.Event()
+        self.member: blocking.Group
+
+    def serve(self) -> None:
+        """Serve commands from now on; end with the supervisor."""
+        serve_in_background(self, self.ended)
+
+    def end(self) -> None:
+        """Send no more, and leave."""
+        self.ended.set()
+
+    def run_incarnation(self, task: ProducerTask, transport: Transport, **options: Any) -> None:
+        """Join, send the load, and stay until the end."""
+        load = LoadGenerator(
+            self._send,
+            self._confirm,
+            max_in_flight=self.max_in_flight,
+            rate=task.rate,
+            catch_up_s=self.catch_up_s,
+        )
+        joining: dict[str, Any] = {"config": task.settings, "timeout": self.timeout_s, **options}
+        with blocking.join(task.group, transport=transport, listen=False, **joining) as self.member:
+            self.member.wait_for_member(task.collector, self.timeout_s)
+            self._on_joined()
+            load.run(self._batches(), self.ended)
+            while load.in_flight and not self.ended.is_set():
+                with suppress(TimeoutError):
+                    load.confirm_oldest(POLL_INTERVAL_S)
+            self.ended.wait()
+            load.drain(self.drain_timeout_s)
+
+    @abstractmethod
+    def _on_joined(self) -> None:
+        """Record that the collector is a member."""
+
+    @abstractmethod
+    def _batches(self) -> Iterator[LoadBatch]:
+        """Return the load."""
+
+    @abstractmethod
+    def _send(self, batch: LoadBatch) -> SentT:
+        """Send a batch."""
+
+    @abstractmethod
+    def _confirm(self, sent: SentT, timeout_s: float | None) -> None:
+        """Wait until a batch is acknowledged, and record that."""

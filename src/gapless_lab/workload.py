@@ -21,13 +21,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zlib import crc32
 
-from gapless.discovery import Directory, Discovery
+from gapless.discovery import Discovery
 from gapless.faults.faults import Loss
 from gapless.faults.faulty_transport import FaultyTransport
 from gapless.rng import split
 from gapless.transport.udp import UdpMesh
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gapless.faults.faults import Fault
     from gapless.transport.base import Transport
 
 NUMBER_BYTES = 4
@@ -76,18 +79,28 @@ def _checksum(producer: int, number: int, filling: bytes | memoryview) -> int:
 # The network
 
 
+def loopback_transport(
+    group: str,
+    discover: str,
+    faults: Sequence[Fault] = (),
+    *,
+    kind: Callable[..., Transport] = UdpMesh,
+    address: tuple[str, int] = ("127.0.0.1", 0),
+    name: str = "me",
+) -> Transport:
+    """Return a transport of this machine, with ``faults`` on incoming datagrams."""
+    transport = kind(*address, discovery=Discovery.parse(discover, group=group))
+    return FaultyTransport(transport, faults, name=name, call=str) if faults else transport
+
+
 def lossy_transport(group: str, folder: Path, loss: float, seed: int, name: str) -> Transport:
-    """Return a loopback transport that loses a share of incoming datagrams.
+    """Return a transport that loses a share of incoming datagrams.
 
     Members find each other in ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    transport = UdpMesh("127.0.0.1", 0, discovery=Discovery([Directory(folder, group=group)]))
-    if not loss:
-        return transport
-    return FaultyTransport(
-        transport, [Loss(split(seed, f"loss of {name}"), [loss])], name=name, call=str
-    )
+    faults = [Loss(split(seed, f"loss of {name}"), [loss])] if loss else []
+    return loopback_transport(group, f"dir://{folder}", faults, name=name)
 
 
 # Ledgers
@@ -141,6 +154,11 @@ class LedgerContents:
             self.acked.append(AckedBatch(*line["acked"]))
         elif self.incarnations and "acknowledged" in line:
             self.incarnations[-1].acknowledged = line["acknowledged"]
+
+
+def ledger_path(folder: Path, producer: int) -> Path:
+    """Return the ledger of a producer, in the folder of all ledgers."""
+    return folder / f"{producer}.jsonl"
 
 
 def read_ledger(path: Path) -> LedgerContents:

@@ -12,6 +12,7 @@ from gapless.errors import ConfigError
 from gapless.group.join_options import TRANSPORTS
 from gapless.trace.recorder import parse_recording_mode
 from gapless_lab.bench.worker import TIMEOUT_S, BenchTask
+from gapless_lab.plans import check_range, check_share
 from gapless_lab.ports import free_ports
 from gapless_lab.process import Message, ProcessGroup, worker_command
 from gapless_lab.workload import NUMBER_BYTES
@@ -42,27 +43,17 @@ class BenchPlan:
 
     def __post_init__(self) -> None:
         if self.members < 2:
-            raise ConfigError(
-                f"--members {self.members}: a group that is measured has two members or more"
-            )
-        if not 1 <= self.senders <= self.members:
-            raise ConfigError(
-                f"--senders {self.senders}: expected 1 to {self.members}, the number of members"
-            )
+            raise ConfigError(f"--members {self.members}: expected two members or more")
+        check_range("senders", self.senders, 1, self.members, ", the number of members")
         for size_bytes in self.sizes_bytes:
-            if not NUMBER_BYTES <= size_bytes <= 10_000_000:
-                raise ConfigError(f"--size {size_bytes}: expected {NUMBER_BYTES} to 10000000 bytes")
+            check_range("size", size_bytes, NUMBER_BYTES, 10_000_000, " bytes")
         for loss in self.losses:
-            if not 0 <= loss <= 0.5:
-                raise ConfigError(
-                    f"--loss {loss}: expected a share from 0 to 0.5, such as 0.01 for 1 %"
-                )
+            check_share("loss", loss)
         if self.trace_mode:
             parse_recording_mode(self.trace_mode)
             if not self.trace:
                 raise ConfigError("--trace-mode says how to record: name a folder with --trace")
-        if not 0.01 <= self.seconds <= 3600:
-            raise ConfigError(f"--seconds {self.seconds}: expected 0.01 to 3600")
+        check_range("seconds", self.seconds, 0.01, 3600)
 
     @property
     def cells(self) -> list[BenchCell]:

@@ -16,9 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gapless.config import Config
-from gapless.discovery import Discovery
 from gapless.faults.faults import Loss
-from gapless.faults.faulty_transport import FaultyTransport
 from gapless.group.join_options import TRANSPORTS
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
@@ -31,7 +29,7 @@ from gapless.units import NS_PER_S
 from gapless_lab.exactness import ExactnessChecker
 from gapless_lab.process import emit, read_task, serve_commands, wait_until
 from gapless_lab.producer import LoadBatch, LoadGenerator
-from gapless_lab.workload import numbered_messages
+from gapless_lab.workload import loopback_transport, numbered_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,24 +76,19 @@ class BenchTask:
 
     def open(self) -> Transport:
         """Return the transport, with the loss of the task in front of it."""
-        where = f"seeds://127.0.0.1:{self.ports[0]}-{self.ports[-1]}"
-        discovery = Discovery.parse(where, group="bench")
-        transport = TRANSPORTS[self.transport](
-            "127.0.0.1", self.ports[self.index], discovery=discovery
-        )
-        if not self.loss:
-            return transport
-        return FaultyTransport(
-            transport, [Loss(Random(self.index), [self.loss])], name=f"{self.index + 1}", call=str
+        return loopback_transport(
+            "bench",
+            f"seeds://127.0.0.1:{self.ports[0]}-{self.ports[-1]}",
+            [Loss(Random(self.index), [self.loss])] if self.loss else [],
+            kind=TRANSPORTS[self.transport],
+            address=("127.0.0.1", self.ports[self.index]),
+            name=f"{self.index + 1}",
         )
 
     def recorder(self) -> Recorder | None:
         """Return the recorder of this member, if it has to be traced."""
-        return (
-            Recorder(self.trace, **parse_recording_mode(self.trace_mode or "full"))
-            if self.trace
-            else None
-        )
+        mode = parse_recording_mode(self.trace_mode or "full")
+        return Recorder(self.trace, **mode) if self.trace else None
 
 
 class BenchWorker:
@@ -146,16 +139,16 @@ class BenchWorker:
         self._work(load, batches, time.monotonic() + self.spec.warm_up_s)
         start_s, cpu_s, count = time.monotonic(), time.process_time(), self.count
         self._work(load, batches, start_s + self.spec.seconds)
-        elapsed_s, cpu_s, count = (
-            time.monotonic() - start_s,
-            time.process_time() - cpu_s,
-            self.count - count,
-        )
+        found = {
+            "count": self.count - count,
+            "elapsed_s": time.monotonic() - start_s,
+            "cpu_s": time.process_time() - cpu_s,
+        }
         try:
             load.drain(TIMEOUT_S)
         except TimeoutError:
             sys.exit(f"a send has waited for {TIMEOUT_S:.0f} s; {self._explain()}")
-        return {"count": count, "elapsed_s": elapsed_s, "cpu_s": cpu_s, "sent": self.sent}
+        return {**found, "sent": self.sent}
 
     def _work(
         self, load: LoadGenerator[SendRequest], batches: Iterator[LoadBatch], until_s: float
@@ -258,7 +251,7 @@ class RoundTripWorker:
 
 def main() -> None:
     """Do the task, and exit at once: how long it takes to leave is not measured."""
-    spec = BenchTask(**read_task())
+    spec = read_task(BenchTask)
     worker = RoundTripWorker(spec) if spec.rtt else BenchWorker(spec)
     emit("ready")
     serve_commands(worker)

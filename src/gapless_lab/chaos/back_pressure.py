@@ -76,11 +76,10 @@ class BackPressureTestbed(ChaosTestbed):
         """Stop Spark instead of killing anything."""
         seen, driver = self.pressure, self.spark.driver
         driver.wait_until(lambda: driver.batches >= 2, "nothing is read", TIMEOUT_S)
-        driver.send("halt")
-        driver.wait_until(lambda: "halted" in driver.latest, "the query does not stop", TIMEOUT_S)
+        driver.notify("halt")
+        driver.wait_for_event("halted", TIMEOUT_S)
         seen.acked_before = self.acked()
         collector = self.collector
-        assert collector is not None
         collector.wait_until(
             lambda: collector.status.get("limited"), "the spool does not get full", TIMEOUT_S
         )
@@ -111,14 +110,9 @@ class BackPressureTestbed(ChaosTestbed):
         """Sample memory, spool size and acknowledgements during the wait."""
         seen, began_s = self.pressure, time.monotonic()
         before = self.acked()
-        assert self.collector is not None
         assert seen.memory is not None
-        processes = {
-            "collector": self.collector,
-            **{f"producer{at}": one for at, one in self.producers.items()},
-        }
         while time.monotonic() < began_s + self.wait_s:
-            for name, process in processes.items():
+            for name, process in self.processes.items():
                 seen.memory.setdefault(name, []).append(process.rss_bytes())
             seen.most_used_bytes = max(
                 seen.most_used_bytes, int(self.collector.status.get("used_bytes", 0))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gapless.errors import ConfigError
 from gapless.rng import split
 from gapless_lab.nemesis import NemesisOp
+from gapless_lab.plans import check_range, check_share
 
 PRODUCER, COLLECTOR = "producer", "collector"
 DRIVER, EXECUTOR, WORKER, SOURCE = "driver", "executor", "worker", "source"
@@ -50,19 +50,11 @@ class ChaosPlan:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.producers <= 16:
-            raise ConfigError(f"{self.producers} producers: expected 1 to 16")
-        if not 1 <= self.rate <= 20_000:
-            raise ConfigError(
-                f"{self.rate} messages a second: expected 1 to 20,000 of each producer"
-            )
-        if not 0 <= self.loss <= 0.5:
-            raise ConfigError(f"loss {self.loss}: expected a share from 0 to 0.5")
-        for name, least in (("group_kills", len(GROUP_SIDE)), ("spark_kills", len(SPARK_SIDE))):
-            if not least <= getattr(self, name) <= 100:
-                raise ConfigError(
-                    f"{name} {getattr(self, name)}: expected {least} to 100, to kill each kind"
-                )
+        check_range("producers", self.producers, 1, 16)
+        check_range("rate", self.rate, 1, 20_000, " messages a second of each producer")
+        check_share("loss", self.loss)
+        check_range("group-kills", self.group_kills, len(GROUP_SIDE), 100, ", to kill each kind")
+        check_range("spark-kills", self.spark_kills, len(SPARK_SIDE), 100, ", to kill each kind")
 
     @property
     def config(self) -> dict[str, Any]:

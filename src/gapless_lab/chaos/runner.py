@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gapless_lab.chaos.back_pressure import BackPressureTestbed
-from gapless_lab.chaos.plan import VICTIMS, ChaosPlan
+from gapless_lab.chaos.plan import COLLECTOR, VICTIMS, ChaosPlan
 from gapless_lab.chaos.spark_side import SparkSide
 from gapless_lab.chaos.testbed import ChaosTestbed
 from gapless_lab.exactness import FAULTS, ExactnessVerdict
@@ -131,7 +131,7 @@ def run_one(testbed: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
         plan=testbed.plan,
         verdict=verdict,
         kills={victim: testbed.kills[victim] for victim in VICTIMS},
-        incarnations=sum(testbed.incarnations.values()),
+        incarnations=testbed.incarnations.total() - testbed.incarnations[COLLECTOR],
         restarts=len(testbed.failures),
         seconds={**testbed.seconds, "all": round(time.monotonic() - began_s, 1)},
         folder=None if sound and not keep else testbed.folder,

@@ -39,6 +39,13 @@ POLL_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True)
+class DriverTask:
+    """The task of a driver: the master of its session."""
+
+    master: str
+
+
+@dataclass(frozen=True)
 class TableTask:
     """A table to fill from a spool."""
 
@@ -142,12 +149,8 @@ class ChaosDriver:
 
 def main() -> None:
     """Start a session and serve."""
-    task = read_task()
-    spark = session(
-        "gapless chaos",
-        master=task["master"],
-        settings={**SPARK_SETTINGS, **task.get("settings", {})},
-    )
+    task = read_task(DriverTask)
+    spark = session("gapless chaos", master=task.master, settings=SPARK_SETTINGS)
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     emit("ready", jvm=gateway.proc.pid)

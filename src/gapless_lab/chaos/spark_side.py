@@ -5,13 +5,19 @@ Only a driver that was killed is restarted: a start takes longer than everything
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gapless_lab.process import LabError, LabProcess, Message, command_line, descendants
+from gapless_lab.chaos.spark_driver import DriverTask
+from gapless_lab.process import (
+    LabError,
+    LabProcess,
+    Message,
+    command_line,
+    descendants,
+    worker_command,
+)
 from gapless_lab.spark_cluster import SparkCluster
 
 SLOW_WORKER_ERROR = "Python worker failed to connect back"
@@ -56,7 +62,7 @@ class DriverProcess(LabProcess):
         self._consecutive_failures = 0
         for event in ("drained", "halted"):
             self.latest.pop(event, None)
-        self.send("run", **work)
+        self.notify("run", **work)
 
     def source_pids(self) -> list[int]:
         """Return the Python process beside the JVM that plans micro-batches."""
@@ -105,8 +111,8 @@ class SparkSide:
     def start(self) -> None:
         """Start a driver; the event ``ready`` follows."""
         self.drivers += 1
-        task = json.dumps({"master": self.cluster.url})
-        command = [sys.executable, "-m", "gapless_lab.chaos.spark_driver", task]
+        task = DriverTask(self.cluster.url)
+        command = worker_command("gapless_lab.chaos.spark_driver", task)
         self._driver = DriverProcess(f"driver{self.drivers}", command, self.folder)
 
     def stop(self) -> None:

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,23 +29,23 @@ from gapless_lab.chaos.plan import (
     WORKER,
     ChaosPlan,
 )
-from gapless_lab.chaos.producer import ProducerTask
+from gapless_lab.chaos.producer import ChaosTask
 from gapless_lab.chaos.spark_side import SLOW_WORKER_ERROR, SparkSide
 from gapless_lab.exactness import ExactnessVerdict, check_table
 from gapless_lab.nemesis import NemesisOp, run_schedule
 from gapless_lab.process import (
     LabError,
     LabProcess,
+    Testbed,
     descendants,
     signal_all,
     wait_exited,
     wait_until,
     worker_command,
 )
-from gapless_lab.workload import read_ledger
+from gapless_lab.workload import ledger_path, read_ledger
 
 GROUP = "chaos"
-COLLECTOR_NAME = "collector"
 READER = "chaos"
 TIMEOUT_S = 600.0
 """How long one condition may take before the run is given up."""
@@ -59,47 +58,36 @@ class _AbortedError(LabError):
     """The other schedule has ended the run."""
 
 
-class CollectorProcess(LabProcess):
-    """``gapless collect --json``."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        self.status: dict[str, Any] = {}
-        super().__init__(*args, **more)
-
-    def on_line(self, line: str) -> None:
-        """Keep the last status."""
-        with suppress(ValueError):
-            self.status = json.loads(line)
-
-
-class ProducerProcess(LabProcess):
-    """One incarnation of a producer."""
+class ChaosProcess(LabProcess):
+    """One incarnation of a producer, or of ``gapless collect --json``."""
 
     @property
     def acked(self) -> int:
-        """How many messages are acknowledged."""
+        """How many messages of a producer are acknowledged."""
         count: int = self.latest.get("acked", {}).get("count", 0)
         return count
 
+    @property
+    def status(self) -> dict[str, Any]:
+        """The last status of the collector."""
+        status: dict[str, Any] = json.loads(self.lines[-1]) if self.lines else {}
+        return status
 
-class ChaosTestbed:
+
+class ChaosTestbed(Testbed[ChaosProcess]):
     """The processes of one seed, in a folder of its own."""
 
     def __init__(
         self, plan: ChaosPlan, folder: Path, spark: SparkSide, tell: PhaseCallback = lambda _: None
     ) -> None:
+        super().__init__(folder, self._check_schedules)
         self.plan = plan
-        self.folder = folder
         self.spark = spark
         self.kills: Counter[str] = Counter()
         self.failures: list[str] = []
         self.findings: list[str] = []
-        self.collector: CollectorProcess | None = None
-        self.producers: dict[int, ProducerProcess] = {}
-        self.incarnations: Counter[int] = Counter()
         self.seconds: dict[str, float] = {}
-        self._acked_before = self._spark_kills = 0
-        self._collectors = 0
+        self._spark_kills = 0
         self._on_phase = tell
         self._table_task = {
             "spool": str(folder / "spool"),
@@ -109,6 +97,20 @@ class ChaosTestbed:
         }
         self._aborted = threading.Event()
         (folder / "meeting").mkdir(parents=True)
+
+    @property
+    def collector(self) -> ChaosProcess:
+        """The last incarnation of the collector."""
+        return self.processes[COLLECTOR]
+
+    @property
+    def producers(self) -> list[ChaosProcess]:
+        """The last incarnation of each producer."""
+        return [self.processes[f"producer{number}"] for number in self._numbers]
+
+    @property
+    def _numbers(self) -> range:
+        return range(1, self.plan.producers + 1)
 
     # Starting
 
@@ -120,14 +122,13 @@ class ChaosTestbed:
         """Return more fields of the producers' tasks."""
         return {}
 
-    def start_collector(self) -> CollectorProcess:
-        """Start the collector."""
-        self._collectors += 1
+    def start_collector(self) -> None:
+        """Start the next incarnation of the collector."""
         config = ";".join(f"{key}={value}" for key, value in self.plan.config.items())
         options = {
             "spool": self.folder / "spool",
             "segment-bytes": self.plan.segment_bytes,
-            "name": COLLECTOR_NAME,
+            "name": COLLECTOR,
             "discover": f"dir://{self.folder / 'meeting'}",
             "transport": "mesh",
             "host": "127.0.0.1",
@@ -139,52 +140,53 @@ class ChaosTestbed:
         command += ["--json", *self.collector_options()]
         for option, value in options.items():
             command += [f"--{option}", str(value)]
-        name = f"collector{self._collectors}"
-        self.collector = CollectorProcess(name, command, self.folder)
-        return self.collector
-
-    def start_producer(self, number: int) -> ProducerProcess:
-        """Start the next incarnation of a producer."""
-        self.incarnations[number] += 1
-        plan = self.plan
-        task = ProducerTask(
-            number=number,
-            incarnation=self.incarnations[number],
-            group=GROUP,
-            collector=COLLECTOR_NAME,
-            discovery_dir=str(self.folder / "meeting"),
-            config=plan.config,
-            ledger=str(self.ledger(number)),
-            seed=plan.seed,
-            loss=plan.loss,
-            **{"rate": plan.rate, **self.producer_options()},
+        self.start(
+            COLLECTOR, lambda number: ChaosProcess(f"{COLLECTOR}{number}", command, self.folder)
         )
-        command = worker_command("gapless_lab.chaos.producer", task)
-        name = f"producer{number}-{task.incarnation}"
-        self.producers[number] = ProducerProcess(name, command, self.folder)
-        return self.producers[number]
 
-    def ledger(self, number: int) -> Path:
-        """Return the ledger of a producer."""
-        return self.folder / f"producer{number}.jsonl"
+    def start_producer(self, number: int) -> None:
+        """Start the next incarnation of a producer."""
+
+        def make(incarnation: int) -> ChaosProcess:
+            task = ChaosTask(
+                number=number,
+                incarnation=incarnation,
+                group=GROUP,
+                collector=COLLECTOR,
+                discovery_dir=self.folder / "meeting",
+                ledgers=self.ledgers,
+                settings=self.plan.config,
+                seed=self.plan.seed,
+                loss=self.plan.loss,
+                **{"rate": self.plan.rate, **self.producer_options()},
+            )
+            command = worker_command("gapless_lab.chaos.producer", task)
+            return ChaosProcess(f"producer{number}-{incarnation}", command, self.folder)
+
+        self.start(f"producer{number}", make)
+
+    @property
+    def ledgers(self) -> Path:
+        """The folder of the ledgers."""
+        return self.folder / "producers"
 
     def acked(self) -> int:
         """Return how many messages are acknowledged, over all incarnations."""
-        return self._acked_before + sum(producer.acked for producer in self.producers.values())
+        return sum(process.acked for process in (*self.processes.values(), *self.former))
 
     # The story
 
     def run(self) -> ExactnessVerdict:
         """Run all phases; return the verdict on the table."""
         try:
-            self._timed("gather", self._start_all)
-            self._timed("kill", self._run_nemeses)
-            self._timed("settle", self._stop_producers)
-            self._timed("drain", self._drain)
-            return self._timed("judge", self._check_exactness)
+            with self:
+                self._timed("gather", self._start_all)
+                self._timed("kill", self._run_nemeses)
+                self._timed("settle", self._stop_producers)
+                self._timed("drain", self._drain)
+                return self._timed("judge", self._check_exactness)
         finally:
             self._aborted.set()
-            self.close()
 
     def _timed(self, name: str, what: Callable[[], T]) -> T:
         self._on_phase(name)
@@ -196,11 +198,9 @@ class ChaosTestbed:
 
     def _start_all(self) -> None:
         self.start_collector()
-        for number in range(1, self.plan.producers + 1):
+        for number in self._numbers:
             self.start_producer(number)
-        self.spark.driver.wait_until(
-            lambda: "ready" in self.spark.driver.latest, "it does not get ready", TIMEOUT_S
-        )
+        self.spark.driver.wait_for_event("ready", TIMEOUT_S)
         wait_until(lambda: self.acked() > 0, "nothing is acknowledged", TIMEOUT_S)
         self.spark.driver.run(self._table_task)
 
@@ -250,27 +250,21 @@ class ChaosTestbed:
         self._aborted.wait(op.delay_s)
 
     def _wait_until(self, holds: Callable[[], Any], what: str) -> None:
-        def now() -> bool:
-            if self._aborted.is_set():
-                raise _AbortedError("the other schedule has failed")
-            self.spark.driver.check()
-            for process in (self.collector, *self.producers.values()):
-                if process is not None and process.exit_code and not process.killed:
-                    raise LabError(f"{process.name} has ended by itself; {process.output_tail()}")
-            return bool(holds())
+        self.wait_until(holds, what, TIMEOUT_S)
 
-        wait_until(now, what, TIMEOUT_S)
+    def _check_schedules(self) -> None:
+        if self._aborted.is_set():
+            raise _AbortedError("the other schedule has failed")
+        self.spark.driver.check()
 
     def _kill_producer(self, op: NemesisOp) -> None:
         number = 1 + int(op.choice * self.plan.producers)
-        victim = self.producers[number]
+        victim = self.processes[f"producer{number}"]
         self._wait_for_work(op, lambda: victim.acked >= op.min_work)
         victim.kill()
-        self._acked_before += victim.acked
         self.start_producer(number)
 
     def _kill_collector(self, op: NemesisOp) -> None:
-        assert self.collector is not None
         before = self.acked()
         self._wait_for_work(op, lambda: self.acked() >= before + op.min_work)
         self.collector.kill()
@@ -321,10 +315,10 @@ class ChaosTestbed:
 
     def _stop_producers(self) -> None:
         """Stop the producers; each ends when all its messages are acknowledged."""
-        for producer in self.producers.values():
+        for producer in self.producers:
             producer.wait_for_event("joined", TIMEOUT_S)
-            producer.send("stop")
-        for producer in self.producers.values():
+            producer.notify("end")
+        for producer in self.producers:
             if code := producer.wait_exit(TIMEOUT_S):
                 raise LabError(
                     f"{producer.name} has ended with code {code}; {producer.output_tail()}"
@@ -333,17 +327,14 @@ class ChaosTestbed:
     def _drain(self) -> None:
         """Make Spark read to the end of the spool, and stop the collector."""
         driver = self.spark.driver
-        driver.wait_until(lambda: "ready" in driver.latest, "it does not get ready", TIMEOUT_S)
-        driver.send("drain")
+        driver.wait_for_event("ready", TIMEOUT_S)
+        driver.notify("drain")
         self._wait_until(
             lambda: "drained" in driver.latest or driver.has_exited,
             "the query does not come to its end",
         )
-        driver.wait_until(
-            lambda: "drained" in driver.latest, "the query does not come to its end", TIMEOUT_S
-        )
+        driver.wait_for_event("drained", TIMEOUT_S)
         self.failures += driver.failures
-        assert self.collector is not None
         self.collector.signal(signal.SIGTERM)
         if code := self.collector.wait_exit(TIMEOUT_S):
             self.findings.append(
@@ -357,7 +348,9 @@ class ChaosTestbed:
         ]
 
     def _check_exactness(self) -> ExactnessVerdict:
-        ledgers = {number: read_ledger(self.ledger(number)) for number in self.producers}
+        ledgers = {
+            number: read_ledger(ledger_path(self.ledgers, number)) for number in self._numbers
+        }
         verdict = check_table(ledgers, table.read_rows(self.folder / "table"))
         report = check(self.folder / "spool")
         self.findings += [f"spool: {problem}" for problem in report.problems]
@@ -377,12 +370,6 @@ class ChaosTestbed:
         ]
         verdict.findings += self.findings
         return verdict
-
-    def close(self) -> None:
-        """Kill all processes of this seed."""
-        for process in (*self.producers.values(), self.collector):
-            if process is not None:
-                process.kill()
 
 
 def _choose(pids: list[int], op: NemesisOp) -> int:

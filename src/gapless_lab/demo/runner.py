@@ -1,7 +1,10 @@
 """The demo: a lossy group, a kill, tables on Spark, the check of the traces, the report.
 
-Spark and the processes start together. The tables follow the spool while the producers send. After
-all members have left, the tables take the rest, and the traces are checked, measured and drawn.
+Spark and the processes start together: the collector founds the group, and the producers join and
+send one message each. The tables follow the spool while the producers send the rest. One producer,
+drawn from the seed, is killed and restarted a moment later; it resumes after what the spool has.
+When everything is acknowledged, all members stay idle for a while, and leave. Then the tables take
+the rest, and the traces are checked, measured and drawn.
 """
 
 from __future__ import annotations
@@ -9,26 +12,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gapless.errors import TimedOutError
 from gapless.spool import SpoolReader
 from gapless.trace import CHECKS, check, read
 from gapless.units import NS_PER_MS
-from gapless_lab.demo.plan import PRODUCERS, DemoPlan
+from gapless_lab.demo.plan import COLLECTOR, GROUP, PRODUCERS, RATE, SETTINGS, DemoPlan
 from gapless_lab.demo.result import DemoResult, count_trace
-from gapless_lab.demo.testbed import DemoTestbed
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
+from gapless_lab.nemesis import KILL, NemesisOp, run_schedule
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
-from gapless_lab.sensor_pipeline.runner import (
-    MAX_ATTEMPTS,
-    RestartingQuery,
-    explained,
-)
-from gapless_lab.workload import read_ledger
+from gapless_lab.sensor_pipeline.runner import MAX_ATTEMPTS, explained, following, reporting
+from gapless_lab.sensor_pipeline.testbed import SensorTestbed
+from gapless_lab.workload import ledger_path, read_ledger
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.sweep.executors import light_settings
 from pyspark_gapless.tables.pipeline import Pipeline
@@ -40,8 +38,17 @@ NAME: Final = "gapless demo"
 EVERY_S: Final = 1.0
 """Time between two batches of each table."""
 TIMEOUT_S: Final = 120.0
-"""How long the group, Spark and the first rows may take to come."""
-POLL_INTERVAL_S: Final = 0.05
+"""How long the group and the first rows may take to come."""
+ANSWER_TIMEOUT_S: Final = 60.0
+"""How long a process may take to answer."""
+STALL_TIMEOUT_S: Final = 300.0
+"""How long without an acknowledgement counts as a failure."""
+QUIET_S: Final = 2.0
+"""How long the group stays idle at the end: only heartbeats may be sent then."""
+
+
+STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "verify", "report"
+"""The parts of a demo."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ class DemoProgress:
     """The phases with their seconds (None: not begun), and how far the messages are."""
 
     seconds: dict[str, float | None]
-    phase: str = ""
+    phase: str = STARTING
     note: str = ""
     acknowledged: int = 0
     expected: int = 0
@@ -59,9 +66,6 @@ class DemoProgress:
 
 ProgressCallback = Callable[[DemoProgress], None]
 """Receives the progress."""
-
-STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "verify", "report"
-"""The parts of a demo."""
 
 
 def run(plan: DemoPlan, tell: ProgressCallback = lambda _: None) -> DemoResult:
@@ -78,24 +82,38 @@ class _Demo:
             if plan.spark
             else (STARTING, SENDING, CHECKING)
         )
+        self.kills = 0
         self.progress = DemoProgress(dict.fromkeys(parts), expected=plan.total_messages)
-        self._on_progress = tell
-        self.pipeline = Pipeline(plan.output, plan.spool)
-        self.testbed = DemoTestbed(plan, self._update_progress)
-        self._queries: list[RestartingQuery] = []
+        self._tell = tell
+        self.pipeline = Pipeline(plan.output, plan.spool_dir)
+        self.ledgers = [ledger_path(plan.ledgers, number) for number in range(1, PRODUCERS + 1)]
+        task = plan.member_task(
+            group=GROUP,
+            collector=COLLECTOR,
+            settings=SETTINGS,
+            seed=plan.seed,
+            rate=RATE,
+            messages=plan.messages,
+            traces=str(plan.traces.absolute()),
+        )
+        self.testbed = SensorTestbed(task, plan.logs)
 
     def run(self) -> DemoResult:
         with ExitStack() as stack:
-            stack.enter_context(self.testbed.running())
+            stack.enter_context(self.testbed)
+            stack.enter_context(reporting(self._tell, self._update_progress))
             with self._phase(STARTING):
-                spark = stack.enter_context(self._spark_session()) if self.plan.spark else None
-                self._wait_until(lambda: self.testbed.is_ready, "the group has not gathered")
+                spark = self._start(stack)
             if spark is None:
                 with self._phase(SENDING):
                     self._send()
                 return self._verify_without_spark()
             with explained():
-                with self._phase(SENDING), self._following(spark):
+                self.pipeline.prepare()
+                with (
+                    self._phase(SENDING),
+                    following(self.pipeline, spark, EVERY_S) as self.testbed.on_poll,
+                ):
                     self._wait_until(
                         lambda: self.pipeline.bronze.batches > 0, "no row has come into a table"
                     )
@@ -104,72 +122,80 @@ class _Demo:
                     report = self._fill(spark)
                 return self._verify(spark, report)
 
-    # Telling
-
     @contextmanager
-    def _phase(self, name: str, note: str = "") -> Iterator[None]:
+    def _phase(self, name: str) -> Iterator[None]:
         began_s = time.monotonic()
-        self.progress.phase, self.progress.note, self.progress.began_s = name, note, began_s
+        self.progress.phase, self.progress.note, self.progress.began_s = name, "", began_s
         self.progress.seconds[name] = 0.0
-        self._on_progress(self.progress)
         yield
         self.progress.seconds[name] = round(time.monotonic() - began_s, 1)
-        self._on_progress(self.progress)
 
-    def _update_progress(self) -> None:
+    def _update_progress(self) -> DemoProgress:
         self.progress.acknowledged = self.testbed.acknowledged
         self.progress.rows = self.pipeline.bronze.rows
-        for each in self._queries:
-            each.check()
-        self._on_progress(self.progress)
+        return self.progress
 
-    def _wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, and report the progress meanwhile."""
-        until_s = time.monotonic() + TIMEOUT_S
-        while not holds():
-            self._update_progress()
-            if time.monotonic() > until_s:
-                raise TimedOutError(
-                    f"{what} within {TIMEOUT_S:.0f} s; see {self.plan.output / 'logs'}"
-                )
-            time.sleep(POLL_INTERVAL_S)
+    def _wait_until(
+        self, holds: Callable[[], object], what: str, within_s: float = TIMEOUT_S
+    ) -> None:
+        self.testbed.wait_until(holds, f"{what} (see {self.plan.logs})", within_s)
 
     # Parts
 
-    @contextmanager
-    def _spark_session(self) -> Iterator[SparkSession]:
-        """Start Spark in a thread, while the processes start."""
-        log_path = self.plan.output / "logs" / "spark.err"
-        session = quiet_session(self.plan.master, log_path, NAME, light_settings(self.plan.master))
-        with ThreadPoolExecutor(1) as pool:
-            started = pool.submit(session.__enter__)
-            self._wait_until(started.done, "Spark has not started")
-        try:
-            yield started.result()
-        finally:
-            session.__exit__(None, None, None)
-
-    @contextmanager
-    def _following(self, spark: SparkSession) -> Iterator[None]:
-        """Make the tables follow the spool."""
-        self.pipeline.prepare()
-        self._queries = [RestartingQuery(step, spark, EVERY_S) for step in self.pipeline.steps]
-        try:
-            yield
-        finally:
-            for each in self._queries:
-                each.query.stop()
-            self._queries = []
+    def _start(self, stack: ExitStack) -> SparkSession | None:
+        """Start the members and Spark; wait until each producer has a message acknowledged."""
+        plan, testbed, spark = self.plan, self.testbed, None
+        testbed.start_member(0)
+        for number in range(1, PRODUCERS + 1):
+            testbed.start_member(number, plan.victim_messages if number == plan.victim else None)
+        if plan.spark:
+            settings = light_settings(plan.master)
+            session = quiet_session(plan.master, plan.logs / "spark.err", NAME, settings)
+            spark = stack.enter_context(session)
+        self._wait_until(
+            lambda: all(member.acknowledged for member in testbed.producers),
+            "the group has not gathered",
+        )
+        return spark
 
     def _send(self) -> None:
-        self.testbed.send_all()
-        self._update_progress()
-        self.testbed.end_quietly()
+        """Send everything, with the kill in between; keep the group idle for a while, and leave."""
+        self.testbed.start_load()
+        run_schedule(self.plan.nemesis_ops, self._wait_for_turn, self._apply)
+        self._wait_until_sent(lambda: self.testbed.is_done)
+        self.testbed.ask("rest", ANSWER_TIMEOUT_S)
+        until_s = time.monotonic() + QUIET_S
+        self._wait_until(lambda: time.monotonic() > until_s, "the group is not idle")
+        self.testbed.end()
+
+    def _wait_for_turn(self, op: NemesisOp) -> None:
+        victim = self.testbed.processes[op.victim]
+        after_s = time.monotonic() + op.delay_s
+        self._wait_until_sent(
+            lambda: victim.acknowledged >= op.min_work and time.monotonic() >= after_s
+        )
+
+    def _wait_until_sent(self, holds: Callable[[], bool]) -> None:
+        """Wait for a condition as long as messages are acknowledged."""
+        while not holds():
+            before = self.testbed.acknowledged
+            self._wait_until(
+                lambda: holds() or self.testbed.acknowledged != before,  # noqa: B023
+                "nothing was acknowledged",
+                STALL_TIMEOUT_S,
+            )
+
+    def _apply(self, op: NemesisOp) -> None:
+        if op.action == KILL:
+            self.testbed.processes[op.victim].kill()
+            self.kills += 1
+        else:
+            self.testbed.start_member(self.plan.victim)
 
     def _fill(self, spark: SparkSession) -> PipelineReport:
         self.pipeline.catch_up(spark, MAX_ATTEMPTS)
-        ledgers = [self.plan.ledger(number) for number in range(1, PRODUCERS + 1)]
-        return build_report(spark, self.pipeline, sent=self.testbed.sent, since=0, ledgers=ledgers)
+        sent = self.testbed.sent
+        return build_report(spark, self.pipeline, sent=sent, since=0, ledgers=self.ledgers)
 
     # The verdict
 
@@ -179,6 +205,7 @@ class _Demo:
         from pyspark_gapless.trace import Trace
         from pyspark_gapless.verify import verify
 
+        page = self.plan.output / "report.html"
         with self._phase(CHECKING):
             trace = Trace.read(spark, self.plan.traces)
             verdict = verify(trace, progress=self._checked)
@@ -188,8 +215,8 @@ class _Demo:
                 f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
             )
             found["pipeline"] = report.as_dict()
-            self.plan.figures.write_text(json.dumps(found), encoding="utf-8")
-            self.plan.report.write_text(render(found), encoding="utf-8")
+            (self.plan.output / "figures.json").write_text(json.dumps(found), encoding="utf-8")
+            page.write_text(render(found), encoding="utf-8")
         summary = found["summary"]
         problems = list(report.problems)
         if report.bronze != self.plan.total_messages:
@@ -216,18 +243,16 @@ class _Demo:
             violations=found["verdict"]["violations"],
             problems=problems,
             tables=dict(report.tables),
-            report=str(self.plan.report),
+            report=str(page),
         )
 
     def _checked(self, check: str, rows: int) -> None:
         del rows
         self.progress.note = check
-        self._on_progress(self.progress)
 
     def _measured(self, part: str, done: int, parts: int) -> None:
         del done, parts
         self.progress.note = part.replace("_", " ")
-        self._on_progress(self.progress)
 
     def _verify_without_spark(self) -> DemoResult:
         """Check the trace row by row, in this process."""
@@ -236,13 +261,11 @@ class _Demo:
             violations = check(rows)
             found = count_trace(rows)
         wrong = [violation.check for violation in violations]
-        view = SpoolReader(self.plan.spool)
+        view = SpoolReader(self.plan.spool_dir)
         view.refresh()
         kept = view.high()
         incarnations = [
-            incarnation
-            for number in range(1, PRODUCERS + 1)
-            for incarnation in read_ledger(self.plan.ledger(number)).incarnations
+            incarnation for path in self.ledgers for incarnation in read_ledger(path).incarnations
         ]
         held = {origin: StreamRows(high, high, 1, high) for origin, high in kept.items()}
         lost = sum(missing_by_incarnation(held, incarnations)[1].values())
@@ -268,7 +291,7 @@ class _Demo:
             "members": PRODUCERS + 1,
             "loss_percent": round(self.plan.loss * 100, 3),
             "seed": self.plan.seed,
-            "kills": self.testbed.kills,
+            "kills": self.kills,
             "sent": self.plan.total_messages,
             "seconds": {
                 name: took_s for name, took_s in self.progress.seconds.items() if took_s is not None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gapless.errors import ConfigError
+from gapless_lab.plans import check_above_zero, check_range, check_share
+from gapless_lab.sensor_pipeline.worker import SensorTask
 from pyspark_gapless.runtime.cache_dir import write_whole
 from pyspark_gapless.runtime.spark_config import parse_master
 from pyspark_gapless.tables.table import check_path
@@ -25,22 +27,67 @@ OWN, GROUP, SPOOL = "producers", "group", "spool"
 """Where messages come from: own producers, an existing group, or an existing spool."""
 
 
+SETTINGS: Final = {"found_after": "200ms", "join_interval": "50ms", "loopback": False}
+"""Settings that form a group quickly."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class PipelinePlan:
+class OutputPlan:
+    """What the plans of the pipeline and of the demo share: a folder with everything, and a loss."""
+
+    output: Path
+    loss: float = 0.05
+    master: str | None = None
+
+    def __post_init__(self) -> None:
+        check_path(self.output)
+        check_share("loss", self.loss)
+
+    @property
+    def spool_dir(self) -> Path:
+        """The spool of the collector."""
+        return self.output / "spool"
+
+    @property
+    def discovery_dir(self) -> Path:
+        """The folder in which members find each other."""
+        return self.output / "meeting"
+
+    @property
+    def ledgers(self) -> Path:
+        """The folder of the ledgers of the producers."""
+        return self.output / "producers"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the output of the processes."""
+        return self.output / "logs"
+
+    def member_task(self, **fields: Any) -> SensorTask:
+        """Return the task of a member of number 0, with ``fields`` beside those of the plan."""
+        return SensorTask(
+            number=0,
+            discovery_dir=self.discovery_dir.absolute(),
+            ledgers=self.ledgers.absolute(),
+            spool=self.spool_dir.absolute(),
+            loss=self.loss,
+            **fields,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinePlan(OutputPlan):
     """The options. Without ``spool`` and ``group`` the pipeline runs its own producers and group.
 
     ``messages`` are those of each producer over all runs with the same output; None is without end.
     Without ``rate`` they are sent as fast as the group takes them.
     """
 
-    output: Path
     producers: int = 3
     messages: int | None = MESSAGES
     rate: float | None = RATE
-    loss: float = 0.05
     seed: int | None = None
     seconds: float | None = None
-    master: str | None = None
     spool: Path | None = None
     group: str = ""
     discover: str | None = None
@@ -49,39 +96,36 @@ class PipelinePlan:
     every_s: float = 0.5
 
     def __post_init__(self) -> None:
-        check_path(self.output)
+        super().__post_init__()
         if self.spool is not None:
             check_path(self.spool)
-        if self.spool is not None and self.group:
-            raise ConfigError(
-                "--spool and --group both say where messages come from; give one of them"
-            )
+            if self.group:
+                raise ConfigError(
+                    "--spool and --group both say where messages come from; give one of them"
+                )
         if self.once and self.follow:
             raise ConfigError("--once ends with what is there, --follow goes on; give one of them")
         if self.discover is not None and not self.group:
             raise ConfigError(
                 "--discover says where the members of a group are; name the group with --group"
             )
-        if not 1 <= self.producers <= 32:
-            raise ConfigError(f"--producers {self.producers}: expected 1 to 32")
+        check_range("producers", self.producers, 1, 32)
         if self.messages is not None and self.messages < 1:
             raise ConfigError(f"--messages {self.messages}: expected 1 or more, of each producer")
-        if self.rate is not None and not 1 <= self.rate <= 1e6:
-            raise ConfigError(
-                f"--rate {self.rate:g}: expected 1 to 1,000,000 messages a second, of each producer"
-            )
-        if not 0 <= self.loss <= 0.5:
-            raise ConfigError(
-                f"--loss {self.loss:g}: expected a share of datagrams from 0 to 0.5, such as 0.05"
-            )
-        if self.seconds is not None and not self.seconds > 0:
-            raise ConfigError(f"--seconds {self.seconds:g}: expected more than 0")
+        if self.rate is not None:
+            check_range("rate", self.rate, 1, 1_000_000, " messages a second, of each producer")
+        check_above_zero("seconds", self.seconds)
         if self.master is not None and parse_master(self.master).kind == "connect":
             raise ConfigError(
                 f"--master {self.master}: the tables are filled by the driver, "
                 "which would be behind Spark Connect; "
                 "name local[*], spark://HOST:7077, yarn or k8s://HOST:PORT"
             )
+
+    @property
+    def spool_dir(self) -> Path:
+        """The spool that is read."""
+        return super().spool_dir if self.spool is None else self.spool
 
     @property
     def kind(self) -> str:
@@ -150,20 +194,26 @@ def _option(about: PipelineInfo) -> str:
     return "producers of its own" if about.kind == OWN else f"--{about.kind} {about.where}"
 
 
-@contextlib.contextmanager
+def lock_file(descriptor: int, refusal: str) -> None:
+    """Lock a file against other processes, or raise ``refusal``."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(refusal) from None
+
+
+@contextmanager
 def locked(output: Path) -> Iterator[None]:
     """Lock the folder against other pipelines."""
     output.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(output / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
-            raise ConfigError(
-                f"{output}: another pipeline works here (pid {holder}); "
-                "wait for it, or name another folder"
-            ) from None
+        holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
+        lock_file(
+            descriptor,
+            f"{output}: another pipeline works here (pid {holder}); "
+            "wait for it, or name another folder",
+        )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         yield

@@ -16,20 +16,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from gapless.config import Config
 from gapless.errors import ConfigError, GaplessError, TimedOutError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
-from gapless_lab.sensor_pipeline.plan import GROUP, OWN, SPOOL, PipelineInfo, PipelinePlan, locked
-from gapless_lab.sensor_pipeline.producers import (
-    CONFIG,
-    ProducerPacer,
-    SensorProducer,
+from gapless_lab.sensor_pipeline.plan import (
+    OWN,
+    SETTINGS,
+    SPOOL,
+    PipelineInfo,
+    PipelinePlan,
+    locked,
 )
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
-from gapless_lab.workload import ProducerLedger, lossy_transport
+from gapless_lab.sensor_pipeline.testbed import SensorTestbed
+from gapless_lab.workload import lossy_transport
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.spark_install import find_installation
@@ -38,6 +43,8 @@ from pyspark_gapless.tables.pipeline import Pipeline, PipelineStep, RetryLimit, 
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 NAME: Final = "gapless pipeline"
 POLL_INTERVAL_S: Final = 0.2
@@ -97,11 +104,11 @@ class _PipelineRun:
         self.tell = tell
         self.stop = stop
         self.start_s = time.monotonic()
-        self.spool = plan.spool if plan.spool is not None else plan.output / "spool"
+        self.spool = plan.spool_dir
         self.pipeline = Pipeline(plan.output, self.spool)
-        self.pace = ProducerPacer()
-        self.producers: list[SensorProducer] = []
+        self.testbed: SensorTestbed | None = None
         self.collector: Collector | None = None
+        self._phase = "Spark starts"
         self._spool_reader: SpoolReader | None = None
         self._high: Mapping[str, int] = {}
         self._rows_before = 0
@@ -111,7 +118,7 @@ class _PipelineRun:
             SpoolReader(self.spool)  # raises if there is none
         self._check_checkpoint()
         with ExitStack() as stack:
-            stack.enter_context(self._reporting("Spark starts"))
+            stack.enter_context(reporting(self.tell, self.progress))
             spark = stack.enter_context(
                 quiet_session(self.plan.master, self.plan.output / "spark.log", NAME)
             )
@@ -119,19 +126,19 @@ class _PipelineRun:
             self.pipeline.prepare()
             self._rows_before = self.pipeline.bronze.rows
             since = max(self.pipeline.bronze.published(), default=-1) + 1
-            if self.about.kind in {OWN, GROUP}:
-                stack.enter_context(self._collecting())
+            if self.about.kind != SPOOL:
+                self.collector = stack.enter_context(self._make_collector())
             if self.about.kind == OWN:
-                stack.enter_context(self._producing())
+                self.testbed = stack.enter_context(self._make_testbed())
             with explained():
                 self._work(spark)
                 self._phase = "checking"
                 return build_report(
                     spark,
                     self.pipeline,
-                    ledgers=self._ledgers(),
+                    ledgers=sorted(self.plan.ledgers.glob("*.jsonl")),
                     high=None if self.about.kind == OWN else self._high,
-                    sent=sum(producer.sent for producer in self.producers),
+                    sent=self.testbed.sent if self.testbed else 0,
                     since=since,
                 )
 
@@ -147,154 +154,94 @@ class _PipelineRun:
     # Work
 
     def _work(self, spark: SparkSession) -> None:
-        follows = self.plan.follow or (not self.plan.once and self.about.kind != SPOOL)
-        if follows:
-            self._follow(spark)
-        else:
-            self.pace.started.set()
-            self._phase = "sending"
-            self._wait_until_sent()
-        for producer in self.producers:
-            producer.stop()
+        if self.plan.follow or (not self.plan.once and self.about.kind != SPOOL):
+            self._phase = "first rows"
+            with following(self.pipeline, spark, self.plan.every_s) as check_queries:
+                first_s, batches = time.monotonic() + FIRST_S, self.pipeline.bronze.batches
+                self._run_load(partial(self._follow, check_queries, batches, first_s))
+        elif self.testbed is not None:
+            self._start_load("sending")
+            self._run_load(lambda: None)
+        if self.testbed is not None:
+            self.testbed.end()
         self._check()
         self._high = self._spool_figures()[1]
         self._phase = "catching up"
         self.pipeline.catch_up(spark, MAX_ATTEMPTS)
 
-    def _follow(self, spark: SparkSession) -> None:
-        self._phase = "first rows"
-        followed = [RestartingQuery(step, spark, self.plan.every_s) for step in self.pipeline.steps]
-        try:
-            until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
-            first_s = time.monotonic() + FIRST_S
-            batches = self.pipeline.bronze.batches
-            while not self.stop.wait(POLL_INTERVAL_S) and (
-                until_s is None or time.monotonic() < until_s
-            ):
-                self._check()
-                for each in followed:
-                    each.check()
-                if self.pipeline.bronze.batches > batches or time.monotonic() > first_s:
-                    self.pace.started.set()
-                    self._phase = "streaming"
-                if self._are_done():
-                    break
-        finally:
-            for each in followed:
-                each.query.stop()
-
-    def _wait_until_sent(self) -> None:
-        until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
-        while self.producers and not self._are_done():
-            if self.stop.wait(POLL_INTERVAL_S) or (
-                until_s is not None and time.monotonic() > until_s
-            ):
-                return
+    def _run_load(self, on_poll: Callable[[], None]) -> None:
+        """Poll until everything is sent, the time is over, or the end is requested."""
+        until_s = inf if self.plan.seconds is None else time.monotonic() + self.plan.seconds
+        while time.monotonic() < until_s and not self.stop.wait(POLL_INTERVAL_S):
             self._check()
+            on_poll()
+            if self.testbed is not None and self.testbed.is_done and not self.plan.follow:
+                return
 
-    def _are_done(self) -> bool:
-        return (
-            self.about.kind == OWN
-            and not self.plan.follow
-            and not any(each.is_alive() for each in self.producers)
-        )
+    def _follow(self, check_queries: Callable[[], None], batches: int, first_s: float) -> None:
+        """Start the load when the first readings are in a table, or take until ``first_s``."""
+        check_queries()
+        if self.pipeline.bronze.batches > batches or time.monotonic() > first_s:
+            self._start_load("streaming")
+
+    def _start_load(self, phase: str) -> None:
+        if self.testbed is not None and self._phase != phase:
+            self.testbed.start_load()
+        self._phase = phase
 
     def _check(self) -> None:
         if self.collector is not None:
             self.collector.check()
-        for producer in self.producers:
-            if producer.error is not None:
-                raise PipelineError(
-                    f"{producer.name} has failed: {producer.error}"
-                ) from producer.error
+        if self.testbed is not None:
+            self.testbed.check()
 
     # Members
 
-    @contextmanager
-    def _collecting(self) -> Iterator[None]:
+    def _make_collector(self) -> Collector:
         options: dict[str, Any] = {"discover": self.plan.discover}
         if self.about.kind == OWN:
-            options = {"transport": self._transport("collector"), "config": CONFIG}
-        self.collector = Collector(self.spool, self.about.where, **options)
-        with self.collector:
-            yield
+            plan, about = self.plan, self.about
+            transport = lossy_transport(
+                about.where, plan.discovery_dir, plan.loss, about.seed, "collector"
+            )
+            options = {"transport": transport, "config": Config.make(**SETTINGS)}
+        return Collector(self.spool, self.about.where, **options)
 
-    @contextmanager
-    def _producing(self) -> Iterator[None]:
+    def _make_testbed(self) -> SensorTestbed:
         assert self.collector is not None
-        with ExitStack() as stack:
-            for number in range(1, self.plan.producers + 1):
-                ledger = stack.enter_context(
-                    ProducerLedger(self.plan.output / "producers" / f"{number}.jsonl")
-                )
-                producer = SensorProducer(
-                    number,
-                    group=self.about.where,
-                    collector=self.collector.name,
-                    transport=partial(self._transport, f"producer {number}"),
-                    ledger=ledger,
-                    stored_seqno=self._stored_seqno,
-                    pace=self.pace,
-                    seed=self.about.seed,
-                    messages=self.plan.messages,
-                    rate=self.plan.rate,
-                )
-                self.producers.append(producer)
-            for producer in self.producers:
-                producer.start()
-            try:
-                yield
-            finally:
-                for producer in self.producers:
-                    producer.stop()
-
-    def _ledgers(self) -> list[Path]:
-        return sorted((self.plan.output / "producers").glob("*.jsonl"))
-
-    def _transport(self, who: str) -> Any:
-        return lossy_transport(
-            self.about.where, self.plan.output / "meeting", self.plan.loss, self.about.seed, who
+        task = self.plan.member_task(
+            group=self.about.where,
+            collector=self.collector.name,
+            settings=SETTINGS,
+            seed=self.about.seed,
+            rate=self.plan.rate,
+            messages=self.plan.messages,
         )
+        testbed = SensorTestbed(task, self.plan.logs)
+        for number in range(1, self.plan.producers + 1):
+            testbed.start_member(number)
+        return testbed
 
-    def _stored_seqno(self, origin: str) -> int:
-        view = SpoolReader(self.spool)
-        view.refresh()
-        return view.high().get(origin, 0)
-
-    # Telling
-
-    @contextmanager
-    def _reporting(self, phase: str) -> Iterator[None]:
-        """Report the progress from a thread, until the end of the block."""
-        self._phase = phase
-        over = threading.Event()
-
-        def work() -> None:
-            while not over.wait(POLL_INTERVAL_S):
-                self.tell(self.progress())
-
-        self.tell(self.progress())
-        thread = threading.Thread(target=work, name="pipeline progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    # Progress
 
     def progress(self) -> PipelineProgress:
         """Return the progress."""
         tables = self.pipeline.tables
-        left = [producer.remaining for producer in self.producers]
-        acknowledged = sum(producer.acknowledged for producer in self.producers)
+        producers = self.testbed.producers if self.testbed else []
+        acknowledged = sum(process.newly_acknowledged for process in producers)
+        left = [
+            max(0, self.plan.messages - process.acknowledged)
+            for process in producers
+            if self.plan.messages is not None
+        ]
         size_bytes, high = self._spool_figures()
         read = committed_offsets(self.pipeline.steps[0].checkpoint)
         return PipelineProgress(
             phase=self._phase,
             seconds=time.monotonic() - self.start_s,
-            sent=sum(producer.sent for producer in self.producers),
+            sent=self.testbed.sent if self.testbed else 0,
             acknowledged=acknowledged,
-            expected=None if None in left or not left else acknowledged + sum(filter(None, left)),
+            expected=acknowledged + sum(left) if left else None,
             spool_bytes=size_bytes,
             lag=sum(max(0, seqno - read.get(key, 0)) for key, seqno in high.items()),
             arrived=self.pipeline.bronze.rows - self._rows_before,
@@ -343,6 +290,43 @@ class RestartingQuery:
         if error is not None:
             self._patience.on_failure(error)
             self.query = self._again()
+
+
+@contextmanager
+def following(
+    pipeline: Pipeline, spark: SparkSession, every_s: float
+) -> Iterator[Callable[[], None]]:
+    """Make the tables follow the spool; yield a function that restarts failed queries."""
+    queries = [RestartingQuery(step, spark, every_s) for step in pipeline.steps]
+
+    def check() -> None:
+        for each in queries:
+            each.check()
+
+    try:
+        yield check
+    finally:
+        for each in queries:
+            each.query.stop()
+
+
+@contextmanager
+def reporting(tell: Callable[[T], None], progress: Callable[[], T]) -> Iterator[None]:
+    """Report the progress from a thread, until the end of the block."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(POLL_INTERVAL_S):
+            tell(progress())
+
+    tell(progress())
+    thread = threading.Thread(target=work, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

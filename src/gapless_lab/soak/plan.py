@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gapless.config import Config
-from gapless.discovery import Discovery
 from gapless.errors import ConfigError
 from gapless.faults import faults
-from gapless.faults.faulty_transport import FaultyTransport
 from gapless.rng import split
 from gapless.transport import TcpMesh, UdpMesh
 from gapless.units import NS_PER_MS
+from gapless_lab.plans import check_above_zero, check_range, check_share
+from gapless_lab.workload import loopback_transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,20 +60,13 @@ class SoakPlan:
             raise ConfigError(
                 f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
             )
-        if not 2 <= self.members <= 64:
-            raise ConfigError(f"{self.members} members: expected 2 to 64")
+        check_range("members", self.members, 2, 64)
         for name in ("loss", "duplicate", "reorder"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} {getattr(self, name)}: expected a share from 0 to below 1"
-                )
-        for name in ("kills", "stops"):
-            if not 0 <= getattr(self, name) < self.members:
-                raise ConfigError(
-                    f"{name} {getattr(self, name)}: expected at least 0 and fewer than members"
-                )
-        if not self.seconds > 0 or not 1 <= self.rate <= 10_000:
-            raise ConfigError("expected more than 0 seconds, and 1 to 10,000 messages a second")
+            check_share(name, getattr(self, name), 0.99)
+        for option, count in (("kill", self.kills), ("stop", self.stops)):
+            check_range(option, count, 0, self.members - 1, ", fewer than members")
+        check_above_zero("seconds", self.seconds)
+        check_range("rate", self.rate, 1, 10_000, " messages a second of each member")
         self.config()
 
     def config(self) -> Config:
@@ -99,16 +92,21 @@ class SoakTask:
     def open(self) -> Transport:
         """Return the transport, with the faults on incoming datagrams."""
         plan = self.plan
-        discovery = Discovery.parse(f"seeds://{','.join(self.addresses)}", group="soak")
         host, _, port = self.addresses[self.index].rpartition(":")
-        transport = TRANSPORTS[plan.transport](host, int(port), discovery=discovery)
         rng = split(plan.seed, f"member {self.node} start {self.start}")
         struck: list[faults.Fault] = [
             faults.Loss(rng, [plan.loss]),
             faults.Duplicate(rng, plan.duplicate, DELAY_NS),
             faults.LongHold(rng, plan.reorder, DELAY_NS, ALWAYS),
         ]
-        return FaultyTransport(transport, struck, name=f"{self.node}", call=str)
+        return loopback_transport(
+            "soak",
+            f"seeds://{','.join(self.addresses)}",
+            struck,
+            kind=TRANSPORTS[plan.transport],
+            address=(host, int(port)),
+            name=f"{self.node}",
+        )
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from gapless.trace import TraceRow, check, read
 from gapless.units import NS_PER_S
 from gapless_lab.nemesis import CONTINUE, KILL, RESTART, STOP, NemesisOp, run_schedule
 from gapless_lab.ports import free_ports
-from gapless_lab.process import LabProcess, Message, ask_all, worker_command
+from gapless_lab.process import LabProcess, Message, Testbed, worker_command
 from gapless_lab.soak.plan import SoakPlan, SoakReport, SoakTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
 
 WORKER = "gapless_lab.soak.worker"
 REST_TIMEOUT_S = 60.0
@@ -100,34 +99,27 @@ class SoakProcess(LabProcess):
             self.memory.append(round(size_bytes / 1e6, 1))
 
 
-class SoakTestbed:
-    """The processes of one soak, with their traces in ``folder``."""
+class SoakTestbed(Testbed[SoakProcess]):
+    """The processes of one soak, by index, with their traces in ``folder``."""
 
     def __init__(self, plan: SoakPlan, folder: Path, network: SoakNetwork) -> None:
+        super().__init__(folder)
         self.plan = plan
-        self.folder = folder
         self.network = network
         self.addresses = network.addresses(plan.members)
-        self.members: list[SoakProcess] = []
-        self.exited: list[SoakProcess] = []
+        for index in range(plan.members):
+            self._start(index)
 
-    def __enter__(self) -> Self:
-        for at in range(self.plan.members):
-            self.members.append(self._start(at, 1))
-        return self
+    def _start(self, index: int) -> SoakProcess:
+        def make(start: int) -> SoakProcess:
+            task = SoakTask(self.plan, self.addresses, index, start, str(self.folder))
+            return SoakProcess(task, self.network)
 
-    def __exit__(self, *_: object) -> None:
-        for member in self.members:
-            member.kill()
-
-    def _start(self, at: int, start: int) -> SoakProcess:
-        return SoakProcess(
-            SoakTask(self.plan, self.addresses, at, start, str(self.folder)), self.network
-        )
+        return self.start(str(index), make)
 
     def command_all(self, command: str, **arguments: Any) -> list[Message]:
         """Send a command to all members; return their answers."""
-        return ask_all(self.members, command, ANSWER_TIMEOUT_S, **arguments)
+        return self.ask(command, ANSWER_TIMEOUT_S, **arguments)
 
     def wait_for_members(self) -> None:
         """Wait until all are in one view."""
@@ -155,7 +147,7 @@ class SoakTestbed:
             if op.victim:
                 self._apply(op)
                 return
-            for member in self.members:
+            for member in self.processes.values():
                 member.sample_memory()
             progress(op.at_s)
 
@@ -163,15 +155,12 @@ class SoakTestbed:
         run_schedule(schedule, wait, apply)
 
     def _apply(self, op: NemesisOp) -> None:
-        index = int(op.victim)
-        member = self.members[index]
+        member = self.processes[op.victim]
         if op.action != RESTART:
             member.signal(SIGNALS[op.action])
             return
         member.kill()
-        self.exited.append(member)
-        self.members[index] = self._start(index, member.task.start + 1)
-        self.members[index].send("go")
+        self._start(member.task.index).notify("go")
 
     def wait_for_rest(self) -> bool:
         """End the load and wait until every message is delivered; return whether all are."""
@@ -194,16 +183,13 @@ def is_at_rest(seen: list[dict[str, Any]]) -> bool:
     )
 
 
-def _make_testbed(
-    plan: SoakPlan, folder: Path | None, temporary: str, network: SoakNetwork | None
-) -> SoakTestbed:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ConfigError(
-                f"{folder} is not empty: name an empty folder for the traces, or a new one"
-            )
-    return SoakTestbed(plan, folder or Path(temporary), network or SoakNetwork())
+def _check_empty(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(
+            f"{folder} is not empty: name an empty folder for the traces, or a new one"
+        )
+    return folder
 
 
 def soak(
@@ -216,7 +202,9 @@ def soak(
     """Run a soak and check its traces, which stay in ``folder`` if one is given."""
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as temporary,
-        _make_testbed(plan, folder, temporary, network) as group,
+        SoakTestbed(
+            plan, _check_empty(folder or Path(temporary)), network or SoakNetwork()
+        ) as group,
     ):
         group.wait_for_members()
         group.run_load(progress)
@@ -225,7 +213,7 @@ def soak(
         struck: Counter[str] = sum((Counter(end["struck"]) for end in ends), Counter())
         memory = {
             member.name: member.memory
-            for member in (*group.members, *group.exited)
+            for member in (*group.processes.values(), *group.former)
             if member.memory
         }
         return report(

@@ -21,7 +21,7 @@ from gapless.runtime.send_requests import SendRequest
 from gapless.trace import Recorder
 from gapless_lab.process import read_task, serve_commands
 from gapless_lab.producer import LoadBatch, LoadGenerator, batch_size
-from gapless_lab.soak.plan import SoakPlan, SoakTask
+from gapless_lab.soak.plan import SoakTask
 from gapless_lab.workload import encode_message
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ def _window(member: Member) -> tuple[str, int, int]:
 
 def main() -> None:
     """Serve commands until the supervisor ends."""
-    fields = read_task()
-    serve_commands(SoakWorker(SoakTask(**{**fields, "plan": SoakPlan(**fields["plan"])})))
+    serve_commands(SoakWorker(read_task(SoakTask)))
     os._exit(0)
 
 

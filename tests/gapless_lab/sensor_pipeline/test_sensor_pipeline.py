@@ -10,20 +10,23 @@ from typing import Any
 
 import pytest
 
+from gapless.config import Config
 from gapless.errors import ConfigError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
 from gapless_lab.sensor_pipeline import readings
-from gapless_lab.sensor_pipeline.plan import PipelineInfo, PipelinePlan, locked
-from gapless_lab.sensor_pipeline.producers import (
-    CONFIG,
-    MAX_LEAD,
-    ProducerPacer,
-    SensorProducer,
-)
+from gapless_lab.sensor_pipeline.plan import SETTINGS, PipelineInfo, PipelinePlan, locked
 from gapless_lab.sensor_pipeline.report import missing_by_stream
-from gapless_lab.workload import ProducerIncarnation, ProducerLedger, lossy_transport, read_ledger
+from gapless_lab.sensor_pipeline.testbed import MAX_LEAD, SensorTestbed, send_limit
+from gapless_lab.sensor_pipeline.worker import SensorProducer
+from gapless_lab.workload import (
+    ProducerIncarnation,
+    ProducerLedger,
+    ledger_path,
+    lossy_transport,
+    read_ledger,
+)
 from pyspark_gapless.tables.pipeline import root_cause
 from tests.support.spools import A, B, Writer
 
@@ -116,44 +119,43 @@ class Group:
     """A lossy group with a collector, to which a test adds producers."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.spool = folder / "spool"
+        self.plan = PipelinePlan(output=folder)
+        transport = lossy_transport(GROUP, self.plan.discovery_dir, 0.05, 1, "collector")
         self.collector = Collector(
-            self.spool, GROUP, transport=self.transport("collector"), config=CONFIG
+            self.plan.spool_dir, GROUP, transport=transport, config=Config.make(**SETTINGS)
         )
 
-    def transport(self, who: str) -> Any:
-        return lossy_transport(GROUP, self.folder / "meeting", 0.05, 1, who)
-
     def high(self) -> dict[str, int]:
-        view = SpoolReader(self.spool)
+        view = SpoolReader(self.plan.spool_dir)
         view.refresh()
         return view.high()
 
-    def producers(self, count: int, messages: int) -> list[SensorProducer]:
-        pace = ProducerPacer()
-        pace.started.set()
-        return [
-            SensorProducer(
-                number,
-                group=GROUP,
-                collector="collector",
-                transport=lambda number=number: self.transport(f"producer {number}"),  # type: ignore[misc]
-                ledger=ProducerLedger(self.folder / f"{number}.jsonl"),
-                stored_seqno=lambda origin: self.high().get(origin, 0),
-                pace=pace,
-                seed=1,
-                messages=messages,
-                rate=None,
-            )
-            for number in range(1, count + 1)
-        ]
+    def send(self, producers: int, messages: int) -> list[int]:
+        """Run producers until each has everything acknowledged; return how many each has sent."""
+        task = self.plan.member_task(
+            group=GROUP,
+            collector=self.collector.name,
+            settings=SETTINGS,
+            seed=1,
+            rate=None,
+            messages=messages,
+        )
+        with SensorTestbed(task, self.plan.logs) as testbed:
+            started = [testbed.start_member(number + 1) for number in range(producers)]
+            testbed.start_load()
+            testbed.wait_until(lambda: testbed.is_done, "not everything is acknowledged", 120)
+            testbed.end()
+            return [member.newly_acknowledged for member in started]
+
+    def ledger(self, producer: int) -> Path:
+        return ledger_path(self.plan.ledgers, producer)
 
     def numbers(self, producer: int) -> list[int]:
-        """Return the numbers of the readings that the spool has of a producer, by the lives in its ledger."""
+        """Return the numbers of a producer's readings that the spool has."""
         found: list[int] = []
-        for life in read_ledger(self.folder / f"{producer}.jsonl").incarnations:
-            found += range(life.first, life.first + self.high().get(life.origin, 0))
+        for incarnation in read_ledger(self.ledger(producer)).incarnations:
+            stored = self.high().get(incarnation.origin, 0)
+            found += range(incarnation.first, incarnation.first + stored)
         return found
 
 
@@ -164,41 +166,44 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield made
 
 
-def work(producers: list[SensorProducer]) -> None:
-    for producer in producers:
-        producer.start()
-    for producer in producers:
-        producer.join(120)
-        assert not producer.is_alive()
-        assert producer.error is None
-
-
 def test_producers_go_on_where_they_were(group: Group) -> None:
-    first = group.producers(2, 700)
-    work(first)
-    assert [each.acknowledged for each in first] == [700, 700]
+    assert group.send(2, 700) == [700, 700]
     assert [group.numbers(number) for number in (1, 2)] == [list(range(1, 701))] * 2
     # The last acknowledgements were not written down, as if the producer had been killed just
     # before.
-    path = group.folder / "1.jsonl"
+    path = group.ledger(1)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     assert read_ledger(path).incarnations[0].acknowledged < 700
-    second = group.producers(2, 1000)
-    assert [each.remaining for each in second] == [300, 300], "the spool knows what it has"
-    work(second)
+    assert group.send(2, 1000) == [300, 300], "the spool knows what it has"
     assert [group.numbers(number) for number in (1, 2)] == [list(range(1, 1001))] * 2
-    work(group.producers(2, 1000))
-    assert len(group.high()) == 4, "who has nothing to send does not come"
+    assert group.send(2, 1000) == [0, 0]
+    assert len(group.high()) == 4, "a producer with nothing to send does not join"
 
 
-def test_nobody_runs_far_ahead() -> None:
-    pace = ProducerPacer()
-    pace.report_position(1, 0)
-    pace.report_position(2, 500)
-    assert pace.wait_for_turn(MAX_LEAD, 0.0)
-    assert not pace.wait_for_turn(MAX_LEAD + 1, 0.0)
-    pace.report_position(1, None)
-    assert pace.wait_for_turn(MAX_LEAD + 500, 0.0)
+def test_no_producer_runs_far_ahead() -> None:
+    assert send_limit([0, 500], None) == MAX_LEAD
+    assert send_limit([500, 700], 1000) == 500 + MAX_LEAD
+    assert send_limit([1000, 700], 1000) == 700 + MAX_LEAD, "nobody waits for one that is done"
+    assert send_limit([1000, 1000], 1000) is None
+
+
+def test_a_producer_stops_at_its_limit(tmp_path: Path) -> None:
+    plan = PipelinePlan(output=tmp_path)
+    task = plan.member_task(
+        group=GROUP, collector="c", settings=SETTINGS, seed=1, rate=None, messages=450
+    )
+    producer = SensorProducer(task)
+    producer.allow(1)
+    batches = producer._batches()
+    assert [next(batches).numbers for _ in range(2)] == [range(1, 2), range(2, 2)]
+    producer.allow(300)
+    assert [next(batches).numbers for _ in range(3)] == [
+        range(2, 202),
+        range(202, 301),
+        range(301, 301),
+    ]
+    producer.allow(2000)
+    assert [batch.numbers for batch in batches] == [range(301, 451)]
 
 
 # Plans

@@ -124,7 +124,7 @@ def test_memory_that_grows_is_not_sound() -> None:
         ({"members": 1}, "2 to 64"),
         ({"loss": 1.0}, "share"),
         ({"kills": 4}, "fewer than members"),
-        ({"stops": -1}, "at least 0"),
+        ({"stops": -1}, "0 to 3"),
         ({"seconds": 0}, "more than 0"),
         ({"rate": 0}, "1 to 10,000"),
         ({"settings": {"capacity": -1}}, "capacity"),
