@@ -9,17 +9,19 @@ before it could know.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from gapless_lab.workload import NUMBER_BYTES, NumberedMessage, decode_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from gapless_lab.workload import LedgerContents, ProducerIncarnation
+from gapless_lab.workload import (
+    NUMBER_BYTES,
+    LedgerContents,
+    NumberedMessage,
+    ProducerIncarnation,
+    decode_message,
+)
 
 MAX_FINDINGS = 20
 """Maximum number of findings of each kind that are kept in words."""

@@ -7,10 +7,8 @@ that, applies the operation, and goes on with the next one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 KILL, STOP, CONTINUE, RESTART = "kill", "stop", "continue", "restart"
 """SIGKILL, SIGSTOP, SIGCONT, and the start of the next incarnation."""

@@ -20,18 +20,15 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, Self, TypeVar, get_type_hints
 
 import gapless
 from gapless.errors import GaplessError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Self
 
 T = TypeVar("T")
 P = TypeVar("P", bound="LabProcess")
@@ -81,7 +78,6 @@ class LabProcess:
         self.changed = threading.Condition()
         self.stderr_path = folder / f"{name}.err"
         self._answers: deque[Message] = deque()
-        self._unanswered = 0
         self._ended = threading.Event()
         with self.stderr_path.open("ab") as errors:
             self._process = _SPAWN_THREAD.submit(
@@ -147,7 +143,6 @@ class LabProcess:
 
     def send(self, command: str, **arguments: Any) -> None:
         """Send a command; :meth:`answer` returns what comes back."""
-        self._unanswered += 1
         self.write_line(json.dumps({"do": command, **arguments}))
 
     def notify(self, command: str, **arguments: Any) -> None:
@@ -162,13 +157,7 @@ class LabProcess:
             self._process.stdin.flush()
 
     def answer(self, within_s: float) -> Message:
-        """Wait for the answer to the last command; answers to earlier ones are dropped."""
-        while self._unanswered > 1:
-            self._next_answer(within_s)
-        return self._next_answer(within_s)
-
-    def _next_answer(self, within_s: float) -> Message:
-        self._unanswered -= 1
+        """Wait for the next answer."""
         self.wait_until(lambda: bool(self._answers), "no answer", within_s)
         answer = self._answers.popleft()
         if "error" in answer:
@@ -206,6 +195,11 @@ class LabProcess:
             raise LabError(f"{self.name} has not ended in {within_s:.0f} s; {self.output_tail()}")
         self._close_pipes()
         return self._process.wait()
+
+    def wait_success(self, within_s: float) -> None:
+        """Wait until the process ends; raise if it has failed."""
+        if code := self.wait_exit(within_s):
+            raise LabError(f"{self.name} has ended with code {code}; {self.output_tail()}")
 
     def output_tail(self) -> str:
         """Return the last lines of the output and the end of the standard error, in one line."""

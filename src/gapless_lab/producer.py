@@ -16,21 +16,18 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gapless import blocking
+from gapless.identity import Address
+from gapless.transport.base import Transport
 from gapless_lab.process import serve_in_background
 from gapless_lab.workload import ProducerLedger, ledger_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from gapless.identity import Address
-    from gapless.transport.base import Transport
 
 POLL_INTERVAL_S = 0.1
 """How long a wait may last before ``stop`` is looked at again."""

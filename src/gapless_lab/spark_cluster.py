@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from gapless_lab.process import LabProcess, command_line, descendants
+from gapless_lab.process import LabProcess, Testbed, command_line, descendants
 from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime.spark_install import find_installation
@@ -43,48 +41,38 @@ class SparkServer(LabProcess):
         return found
 
 
-class SparkCluster:
+class SparkCluster(Testbed[SparkServer]):
     """A master and workers; ``url`` is the master of a session."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.url = ""
-        self.workers: list[SparkServer] = []
         self._count = workers
-        self._servers = ExitStack()
 
     def __enter__(self) -> Self:
-        environ = server_environ(self.folder)
-        with ExitStack() as stack:
-            master = self._start(
-                stack, "master", "org.apache.spark.deploy.master.Master", environ, []
-            )
-            self.url = master.wait_for_output(r"Starting Spark master at (spark://\S+)")[1]
-            master.wait_for_output("I have been elected leader")
-            for number in range(self._count):
-                options = [
-                    "--cores",
-                    "1",
-                    "--memory",
-                    "1g",
-                    "--work-dir",
-                    str(self.folder / f"worker{number}"),
-                    self.url,
-                ]
-                kind = "org.apache.spark.deploy.worker.Worker"
-                self.workers.append(self._start(stack, f"worker{number}", kind, environ, options))
-            for worker in self.workers:
-                worker.wait_for_output("Successfully registered with master")
-            self._servers = stack.pop_all()
+        try:
+            self._start_servers()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._servers.close()
+    def _start_servers(self) -> None:
+        environ = server_environ(self.folder)
+        master = self._start("master", "org.apache.spark.deploy.master.Master", environ)
+        self.url = master.wait_for_output(r"Starting Spark master at (spark://\S+)")[1]
+        master.wait_for_output("I have been elected leader")
+        kind = "org.apache.spark.deploy.worker.Worker"
+        for name in (f"worker{number}" for number in range(self._count)):
+            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name)]
+            self._start(name, kind, environ, *size, self.url)
+        for worker in self.workers:
+            worker.wait_for_output("Successfully registered with master")
+
+    @property
+    def workers(self) -> list[SparkServer]:
+        """The workers."""
+        return [server for name, server in self.processes.items() if name != "master"]
 
     def executors(self) -> list[int]:
         """Return the pids of the executors that run now."""
@@ -103,16 +91,13 @@ class SparkCluster:
     def _processes(self) -> list[int]:
         return [pid for worker in self.workers for pid in descendants(worker.pid)]
 
-    def _start(
-        self, stack: ExitStack, name: str, kind: str, environ: dict[str, str], options: list[str]
-    ) -> SparkServer:
+    def _start(self, name: str, kind: str, environ: dict[str, str], *options: str) -> SparkServer:
         program = str(find_installation({}).home / "bin" / "spark-class")
         where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        server = SparkServer(
-            name, [program, kind, *where, *options], self.folder, environ, merged=True
+        command = [program, kind, *where, *options]
+        return self.start(
+            name, lambda _: SparkServer(name, command, self.folder, environ, merged=True)
         )
-        stack.callback(server.kill)
-        return server
 
 
 def server_environ(folder: Path) -> dict[str, str]:

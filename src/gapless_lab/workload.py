@@ -15,23 +15,19 @@ leaves no other harm than half a last line, which a reader skips:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from gapless.discovery import Discovery
-from gapless.faults.faults import Loss
+from gapless.faults.faults import Fault, Loss
 from gapless.faults.faulty_transport import FaultyTransport
 from gapless.rng import split
+from gapless.transport.base import Transport
 from gapless.transport.udp import UdpMesh
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gapless.faults.faults import Fault
-    from gapless.transport.base import Transport
 
 NUMBER_BYTES = 4
 """Bytes of a message's number: the minimum size of a message."""
@@ -200,11 +196,6 @@ class ProducerLedger:
         """Record that a batch is acknowledged."""
         self._write({"acked": batch})
 
-    @property
-    def next_number(self) -> int:
-        """The first number that is not acknowledged."""
-        return self.contents.next_number
-
     def _write(self, line: dict[str, Any]) -> None:
         self.contents.add(line)
         self._file.write(json.dumps(line).encode() + b"\n")
@@ -212,9 +203,3 @@ class ProducerLedger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

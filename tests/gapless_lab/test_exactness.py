@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,9 +187,9 @@ def test_a_log_is_read_as_it_was_written_and_the_count_goes_on(tmp_path: Path) -
     path = tmp_path / "ledger"
     batch = AckedBatch(1, 7, A, 1, 9)
     assert read_ledger(path).tried == 0
-    with ProducerLedger(path) as ledger:
+    with closing(ProducerLedger(path)) as ledger:
         ledger.attempt(7)
-    with ProducerLedger(path) as ledger:
+    with closing(ProducerLedger(path)) as ledger:
         assert ledger.contents.tried == 7
         ledger.attempt(12)
         ledger.acknowledge_batch(batch)

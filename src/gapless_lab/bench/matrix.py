@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gapless.errors import ConfigError
 from gapless.group.join_options import TRANSPORTS
@@ -16,9 +17,6 @@ from gapless_lab.plans import check_range, check_share
 from gapless_lab.ports import free_ports
 from gapless_lab.process import Message, ProcessGroup, worker_command
 from gapless_lab.workload import NUMBER_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 WORKER = "gapless_lab.bench.worker"
 LOSSLESS = frozenset({"tcp", "memory"})

@@ -11,13 +11,15 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.config import Config
 from gapless.faults.faults import Loss
 from gapless.group.join_options import TRANSPORTS
+from gapless.identity import Address, View
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
 from gapless.protocol.snapshot import take_snapshot
@@ -25,17 +27,12 @@ from gapless.run import Run
 from gapless.runtime.handle import MemberHandle
 from gapless.runtime.send_requests import SendRequest
 from gapless.trace.recorder import Recorder, parse_recording_mode
+from gapless.transport.base import Transport
 from gapless.units import NS_PER_S
 from gapless_lab.exactness import ExactnessChecker
 from gapless_lab.process import emit, read_task, serve_commands, wait_until
 from gapless_lab.producer import LoadBatch, LoadGenerator
 from gapless_lab.workload import loopback_transport, numbered_messages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gapless.identity import Address, View
-    from gapless.transport.base import Transport
 
 MAX_BATCHES_IN_FLIGHT = 4
 """Maximum number of batches that the machine has not accepted yet."""

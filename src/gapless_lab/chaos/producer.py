@@ -7,23 +7,20 @@ step before and after it is taken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
+from gapless.blocking import Receipt
 from gapless.errors import GaplessError
 from gapless.faults import faults
 from gapless.faults.faulty_transport import FaultyTransport
 from gapless.rng import split
+from gapless.transport.base import Transport
 from gapless_lab.process import emit, read_task
 from gapless_lab.producer import LoadBatch, ProducerTask, ProducerWorker
 from gapless_lab.workload import AckedBatch, encode_message, loopback_transport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from random import Random
-
-    from gapless.blocking import Receipt
-    from gapless.transport.base import Transport
 
 MAX_BATCH = 40
 LARGE_SHARE = 0.004

@@ -6,7 +6,6 @@ Only a driver that was killed is restarted: a start takes longer than everything
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gapless_lab.chaos.spark_driver import DriverTask
@@ -14,6 +13,7 @@ from gapless_lab.process import (
     LabError,
     LabProcess,
     Message,
+    Testbed,
     command_line,
     descendants,
     worker_command,
@@ -73,50 +73,35 @@ class DriverProcess(LabProcess):
         ]
 
 
-class SparkSide:
+class SparkSide(Testbed[DriverProcess]):
     """A cluster and its one driver, which serve one seed after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.cluster = SparkCluster(folder / "cluster")
-        self.drivers = 0
-        self._driver: DriverProcess | None = None
 
     def __enter__(self) -> Self:
         self.cluster.__enter__()
-        try:
-            self.start()
-        except BaseException:
-            self.cluster.__exit__(None, None, None)
-            raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        self.cluster.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.cluster.__exit__()
 
     @property
     def driver(self) -> DriverProcess:
         """The current driver."""
-        if self._driver is None:
-            self.start()
-        assert self._driver is not None
-        return self._driver
-
-    def start(self) -> None:
-        """Start a driver; the event ``ready`` follows."""
-        self.drivers += 1
-        task = DriverTask(self.cluster.url)
-        command = worker_command("gapless_lab.chaos.spark_driver", task)
-        self._driver = DriverProcess(f"driver{self.drivers}", command, self.folder)
+        return self.processes.get("driver") or self.restart()
 
     def stop(self) -> None:
-        """Kill the driver."""
-        if self._driver is not None:
-            self._driver.kill()
-            self._driver = None
+        """Kill the driver; the next use starts another one."""
+        if driver := self.processes.pop("driver", None):
+            driver.kill()
+
+    def restart(self) -> DriverProcess:
+        """Start the next driver; the event ``ready`` follows."""
+        task = DriverTask(self.cluster.url)
+        command = worker_command("gapless_lab.chaos.spark_driver", task)
+        return self.start(
+            "driver", lambda number: DriverProcess(f"driver{number}", command, self.folder)
+        )

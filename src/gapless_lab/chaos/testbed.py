@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,10 +52,6 @@ TIMEOUT_S = 600.0
 
 PhaseCallback = Callable[[str], None]
 T = TypeVar("T")
-
-
-class _AbortedError(LabError):
-    """The other schedule has ended the run."""
 
 
 class ChaosProcess(LabProcess):
@@ -207,39 +203,27 @@ class ChaosTestbed(Testbed[ChaosProcess]):
     def _run_nemeses(self) -> None:
         """Run both schedules; the first error of one ends both."""
         with ThreadPoolExecutor(2) as pool:
-            each = [
-                pool.submit(self._run_nemesis, ops)
+            schedules = [
+                pool.submit(run_schedule, ops, self._wait_for_turn, self._apply)
                 for ops in (self.plan.group_ops, self.plan.spark_ops)
             ]
-            for schedule in each:
-                schedule.add_done_callback(
-                    lambda done: self._aborted.set() if done.exception() else None
-                )
             try:
-                errors = [error for schedule in each if (error := schedule.exception()) is not None]
+                for schedule in as_completed(schedules):
+                    schedule.result()
             except BaseException:
                 self._aborted.set()
                 raise
-        if errors:
-            raise next(
-                (error for error in errors if not isinstance(error, _AbortedError)), errors[0]
-            )
-
-    def _run_nemesis(self, ops: list[NemesisOp]) -> None:
-        run_schedule(ops, self._wait_for_turn, self._apply)
 
     def _wait_for_turn(self, op: NemesisOp) -> None:
         self._wait_until(lambda: self._spark_kills >= op.after, "no kill on the Spark side")
 
     def _apply(self, op: NemesisOp) -> None:
-        {
+        kill = {
             PRODUCER: self._kill_producer,
             COLLECTOR: self._kill_collector,
             DRIVER: self._kill_driver,
-            EXECUTOR: self._kill_executor,
-            WORKER: self._kill_worker,
-            SOURCE: self._kill_source,
-        }[op.victim](op)
+        }.get(op.victim, self._kill_part_of_spark)
+        kill(op)
         self.kills[op.victim] += 1
         self._spark_kills += op.victim not in GROUP_SIDE
         self._on_phase(f"killed {op.victim}")
@@ -254,7 +238,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
 
     def _check_schedules(self) -> None:
         if self._aborted.is_set():
-            raise _AbortedError("the other schedule has failed")
+            raise LabError("the other schedule has failed")
         self.spark.driver.check()
 
     def _kill_producer(self, op: NemesisOp) -> None:
@@ -279,37 +263,28 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         driver.kill(children=op.with_children)
         wait_exited(tree)
         self.failures += driver.failures
-        self.spark.start()
-        self.spark.driver.run(self._table_task)
+        self.spark.restart().run(self._table_task)
 
-    def _wait_for_batches(self, op: NemesisOp) -> None:
-        before = self.spark.driver.batches
-        self._wait_for_work(op, lambda: self.spark.driver.batches >= before + op.min_work)
-
-    def _kill_executor(self, op: NemesisOp) -> None:
-        self._wait_for_batches(op)
-        victim = _choose(
-            wait_until(self.spark.cluster.executors, "no executor runs", TIMEOUT_S), op
-        )
-        victims = [victim, *descendants(victim)] if op.with_children else [victim]
-        signal_all(victims, signal.SIGKILL)
-
-    def _kill_worker(self, op: NemesisOp) -> None:
-        self._wait_for_batches(op)
-        workers = wait_until(self.spark.cluster.python_workers, "no Python worker runs", TIMEOUT_S)
-        signal_all([_choose(workers, op)], signal.SIGKILL)
-
-    def _kill_source(self, op: NemesisOp) -> None:
+    def _kill_part_of_spark(self, op: NemesisOp) -> None:
+        """Kill an executor, its Python worker, or the source beside the driver."""
         driver = self.spark.driver
-        self._wait_for_batches(op)
-        before = len(driver.failures)
-        sources = wait_until(driver.source_pids, "no source runs", TIMEOUT_S)
-        signal_all([_choose(sources, op)], signal.SIGKILL)
-        driver.wait_until(
-            lambda: len(driver.failures) > before,
-            "the query goes on without its source",
-            TIMEOUT_S,
-        )
+        batches, failures = driver.batches, len(driver.failures)
+        self._wait_for_work(op, lambda: self.spark.driver.batches >= batches + op.min_work)
+        find = {
+            EXECUTOR: self.spark.cluster.executors,
+            WORKER: self.spark.cluster.python_workers,
+            SOURCE: driver.source_pids,
+        }[op.victim]
+        pids = wait_until(find, f"no {op.victim} runs", TIMEOUT_S)
+        victim = pids[int(op.choice * len(pids))]
+        children = descendants(victim) if op.victim == EXECUTOR and op.with_children else []
+        signal_all([victim, *children], signal.SIGKILL)
+        if op.victim == SOURCE:
+            driver.wait_until(
+                lambda: len(driver.failures) > failures,
+                "the query goes on without its source",
+                TIMEOUT_S,
+            )
 
     # The end
 
@@ -319,10 +294,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             producer.wait_for_event("joined", TIMEOUT_S)
             producer.notify("end")
         for producer in self.producers:
-            if code := producer.wait_exit(TIMEOUT_S):
-                raise LabError(
-                    f"{producer.name} has ended with code {code}; {producer.output_tail()}"
-                )
+            producer.wait_success(TIMEOUT_S)
 
     def _drain(self) -> None:
         """Make Spark read to the end of the spool, and stop the collector."""
@@ -356,9 +328,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         self.findings += [f"spool: {problem}" for problem in report.problems]
         view = SpoolReader(self.folder / "spool")
         view.refresh()
-        committed = next(
-            (reader.digest for reader in view.consumers() if reader.name == READER), {}
-        )
+        committed = {reader.name: reader.digest for reader in view.consumers()}.get(READER, {})
         behind = {key: high for key, high in view.high().items() if committed.get(key, 0) != high}
         if behind:
             self.findings.append(
@@ -370,7 +340,3 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         ]
         verdict.findings += self.findings
         return verdict
-
-
-def _choose(pids: list[int], op: NemesisOp) -> int:
-    return pids[int(op.choice * len(pids))]

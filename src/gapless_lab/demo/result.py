@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gapless.trace import TraceRow
 from gapless.units import NS_PER_MS
-
-if TYPE_CHECKING:
-    from gapless.trace import TraceRow
 
 
 @dataclass(frozen=True, kw_only=True)

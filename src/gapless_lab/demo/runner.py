@@ -208,9 +208,9 @@ class _Demo:
         page = self.plan.output / "report.html"
         with self._phase(CHECKING):
             trace = Trace.read(spark, self.plan.traces)
-            verdict = verify(trace, progress=self._checked)
+            verdict = verify(trace, progress=self._note)
         with self._phase(DRAWING):
-            found: dict[str, Any] = {**figures(trace, progress=self._measured), **verdict.as_dict()}
+            found: dict[str, Any] = {**figures(trace, progress=self._note), **verdict.as_dict()}
             found["title"] = (
                 f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
             )
@@ -246,12 +246,7 @@ class _Demo:
             report=str(page),
         )
 
-    def _checked(self, check: str, rows: int) -> None:
-        del rows
-        self.progress.note = check
-
-    def _measured(self, part: str, done: int, parts: int) -> None:
-        del done, parts
+    def _note(self, part: str, *_: object) -> None:
         self.progress.note = part.replace("_", " ")
 
     def _verify_without_spark(self) -> DemoResult:

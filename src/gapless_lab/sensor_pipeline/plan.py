@@ -152,31 +152,24 @@ class PipelineInfo:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             if plan.output.is_dir() and any(_foreign(entry) for entry in plan.output.iterdir()):
-                raise ConfigError(
-                    f"{plan.output} is not empty and was not made by a pipeline; "
-                    "name another folder"
-                ) from None
+                refusal = f"{plan.output} is not empty and was not made by a pipeline"
+                raise _another_output(refusal) from None
             write_whole(path, json.dumps(asdict(wanted), indent=1).encode() + b"\n")
             return wanted
         except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"{path} cannot be read: {error}; name another folder with --output"
-            ) from None
+            raise _another_output(f"{path} cannot be read: {error}") from None
         if found.version != VERSION:
-            raise ConfigError(
-                f"{path} is of version {found.version}, this is {VERSION}; name another --output"
-            )
+            raise _another_output(f"{path} is of version {found.version}, this is {VERSION}")
         if found.kind != wanted.kind or (found.kind != OWN and found.where != wanted.where):
-            raise ConfigError(
-                f"{plan.output} was begun with {_option(found)}, and goes on only with that; "
-                "name another --output"
-            )
+            begun = f"{plan.output} was begun with {_option(found)}"
+            raise _another_output(f"{begun}, and goes on only with that")
         if plan.seed is not None and plan.seed != found.seed:
-            raise ConfigError(
-                f"{plan.output} was begun with --seed {found.seed}; "
-                "say that, or name another --output"
-            )
+            raise _another_output(f"{plan.output} was begun with --seed {found.seed}")
         return found
+
+
+def _another_output(reason: str) -> ConfigError:
+    return ConfigError(f"{reason}; name another --output")
 
 
 def _foreign(entry: Path) -> bool:

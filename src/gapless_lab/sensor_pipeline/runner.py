@@ -39,7 +39,7 @@ from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.source.offsets import digest_of
-from pyspark_gapless.tables.pipeline import Pipeline, PipelineStep, RetryLimit, root_cause
+from pyspark_gapless.tables.pipeline import Pipeline, RetryLimit, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -275,39 +275,28 @@ def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
     return {}
 
 
-class RestartingQuery:
-    """A step that follows its source, restarted when it fails."""
-
-    def __init__(self, step: PipelineStep, spark: SparkSession, every_s: float) -> None:
-        self.step = step
-        self.query = step.start(spark, every_s=every_s)
-        self._again = partial(step.start, spark, every_s=every_s)
-        self._patience = RetryLimit(step, MAX_ATTEMPTS)
-
-    def check(self) -> None:
-        """Restart a failed query; raise its error if it fails too often."""
-        error: Exception | None = self.query.exception()
-        if error is not None:
-            self._patience.on_failure(error)
-            self.query = self._again()
-
-
 @contextmanager
 def following(
     pipeline: Pipeline, spark: SparkSession, every_s: float
 ) -> Iterator[Callable[[], None]]:
-    """Make the tables follow the spool; yield a function that restarts failed queries."""
-    queries = [RestartingQuery(step, spark, every_s) for step in pipeline.steps]
+    """Make the tables follow the spool; yield a function that restarts failed queries.
+
+    It raises the error of a query that fails too often.
+    """
+    queries = [(step.start(spark, every_s=every_s), step) for step in pipeline.steps]
+    limits = [RetryLimit(step, MAX_ATTEMPTS) for step in pipeline.steps]
 
     def check() -> None:
-        for each in queries:
-            each.check()
+        for at, (query, step) in enumerate(queries):
+            if (error := query.exception()) is not None:
+                limits[at].on_failure(error)
+                queries[at] = (step.start(spark, every_s=every_s), step)
 
     try:
         yield check
     finally:
-        for each in queries:
-            each.query.stop()
+        for query, _ in queries:
+            query.stop()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gapless_lab.process import LabError, LabProcess, Message, Testbed, worker_command
+from gapless_lab.process import LabProcess, Message, Testbed, worker_command
 from gapless_lab.sensor_pipeline.worker import SensorTask
 
 log = logging.getLogger("gapless.pipeline")
@@ -131,7 +131,4 @@ class SensorTestbed(Testbed[MemberProcess]):
         """Make the members leave one after the other: one that stays releases one that leaves."""
         for process in sorted(self.processes.values(), key=lambda process: not process.task.number):
             process.notify("end")
-            if code := process.wait_exit(EXIT_TIMEOUT_S):
-                raise LabError(
-                    f"{process.name} has ended with code {code}; {process.output_tail()}"
-                )
+            process.wait_success(EXIT_TIMEOUT_S)

@@ -11,26 +11,23 @@ Commands: ``allow`` raises the limit of a producer, ``rest`` marks the end of th
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from gapless.blocking import Receipt
 from gapless.config import Config
 from gapless.errors import GaplessError, TimedOutError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless.trace import Recorder
+from gapless.transport.base import Transport
 from gapless_lab.process import emit, read_task, serve_in_background
 from gapless_lab.producer import LoadBatch, ProducerTask, ProducerWorker, batch_size
 from gapless_lab.sensor_pipeline.readings import reading
 from gapless_lab.workload import lossy_transport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gapless.blocking import Receipt
-    from gapless.transport.base import Transport
 
 MAX_BATCH: Final = 200
 """Maximum number of readings of one send."""
@@ -109,17 +106,19 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
     def run(self) -> None:
         """Send everything, in as many incarnations as it takes, and stay until the end."""
         self._resume_after_spool()
-        self._limit = self.ledger.next_number  # one reading shows that the producer is there
+        self._limit = (
+            self.ledger.contents.next_number
+        )  # one reading shows that the producer is there
         self._report_progress()
         self.serve()
         failures = 0
         while not self.ended.is_set() and not self._is_done():
-            before = self.ledger.next_number
+            before = self.ledger.contents.next_number
             try:
                 options = {"rejoin": False, **self.join_options()}
                 self.run_incarnation(self.task, self.open_transport(), **options)
             except GaplessError as error:
-                failures = failures + 1 if self.ledger.next_number == before else 0
+                failures = failures + 1 if self.ledger.contents.next_number == before else 0
                 if failures > MAX_FAILURES:
                     raise
                 emit("warning", text=f"{error}; it goes on in a new incarnation")
@@ -129,17 +128,19 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
         self.ledger.close()
 
     def _is_done(self) -> bool:
-        return self.task.messages is not None and self.ledger.next_number > self.task.messages
+        return (
+            self.task.messages is not None and self.ledger.contents.next_number > self.task.messages
+        )
 
     def _report_progress(self) -> None:
-        emit("progress", sent=self._sent, acknowledged=self.ledger.next_number - 1)
+        emit("progress", sent=self._sent, acknowledged=self.ledger.contents.next_number - 1)
 
     def _on_joined(self) -> None:
-        self.ledger.begin(str(self.member.me), self.ledger.next_number)
+        self.ledger.begin(str(self.member.me), self.ledger.contents.next_number)
 
     def _batches(self) -> Iterator[LoadBatch]:
         """Return batches up to the limit, and empty ones while nothing is permitted."""
-        number = self.ledger.next_number
+        number = self.ledger.contents.next_number
         count = batch_size(self.task.rate, MAX_BATCH)
         while self.task.messages is None or number <= self.task.messages:
             last = min(number + count - 1, self._limit, self.task.messages or self._limit)
@@ -163,11 +164,11 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
         """Wait until the spool gets no more of the ended incarnation, and resume after it."""
         incarnations = self.ledger.contents.incarnations
         while incarnations and not self.ended.wait(RETRY_INTERVAL_S):
-            before = self.ledger.next_number
+            before = self.ledger.contents.next_number
             view = SpoolReader(self.task.spool)
             view.refresh()
             self.ledger.acknowledge(view.high().get(incarnations[-1].origin, 0))
-            if self.ledger.next_number == before:
+            if self.ledger.contents.next_number == before:
                 return
 
 

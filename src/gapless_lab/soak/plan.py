@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.config import Config
 from gapless.errors import ConfigError
 from gapless.faults import faults
 from gapless.rng import split
+from gapless.trace import TraceViolation
 from gapless.transport import TcpMesh, UdpMesh
+from gapless.transport.base import Transport
 from gapless.units import NS_PER_MS
 from gapless_lab.plans import check_above_zero, check_range, check_share
 from gapless_lab.workload import loopback_transport
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gapless.trace import TraceViolation
-    from gapless.transport.base import Transport
 
 TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
 """The transports of a soak."""

@@ -13,8 +13,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.errors import ConfigError, GaplessError
 from gapless.rng import split
@@ -24,9 +25,6 @@ from gapless_lab.nemesis import CONTINUE, KILL, RESTART, STOP, NemesisOp, run_sc
 from gapless_lab.ports import free_ports
 from gapless_lab.process import LabProcess, Message, Testbed, worker_command
 from gapless_lab.soak.plan import SoakPlan, SoakReport, SoakTask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WORKER = "gapless_lab.soak.worker"
 REST_TIMEOUT_S = 60.0

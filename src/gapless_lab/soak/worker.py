@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from gapless.errors import GaplessError
 from gapless.faults.faulty_transport import FaultyTransport
+from gapless.identity import Address, View
 from gapless.protocol.events import Started, ViewInstalled
+from gapless.protocol.member import Member
 from gapless.protocol.ready import Delivery
 from gapless.rng import split
 from gapless.runtime.handle import MemberHandle
@@ -23,12 +26,6 @@ from gapless_lab.process import read_task, serve_commands
 from gapless_lab.producer import LoadBatch, LoadGenerator, batch_size
 from gapless_lab.soak.plan import SoakTask
 from gapless_lab.workload import encode_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gapless.identity import Address, View
-    from gapless.protocol.member import Member
 
 MAX_IN_FLIGHT = 256
 """Maximum number of messages that the machine has not accepted yet."""

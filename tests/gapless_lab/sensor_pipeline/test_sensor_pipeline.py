@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,16 @@ def test_a_good_reading_is_a_json_object() -> None:
 
 def test_a_ledger_outlasts_its_producer(tmp_path: Path) -> None:
     path = tmp_path / "producers" / "1.jsonl"
-    with ProducerLedger(path) as ledger:
-        assert ledger.next_number == 1
+    with closing(ProducerLedger(path)) as ledger:
+        assert ledger.contents.next_number == 1
         ledger.begin("a.1", 1)
         ledger.acknowledge(120)
         ledger.acknowledge(80)
     with path.open("a") as file:
         file.write('{"acknowl')  # as a kill leaves it
-    with ProducerLedger(path) as ledger:
+    with closing(ProducerLedger(path)) as ledger:
         assert ledger.contents.incarnations == [ProducerIncarnation("a.1", 1, 120)]
-        assert ledger.next_number == 121
+        assert ledger.contents.next_number == 121
         ledger.begin("a.2", 121)
         ledger.acknowledge(10)
     assert read_ledger(path).incarnations == [

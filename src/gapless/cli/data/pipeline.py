@@ -189,31 +189,28 @@ def show(report: PipelineReport) -> None:
     )
 
 
-def summary(report: PipelineReport) -> list[tuple[str, str, str]]:
+def summary(report: PipelineReport) -> list[tuple[str, object, str]]:
     """Return the figures of a report, each with an explanation."""
-    found = [
-        ("sent", f"{report.sent:,}", "by this run"),
-        (
-            "acknowledged",
-            f"{report.acknowledged:,}",
-            f"over all runs, by {report.streams} lives of producers",
-        ),
-        ("lost", f"{report.lost:,}", "acknowledged and not in bronze"),
-        ("repeated", f"{report.repeated:,}", "in bronze more than once"),
-        ("rejected", f"{sum(report.rejected.values()):,}", "in silver, flagged with the problem"),
-        (
-            "too late",
-            f"{report.too_late:,}",
-            f"in silver and not in gold; the watermark is {report.watermark or 'not set'}",
-        ),
-        ("still open", f"{report.still_open:,}", "in silver; their windows are not over"),
+    runs = f"over all runs, by {report.streams} lives of producers"
+    watermark = f"the watermark is {report.watermark or 'not set'}"
+    found: list[tuple[str, object, str]] = [
+        ("sent", report.sent, "by this run"),
+        ("acknowledged", report.acknowledged, runs),
+        ("lost", report.lost, "acknowledged and not in bronze"),
+        ("repeated", report.repeated, "in bronze more than once"),
+        ("rejected", sum(report.rejected.values()), "in silver, flagged with the problem"),
+        ("too late", report.too_late, f"in silver and not in gold; {watermark}"),
+        ("still open", report.still_open, "in silver; their windows are not over"),
     ]
-    if report.latency_s:
-        waits = ", ".join(f"{name} {value:.2f} s" for name, value in report.latency_s.items())
-        found.append(("send to bronze", waits, "of the rows of this run"))
-        speed = f"{report.new_rows / report.seconds:,.0f} rows/s" if report.seconds else ""
-        found.append(("speed", speed, f"{report.mb_per_s:.2f} MB/s of payload"))
-    return found
+    if not report.latency_s:
+        return found
+    waits = ", ".join(f"{name} {value:.2f} s" for name, value in report.latency_s.items())
+    speed = f"{report.new_rows / report.seconds:,.0f} rows/s" if report.seconds else ""
+    return [
+        *found,
+        ("send to bronze", waits, "of the rows of this run"),
+        ("speed", speed, f"{report.mb_per_s:.2f} MB/s of payload"),
+    ]
 
 
 def tables(report: PipelineReport) -> list[tuple[str, int, str]]:

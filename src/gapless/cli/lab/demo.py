@@ -147,35 +147,24 @@ def show(result: DemoResult) -> None:
         screen.print(f"report: {result.report}", soft_wrap=True, markup=False, highlight=False)
 
 
-def summary(result: DemoResult) -> list[tuple[str, str, str]]:
+def summary(result: DemoResult) -> list[tuple[str, object, str]]:
     """Return the figures, each with an explanation."""
     where = "the bronze table" if result.rows is not None else "the spool"
+    repairs = f"messages in {result.repairs:,} repairs, for {result.naks:,} naks"
+    latency = f"{result.latency_p50_ms:,.2f} / {result.latency_p99_ms:,.1f} ms"
     found = [
-        ("sent", f"{result.sent:,}", "different messages, each acknowledged"),
-        ("delivered", f"{result.delivered:,}", "at all members but their senders together"),
-        ("lost", f"{result.lost:,}", f"acknowledged and not in {where}, or missed by a member"),
-        ("duplicated", f"{result.duplicates:,}", "delivered twice, or twice in the table"),
-        (
-            "out of order",
-            f"{result.out_of_order:,}",
-            "deliveries that were not the next of their stream",
-        ),
-        ("datagrams lost", f"{result.frames_lost:,}", "thrown away on purpose"),
-        (
-            "repaired",
-            f"{result.repaired:,}",
-            f"messages in {result.repairs:,} repairs, for {result.naks:,} naks",
-        ),
-        (
-            "latency",
-            f"{result.latency_p50_ms:,.2f} / {result.latency_p99_ms:,.1f} ms",
-            "send to delivery, p50 / p99",
-        ),
+        ("sent", result.sent, "different messages, each acknowledged"),
+        ("delivered", result.delivered, "at all members but their senders together"),
+        ("lost", result.lost, f"acknowledged and not in {where}, or missed by a member"),
+        ("duplicated", result.duplicates, "delivered twice, or twice in the table"),
+        ("out of order", result.out_of_order, "deliveries that were not the next of their stream"),
+        ("datagrams lost", result.frames_lost, "thrown away on purpose"),
+        ("repaired", result.repaired, repairs),
+        ("latency", latency, "send to delivery, p50 / p99"),
     ]
     if result.rows is not None:
-        found.append(("rows", f"{result.rows:,}", f"in {result.tables.get('bronze', 'bronze')}"))
+        found.append(("rows", result.rows, f"in {result.tables.get('bronze', 'bronze')}"))
     held = f"of {result.checks} invariants, checked on {result.events:,} events"
-    found.append(("violations", f"{result.violations:,}", held))
+    found.append(("violations", result.violations, held))
     took = ", ".join(f"{name} {took_s:.0f}" for name, took_s in result.seconds.items())
-    found.append(("seconds", f"{sum(result.seconds.values()):.0f}", took))
-    return found
+    return [*found, ("seconds", f"{sum(result.seconds.values()):.0f}", took)]
