@@ -34,7 +34,7 @@ ORIGIN = Address(1, 1)
 MESSAGE_BYTES = (100, 1024)
 FRAME_BYTES = (60_000, 1_400)
 ROUND_BYTES = 2_000_000
-"""What one operation works through in one round: large enough to time, small enough for many rounds."""
+"""Size of the work of one round: large enough to time, small enough for many rounds."""
 ROUNDS = 40
 MAX_ROUNDS = 1_000
 
@@ -133,7 +133,7 @@ OPERATIONS: dict[str, tuple[Work, Work]] = {
 
 
 def elapsed_ns(work: Work, load: Load) -> int:
-    """Return the CPU time of ``work``, each result dropped before the next is made, as in a stream."""
+    """Return the CPU time of ``work``; each result is dropped before the next, as in a stream."""
     start = thread_time_ns()
     for _ in work(load):
         pass
@@ -243,7 +243,8 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
         previous = row[:2]
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
     print(
-        "\nratio: to one copy of the same messages, by bytes.join (encode) or by one slice (all others)"
+        "\nratio: to one copy of the same messages, "
+        "by bytes.join (encode) or by one slice (all others)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the peers come from: a Python environment and a Java library of their own, under ``build/``.
+"""The environment of the peers: Python packages and a Java library of their own in ``build/``.
 
 The extra ``peers`` of pyproject.toml says what is installed. What cannot be had is missing, with
 the reason.

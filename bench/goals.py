@@ -1,4 +1,4 @@
-"""What Gapless wants to reach beside its peers, and whether it does: a line for each goal, from what was measured."""
+"""The goals of Gapless beside its peers: a line for each, with what was measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_PYTHON = ("zenoh", "cyclonedds", "nats", "redis", "pyre")
 
 
 class Line(NamedTuple):
-    """One goal: what is asked for, what was measured, and whether that is enough; None if it was not measured."""
+    """One goal, the figure that was measured, and whether it suffices; None if not measured."""
 
     goal: str
     asked: str
@@ -126,7 +126,7 @@ def lines(outcomes: Sequence[Outcome]) -> list[Line]:
 
 
 def _own(outcomes: Sequence[Outcome]) -> Iterator[Line]:
-    """Return what is asked of Gapless alone: nothing wrong with any message, and no loss of its own making."""
+    """Return the goals of Gapless alone: every message intact, and no loss of its own making."""
     ours = [one for one in outcomes if CONTENDERS[one.contender].is_ours and one.rounds]
     wrong = _worst(
         ours, lambda one: sum(total(one, key) for key in ("lost", "duplicated", "out_of_order"))

@@ -1,4 +1,4 @@
-"""A contender at work: its processes, its server, what they are told and answer; none outlives the measurement."""
+"""A contender at work: its processes and its server; none outlives the measurement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment of a process: like libraries that are installed, this one is compiled once, and kept."""
+    """Return the environment of a process; Python compiles this package only once."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join((str(ROOT), str(SOURCE_ROOT)))
     return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode")}
@@ -221,7 +221,8 @@ class Group:
             raise FailedError(self._why()) from None
 
     def _why(self) -> str:
-        return f"a process has ended before its time, or was not done within {ANSWER_S:.0f} s: {self._said()}"
+        late = f"was not done within {ANSWER_S:.0f} s"
+        return f"a process has ended before its time, or {late}: {self._said()}"
 
     def _said(self) -> str:
         found = []

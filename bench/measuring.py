@@ -1,4 +1,4 @@
-"""How a measurement is taken: turns, so that a slow moment of the machine falls on all alike, and the CPU they cost."""
+"""Measurements in turns, so that a slow moment of the machine falls on all alike; CPU time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 Turn = Callable[[], "float | None"]
-"""Something to measure; it may return its own seconds where it knows better than the clock around it."""
+"""A function to measure; it may return its own seconds if it knows better than the clock."""
 
 
 class Again(Exception):  # noqa: N818 - it asks for something
-    """A turn could not be taken for reasons that have nothing to do with it, such as a machine that is too busy."""
+    """A turn failed for a reason outside the measurement, such as a machine that is too busy."""
 
 
 class Sample(NamedTuple):
@@ -44,7 +44,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def tree_cpu_s() -> float:
-    """Return the CPU time of this process and all below it, those that have ended too; 0 where there is no /proc."""
+    """Return the CPU time of this process and all its descendants; 0 where there is no /proc."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):

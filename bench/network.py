@@ -1,4 +1,4 @@
-"""A network that loses packets: one namespace for each member, on a bridge, with MTU 1500, and a filter that drops.
+"""A network that loses packets: a namespace for each member, on a bridge with a dropping filter.
 
 Each packet is dropped on its way into a member's namespace, with the same chance for UDP and TCP
 and for every library, so that every receiver has its own luck. Segmentation by the interface is
@@ -45,7 +45,8 @@ class Network:
     @property
     def way(self) -> str:
         """How packets are dropped."""
-        return f"{self._filter} drops packets on their way into each member's network namespace, MTU {MTU}"
+        where = "on their way into each member's network namespace"
+        return f"{self._filter} drops packets {where}, MTU {MTU}"
 
     def host(self, at: int) -> str:
         """Return the address of a member; the one after the last is the server's."""
@@ -144,7 +145,8 @@ class Network:
 
     def _nft(self, at: int, share: float) -> None:
         rule = (
-            f"meta l4proto {{ tcp, udp }} numgen random mod 100000 < {round(share * 100_000)} drop\n"
+            "meta l4proto { tcp, udp } numgen random mod 100000"
+            f" < {round(share * 100_000)} drop\n"
             if share
             else ""
         )
@@ -184,5 +186,5 @@ def _call(*command: str, said: str | None = None) -> None:
     if done.returncode:
         shown: Sequence[str] = command[4:] if command[:3] == ("ip", "netns", "exec") else command
         raise UnavailableError(
-            f"{' '.join(shown)}: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else ''}"
+            f"{' '.join(shown)}: {next(iter(done.stderr.strip().splitlines()), '')}"
         )

@@ -1,4 +1,4 @@
-"""What is shown of outcomes: tables for a person, JSON for a program, a page for the docs. Ratios come first.
+"""Outcomes as tables for a person, JSON for a program, a page for the docs. Ratios come first.
 
 A ratio says how many times better Gapless is than the other in the same round; above 1 it is ahead,
 whichever way the figure is better. The median of the rounds stands first, the lowest and the
@@ -39,7 +39,7 @@ def reference(case: Case, outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def ratio(ours: Outcome, theirs: Outcome, metric: Metric) -> Spread | None:
-    """Return how many times better ours is, round by round; None where there is nothing to compare."""
+    """Return by how much ours is better, round by round; None if there is nothing to compare."""
     found = []
     for mine, other in zip(ours.rounds, theirs.rounds, strict=False):
         if metric.key not in mine or metric.key not in other:
@@ -217,7 +217,12 @@ def page_part(
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in about.items()), ""]
     lines += ["| library | version | beside it | |", "|---|---|---|---|"]
     lines += [
-        f"| {peer.name} | {peer.version} | {peer.server} | {escaped(peer.reason and 'missing: ' + peer.reason)} |"
+        "| {} | {} | {} | {} |".format(
+            peer.name,
+            peer.version,
+            peer.server,
+            escaped(peer.reason and "missing: " + peer.reason),
+        )
         for peer in peers
     ]
     if goals:

@@ -1,4 +1,4 @@
-"""Gapless and its peers, in turns, in one run: ``bench/run.py``. docs/benchmarks.md says what is measured and how.
+"""Gapless and its peers, in turns, in one run; docs/benchmarks.md says what is measured and how.
 
 Every message carries a number, and every receiver checks all of them. What cannot be had is
 reported as missing, with the reason. Nothing is left running, whatever happens.
@@ -83,10 +83,19 @@ def parser() -> argparse.ArgumentParser:
         description="Measure Gapless and its peers in turns, in one run.",
         allow_abbrev=False,
     )
-    made.add_argument("--only", type=names(list(WORKLOADS), "workload"), default=(), metavar="NAME,…",
-                      help="; ".join(f"{name}: {what}" for name, what in WORKLOADS.items()))  # fmt: skip
-    made.add_argument("--peers", type=names(list(CONTENDERS), "contender"), metavar="NAME,…",
-                      help=f"measure only these: {', '.join(CONTENDERS)}")  # fmt: skip
+    made.add_argument(
+        "--only",
+        type=names(list(WORKLOADS), "workload"),
+        default=(),
+        metavar="NAME,…",
+        help="; ".join(f"{name}: {what}" for name, what in WORKLOADS.items()),
+    )
+    made.add_argument(
+        "--peers",
+        type=names(list(CONTENDERS), "contender"),
+        metavar="NAME,…",
+        help=f"measure only these: {', '.join(CONTENDERS)}",
+    )
     made.add_argument(
         "--case",
         default="",
@@ -159,7 +168,7 @@ class Progress:
 def narrowed(
     groups: list[list[Case]], wanted: tuple[str, ...] | None, text: str = ""
 ) -> list[list[Case]]:
-    """Return the cases that are asked for, with only those contenders that are; without any, there is no case."""
+    """Return the requested cases, each with the requested contenders that it has."""
     from dataclasses import replace
 
     kept = [
@@ -217,7 +226,7 @@ def measure(
 
 
 def without_network(course: Course, cases: list[Case], why: str) -> list[Outcome]:
-    """Measure loss where no network can be made: only those that can drop packets by themselves, one by one."""
+    """Measure loss where no network can be made, with contenders that drop packets themselves."""
     from dataclasses import replace
 
     outcomes = []
@@ -314,7 +323,8 @@ def measured(
         print_tables(screen, outcomes)
         print_goals(screen, lines(outcomes))
         screen.print(
-            "ratio: how many times better the first of ours is in the same rounds; above 1 it is ahead",
+            "ratio: how many times better the first of ours is in the same rounds; "
+            "above 1 it is ahead",
             style="dim",
         )
     if options.write:

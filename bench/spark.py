@@ -1,4 +1,4 @@
-"""What the pipeline into Spark does in a second, every figure beside a limit that is measured in the same run.
+"""The speed of the pipeline into Spark, every figure beside a limit measured in the same run.
 
 From a spool to a sink that drops all rows and to Parquet, beside Spark's own Parquet reader on the
 same rows and a plain Python loop; appending to a spool, beside plain files; a collector with three
@@ -147,7 +147,8 @@ def append_figures(sizes: Sizes, folder: Path) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     if done.returncode:
         raise GaplessError(
-            f"bench/spool.py has failed: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}"
+            "bench/spool.py has failed: "
+            f"{(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}"
         )
     return json.loads(done.stdout)["figures"]
 
@@ -261,7 +262,8 @@ def show(about: dict[str, object], found: dict[str, Any]) -> None:
         if part in found:
             screen.print(make_table(title, heads.split("|"), rows(found[part])))
     screen.print(
-        "x: times as fast (or, of CPU and of milliseconds, as much) as what is named, in the same round"
+        "x: times as fast (or, of CPU and of milliseconds, as much) as what is named, "
+        "in the same round"
     )
 
 

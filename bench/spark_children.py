@@ -1,4 +1,4 @@
-"""Processes of bench/spark.py that need no Spark: a collector, and a sender that stamps what it sends.
+"""Processes of bench/spark.py without Spark: a collector, and a sender that stamps messages.
 
 Their task is one argument in JSON; they serve the commands ``run`` and ``check``, as the members of
 ``gapless_lab.bench`` do.
@@ -79,7 +79,7 @@ class CollectorWorker:
 
 
 def count_for(collector: Collector, seconds: float) -> dict[str, Any]:
-    """Return how much comes in so many seconds, and what that costs, after a while of warming up."""
+    """Return how much arrives in so many seconds after a warm-up, and the CPU time it costs."""
     time.sleep(WARM_UP_S)
     start_s, cpu_s, count = time.monotonic(), time.process_time(), collector.status.messages
     time.sleep(seconds)
@@ -96,7 +96,7 @@ def stored_in(spool: str) -> int:
 def produce(
     ports: list[int], at: int, size_bytes: int, interval_s: float, warm_up: int, count: int
 ) -> None:
-    """Send messages that hold the time of their ``send``, at random moments; the first ones, to warm up, hold 0."""
+    """Send messages that hold the time of ``send``, at random moments; 0 during the warm-up."""
     random = Random(at)
     rest = bytes(size_bytes - STAMP.size)
     with blocking.join(

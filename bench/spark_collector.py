@@ -1,4 +1,4 @@
-"""What a collector takes in from three senders, beside a member that only listens, in a group of real processes."""
+"""The throughput of a collector with three senders, beside a member that only listens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (LISTENER, SYNCED, UNSYNCED)
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result; ``ratio_*`` are to the listener of the same round: median, lowest, highest."""
+    """One line; ``ratio_*``: to the listener of the same round, median, lowest, highest."""
 
     size_bytes: int
     what: str
@@ -37,7 +37,7 @@ class Figure:
 
 
 def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Let three members send as fast as they are let; return what the fourth has got, and what that has cost it."""
+    """Let three members send at full speed; return the figures of the fourth, and its CPU time."""
     ports = free_ports(SENDERS + 1)
     specs = [BenchTask(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
     commands = [worker_command(WORKER, spec) for spec in specs]

@@ -1,4 +1,4 @@
-"""How long a message takes from ``send`` to a row, beside a line that Spark's own socket source reads.
+"""The time from ``send`` to a row, beside a line that Spark's own socket source reads.
 
 A sender and a collector, each in a process of its own, and a query that takes one micro-batch after
 the other. A row counts when it can be seen: in the hands of a function (``foreachBatch``), or in a
@@ -37,7 +37,7 @@ SOURCES = ("gapless", "socket")
 
 
 class Pace(NamedTuple):
-    """How many messages are sent, at random moments, so many seconds apart on average; the first ones to warm up."""
+    """The number of messages, and the mean seconds between them; the first ones are a warm-up."""
 
     warm_up: int
     messages: int
@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result, in milliseconds; ``ratio_*`` are to the socket source with the same sink."""
+    """One line of the result, in milliseconds; ``ratio_*``: to the socket source with this sink."""
 
     sink: str
     source: str
@@ -61,7 +61,7 @@ class Figure:
 
 
 class Times(NamedTuple):
-    """Nanoseconds from send to row of every message, and from send to the spool where there is one."""
+    """Nanoseconds from send to row of each message, and from send to the spool, if any."""
 
     rows_ns: list[int]
     spooled_ns: list[int]
@@ -69,7 +69,7 @@ class Times(NamedTuple):
 
 
 class Sink:
-    """Takes the rows of a query and notes how old they are: a function that Spark calls, or a table looked at later."""
+    """Records the age of the rows of a query: in a function that Spark calls, or from a table."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -114,7 +114,7 @@ class Sink:
 
 
 def seen_files(table: Path) -> Iterator[tuple[str, int]]:
-    """Return each file of a table that a stream has written, and when the log of the table got to name it."""
+    """Return each file of a table that a stream has written, and when the table's log named it."""
     known: set[str] = set()
     for entry in sorted(
         (table / "_spark_metadata").glob("[0-9]*"),
@@ -211,7 +211,7 @@ def measure(
     warm_ups: int,
     tick: Callable[[], None],
 ) -> list[Figure]:
-    """Measure all sinks, both sources in turns; the messages of all rounds but the first ones count together."""
+    """Measure all sinks, both sources in turns, over all messages but those of the warm-up."""
     found: dict[tuple[str, str], list[Times]] = {}
     for number in range(-warm_ups, rounds):
         for kind in SINKS:

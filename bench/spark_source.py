@@ -1,4 +1,4 @@
-"""Rows a second from a spool into Spark, beside Spark's own Parquet reader and a plain loop over the same rows.
+"""Rows a second from a spool into Spark, beside Spark's Parquet reader and a plain loop.
 
 Each cell is a spool of messages of one size, in runs as a busy sender makes them (60 KB) or in runs
 of 1 to 10 messages, as senders with little to say make them. The table of the Parquet reader was
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result: medians, and in ``ratio_*`` and ``*_spread`` the median, the lowest and the highest.
+    """One line: medians; ``ratio_*`` and ``*_spread`` have the median, the lowest and the highest.
 
     ``ratio_speed`` is to Spark's own Parquet reader in the same round, ``ratio_cpu`` likewise;
     ``ratio_loop`` is how many times as fast as a Python loop over the same rows.
@@ -81,7 +81,7 @@ class Figure:
 
 
 def fill(root: Path, cell: Cell) -> None:
-    """Write the spool of a cell; what messages hold is random, so that nothing is won by compressing it."""
+    """Write the spool of a cell; payloads are random, so that compression wins nothing."""
     random, noise = Random(cell.size_bytes), os.urandom(4 * COMMIT_BYTES)
     origins = [Address(0xA1 + at, 1) for at in range(STREAMS)]
     following = [1] * STREAMS
@@ -161,7 +161,7 @@ class Reads:
         shutil.rmtree(out)
 
     def _stream(self, sink: str, **options: str) -> float:
-        """Return the seconds of the micro-batches: how long a query takes to start is no matter of rows."""
+        """Return the seconds of the micro-batches; the start of a query is not about rows."""
         out = self._fresh()
         frame = (
             self.spark.readStream.format("gapless")

@@ -1,4 +1,4 @@
-"""How fast a spool takes messages in and gives them out, beside plain files on the same disk in the same run.
+"""The speed of writing and reading a spool, beside plain files on the same disk in the same run.
 
 Appending: runs of many messages (60 KB) and runs of one small message (100 B), committed a megabyte
 at a time, with and without waiting for the disk. Beside each: the same bytes written to a plain

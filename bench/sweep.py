@@ -1,4 +1,4 @@
-"""What Spark costs a sweep: the same seeds of the full swarm on Spark and by plain processes, in turns.
+"""The cost of Spark for a sweep: the same seeds on Spark and in plain processes, in turns.
 
 ``python bench/sweep.py --seeds 2000`` splits the seeds into rounds. In each round both do the same
 seeds on as many cores, one after the other, so that a slow moment of the machine falls on both
@@ -87,7 +87,7 @@ class Turns:
 
 
 def take_own(turn: Callable[[], None]) -> Sample:
-    """Measure a turn of this process and of those that it starts and waits for, but not of Spark, which idles."""
+    """Measure a turn of this process and its children, without the idle Spark."""
     before, began_s = os.times(), perf_counter()
     turn()
     after = os.times()
@@ -164,10 +164,12 @@ def show(about: dict[str, object], figures: dict[str, Any]) -> None:
     )
     middle, low, high = (f"{100 * value:+.1f} %" for value in figures["overhead_of_rounds"])
     screen.print(
-        f"Spark takes {100 * figures['overhead']:+.1f} % of time more; by rounds {middle} ({low} to {high})"
+        f"Spark takes {100 * figures['overhead']:+.1f} % of time more; "
+        f"by rounds {middle} ({low} to {high})"
     )
     screen.print(
-        f"CPU {100 * figures['overhead_cpu']:+.1f} %; Spark starts in {figures['spark_start_s']} s, with which"
+        f"CPU {100 * figures['overhead_cpu']:+.1f} %; "
+        f"Spark starts in {figures['spark_start_s']} s, with which"
     )
     screen.print(f"it is {100 * figures['overhead_with_start']:+.1f} % in all")
     same = "the same" if figures["same_digests"] else "NOT THE SAME"

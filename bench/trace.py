@@ -1,4 +1,4 @@
-"""What recording costs: the same group of real processes, without a recorder, sampled and full, in turns in one run.
+"""The cost of recording: the same group without a recorder, sampled and full, in turns.
 
 Ratios are those of one round each: what a group does that is recorded, by what it does in the same
 round without. Cost is the CPU time of all members for a million deliveries.
@@ -122,11 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     print(
-        f"{'bytes':>6} {'mode':8} {'messages/s':>11} {'CPU s/M':>8} {'rows/s':>8} {'speed':>6} {'CPU':>6}"
+        f"{'bytes':>6} {'mode':8} {'messages/s':>11} {'CPU s/M':>8} "
+        f"{'rows/s':>8} {'speed':>6} {'CPU':>6}"
     )
     for line in made:
         print(
-            f"{line.message_bytes:>6} {line.mode:8} {line.messages_per_s:>11,} {line.cpu_s_per_million:>8.3f}"
+            f"{line.message_bytes:>6} {line.mode:8} "
+            f"{line.messages_per_s:>11,} {line.cpu_s_per_million:>8.3f}"
             f" {line.rows_per_s:>8,} {line.ratio_speed:>6.3f} {line.ratio_cpu:>6.3f}"
         )
     return 0

@@ -1,4 +1,4 @@
-"""What a group of real processes over UDP or TCP on loopback does in a second, and what it costs, beside raw sockets.
+"""The speed and cost of a group of real processes over UDP or TCP, beside raw sockets.
 
 Every member sends as fast as it is let, and takes in what all others send. The limit beside it is
 measured in the same run, by as many processes with bare sockets that send datagrams of the same
@@ -208,7 +208,7 @@ def group(
 
 
 def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, float, float]:
-    """Return messages and megabytes per second at the slowest receiver, and CPU seconds per million deliveries."""
+    """Return messages/s and MB/s of the slowest receiver, and CPU s per million deliveries."""
     slowest = min(result["count"] / result["elapsed_s"] for result in results)
     deliveries = sum(result["count"] for result in results)
     cpu_s = sum(result["cpu_s"] for result in results)
@@ -264,7 +264,8 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     for line in figures:
         print(
-            f"\n{line.transport}, {line.profile}: {line.members} members, all sending {line.message_bytes} B messages"
+            f"\n{line.transport}, {line.profile}: {line.members} members, "
+            f"all sending {line.message_bytes} B messages"
             f" in frames of {line.frame_bytes} B"
             f"\n  slowest receiver   {line.messages_per_s:>9} messages/s  {line.mb_per_s:>7} MB/s"
             f"   raw sockets {line.raw_mb_per_s:>7} MB/s   ratio {line.ratio_speed}"
@@ -273,7 +274,8 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
             f"\n  repairs            {line.repairs:>9}"
         )
     print(
-        "\nratio of speed: higher is better, of CPU: lower; raw UDP sockets give no order and lose what overflows"
+        "\nratio of speed: higher is better, of CPU: lower; "
+        "raw UDP sockets give no order and lose what overflows"
     )
 
 

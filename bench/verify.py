@@ -40,7 +40,7 @@ ROUND_NS = 1_000_000
 
 
 class Shape:
-    """The rows of one member in one block of rounds, as arrays: what happens, to which stream, in which round."""
+    """The rows of one member in one block of rounds, as arrays: event, stream, round."""
 
     def __init__(self, me: int) -> None:
         self.rows: list[tuple[str, int, int, int, int, str]] = []
@@ -282,7 +282,7 @@ EXPECTED = {*(f"S{number}" for number in range(1, 17) if number != 13), "L1", "L
 
 
 def measure(folder: Path) -> tuple[dict[str, Any], float, float, float]:
-    """Verify in a process of its own; return what it says, its seconds, CPU seconds and peak of memory in GiB."""
+    """Verify in another process; return its output, seconds, CPU seconds and peak memory in GiB."""
     begin_s = time.perf_counter()
     command = [
         sys.executable,
@@ -339,7 +339,8 @@ def main() -> None:
     states = {one["id"]: one for one in said["verdict"]["checks"]}
     violated = {check for check, one in states.items() if one["violations"]}
     print(
-        f"verified in {took_s:.0f} s ({cpu_s:.0f} CPU s), {rows / took_s:,.0f} rows/s, peak {peak:.2f} GiB"
+        f"verified in {took_s:.0f} s ({cpu_s:.0f} CPU s), {rows / took_s:,.0f} rows/s, "
+        f"peak {peak:.2f} GiB"
     )
     print(f"violated: {sorted(violated)}", flush=True)
     expected = EXPECTED if arguments.plant else set()

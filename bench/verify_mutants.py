@@ -49,16 +49,18 @@ def main() -> None:
         seen.setdefault(seed // OF_ONE, set()).update(checks)
     for number, mutant in enumerate(MUTANTS, 1):
         print(
-            f"{mutant.name:45} simulator {' '.join(caught[number]):12} trace {' '.join(sorted(seen.get(number, ())))}"
+            f"{mutant.name:45} simulator {' '.join(caught[number]):12} "
+            f"trace {' '.join(sorted(seen.get(number, ())))}"
         )
     recorded = sum(bool(by) for by in caught.values())
     print(
-        f"{len(seen)} of {recorded} seen in {verdict.events} events, {time.perf_counter() - begin_s:.0f} s"
+        f"{len(seen)} of {recorded} seen in {verdict.events} events, "
+        f"{time.perf_counter() - begin_s:.0f} s"
     )
 
 
 def record(mutant: Mutant, number: int, target: Path, seeds: int, runs: int) -> None:
-    """Write the traces of the first runs in which the simulator sees the bug, and by which checks it does."""
+    """Write the traces of the first runs in which the simulator finds the bug, with its checks."""
     rows, lines, by = [], [], set()
     done = 0
     for seed in range(seeds):

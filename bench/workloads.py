@@ -229,7 +229,7 @@ class Course:
             self._lose(case.loss)
 
     def _lose(self, share: float) -> None:
-        """Let the network lose so much from now on; nothing after a round, so that the rest comes soon."""
+        """Set the loss of the network; it is 0 after a round, so that the rest arrives soon."""
         if self.network:
             self.network.set_loss(share)
 
@@ -269,7 +269,7 @@ def work(group: Group, size_bytes: int, seconds: float) -> None:
 def flow(
     group: Group, size_bytes: int, seconds: float, measured: Callable[[], None] = lambda: None
 ) -> Round:
-    """Let all senders send as fast as they can; measure between two marks, and call ``measured``."""
+    """Let all senders send at full speed; measure between two marks, and call ``measured``."""
     group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
     group.tell("go")
     time.sleep(SETTLE_S)
@@ -344,7 +344,7 @@ def stopped(course: Course, case: Case, contender: Contender, outcome: Outcome) 
 
 
 def suffering(samples: Sequence[tuple[int, int]], stopped_ns: int, continued_ns: int) -> Round:
-    """Return how long a receiver got less than half of what it got before, nothing at all, and when that was over.
+    """Return how long a receiver got less than half of its rate, how long nothing, and the end.
 
     ``samples`` are moments and how many messages had come by then.
     """
@@ -383,7 +383,7 @@ def windows(
 
 
 def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Let the last receiver take so many messages a second and no more; measure what the others get."""
+    """Limit the last receiver to so many messages a second; measure what the others get."""
     with course.group(contender, case.shape) as group:
         outcome.promises = group.ready[0].get("promises", "")
         work(group, case.size_bytes, contender.warm_s * course.warm)

@@ -1,4 +1,4 @@
-"""One member has a file, and all others get it, whole: pieces as messages to the group, checked at the end.
+"""One member distributes a file: fragments as messages to the group, checked at the end.
 
 A slow receiver slows the sender down; nothing is kept in memory but what is on its way. The last
 message is acknowledged, so the sender knows when everybody has everything before it.

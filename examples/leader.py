@@ -1,4 +1,4 @@
-"""Leader election: all members see the same views in the same order, so the oldest member of the view leads.
+"""Leader election: all see the same views in the same order, so the oldest member leads.
 
 When it leaves or dies there is another view, and the next one leads. While a network is divided
 each part has a leader; when it heals there is one again.
@@ -21,7 +21,8 @@ async def candidate(name: str, everybody: asyncio.Barrier) -> None:
             if isinstance(event, gapless.ViewChange) and event.view == group.view:
                 leads = event.view.members[0] == event.me
                 print(
-                    f"{name}: one of {len(event.view.members)}, {'I lead' if leads else 'another leads'}"
+                    f"{name}: one of {len(event.view.members)}, "
+                    f"{'I lead' if leads else 'another leads'}"
                 )
                 if leads:
                     return

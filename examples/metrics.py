@@ -18,7 +18,8 @@ with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
     look = other.snapshot()
     peer = look.peers[0]
     print(
-        f"{look.me} is in view {look.view}; it has delivered {peer.delivered} messages of {peer.member}"
+        f"{look.me} is in view {look.view}; "
+        f"it has delivered {peer.delivered} messages of {peer.member}"
     )
     one_of_them = next(
         line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total")

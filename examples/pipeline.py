@@ -1,4 +1,4 @@
-"""From a lossy group to tables: bronze as the messages came, silver with types, gold by the minute, each message once.
+"""From a lossy group to tables, each message once: bronze raw, silver typed, gold by minute.
 
 `gapless pipeline` does the same at length: live, restartable, checked: docs/pipeline.md. Needs
 gapless[spark].
@@ -19,7 +19,7 @@ from pyspark_gapless.session import session
 
 
 def send(folder: Path) -> None:
-    """Let three producers send 2000 readings each, while 5 % of all datagrams are lost; the collector spools them."""
+    """Let three producers send 2000 readings each at 5 % loss; the collector spools them."""
     with ExitStack() as stack:
         stack.enter_context(
             Collector(

@@ -1,4 +1,4 @@
-"""Test your own service on a network that loses frames, in virtual time: no sockets, no sleeping, the same every time.
+"""Test your own service on a lossy network in virtual time: no sockets, no sleeping, repeatable.
 
 Installing Gapless gives pytest the fixture ``gapless_group``. When a test ends, every promise of
 the group is checked: what was sent has been delivered once, in order, without a gap. This file is

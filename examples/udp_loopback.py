@@ -1,4 +1,4 @@
-"""The machine over real sockets: three members on loopback, one datagram in ten thrown away, nothing lost.
+"""The protocol over real sockets: three members on loopback, 10 % of datagrams dropped, none lost.
 
 This is all that a shell has to do: put transmits on the network, hand deliveries to the
 application, call ``tick`` at the deadline.
@@ -81,5 +81,6 @@ for sock in sockets.values():
     sock.close()
 repairs = sum(member.counters.get("sent.repair", 0) for member in members.values())
 print(
-    f"3 members x {MESSAGES} messages delivered everywhere; {len(thrown_away)} datagrams lost, {repairs} repairs"
+    f"3 members x {MESSAGES} messages delivered everywhere; "
+    f"{len(thrown_away)} datagrams lost, {repairs} repairs"
 )

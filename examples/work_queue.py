@@ -1,4 +1,4 @@
-"""A work queue without a broker: each job goes to one worker, and to another one if that worker leaves.
+"""A work queue without a broker: each job goes to one worker, or another if that one leaves.
 
 A job is a request to one member. If the worker leaves before it has answered, the request says so,
 and the job is given to the next. Whether the worker had done it is not known: let a job be such

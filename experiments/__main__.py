@@ -324,7 +324,8 @@ def _print_scale(found: Sequence[GroupSizeResult], report: dict[str, Any]) -> No
     )
     screen.print(_cost_table(found))
     screen.print(
-        "per send: frames; beats: of one idle member; join, form: frames when one joins, when all do"
+        "per send: frames; beats: of one idle member; "
+        "join, form: frames when one joins, when all do"
     )
     screen.print(_time_table(found))
     screen.print(

@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 QUIET_S = 0.7
 """Where nothing is promised, nothing more is waited for when nothing has come for so long."""
 BATCH_BYTES = 240_000
-"""Messages are made for a library in batches of so many bytes, at least one, at most ``MOST_IN_BATCH``."""
+"""Bytes of a batch of messages; it has one message at least, MOST_IN_BATCH at most."""
 MOST_IN_BATCH = 2400
 SAMPLE_S = 0.01
 """So often a receiver notes how much has come, where that is asked for."""
@@ -46,14 +46,14 @@ class Task:
     ports: list[int]
     senders: int
     mode: str = "all"
-    """``all``: to all others; ``one``: each of two to the other; ``rtt``: a message and its echo."""
+    """``all``: to all others; ``one``: each of two to the other; ``rtt``: messages and echoes."""
     transport: str = ""
     broker: str = ""
     joins_late: bool = False
     members: int = 0
     """How many are there when this one is ready; 0 for all."""
     loss: float = 0.0
-    """Only where the network itself cannot lose anything: the share that the library's own fault injection drops."""
+    """Share that the library's own fault injection drops, where the network loses nothing."""
     begin: tuple[int, int] = (1, 8)
     """Round and size of the messages that may come before it is told so."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -92,11 +92,11 @@ class Member(ABC):
     """One process of a group; each adapter has one class of this shape, called ``Adapter``."""
 
     promises = "nothing"
-    """What the library promises as it is configured here; what it does not promise is counted, and not judged."""
+    """The guarantees of the library as configured here; other faults are counted, not judged."""
     keeps_all = False
     """Whether it promises that nothing is lost, repeated or out of order."""
     greets = True
-    """Whether members find out by greetings that they reach each other, as the library has no word for it."""
+    """Whether members greet each other to find out who is reachable: the library cannot say."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -104,7 +104,7 @@ class Member(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Come in, and begin to hand everything that comes to the tally; in a thread, if need be."""
+        """Join, and begin to give every delivery to the tally, in a thread if necessary."""
 
     @abstractmethod
     def send(self, messages: list[bytes]) -> None:
@@ -171,7 +171,7 @@ class Process:
             time.sleep(0.02)
 
     def _greet_on(self) -> None:
-        """Go on until all are ready, so that nobody waits for a word that was said before it could hear."""
+        """Greet until all are ready: a late member has missed the earlier greetings."""
         while self._asked.empty():
             self.member.send([greeting(self.task.at)])
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Eclipse Cyclone DDS with its Python binding, over UDP (RTPS), multicast where the interface carries it.
+"""Eclipse Cyclone DDS with its Python binding, over UDP (RTPS), multicast where possible.
 
 Promises: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of
 dropping, and repairs what the network loses; in order for each writer.

@@ -65,7 +65,8 @@ class Adapter(Member):
         if task.transport == "udp":
             # a group of its own for each measurement: the ports are its own, so the group is made
             # from them
-            where = f"multicast://239.255.{first >> 8}.{first & 255}:{first}?interface={task.host}, {where}"
+            multicast = f"multicast://239.255.{first >> 8}.{first & 255}:{first}"
+            where = f"{multicast}?interface={task.host}, {where}"
         name = "mesh" if task.options.get("mesh") else task.transport
         made = TRANSPORTS[name](
             task.host, task.port, discovery=Discovery.parse(where, group="bench")

@@ -1,4 +1,4 @@
-"""JGroups, driven by a Java program of our own (jgroups/Member.java), compiled when it is first needed.
+"""JGroups, driven by a Java program (jgroups/Member.java) that is compiled when first needed.
 
 Promises: every message of each sender once, in order, none lost; a sender waits for slow receivers
 (NAKACK4 by its window, NAKACK2 by MFC).
@@ -38,8 +38,10 @@ FITTING_BUNDLE, FITTING_FRAGMENT = "1440", "1300"
 """What fits a packet of 1500 bytes with the headers of JGroups, UDP and IP."""
 
 BUNDLER = (
-    'bundler_type="pd" bundler.max_size="{size}" bundler.capacity="16k" bundler.use_single_sender_thread="true"'
-    ' bundler.use_ringbuffer="true" message_processing_policy="max" diag.enabled="false" thread_pool.min_threads="0"'
+    'bundler_type="pd" bundler.max_size="{size}" bundler.capacity="16k"'
+    ' bundler.use_single_sender_thread="true"'
+    ' bundler.use_ringbuffer="true" message_processing_policy="max" diag.enabled="false"'
+    ' thread_pool.min_threads="0"'
     ' thread_pool.max_threads="200" thread_pool.keep_alive_time="60s" use_virtual_threads="true"'
 )
 
@@ -70,9 +72,13 @@ def _udp(task: Task, tuned: bool) -> str:
     bundler = BUNDLER.format(size=FITTING_BUNDLE if tuned and _on_network(task) else LARGE_BUNDLE)
     buffers = ""
     if tuned:
-        buffers = ' mcast_recv_buf_size="25M" ucast_recv_buf_size="25M" mcast_send_buf_size="2M" ucast_send_buf_size="2M"'
+        buffers = (
+            ' mcast_recv_buf_size="25M" ucast_recv_buf_size="25M"'
+            ' mcast_send_buf_size="2M" ucast_send_buf_size="2M"'
+        )
     return (
-        f'<UDP bind_addr="{task.host}" bind_port="{task.port}" mcast_addr="239.8.{first >> 8}.{first & 255}"'
+        f'<UDP bind_addr="{task.host}" bind_port="{task.port}"'
+        f' mcast_addr="239.8.{first >> 8}.{first & 255}"'
         f' mcast_port="{first}" ip_ttl="1" {bundler}{buffers}/>\n<RED/>\n<PING/>'
     )
 
@@ -80,8 +86,10 @@ def _udp(task: Task, tuned: bool) -> str:
 def _tcp(task: Task) -> str:
     places = ",".join(f"{host}[{port}]" for host, port in zip(task.hosts, task.ports, strict=True))
     return (
-        f'<TCP bind_addr="{task.host}" bind_port="{task.port}" port_range="0" recv_buf_size="0" send_buf_size="0"'
-        f' buffered_input_stream_size="65536" buffered_output_stream_size="65536" sock_conn_timeout="300ms"'
+        f'<TCP bind_addr="{task.host}" bind_port="{task.port}" port_range="0"'
+        f' recv_buf_size="0" send_buf_size="0"'
+        f' buffered_input_stream_size="65536" buffered_output_stream_size="65536"'
+        f' sock_conn_timeout="300ms"'
         f' tcp_nodelay="false" {BUNDLER.format(size=LARGE_BUNDLE)}/>\n<RED/>\n'
         f'<TCPPING async_discovery="true" initial_hosts="{places}" port_range="0"/>'
     )

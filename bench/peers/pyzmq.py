@@ -1,4 +1,4 @@
-"""pyzmq: XPUB with XPUB_NODROP to all, PUSH and PULL one to one, PAIR for round trips; all over TCP.
+"""pyzmq over TCP: XPUB with XPUB_NODROP to all, PUSH and PULL one to one, PAIR for round trips.
 
 Promises: with XPUB_NODROP a sender waits for the slowest subscriber instead of dropping; in order,
 none lost while nobody disconnects. Nothing is repaired after a disconnect.
@@ -66,7 +66,7 @@ class Adapter(Member):
         return made
 
     def _await_subscribers(self, count: int) -> None:
-        """Wait until so many have subscribed; only the first subscription to a prefix is told, so verbosely."""
+        """Wait until so many have subscribed; XPUB_VERBOSE reports repeated subscriptions too."""
         self._out.setsockopt(zmq.XPUB_VERBOSE, 1)
         seen = 0
 

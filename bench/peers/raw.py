@@ -1,4 +1,4 @@
-"""The limit: bare sockets in plain Python. No order, no repair, no flow control; what overflows is lost.
+"""The limit: bare sockets in plain Python. No order, repair or flow control; overflow is lost.
 
 ``udp`` sends datagrams of up to 60 KB to each other process; with ``segments`` it sends datagrams
 that fit a path of 1500 bytes, up to 64 in one call (UDP_SEGMENT), and receives them together

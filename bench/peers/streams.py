@@ -1,4 +1,4 @@
-"""What a thousand streams in one process take: ``python -m bench.peers.streams PEER`` prints kilobytes for each.
+"""Memory of a thousand streams in one process: ``python -m bench.peers.streams PEER``.
 
 Gapless: 32 members of one process, in memory, each with a connection to each other, 992 in all, one
 message on each.

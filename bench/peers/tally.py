@@ -33,7 +33,7 @@ def numbered(start: int, count: int, size_bytes: int, sender: int, turn: int) ->
 
 @cache
 def filling(size_bytes: int) -> bytes:
-    """Return what messages are filled with: noise, so that no library is helped or hurt by what is in them."""
+    """Return the filling of messages: noise, so that compression gives no library an advantage."""
     return Random(1).randbytes(size_bytes)
 
 

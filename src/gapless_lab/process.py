@@ -2,8 +2,9 @@
 
 A line is one JSON object. The parent sends commands, ``{"do": NAME, …arguments}``; the worker runs
 each as the method of that name and answers it with one object, in the order of the commands. It
-does not answer ``{"notify": NAME, …arguments}``. A worker sends events, ``{"event": NAME, …}``, whenever it likes; an event answers nothing. Any other
-line is plain output: it is kept for error messages.
+does not answer ``{"notify": NAME, …arguments}``. A worker sends events, ``{"event": NAME, …}``,
+whenever it likes; an event answers nothing. Any other line is plain output, kept for error
+messages.
 
 No worker outlives its supervisor. The kernel kills a process when the thread that started it ends,
 and a worker whose standard input ends exits by itself where the kernel cannot do that.

@@ -13,7 +13,8 @@ from bench.environment import Environment, machine
 PIP = """#!{python}
 import sys
 names = [word for word in sys.argv[1:] if word.endswith("-peer")]
-print("ERROR: No matching distribution found for bad-peer" if "bad-peer" in names else "", file=sys.stderr)
+bad = "bad-peer" in names
+print("ERROR: No matching distribution found for bad-peer" if bad else "", file=sys.stderr)
 sys.exit("bad-peer" in names)
 """
 

@@ -1,4 +1,4 @@
-"""Goals are measured against the closest peer; what was not measured is neither reached nor missed."""
+"""Goals are measured against the closest peer; an unmeasured goal is neither reached nor missed."""
 
 from __future__ import annotations
 

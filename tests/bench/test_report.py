@@ -1,4 +1,4 @@
-"""The arithmetic of the harness: medians, ratios, what is missing, what was promised and not kept."""
+"""The arithmetic of the harness: medians, ratios, missing figures, broken guarantees."""
 
 from __future__ import annotations
 

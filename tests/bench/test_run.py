@@ -1,4 +1,4 @@
-"""The harness at work: each kind of workload for a moment, with Gapless and bare sockets; nothing is left running."""
+"""The harness at work: each workload for a moment, with Gapless and bare sockets; no leftovers."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def test_what_is_missing_or_fails_is_said_and_the_others_go_on() -> None:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_running(ending: signal.Signals) -> None:
     program = (
-        "import signal, sys; from bench.contenders import CONTENDERS; from bench.environment import Environment;"
+        "import signal, sys; from bench.contenders import CONTENDERS;"
+        " from bench.environment import Environment;"
         "from bench.groups import Group, Shape; from bench.run import interrupted;"
         "signal.signal(signal.SIGTERM, interrupted); signal.signal(signal.SIGINT, interrupted)\n"
         "with Group(CONTENDERS['raw-udp'], Shape(2, 2), Environment()) as group:\n"

@@ -1,4 +1,4 @@
-"""Every message is checked: what is lost, comes twice or out of order, late, or before a newcomer was there."""
+"""Every message is checked: lost, repeated, out of order, late, or before a newcomer had joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins under load: nobody is stuck, nothing is lost; and with the known bug planted everybody is."""
+"""Joins under load: none gets stuck, nothing is lost; with the known bug planted, all get stuck."""
 
 from contextlib import ExitStack
 
@@ -79,7 +79,7 @@ def test_a_joiner_that_waits_for_what_is_gone_stops_everybody() -> None:
 
 
 def test_a_wrong_start_alone_is_mended() -> None:
-    """Being told what is gone makes up for a start in the past; it costs a round trip, and no more."""
+    """The notice of what is gone repairs a start in the past; it costs a round trip, no more."""
     row = with_bugs(FEW, START)
     assert (row.stuck, row.lost) == (0, 0)
     assert row.pause_ns > row.baseline_ns
@@ -89,7 +89,8 @@ def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
     bug = (
         "gapless.protocol.stream.outbound:OutboundStream.install",
         "self.release(out, ",
-        "self.acks.set_members([member for member in members if member.node <= 3], high)\n        self.release(out, ",
+        "self.acks.set_members([member for member in members if member.node <= 3], high)\n"
+        "        self.release(out, ",
     )
     row = with_bugs(FEW._replace(loss_percent=5.0), bug)
     assert row.lost > 0

@@ -1,4 +1,4 @@
-"""The light world of the experiments: what it counts is what happened, and what it checks can fail."""
+"""The light world of the experiments: it counts what happened, and its checks can fail."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_loss_is_repaired() -> None:
 
 
 def test_a_busy_process_reads_one_datagram_after_the_other() -> None:
-    """Two senders, one datagram each at the same time: the second is read when the first is done with."""
+    """Two senders, one datagram each at the same time: the second is read after the first."""
     crowd = crowd_of(3, handling_ns=100 * NS_PER_US)
     first, second, reader = (crowd.nodes[number] for number in (1, 2, 3))
     began_ns = crowd.now_ns

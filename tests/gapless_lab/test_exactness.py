@@ -28,7 +28,7 @@ A, B = "a.1", "b.1"
 
 @dataclass
 class World:
-    """Two producers of which each has sent ten messages in two batches; the second of the first was killed early."""
+    """Two producers of ten messages in two batches each; one of the first died early."""
 
     ledgers: dict[int, LedgerContents] = field(default_factory=dict)
     rows: list[list[tuple[str, int, bytes]]] = field(default_factory=list)

@@ -67,7 +67,8 @@ def test_processes_do_not_outlive_who_has_started_them(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from gapless_lab.process import LabProcess
-one = LabProcess("one", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path)!r}), dict(os.environ))
+folder = Path({str(tmp_path)!r})
+one = LabProcess("one", [sys.executable, "-c", {STUBBORN!r}], folder, dict(os.environ))
 one.wait_until(lambda: one.lines_read, "it speaks", 60)
 print(one.pid, flush=True)
 sys.stdin.read()

@@ -33,7 +33,7 @@ SETTINGS: Final = {"found_after": "200ms", "join_interval": "50ms", "loopback": 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPlan:
-    """What the plans of the pipeline and of the demo share: a folder with everything, and a loss."""
+    """What the plans of the pipeline and the demo share: a folder for everything, and a loss."""
 
     output: Path
     loss: float = 0.05

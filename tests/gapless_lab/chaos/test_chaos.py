@@ -1,4 +1,4 @@
-"""The whole pipeline, killed part by part under load, and under back-pressure. ``make chaos`` runs twenty seeds."""
+"""The whole pipeline, killed part by part under load, and under back-pressure: three seeds."""
 
 from __future__ import annotations
 

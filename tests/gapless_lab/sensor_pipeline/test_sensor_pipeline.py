@@ -1,4 +1,4 @@
-"""The plant without Spark: what its sensors send, what its producers write down, what a plan may say."""
+"""The pipeline without Spark: readings, ledgers, producers, and what a plan refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of real processes under loss, duplication, reordering, kill -9 and SIGSTOP, whose traces are checked."""
+"""Groups of real processes under loss, kill -9 and SIGSTOP, whose traces are checked."""
 
 import json
 from itertools import pairwise
@@ -67,7 +67,8 @@ def check_plants(folder: Path) -> None:
 def test_hosts_whose_network_drops_packets(transport: str) -> None:
     probe = (
         "ip link add bridge9 type bridge; ip link add port9 type veth peer name cable9;"
-        " tc qdisc add dev port9 root tbf rate 1mbit burst 4kb limit 4kb; ip link del port9; ip link del bridge9;"
+        " tc qdisc add dev port9 root tbf rate 1mbit burst 4kb limit 4kb;"
+        " ip link del port9; ip link del bridge9;"
         " unshare --net true"
     )
     found = in_namespace(probe, "inside_hosts.py", transport, "5")

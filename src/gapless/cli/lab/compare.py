@@ -244,7 +244,8 @@ def _print(result: ProfileComparison, wall_s: float) -> None:
     screen, work = console(), result.work
     pace, delay = format_duration(work.pace_ns), format_duration(DELAY_NS)
     screen.print(
-        f"{work.members} members, {work.messages:,} messages of {work.size_bytes:,} B each, one every {pace}"
+        f"{work.members} members, {work.messages:,} messages of {work.size_bytes:,} B each, "
+        f"one every {pace}"
     )
     screen.print(f"a frame takes {delay}; all times are virtual")
     screen.print(_delivery_table(result.cells))

@@ -71,7 +71,8 @@ def _show(results: list[dict[str, Any]]) -> None:
     for result in results:
         if result["patch"]:
             click.echo(
-                f"{result['file']}: the outcome differs{' and was rewritten' if result['rewritten'] else ''}"
+                f"{result['file']}: the outcome differs"
+                f"{' and was rewritten' if result['rewritten'] else ''}"
             )
             for line in result["patch"]:
                 click.echo(f"  {line}")

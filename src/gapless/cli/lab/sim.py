@@ -1,4 +1,4 @@
-"""``gapless sim``: simulated groups with random faults, every invariant checked after every step."""
+"""``gapless sim``: groups under random faults, every invariant checked after every step."""
 
 from __future__ import annotations
 
