@@ -89,8 +89,10 @@ def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
     bug = (
         "gapless.protocol.stream.outbound:OutboundStream.install",
         "self.release(out, ",
-        "self.acks.set_members([member for member in members if member.node <= 3], high)\n"
-        "        self.release(out, ",
+        (
+            "self.acks.set_members([member for member in members if member.node <= 3], high)\n"
+            "        self.release(out, "
+        ),
     )
     row = with_bugs(FEW._replace(loss_percent=5.0), bug)
     assert row.lost > 0
