@@ -205,6 +205,7 @@ def test_a_producer_stops_at_its_limit(tmp_path: Path) -> None:
     ]
     producer.allow(2000)
     assert [batch.numbers for batch in batches] == [range(301, 451)]
+    producer.ledger.close()
 
 
 # Plans
