@@ -1,13 +1,12 @@
-"""Datagrams that have come together: runs that continue each other become one.
+"""Coalescing: runs of consecutive datagrams that continue each other become one run.
 
-A network that takes small datagrams cuts what a member sends in one go into many of them. Each
-holds one DATA frame that begins where the one before ended, with the same flags, view and time.
-What a receiver does costs time for each run, so neighbours of one sender are put together before
-anything else is done with them. They are checked as every datagram is, but the fields in which they
-cannot differ are compared, not read.
+A network with small datagrams splits a large send into many datagrams. Each has one DATA frame that
+begins where the frame before ended, with the same flags, view and time. A receiver spends time on
+each run, so consecutive datagrams of one sender are joined first. Every datagram is checked as
+usual, but fields that cannot differ are compared, not decoded.
 
-Whatever is not such a neighbour is decoded by itself, and stands behind all that came from its
-sender before.
+A datagram that does not continue the one before is decoded by itself, after everything that arrived
+from its sender before.
 """
 
 from __future__ import annotations
@@ -25,23 +24,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MAX_BYTES = 256_000
-"""A run of so many bytes is not continued."""
+"""Maximum size of a run that is continued."""
 _LARGE_BYTES = 16_000
-"""The messages of a datagram of so many bytes are not copied out of it before somebody wants them."""
+"""From this size on, messages stay in their datagram until they are read."""
 
 _PLAIN = Struct("<4sI24sHH16sQ12sH")
-"""A datagram to all with one DATA frame of a whole life: preamble, checksum, group and sender, kind and flags, length,
-origin, first seqno, view and time, count; then the lengths and the messages."""
+"""A datagram to all with one DATA frame of epoch 0, up to the length table.
+
+Preamble, checksum, group and sender, kind and flags, length, origin, first seqno, view and time,
+count.
+"""
 _FRONT = Struct("<4sI44sQ")
-"""The same: preamble, checksum, everything up to the first seqno, and that."""
+"""The same, up to the first seqno: preamble, checksum, other fields, first seqno."""
 _PREAMBLE_BYTES = 8
 _SENDER_FIELDS = slice(8, 32)
 _OTHER_BYTES = HEADER_BYTES + 4
-"""What the length of a frame leaves out: the header of the datagram, and the front of the frame up to that length."""
+"""Bytes before the part of the frame that its length field counts."""
 
 
 class _OpenRun:
-    """A run in the making, and what the last datagram looked like that it was made of."""
+    """A run that may be continued, and the fields of its last datagram."""
 
     __slots__ = (
         "constant_fields",
@@ -62,10 +64,10 @@ class _OpenRun:
         "table",
     )
 
-    def __init__(self, said: Datagram, run: Run, datagram: bytes) -> None:
-        self.datagram = said
+    def __init__(self, decoded: Datagram, run: Run, datagram: bytes) -> None:
+        self.datagram = decoded
         self.preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
-        self.crc_start = BARE if said.bare else 0
+        self.crc_start = BARE if decoded.bare else 0
         self.constant_fields = self.preamble, kind, origin, when
         self.is_large = len(datagram) >= _LARGE_BYTES
         self.lengths: list[bytes] = []
@@ -74,7 +76,7 @@ class _OpenRun:
         self.add(datagram, run.first, run.lengths)
 
     def add(self, datagram: bytes, first: int, lengths: bytes) -> None:
-        """Add what a datagram holds, and remember how it looks: most often the next one looks the same."""
+        """Add the messages of a datagram, and keep its fields: most often the next has the same."""
         self.datagram_bytes = len(datagram)
         self.payload = _PLAIN.size + len(lengths)
         self.covered = self.payload if self.crc_start else None
@@ -87,7 +89,7 @@ class _OpenRun:
         self.size_bytes += len(datagram) - _PLAIN.size
 
     def close(self) -> tuple[Datagram, int]:
-        """Return what was put together as if it had come in one datagram, and of how many it was made."""
+        """Return the joined run as one datagram, and the number of datagrams in it."""
         times = len(self.lengths)
         if times == 1:
             return self.datagram, 1
@@ -108,16 +110,15 @@ class _OpenRun:
 def decode_coalesced(
     datagrams: Iterable[bytes],
 ) -> Iterator[tuple[Datagram | RemoteProtocolError, int]]:
-    """Return what datagrams say, with neighbours put together, and how many those were.
+    """Yield decoded datagrams with consecutive ones joined, and how many were joined.
 
-    In the place of one that says nothing stands the reason.
+    An invalid datagram yields its error.
     """
-    making: dict[bytes, _OpenRun] = {}
+    open_runs: dict[bytes, _OpenRun] = {}
     run: _OpenRun | None = None
     for datagram in datagrams:
         if run is not None and len(datagram) == run.datagram_bytes and run.size_bytes < _MAX_BYTES:
-            # The shortest way: all but the seqno and the messages is as it was in the datagram
-            # before.
+            # The fast path: all but the seqno and the messages equals the datagram before.
             preamble, checksum, middle, first = _FRONT.unpack_from(datagram)
             if (
                 first == run.next_seqno < SAFE_SEQNO
@@ -131,30 +132,30 @@ def decode_coalesced(
                 run.next_seqno += run.count
                 run.size_bytes += run.datagram_bytes - _PLAIN.size
                 continue
-        who = datagram[_SENDER_FIELDS]
-        run = making.get(who)
+        sender = datagram[_SENDER_FIELDS]
+        run = open_runs.get(sender)
         if run is not None:
             if _continue(datagram, run):
                 continue
-            del making[who]
+            del open_runs[sender]
             yield run.close()
         try:
-            said = decode(datagram)
+            decoded = decode(datagram)
         except RemoteProtocolError as error:
             run = None
             yield error, 1
             continue
-        run = _begin(datagram, said)
+        run = _begin(datagram, decoded)
         if run is None:
-            yield said, 1
+            yield decoded, 1
         else:
-            making[who] = run
-    for one in making.values():
-        yield one.close()
+            open_runs[sender] = run
+    for open_run in open_runs.values():
+        yield open_run.close()
 
 
 def _continue(datagram: bytes, run: _OpenRun) -> bool:
-    """Add what a datagram holds to ``run``, if it continues it and is whole; return whether it does."""
+    """Add a datagram to ``run`` if it continues the run and is valid; return whether it does."""
     size_bytes = len(datagram)
     if size_bytes <= _PLAIN.size or run.size_bytes >= _MAX_BYTES:
         return False
@@ -176,12 +177,12 @@ def _continue(datagram: bytes, run: _OpenRun) -> bool:
     return True
 
 
-def _begin(datagram: bytes, said: Datagram) -> _OpenRun | None:
-    """Return a run that others may continue, if ``said`` is one plain run to all, with room for more."""
-    frame = said.frames[0]
-    if type(frame) is not Data or len(said.frames) > 1 or said.addressee is not None:
+def _begin(datagram: bytes, decoded: Datagram) -> _OpenRun | None:
+    """Return a run that may be continued, if ``decoded`` is one plain run to all; else None."""
+    frame = decoded.frames[0]
+    if type(frame) is not Data or len(decoded.frames) > 1 or decoded.addressee is not None:
         return None
     run = frame.run
     if frame.epoch or frame.repair or run.flags & FRAGMENT or run.size_bytes >= _MAX_BYTES // 2:
         return None
-    return _OpenRun(said, run, datagram)
+    return _OpenRun(decoded, run, datagram)

@@ -1,14 +1,13 @@
 """The wire format, version 1 (docs/wire.md has the tables).
 
-On sending: frames of one sender are packed into one datagram behind a header with a checksum. What
-a receiver would refuse is not sent: it raises LocalProtocolError at the caller.
+On sending: frames of one sender are packed into one datagram behind a header with a checksum. A
+frame that a receiver would reject is not sent: encoding it raises LocalProtocolError.
 
 On reception: the header is checked (magic, version, checksum), then each frame, to the last byte.
-Anything that the format does not allow raises RemoteProtocolError with a reason from
-fields.REASONS; nothing is allocated on the word of a length field that the datagram does not back
-with bytes.
+Invalid bytes raise RemoteProtocolError with a reason of ``primitives.REASONS``. No length field
+makes the decoder allocate more than the datagram holds.
 
-Every datagram has one form only: what decodes encodes to the same bytes again.
+Every datagram has one form only: decoding and encoding again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -68,33 +67,33 @@ if TYPE_CHECKING:
 MAGIC = b"GL"
 VERSION = 1
 SEALED = 0x01
-"""Header flag: what follows the header is an encrypted and authenticated envelope (space reserved)."""
+"""Header flag: an encrypted and authenticated envelope follows the header (reserved)."""
 ADDRESSED = 0x02
 """Header flag: the incarnation that the datagram is for follows the header."""
 BARE = 0x04
 """Header flag: there is one DATA frame, and the checksum leaves out its messages."""
 FIRST = 0x20
-"""Data flag: the connection starts with this run. It belongs to the frame, not to the run."""
+"""Data flag: the connection starts with this run. The flag belongs to the frame, not to the run."""
 EPOCH = primitives.EPOCH
 """Frame flag: an epoch stands between the prefix and the body."""
 REPAIR = 0x80
-"""Data flag: the run is sent again. It belongs to the frame, not to the run."""
+"""Data flag: the run is sent again. The flag belongs to the frame, not to the run."""
 
 DATA, ACK, NAK, GONE, TAIL, VOTE, STABLE, OUT_OF_BAND, OUT_OF_BAND_ACK, UNRELIABLE = range(1, 11)
 MEMBERSHIP_KINDS = range(0x1D, 0x20)
-"""Frame kinds kept free for membership; those in use are in membership.py."""
+"""Frame kinds reserved for membership; the kinds in use are in control_frames.py."""
 CLOSE = 0x20
 UNICAST_KINDS = range(0x21, 0x30)
-"""Frame kinds kept free for unicast connections; they share the kinds of streams, but for CLOSE."""
+"""Frame kinds reserved for connections, which share the kinds of streams except for CLOSE."""
 
 SEQNO_MAX = primitives.SEQNO_MAX
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
 SAFE_SEQNO = SEQNO_MAX - 0xFFFF
-"""A run that starts below this ends within the largest seqno, whatever its count."""
+"""A run that starts below this seqno ends within SEQNO_MAX, whatever its count."""
 DATAGRAM_MAX_BYTES = 65507
-"""The largest datagram that UDP over IPv4 carries."""
+"""Maximum size of a UDP datagram over IPv4."""
 RUN_MAX_COUNT = 0xFFFF
-"""Messages in one DATA frame."""
+"""Maximum number of messages in one DATA frame."""
 
 _PREAMBLE = Struct("<2sBBI")
 _SENDER_FIELDS = Struct("<QQQ")
@@ -114,38 +113,38 @@ _COUNTS = primitives.COUNTS
 _PROGRESS = primitives.PROGRESS
 _FLOOR = Struct("<Q")
 
-# A named tuple is made by a Python function that calls this one; going there directly saves a tenth
-# of a decode.
+# The constructor of a named tuple is a Python function around this one; the direct call saves a
+# tenth of a decode.
 _make = tuple.__new__
 
 SENDER_FIELD = slice(16, 32)
 """Where the header of a datagram holds the address of its sender."""
 HEADER_BYTES = _HEADER.size
-"""What a datagram to all spends before its first frame."""
+"""Size of the header of a datagram to all."""
 ADDRESSED_HEADER_BYTES = _HEADER.size + _EPOCH.size
-"""What a datagram to one member spends before its first frame."""
+"""Size of the header of a datagram to one member."""
 DATA_OVERHEAD_BYTES = _PREFIX.size + _DATA.size
-"""What a DATA frame spends beside the length table and the messages."""
+"""Size of a DATA frame without its length table and messages."""
 NAK_OVERHEAD_BYTES = _PREFIX.size + _NAK.size
-"""What a NAK frame spends beside its ranges."""
+"""Size of a NAK frame without its ranges."""
 RANGE_BYTES = _RANGE.size
-"""What one range of a NAK takes."""
+"""Size of one range of a NAK."""
 
 PROGRESS_OVERHEAD_BYTES = _PREFIX.size + _COUNTS.size
-"""What a VOTE or STABLE frame spends beside its entries."""
+"""Size of a VOTE or STABLE frame without its entries."""
 PROGRESS_BYTES = _PROGRESS.size
-"""What one entry of a VOTE or STABLE frame takes."""
+"""Size of one entry of a VOTE or STABLE frame."""
 OUT_OF_BAND_OVERHEAD_BYTES = DATA_OVERHEAD_BYTES + _FLOOR.size
-"""What an OUT_OF_BAND frame spends beside the length table and the messages."""
+"""Size of an OUT_OF_BAND frame without its length table and messages."""
 
 _BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size, Close: 0}
 _PREFIX_LENGTH_BYTES = primitives.PREFIX_LENGTH_BYTES
 _LARGE_BYTES = 4096
-"""Messages of so many bytes are not copied out of their datagram before somebody wants them."""
+"""From this size on, messages stay in their datagram until they are read."""
 
 
 def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
-    """Return how many bytes of lengths and messages of a stream fit one datagram of ``max_frame_bytes``."""
+    """Return how many bytes of lengths and messages fit a datagram of ``max_frame_bytes``."""
     return (
         max_frame_bytes
         - ADDRESSED_HEADER_BYTES
@@ -155,22 +154,22 @@ def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
 
 
 def new_view_room_bytes(max_frame_bytes: int) -> int:
-    """Return how many bytes of a roster, whole or a change, fit a NEW_VIEW in one datagram of ``max_frame_bytes``."""
+    """Return how many bytes of a roster fit a NEW_VIEW in a datagram of ``max_frame_bytes``."""
     return max_frame_bytes - ADDRESSED_HEADER_BYTES - control_frames.NEW_VIEW_OVERHEAD_BYTES
 
 
 def state_offer_room_bytes(max_frame_bytes: int) -> int:
-    """Return how many bytes of an offer fit a STATE_OFFER in one datagram of ``max_frame_bytes``."""
+    """Return how many bytes of an offer fit a STATE_OFFER in a datagram of ``max_frame_bytes``."""
     return max_frame_bytes - ADDRESSED_HEADER_BYTES - control_frames.STATE_OFFER_OVERHEAD_BYTES
 
 
 def state_chunk_room_bytes(max_frame_bytes: int) -> int:
-    """Return how many bytes of the state fit a STATE_CHUNK in one datagram of ``max_frame_bytes``."""
+    """Return how many bytes of a state fit a STATE_CHUNK in a datagram of ``max_frame_bytes``."""
     return max_frame_bytes - ADDRESSED_HEADER_BYTES - control_frames.STATE_CHUNK_OVERHEAD_BYTES
 
 
 def size_bytes(frame: Frame) -> int:
-    """Return what ``frame`` takes in a datagram."""
+    """Return the size of ``frame`` in a datagram."""
     if isinstance(frame, Data):
         return DATA_OVERHEAD_BYTES + frame.run.size_bytes + (_EPOCH.size if frame.epoch else 0)
     if isinstance(frame, (Nak, OutOfBandAck)):
@@ -194,9 +193,12 @@ def encode(
     addressee: int | None = None,
     bare: bool = False,
 ) -> bytes:
-    """Return the datagram in which ``sender`` says ``frames`` to ``group``, or to one incarnation of one member.
+    """Return the datagram with ``frames`` of ``sender``, for ``group`` or for one incarnation.
 
-    The messages of a ``bare`` one, which is a single DATA frame, are not in its checksum.
+    The checksum of a ``bare`` datagram, which is a single DATA frame, leaves out its messages.
+
+    Raises:
+        LocalProtocolError: a frame does not fit the format.
     """
     if bare and (len(frames) != 1 or type(frames[0]) is not Data):
         raise LocalProtocolError("a bare datagram is one DATA frame and nothing else")
@@ -228,6 +230,7 @@ def encode(
 
 
 def _extends_to_end(frame: Data) -> bool:
+    """Return whether a DATA frame is too long for its length field, so that it must come last."""
     return size_bytes(frame) - _PREFIX_LENGTH_BYTES > LENGTH_MAX
 
 
@@ -239,9 +242,9 @@ def encode_split(
     addressee: int | None = None,
     bare: bool = False,
 ) -> list[bytes]:
-    """Return the datagrams in which ``sender`` says a run that is larger than a frame, ``room_bytes`` in each.
+    """Return datagrams with the run of ``frame``, at most ``room_bytes`` of it in each.
 
-    It is what ``encode`` makes of each part. What all parts have in common is worked out once.
+    The result equals ``encode`` of each part; fields that all parts share are computed once.
     """
     run = frame.run
     if frame.epoch or frame.first or addressee is not None:
@@ -252,8 +255,8 @@ def encode_split(
         check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
-    who, header_flags = _SENDER_FIELDS.pack(group, *sender), BARE if bare else 0
-    start = crc32(who, header_flags)
+    sender_fields, header_flags = _SENDER_FIELDS.pack(group, *sender), BARE if bare else 0
+    start = crc32(sender_fields, header_flags)
     flags = run.flags | REPAIR if frame.repair else run.flags
     (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
     lengths, payload = run.lengths, run.buffer
@@ -269,28 +272,36 @@ def encode_split(
         messages = payload[begin:end]
         checksum = crc32(front, start) if bare else crc32(messages, crc32(front, start))
         found.append(
-            b"".join((_PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum), who, front, messages))
+            b"".join(
+                (
+                    _PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum),
+                    sender_fields,
+                    front,
+                    messages,
+                )
+            )
         )
     return found
 
 
 def sender_of(datagram: bytes) -> Address | None:
-    """Return the sender that the header names, unchecked; None if the datagram has no header."""
+    """Return the sender in the header, unchecked; None if the datagram has no header."""
     if len(datagram) < HEADER_BYTES:
         return None
     return Address(*_SENDER_ADDRESS.unpack_from(datagram, SENDER_FIELD.start))
 
 
 def is_repair(datagram: bytes) -> bool:
-    """Return whether a datagram begins with messages that are sent again."""
+    """Return whether a datagram begins with a retransmitted run."""
     at = ADDRESSED_HEADER_BYTES if datagram[3] & ADDRESSED else HEADER_BYTES
     return len(datagram) > at + 1 and datagram[at] == DATA and datagram[at + 1] & REPAIR != 0
 
 
 def split_datagram(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
-    """Return datagrams of at most ``max_frame_bytes`` that say what one with a single DATA frame says.
+    """Return datagrams of at most ``max_frame_bytes`` with the run of a larger one.
 
-    RemoteProtocolError if it is none.
+    Raises:
+        RemoteProtocolError: the datagram is not a single DATA frame.
     """
     group, sender, frames, addressee, bare = decode(datagram)
     frame = frames[0]
@@ -307,7 +318,7 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
 
 
 def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
-    """Add a DATA frame up to its messages, and return these."""
+    """Add a DATA frame without its messages; return the messages."""
     run = frame.run
     flags = run.flags
     if flags or not run.count or not 0 < run.first < SAFE_SEQNO:
@@ -437,7 +448,11 @@ _ENCODERS: dict[type[Frame], Callable[..., None]] = {
 
 
 def decode(datagram: bytes) -> Datagram:
-    """Return what ``datagram`` says, or raise RemoteProtocolError with the reason why it says nothing."""
+    """Return the decoded datagram.
+
+    Raises:
+        RemoteProtocolError: the bytes are not a valid datagram; ``reason`` says why.
+    """
     size_bytes = len(datagram)
     if size_bytes < HEADER_BYTES:
         raise RemoteProtocolError("short", f"{size_bytes} bytes are less than a header")
@@ -481,7 +496,7 @@ def decode_or_error(datagram: bytes) -> Datagram | RemoteProtocolError:
 
 
 def _checksummed_bytes(datagram: bytes, flags: int) -> int:
-    """Return how much of a bare datagram its checksum covers: up to the messages of its one frame."""
+    """Return how many bytes of a bare datagram its checksum covers: all before the messages."""
     at, size_bytes = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES, len(datagram)
     if at + DATA_OVERHEAD_BYTES <= size_bytes:
         kind, frame_flags, length = _FRONT.unpack_from(datagram, at)
@@ -494,12 +509,13 @@ def _checksummed_bytes(datagram: bytes, flags: int) -> int:
 
 
 def _frame_end(at: int, length: int, size_bytes: int) -> int:
-    """Return where a DATA frame ends; one that is too long to say so ends with its datagram."""
+    """Return where a DATA frame ends; a frame beyond its length field ends with its datagram."""
     end = at + _PREFIX_LENGTH_BYTES + length
     return size_bytes if not length and size_bytes - end > LENGTH_MAX else end
 
 
 def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) -> tuple[Frame, int]:
+    """Decode the frame at ``at``; return the frame and its end."""
     body = at + _PREFIX.size
     if body > size_bytes:
         raise RemoteProtocolError(
@@ -520,8 +536,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
         raise RemoteProtocolError("kind", f"unknown frame kind {kind:#x}")
     if flags and flags & ~_KNOWN_FLAGS.get(kind, 0):
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a frame of kind {kind:#x}")
-    # Most frames speak of their sender's own stream; one address then serves all that is kept of
-    # them.
+    # Most frames concern their sender's own stream: share one address object between them.
     same = node == sender.node and incarnation == sender.incarnation
     origin = sender if same else _make(Address, (node, incarnation))
     epoch = 0
@@ -535,6 +550,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
 
 
 def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Run:
+    """Decode a run between ``at`` and ``end``."""
     table = at + _DATA.size
     if table > end:
         raise RemoteProtocolError("length", "a frame with messages is cut short")
@@ -586,13 +602,13 @@ def _decode_out_of_band_ack(
 
 
 def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
+    """Decode the ranges of a NAK or an out-of-band ack."""
     table = at + _NAK.size
     if table > end:
         raise RemoteProtocolError("length", "a frame with ranges is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
     check_exact_length(table, end, count * _RANGE.size)
-    # One layout for a range, not one for each count: the struct module would keep a hundred of
-    # those.
+    # One layout per range, not one per count: the struct module caches only a hundred layouts.
     ranges = tuple(
         [(first, first + more) for first, more in _RANGE.iter_unpack(datagram[table:end])]
     )
@@ -611,9 +627,11 @@ def _decode_tail(
     datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int
 ) -> Tail:
     check_exact_length(at, end, _TAIL.size)
-    low, high, start, reader = _TAIL.unpack_from(datagram, at)
-    check_tail(low, high, start, reader, flags)
-    return Tail(origin, low, high, start if flags & HAS_START else None, reader, epoch)
+    low, high, start, receiver_incarnation = _TAIL.unpack_from(datagram, at)
+    check_tail(low, high, start, receiver_incarnation, flags)
+    return Tail(
+        origin, low, high, start if flags & HAS_START else None, receiver_incarnation, epoch
+    )
 
 
 def _decode_close(
@@ -637,6 +655,7 @@ def _decode_stable(
 
 
 def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[StreamProgress, ...]]:
+    """Decode the view number and the entries of a vote or a stability message."""
     table = at + _COUNTS.size
     if table > end:
         raise RemoteProtocolError("length", "a vote or stability message is cut short")
@@ -692,4 +711,4 @@ _KNOWN_FLAGS = {
     CLOSE: EPOCH,
     **control_frames.KNOWN_FLAGS,
 }
-"""The flags that a frame of each kind may have; none, where it is not listed."""
+"""The flags that a frame of each kind may have; a kind that is not listed has none."""

@@ -1,12 +1,12 @@
-"""The frames about who is in the group, and those that bring a new member the application's state (docs/wire.md).
+"""Frames of membership and of state transfer (docs/wire.md has the tables).
 
-On sending: each encoder adds the bytes of one frame to a datagram, and refuses what a receiver
-would refuse.
+On sending: each encoder adds the bytes of one frame to a datagram, and rejects a frame that a
+receiver would reject.
 
 On reception: each decoder reads the body of one frame to its last byte; the first fault raises
 RemoteProtocolError.
 
-These frames have no epoch, and each is said by a member: its origin is never the address 0.0.
+These frames have no epoch. Their origin is a member, never the address 0.0.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ JOIN, LEAVE, ALIVE, SUSPECT, NEW_VIEW, ASK_VIEW, BEACON, MERGE_ASK, MERGE_REPLY 
 STATE_ASK, STATE_OFFER, STATE_PULL, STATE_CHUNK = range(0x19, 0x1D)
 
 RELAY = 0x01
-"""Join flag: whoever hears it is asked to pass it on."""
+"""Join flag: a receiver relays the frame to the coordinator."""
 IN_VIEW = 0x01
 """Alive flag: the origin is in a view, which the body names."""
 INCLUDES_RECEIVER = 0x02
-"""Alive flag: the receiver is in that view too."""
+"""Alive flag: the receiver is in that view, too."""
 REPLY_WANTED = 0x04
-"""Alive flag: the receiver is asked to say the same of itself."""
+"""Alive flag: the receiver answers with its own heartbeat."""
 SLOW_RECEIVERS = 0x01
-"""Suspect flag: the members have held up the origin's window."""
+"""Suspect flag: the members have blocked the origin's window."""
 BASE = 0x01
-"""NewView flag: the roster is told as a change of that of another view, which the body names."""
+"""NewView flag: the roster is a change of the roster of another view, which the body names."""
 WILLING = 0x01
 """MergeReply flag: the origin agrees."""
 
@@ -87,11 +87,11 @@ _PULL = Struct("<QQI")
 _CHUNK = Struct("<QQ")
 
 NEW_VIEW_OVERHEAD_BYTES = PREFIX.size + VIEW_ID.size + _PARTS.size + VIEW_ID.size
-"""What a NEW_VIEW frame with a base spends beside its part of the roster."""
+"""Size of a NEW_VIEW frame with a base, without its part of the roster."""
 STATE_OFFER_OVERHEAD_BYTES = PREFIX.size + _OFFER.size
-"""What a STATE_OFFER frame spends beside its part of the offer."""
+"""Size of a STATE_OFFER frame without its part of the offer."""
 STATE_CHUNK_OVERHEAD_BYTES = PREFIX.size + _CHUNK.size
-"""What a STATE_CHUNK frame spends beside its bytes of the state."""
+"""Size of a STATE_CHUNK frame without its bytes of the state."""
 
 _FIXED_BYTES: dict[type[MembershipFrame | StateFrame], int] = {
     Join: ENTRY_LENGTHS.size,
@@ -111,7 +111,7 @@ _FIXED_BYTES: dict[type[MembershipFrame | StateFrame], int] = {
 
 
 def size_bytes(frame: MembershipFrame | StateFrame) -> int:
-    """Return what ``frame`` takes in a datagram."""
+    """Return the size of ``frame`` in a datagram."""
     return PREFIX.size + _FIXED_BYTES[type(frame)] + _varying_bytes(frame)
 
 
@@ -257,7 +257,7 @@ ENCODERS: dict[type[Frame], Callable[..., None]] = {
     StatePull: _encode_state_pull,
     StateChunk: _encode_state_chunk,
 }
-"""What adds a frame of each type to the parts of a datagram."""
+"""The function that adds a frame of each type to the parts of a datagram."""
 
 
 # Bytes to frames
@@ -458,7 +458,7 @@ DECODERS: dict[
     STATE_PULL: _decode_state_pull,
     STATE_CHUNK: _decode_state_chunk,
 }
-"""What reads the body of a frame of each kind."""
+"""The function that reads the body of a frame of each kind."""
 KNOWN_FLAGS = {
     JOIN: RELAY,
     ALIVE: IN_VIEW | INCLUDES_RECEIVER | REPLY_WANTED,
@@ -466,4 +466,4 @@ KNOWN_FLAGS = {
     NEW_VIEW: BASE,
     MERGE_REPLY: WILLING,
 }
-"""The flags that a frame of each kind may have; none, where it is not listed."""
+"""The flags that a frame of each kind may have; a kind that is not listed has none."""

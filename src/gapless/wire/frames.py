@@ -1,9 +1,9 @@
-"""The frames: what members say to each other about streams.
+"""Frames: the units that members exchange.
 
-Each frame names the stream it speaks of by the origin's address, incarnation included, so that a
-frame about a former life of a member can never touch the present one. Who speaks is said once, by
-the datagram. A life has one stream to the group (epoch 0), or one for each view (the epoch is the
-view's number), and one for each connection to another member (the epoch is the connection's own).
+A frame names its stream by the address of the origin, incarnation included, so that a frame of a
+former incarnation never affects the current one. The datagram names the sender, once. An
+incarnation has one stream to the group (epoch 0), or one for each view (the epoch is the number of
+the view), and one for each connection to another member (the epoch is the connection's own number).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Range = tuple[int, int]
 
 
 FIRST_CONNECTION_EPOCH = 1 << 63
-"""Epochs from here on name connections between two members; lower ones are view numbers, zero is the whole life."""
+"""The lowest epoch of a connection; lower epochs are view numbers, 0 is the whole incarnation."""
 
 
 class Data(NamedTuple):
-    """A run of messages; a repair is the same run again, marked so that a receiver can measure the round trip.
+    """A run of messages; ``repair`` marks a retransmission, so that a receiver can measure the RTT.
 
-    ``first`` marks the message with which a connection starts: the receiver is to expect it next.
+    ``first`` marks the message that starts a connection: the receiver expects it next.
     """
 
     run: Run
@@ -35,7 +35,7 @@ class Data(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The sender of this frame has delivered the stream up to ``seqno``; it can take ``buffer_bytes`` at once."""
+    """The sender has delivered the stream up to ``seqno``, and buffers ``buffer_bytes`` beyond."""
 
     origin: Address
     seqno: int
@@ -44,7 +44,7 @@ class Ack(NamedTuple):
 
 
 class Nak(NamedTuple):
-    """The sender of this frame misses ``ranges``; with no range at all it asks where the stream starts."""
+    """The sender misses ``ranges``; without a range the sender asks where the stream starts."""
 
     origin: Address
     ranges: tuple[Range, ...]
@@ -52,7 +52,7 @@ class Nak(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Nothing up to and including ``low`` exists any more at the origin."""
+    """The origin has no message up to and including ``low`` any more."""
 
     origin: Address
     low: int
@@ -62,10 +62,9 @@ class Gone(NamedTuple):
 class Tail(NamedTuple):
     """The origin announces its stream: purged up to ``low``, sent up to ``high``.
 
-    ``start``, when given, tells the one receiver that it is sent to where the stream starts for it:
-    the first message it gets is ``start + 1``. It is meant for that life of the receiver whose
-    incarnation is ``reader``, and for no other: a start told to a former life must not open the
-    stream of the present one.
+    ``start`` is where the stream starts for the receiver: its first message is ``start + 1``. Only
+    the incarnation ``receiver_incarnation`` of the receiver may use it: a start for a former
+    incarnation must not open the stream of the current one.
     """
 
     origin: Address
@@ -77,14 +76,14 @@ class Tail(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The connection ``epoch`` of ``origin`` is over, or never was."""
+    """The connection ``epoch`` of ``origin`` is over, or never existed."""
 
     origin: Address
     epoch: int
 
 
 class StreamProgress(NamedTuple):
-    """One stream in a vote or a stability message: delivered (or stable) up to, and known up to."""
+    """A stream in a vote or a stability message: the delivered (or stable) and highest seqno."""
 
     origin: Address
     delivered: int
@@ -92,7 +91,7 @@ class StreamProgress(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """``origin`` tells the coordinator of view ``view`` how far it has delivered each stream."""
+    """``origin`` reports to the coordinator of ``view`` how far it has delivered each stream."""
 
     origin: Address
     view: int
@@ -100,7 +99,7 @@ class Vote(NamedTuple):
 
 
 class Stable(NamedTuple):
-    """``origin``, the coordinator of view ``view``, tells up to where everybody has delivered each stream."""
+    """``origin``, coordinator of ``view``, reports up to where all members deliver each stream."""
 
     origin: Address
     view: int
@@ -108,7 +107,10 @@ class Stable(NamedTuple):
 
 
 class OutOfBand(NamedTuple):
-    """A run of out-of-band messages, which have numbers of their own; all up to ``floor`` are acknowledged by all."""
+    """A run of out-of-band messages, numbered apart.
+
+    All up to ``floor`` are acknowledged by all.
+    """
 
     run: Run
     floor: int
@@ -122,31 +124,32 @@ class OutOfBandAck(NamedTuple):
 
 
 class Unreliable(NamedTuple):
-    """Messages that are delivered if they arrive, and as often as they arrive; they have no numbers.
+    """Messages without numbers, delivered if and as often as they arrive.
 
-    The run starts at 1, always.
+    The run always starts at 1.
     """
 
     run: Run
 
 
 class Join(NamedTuple):
-    """``place`` wants to be taken in; with ``relay`` whoever hears it is asked to pass it on to the coordinator."""
+    """A request to admit ``entry``; with ``relay`` each receiver relays it to the coordinator."""
 
     entry: RosterEntry
     relay: bool = False
 
 
 class Leave(NamedTuple):
-    """``origin`` wants to be left out of the next view."""
+    """``origin`` asks for a view without itself."""
 
     origin: Address
 
 
 class Alive(NamedTuple):
-    """``origin`` lives and is in ``view`` (None: in none yet); ``you`` says whether the receiver is in that view too.
+    """A heartbeat: ``origin`` is in ``view``, or in none yet (None).
 
-    With ``answer`` the receiver is asked to say the same of itself at once.
+    ``includes_receiver`` says whether the receiver is in that view, too. With ``reply_wanted`` the
+    receiver answers at once with its own heartbeat.
     """
 
     origin: Address
@@ -156,7 +159,7 @@ class Alive(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """``origin`` has not heard of ``members`` for too long, or, with ``pins``, they have held up its window."""
+    """``origin`` has not heard of ``members`` for too long, or they are ``slow_receivers``."""
 
     origin: Address
     members: tuple[Address, ...]
@@ -164,9 +167,9 @@ class Suspect(NamedTuple):
 
 
 class NewView(NamedTuple):
-    """Part ``part`` of ``parts`` of the roster of ``view``: whole, or as a change of the roster of ``base``.
+    """A part of the roster of ``view``: the whole roster, or its change against that of ``base``.
 
-    The parts end to end are what ``encode_roster`` of wire/rosters.py makes.
+    The parts end to end are the bytes of ``encode_roster`` (wire/roster.py).
     """
 
     origin: Address
@@ -178,13 +181,13 @@ class NewView(NamedTuple):
 
 
 class AskView(NamedTuple):
-    """``origin`` wants the whole roster of the view that the receiver is in."""
+    """``origin`` asks for the whole roster of the receiver's view."""
 
     origin: Address
 
 
 class Beacon(NamedTuple):
-    """``origin`` is the coordinator of ``view``, and has lately heard the coordinators ``heard`` of other views."""
+    """``origin`` coordinates ``view``, and has lately heard the other coordinators ``heard``."""
 
     origin: Address
     view: ViewId
@@ -192,14 +195,14 @@ class Beacon(NamedTuple):
 
 
 class MergeAsk(NamedTuple):
-    """``origin`` asks the coordinator of another view for its roster, and to make no view until it hears again."""
+    """``origin`` asks another coordinator for its roster, and to create no view meanwhile."""
 
     origin: Address
     merge: int
 
 
 class MergeReply(NamedTuple):
-    """``origin``, coordinator of ``view``, agrees to ``merge``, or cannot now; its roster comes along if it agrees."""
+    """``origin``, coordinator of ``view``, agrees to ``merge`` and sends its roster, or refuses."""
 
     origin: Address
     merge: int
@@ -208,7 +211,7 @@ class MergeReply(NamedTuple):
 
 
 class StateAsk(NamedTuple):
-    """``origin`` wants the application's state; it has or will get every message behind ``starts`` itself."""
+    """``origin`` requests the state; it receives every message behind ``starts`` itself."""
 
     origin: Address
     transfer: int
@@ -216,7 +219,7 @@ class StateAsk(NamedTuple):
 
 
 class StateOffer(NamedTuple):
-    """Part ``part`` of ``parts`` of what is on offer: see ``encode_offer`` of wire/offers.py."""
+    """A part of the description of a state: see ``encode_offer`` (wire/state_offer.py)."""
 
     origin: Address
     transfer: int
@@ -226,7 +229,10 @@ class StateOffer(NamedTuple):
 
 
 class StatePull(NamedTuple):
-    """``origin`` wants ``length`` bytes of the state from ``offset`` on; a length of 0 says that it has all."""
+    """``origin`` requests ``length`` bytes of the state from ``offset`` on.
+
+    Length 0: it has all.
+    """
 
     origin: Address
     transfer: int
@@ -246,9 +252,9 @@ class StateChunk(NamedTuple):
 MembershipFrame = (
     Join | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
 )
-"""Frames about who is in the group."""
+"""Frames about the members of the group."""
 StateFrame = StateAsk | StateOffer | StatePull | StateChunk
-"""Frames that bring a new member the application's state."""
+"""Frames that transfer the application's state to a new member."""
 Frame = (
     Data
     | Ack
@@ -267,12 +273,12 @@ Frame = (
 
 
 class Datagram(NamedTuple):
-    """What one datagram says: the group, the member that sent it, its frames, and whom it is for.
+    """A decoded datagram: the group, the sender, the frames, and the incarnation that it is for.
 
-    A datagram to one member names the incarnation that it is for: what was meant for a former life
-    of a process must not reach the present one, which has the same node and perhaps the same port
-    (P-15). Without one it is for all. The checksum of a ``bare`` one left out the messages of its
-    only frame.
+    A datagram to one member names the ``addressee``'s incarnation: a datagram for a former
+    incarnation must not reach the current one, which has the same node and perhaps the same port
+    (P-15). Without one the datagram is for all members. The checksum of a ``bare`` datagram leaves
+    out the messages of its only frame.
     """
 
     group: int

@@ -1,7 +1,7 @@
-"""What frames of several kinds are made of: the prefix, addresses, views, entries of progress, and their rules.
+"""Parts of several frames: the prefix, addresses, views, entries of progress, and their rules.
 
 On sending and on reception the same rules hold: a check raises RemoteProtocolError with its reason,
-and on the way out the encoder turns that into a LocalProtocolError.
+and on sending the encoder turns the error into a LocalProtocolError.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 EPOCH = 0x40
 """Frame flag: an epoch stands between the prefix and the body."""
 SEQNO_MAX = 2**63 - 1
-"""The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
+"""Maximum seqno; at ten million messages a second a stream reaches it in 29,000 years."""
 NAME_MAX_BYTES = 64
-"""The longest durable name, in UTF-8."""
+"""Maximum length of a durable name, in UTF-8."""
 
 REASONS = (
     "short",
@@ -47,13 +47,13 @@ REASONS = (
     "name",
     "part",
 )
-"""Every reason for which the decoder refuses a datagram; rosters and offers are refused for some of the same."""
+"""Every reason for which the decoder rejects a datagram, a roster or an offer."""
 
 PREFIX = Struct("<BBHQQ")
 PREFIX_LENGTH_BYTES = 4
-"""What of the prefix is not counted by its length field."""
+"""Bytes of the prefix that its length field does not count."""
 LENGTH_MAX = 0xFFFF
-"""The longest frame that can say how long it is, counted as the length field counts."""
+"""Maximum of the length field of a frame."""
 EPOCH_FIELD = Struct("<Q")
 COUNTS = Struct("<IH")
 COUNT = Struct("<H")
@@ -61,9 +61,9 @@ PROGRESS = Struct("<QQQQ")
 ADDRESS = Struct("<QQ")
 VIEW_ID = Struct("<IQQ")
 ENTRY_LENGTHS = Struct("<BB")
-"""The lengths of a place's name and locator, which follow."""
+"""The lengths of the name and the locator of a roster entry, which follow."""
 ENTRY_MIN_BYTES = ADDRESS.size + ENTRY_LENGTHS.size
-"""What a place in a roster takes at least."""
+"""Minimum size of a roster entry."""
 
 
 def prefix(
@@ -75,9 +75,9 @@ def prefix(
     *,
     extends_to_end: bool = False,
 ) -> bytes:
-    """Return the first bytes of a frame, its epoch included if it has one.
+    """Return the first bytes of a frame, with its epoch if it has one.
 
-    One that goes ``extends_to_end`` of its datagram may be longer than its length field can say.
+    A frame that ``extends_to_end`` of its datagram may be longer than its length field can express.
     """
     length = body_bytes + PREFIX.size - PREFIX_LENGTH_BYTES
     if not epoch:
@@ -91,18 +91,18 @@ def prefix(
 
 
 def length_field(length: int) -> int:
-    """Return what the length field of a frame says that ends with its datagram: 0, if it has no room for more."""
+    """Return the length field of a frame at the end of a datagram: 0 if the length does not fit."""
     return length if length <= LENGTH_MAX else 0
 
 
 def check_exact_length(at: int, end: int, body_bytes: int) -> None:
-    """Check that what lies between ``at`` and ``end`` is ``body_bytes`` long."""
+    """Check that ``body_bytes`` lie between ``at`` and ``end``."""
     if end - at != body_bytes:
         raise RemoteProtocolError("length", f"a body of {end - at} bytes, not {body_bytes}")
 
 
 def check_min_length(at: int, end: int, body_bytes: int) -> None:
-    """Check that ``body_bytes`` fit between ``at`` and ``end``."""
+    """Check that at least ``body_bytes`` lie between ``at`` and ``end``."""
     if end - at < body_bytes:
         raise RemoteProtocolError("length", f"{end - at} bytes where {body_bytes} are needed")
 
@@ -129,18 +129,18 @@ def check_ranges(ranges: tuple[Range, ...]) -> None:
 
 
 def unpack_progress(datagram: bytes, table: int, end: int) -> tuple[StreamProgress, ...]:
-    """Return the entries that lie between ``table`` and ``end``, as many as fit."""
+    """Return the entries between ``table`` and ``end``."""
     entries = PROGRESS.iter_unpack(datagram[table:end])
     progress = tuple(
-        StreamProgress(Address(node, life), delivered, high)
-        for node, life, delivered, high in entries
+        StreamProgress(Address(node, incarnation), delivered, high)
+        for node, incarnation, delivered, high in entries
     )
     check_progress(progress)
     return progress
 
 
 def check_progress(progress: tuple[StreamProgress, ...]) -> None:
-    """Check that the entries rise, and that none has delivered more than there is."""
+    """Check that origins rise, and that no entry has delivered more than its high mark."""
     before: Address | None = None
     for origin, delivered, high in progress:
         if before is not None and origin <= before:
@@ -154,26 +154,26 @@ def check_progress(progress: tuple[StreamProgress, ...]) -> None:
 
 
 def check_member(address: Address) -> None:
-    """Check that an address can be a member's."""
+    """Check that an address can be that of a member."""
     if address == NO_MEMBER:
-        raise RemoteProtocolError("member", "nobody has the address 0.0")
+        raise RemoteProtocolError("member", "no member has the address 0.0")
 
 
 def check_first_origin(progress: tuple[StreamProgress, ...]) -> None:
-    """Check that no entry is about the address of no member.
+    """Check that no entry has the address of no member.
 
-    The origins of the entries rise, so only the first could be the lowest address.
+    Origins rise, so only the first entry could have that lowest address.
     """
     if progress:
         check_member(progress[0].origin)
 
 
 def check_members(addresses: Iterable[Address]) -> None:
-    """Check that each address can be a member's, and that none stands there twice."""
+    """Check that each address can be that of a member, and that no address occurs twice."""
     seen = {NO_MEMBER}
     for address in addresses:
         if address in seen:
-            raise RemoteProtocolError("member", f"{address} is nobody, or stands here twice")
+            raise RemoteProtocolError("member", f"{address} is no member, or occurs twice")
         seen.add(address)
 
 
@@ -192,22 +192,22 @@ def unpack_view(datagram: bytes, at: int) -> ViewId:
 
 
 def check_view(view: ViewId) -> None:
-    """Check that a view has a number and was made by a member."""
+    """Check that a view has a valid number and coordinator."""
     if not 0 < view.number <= U32_MAX:
         raise RemoteProtocolError("view", f"a view cannot have the number {view.number}")
     check_member(view.coordinator)
 
 
-def pack_entry(place: RosterEntry) -> bytes:
-    """Return the bytes of a place behind its address: lengths, name, locator."""
-    name = _name_bytes(place.name)
-    _check_entry(name, place.locator)
-    _check_name(place.name)
-    return ENTRY_LENGTHS.pack(len(name), len(place.locator)) + name + place.locator
+def pack_entry(entry: RosterEntry) -> bytes:
+    """Return the bytes of a roster entry behind its address: lengths, name, locator."""
+    name = _name_bytes(entry.name)
+    _check_entry(name, entry.locator)
+    _check_name(entry.name)
+    return ENTRY_LENGTHS.pack(len(name), len(entry.locator)) + name + entry.locator
 
 
 def unpack_entry(datagram: bytes, at: int, end: int, address: Address) -> tuple[RosterEntry, int]:
-    """Return the place of ``address`` that starts at ``at``, and where it ends."""
+    """Return the roster entry of ``address`` at ``at``, and its end."""
     check_min_length(at, end, ENTRY_LENGTHS.size)
     name_bytes, locator_bytes = ENTRY_LENGTHS.unpack_from(datagram, at)
     middle = at + ENTRY_LENGTHS.size + name_bytes

@@ -1,11 +1,12 @@
-"""Rosters as bytes, whole or as a change of the roster before, and bytes in parts (docs/wire.md has the tables).
+"""Rosters as bytes: whole, or as a change of a base roster (docs/wire.md has the tables).
 
-On sending: a whole roster lists every place. A change says which places of the base are gone, by
-their index there, and which are new, in the order in which they stand behind those that stay.
-Either way the places that are away come last.
+On sending: a whole roster lists every entry. A change lists the departed entries by their index in
+the base, and the new entries in the order in which they follow the remaining ones. Absent durable
+members come last in both forms.
 
-On reception: the parts, end to end, give a roster or a RemoteProtocolError. A roster has one form
-only: what decodes encodes to the same bytes again, as a change of the same base or whole.
+On reception: the parts, end to end, decode to a roster, or raise RemoteProtocolError. A roster has
+one form only: decoding and encoding again gives the same bytes, whole or as a change of the same
+base.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WHOLE = 0
 CHANGE = 1
 """First byte of a change."""
 PARTS_MAX_COUNT = 0xFFFF
-"""The most parts that a frame can count."""
+"""Maximum number of parts that a frame can count."""
 
 _WHOLE = Struct("<BHH")
 _CHANGE = Struct("<BHHH")
@@ -42,9 +43,9 @@ _INDEX = Struct("<H")
 
 
 def is_change(roster: Roster, base: Roster) -> bool:
-    """Return whether ``roster`` is a change of ``base``: who stays keeps the order, and who is new is behind them."""
+    """Return whether ``roster`` keeps the order of ``base``, with new entries behind it."""
     here = set(roster.entries)
-    stay = tuple([place for place in base.entries if place in here])
+    stay = tuple([entry for entry in base.entries if entry in here])
     return roster.entries[: len(stay)] == stay
 
 
@@ -62,25 +63,26 @@ def encode_roster(roster: Roster, base: Roster | None = None) -> bytes:
 
 
 def _encode_change(roster: Roster, base: Roster) -> tuple[bytes, tuple[RosterEntry, ...]]:
+    """Return the head of a change of ``base``, and the new entries."""
     if not is_change(roster, base):
         raise LocalProtocolError(
             "who stays in a changed roster keeps the order, and who is new is behind"
         )
     here = set(roster.entries)
-    gone = [index for index, place in enumerate(base.entries) if place not in here]
+    gone = [index for index, entry in enumerate(base.entries) if entry not in here]
     new = roster.entries[len(base.entries) - len(gone) :]
     head = _CHANGE.pack(CHANGE, len(gone), len(new), len(roster.absent))
     return head + b"".join(map(_INDEX.pack, gone)), new
 
 
-def _pack_entry(place: RosterEntry) -> bytes:
-    return ADDRESS.pack(*place.address) + pack_entry(place)
+def _pack_entry(entry: RosterEntry) -> bytes:
+    return ADDRESS.pack(*entry.address) + pack_entry(entry)
 
 
 def decode_roster(view: ViewId, body: bytes, base: Roster | None) -> Roster:
-    """Return the roster of ``view`` that ``body`` tells, whole, or as a change of ``base`` if there is one.
+    """Return the roster of ``view`` in ``body``: whole, or as a change of ``base`` if given.
 
-    ``base`` is to be the roster of the view that the frame names as its base.
+    ``base`` must be the roster of the view that the frame names as its base.
     """
     if not body:
         raise RemoteProtocolError("length", "a roster without bytes")
@@ -90,76 +92,77 @@ def decode_roster(view: ViewId, body: bytes, base: Roster | None) -> Roster:
         )
     if base is None:
         check_min_length(0, len(body), _WHOLE.size)
-        _, count, away_count = _WHOLE.unpack_from(body)
+        _, count, absent_count = _WHOLE.unpack_from(body)
         stay: list[RosterEntry] = []
         at = _WHOLE.size
     else:
         check_min_length(0, len(body), _CHANGE.size)
-        _, gone_count, count, away_count = _CHANGE.unpack_from(body)
+        _, gone_count, count, absent_count = _CHANGE.unpack_from(body)
         at = _CHANGE.size + gone_count * _INDEX.size
         check_min_length(0, len(body), at)
         stay = _remaining_entries(base, body[_CHANGE.size : at])
-    check_min_length(at, len(body), (count + away_count) * ENTRY_MIN_BYTES)
+    check_min_length(at, len(body), (count + absent_count) * ENTRY_MIN_BYTES)
     new, at = _read_entries(body, at, count)
-    away, at = _read_entries(body, at, away_count)
+    absent, at = _read_entries(body, at, absent_count)
     check_exact_length(at, len(body), 0)
     if base is not None and not set(base.entries).isdisjoint(new):
-        raise RemoteProtocolError("order", "a place of the base among the new ones")
-    roster = Roster(view, (*stay, *new), tuple(away))
+        raise RemoteProtocolError("order", "an entry of the base among the new ones")
+    roster = Roster(view, (*stay, *new), tuple(absent))
     check_roster(roster)
     return roster
 
 
 def _remaining_entries(base: Roster, indices: bytes) -> list[RosterEntry]:
-    """Return the places of ``base`` without those at the indices, which must rise."""
+    """Return the entries of ``base`` without those at the indices, which must rise."""
     gone = [index for (index,) in _INDEX.iter_unpack(indices)]
     before = -1
     for index in gone:
         if not before < index < len(base.entries):
             raise RemoteProtocolError(
-                "order", f"place {index} of {len(base.entries)} is gone, after {before}"
+                "order", f"entry {index} of {len(base.entries)} is gone, after {before}"
             )
         before = index
-    left = set(gone)
-    return [place for index, place in enumerate(base.entries) if index not in left]
+    departed = set(gone)
+    return [entry for index, entry in enumerate(base.entries) if index not in departed]
 
 
 def _read_entries(body: bytes, at: int, count: int) -> tuple[list[RosterEntry], int]:
-    places = []
+    """Return ``count`` entries from ``at`` on, and their end."""
+    entries = []
     for _ in range(count):
         check_min_length(at, len(body), ADDRESS.size)
         address = Address(*ADDRESS.unpack_from(body, at))
-        place, at = unpack_entry(body, at + ADDRESS.size, len(body), address)
-        places.append(place)
-    return places, at
+        entry, at = unpack_entry(body, at + ADDRESS.size, len(body), address)
+        entries.append(entry)
+    return entries, at
 
 
 def check_roster(roster: Roster) -> None:
     """Check the rules of a roster; raise RemoteProtocolError for the first that is broken.
 
-    The coordinator is first, no node stands there twice, no address twice even among those that are
-    away; who is away has a name, and no name stands there twice.
+    The coordinator is first; no node occurs twice; no address occurs twice, absent members
+    included; every absent member has a name; no name occurs twice.
     """
     check_view(roster.id)
     if not roster.entries:
-        raise RemoteProtocolError("count", "a roster without places")
+        raise RemoteProtocolError("count", "a roster without entries")
     if roster.entries[0].address != roster.id.coordinator:
         raise RemoteProtocolError(
             "member", f"{roster.entries[0].address} is first, not {roster.id.coordinator}"
         )
-    check_members(place.address for place in (*roster.entries, *roster.absent))
-    nodes = {place.address.node for place in roster.entries}
+    check_members(entry.address for entry in (*roster.entries, *roster.absent))
+    nodes = {entry.address.node for entry in roster.entries}
     if len(nodes) != len(roster.entries):
-        raise RemoteProtocolError("member", "two lives of one node in a roster")
-    if not all(place.name for place in roster.absent):
-        raise RemoteProtocolError("name", "somebody without a name is away")
-    names = [place.name for place in (*roster.entries, *roster.absent) if place.name]
+        raise RemoteProtocolError("member", "two incarnations of one node in a roster")
+    if not all(entry.name for entry in roster.absent):
+        raise RemoteProtocolError("name", "an absent member without a name")
+    names = [entry.name for entry in (*roster.entries, *roster.absent) if entry.name]
     if len(set(names)) != len(names):
-        raise RemoteProtocolError("name", "a name stands twice in a roster")
+        raise RemoteProtocolError("name", "a name occurs twice in a roster")
 
 
 def split_body(body: bytes, max_bytes: int) -> list[bytes]:
-    """Return ``body`` in as few parts as have at most ``max_bytes`` each; end to end they are the body again."""
+    """Return ``body`` in as few parts of at most ``max_bytes`` as possible."""
     if max_bytes < 1:
         raise LocalProtocolError(f"no part of anything fits {max_bytes} bytes")
     if len(body) > PARTS_MAX_COUNT * max_bytes:

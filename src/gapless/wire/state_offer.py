@@ -1,9 +1,9 @@
-"""What a provider offers to a new member: the size of the state, what it covers, and a hash of each of its blocks.
+"""The offer of a state: its size, its coverage, and a hash of each block.
 
-On sending: an offer becomes bytes, which travel in the parts of STATE_OFFER frames.
+On sending: an offer is encoded to bytes, which travel in the parts of STATE_OFFER frames.
 
-On reception: the parts, end to end, give an offer or a RemoteProtocolError. An offer has one form
-only.
+On reception: the parts, end to end, decode to an offer, or raise RemoteProtocolError. An offer has
+one form only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gapless.wire.primitives import (
 )
 
 HASH_BYTES = 16
-"""The length of the hash of one block."""
+"""Length of the hash of one block."""
 
 _OFFER = Struct("<QIIHH")
 _OUT_OF_BAND = Struct("<QQI")
@@ -35,10 +35,11 @@ _RANGE = Struct("<QQ")
 
 
 class OfferContent(NamedTuple):
-    """A state of ``size_bytes`` in blocks of ``block_bytes``, the last one perhaps shorter, each with its hash.
+    """A state of ``size_bytes`` in blocks of ``block_bytes``, with the hash of each block.
 
-    ``digest`` says up to where the state covers each stream, ``aside`` which out-of-band messages
-    of each member. ``epoch`` is that of the streams in the digest.
+    The last block may be shorter. ``digest`` says up to where the state covers each stream,
+    ``out_of_band`` which out-of-band messages of each member. ``epoch`` is the epoch of the streams
+    in the digest.
     """
 
     size_bytes: int
@@ -74,25 +75,25 @@ def encode_offer(offer: OfferContent) -> bytes:
 
 
 def decode_offer(body: bytes) -> OfferContent:
-    """Return the offer that ``body`` tells."""
+    """Return the offer in ``body``."""
     end = len(body)
     check_min_length(0, end, _OFFER.size)
-    size_bytes, block_bytes, epoch, digest_count, aside_count = _OFFER.unpack_from(body)
+    size_bytes, block_bytes, epoch, digest_count, out_of_band_count = _OFFER.unpack_from(body)
     at = _OFFER.size + digest_count * PROGRESS.size
-    check_min_length(0, end, at + aside_count * _OUT_OF_BAND.size)
+    check_min_length(0, end, at + out_of_band_count * _OUT_OF_BAND.size)
     digest = unpack_progress(body, _OFFER.size, at)
-    aside: list[tuple[Address, tuple[Range, ...]]] = []
-    for _ in range(aside_count):
+    out_of_band: list[tuple[Address, tuple[Range, ...]]] = []
+    for _ in range(out_of_band_count):
         check_min_length(at, end, _OUT_OF_BAND.size)
         node, incarnation, count = _OUT_OF_BAND.unpack_from(body, at)
         table = at + _OUT_OF_BAND.size
         check_min_length(table, end, count * _RANGE.size)
         at = table + count * _RANGE.size
-        aside.append((Address(node, incarnation), tuple(_RANGE.iter_unpack(body[table:at]))))
+        out_of_band.append((Address(node, incarnation), tuple(_RANGE.iter_unpack(body[table:at]))))
     _check_blocks(size_bytes, block_bytes)
     check_exact_length(at, end, _block_count(size_bytes, block_bytes) * HASH_BYTES)
     hashes = tuple([body[start : start + HASH_BYTES] for start in range(at, end, HASH_BYTES)])
-    offer = OfferContent(size_bytes, block_bytes, digest, tuple(aside), hashes, epoch)
+    offer = OfferContent(size_bytes, block_bytes, digest, tuple(out_of_band), hashes, epoch)
     _check_offer(offer)
     return offer
 
@@ -118,7 +119,7 @@ def _check_offer(offer: OfferContent) -> None:
         if origin <= before:
             raise RemoteProtocolError("order", f"{origin} after {before}")
         if not ranges:
-            raise RemoteProtocolError("count", f"nothing aside of {origin}")
+            raise RemoteProtocolError("count", f"no out-of-band range of {origin}")
         check_ranges(ranges)
         before = origin
     wanted = _block_count(offer.size_bytes, offer.block_bytes)

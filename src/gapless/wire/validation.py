@@ -1,7 +1,7 @@
-"""The rules of frames about streams, beyond their layout.
+"""Rules of stream frames beyond their layout.
 
-On sending and on reception the same rules hold, as those of fields.py: a check raises
-RemoteProtocolError with its reason, and on the way out the encoder turns that into a
+On sending and on reception the same rules hold, as in primitives.py: a check raises
+RemoteProtocolError with its reason, and on sending the encoder turns the error into a
 LocalProtocolError.
 """
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range, StreamProgress
 
 HAS_START = 0x01
-"""Tail flag: the fields start and reader count."""
+"""Tail flag: the fields start and receiver incarnation are valid."""
 DATA_FLAGS = FRAGMENT | FIRST_FRAGMENT | LAST_FRAGMENT | NO_LOOPBACK | ACKED
 """The flags of a run."""
 _FRAGMENT_FLAGS = frozenset((0, FRAGMENT, FRAGMENT | FIRST_FRAGMENT, FRAGMENT | LAST_FRAGMENT))
 
 
 def check_run(first: int, count: int, flags: int) -> None:
-    """Check the numbers of a run, and its flags."""
+    """Check the seqnos and the flags of a run."""
     if not count:
         raise RemoteProtocolError("count", "a run without messages")
     if not 0 < first <= SEQNO_MAX - count + 1:
@@ -40,21 +40,21 @@ def check_run(first: int, count: int, flags: int) -> None:
 
 
 def check_unordered_flags(flags: int) -> int:
-    """Return the flags of a message outside of the stream; it is never a piece of a larger one."""
+    """Return the flags of a message outside a stream, which is never a fragment."""
     if flags & ~NO_LOOPBACK:
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a message outside of a stream")
     return flags
 
 
 def check_unnumbered(first: int) -> int:
-    """Return the first seqno of messages that have none: it does not count, so it has one value only."""
+    """Return the first seqno of messages without numbers, which must be 1."""
     if first != 1:
         raise RemoteProtocolError("seqno", f"messages without numbers start at {first}")
     return first
 
 
 def check_floor(floor: int, first: int) -> None:
-    """Check that a floor lies below the messages that come with it."""
+    """Check that a floor lies below the messages of its frame."""
     if floor >= first:
         raise RemoteProtocolError("seqno", f"a floor of {floor} at {first}")
 
@@ -68,27 +68,27 @@ def check_first(first: bool, epoch: int) -> None:
 
 
 def check_nonempty_ranges(ranges: tuple[Range, ...]) -> None:
-    """Check that there is a range."""
+    """Check that an ack names a range."""
     if not ranges:
         raise RemoteProtocolError("count", "an ack of nothing")
 
 
 def check_nonempty_progress(progress: tuple[StreamProgress, ...]) -> None:
-    """Check that there is an entry."""
+    """Check that a vote or a stability message has an entry."""
     if not progress:
         raise RemoteProtocolError("count", "a digest of nothing")
 
 
-def check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
-    """Check that the marks of a tail are in order, and that it tells a start to somebody, or none."""
+def check_tail(low: int, high: int, start: int, receiver_incarnation: int, flags: int) -> None:
+    """Check that the marks of a tail rise, and that a start is for one incarnation."""
     if not low <= high <= SEQNO_MAX or start > (high if flags & HAS_START else 0):
         raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
-    if reader and not flags & HAS_START:
-        raise RemoteProtocolError("flags", f"a start for {reader:#x} without a start")
+    if receiver_incarnation and not flags & HAS_START:
+        raise RemoteProtocolError("flags", f"a start for {receiver_incarnation:#x} without a start")
 
 
 def check_mark(seqno: int) -> int:
-    """Return a seqno that may also be zero."""
+    """Return a seqno that may be zero."""
     if seqno > SEQNO_MAX:
         raise RemoteProtocolError("seqno", f"{seqno} is beyond the largest seqno")
     return seqno
