@@ -356,7 +356,7 @@ def test_memory_that_could_become_smaller_is_not_read() -> None:
     file = os.memfd_create("gapless", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(file, 4096 + RING_BYTES)
-        with pytest.raises(OSError, match="smaller"):
+        with pytest.raises(OSError, match="not sealed against shrinking"):
             SharedRingReader((os.getpid(), file, bytes(16)))
     finally:
         os.close(file)

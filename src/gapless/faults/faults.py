@@ -1,12 +1,11 @@
-"""Faults: small seeded objects at the seam between a member and the network.
+"""Faults: small seeded objects between a member and the network.
 
-A fault sees one *crossing* (a datagram on its way over one link) and the copies that the faults
-before it made of it, and answers with the copies that go on: fewer (lost), more (duplicated), later
-(delayed), or with other bytes (corrupted). A fault that has nothing to say returns the list it was
-given, untouched. Faults know nothing of the world they live in but the time they are told, so the
-same objects can stand in front of a real socket.
+A fault gets one *crossing* (a datagram on its way over one link) and the copies that earlier faults
+made of it, and returns the copies that continue: fewer (lost), more (duplicated), later (delayed),
+or with other bytes (corrupted). A fault that does not strike returns the same list. A fault knows
+only the time that it is given, so the same objects work in front of a real socket.
 
-Every fault draws from a :class:`random.Random` of its own (see :mod:`gapless.rng`).
+Every fault draws from its own :class:`random.Random` (see :mod:`gapless.rng`).
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
 _make = tuple.__new__
 
 NEVER_NS = 1 << 62
-"""Later than any time of a run."""
+"""A time after the end of any run."""
 
 INTACT = ""
 """Mark of a copy with the bytes that were sent."""
 DUPLICATE = "duplicate"
-"""Mark of one copy more than was sent."""
+"""Mark of an additional copy."""
 CORRUPT = "corrupt"
-"""Mark of a copy whose bytes were changed on the way."""
+"""Mark of a copy whose bytes were changed in transit."""
 FORGED = "forged"
-"""Mark of one copy more than was sent, with bytes that nobody sent."""
+"""Mark of an additional copy with bytes that no member sent."""
 
 
 class Copy(NamedTuple):
-    """One datagram that comes out of the seam: after how long, with which bytes, and what it is (see the marks)."""
+    """A datagram that a fault passes on: its delay, its bytes, and its mark."""
 
     delay_ns: int
     datagram: bytes
@@ -51,8 +50,7 @@ class Copy(NamedTuple):
 class Crossing(NamedTuple):
     """A datagram on its way over one link.
 
-    ``nth`` counts the same label on the same link; ``transmit`` numbers the call of the socket that
-    it stems from.
+    ``nth`` counts equal labels on the same link; ``transmit`` numbers the call of the socket.
     """
 
     source: str
@@ -69,24 +67,23 @@ class Crossing(NamedTuple):
 
 
 class Fault(Protocol):
-    """Anything that can go wrong with a crossing.
+    """A fault that may strike a crossing.
 
-    One that never looks at the label and the number of a crossing says so with ``blind = True``:
-    then nobody needs to work them out.
+    A fault that never uses the label and the number of a crossing has ``blind = True``, so that
+    they need not be computed.
     """
 
     name: str
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Return the copies that go on; the same list if the fault does not strike."""
+        """Return the copies that continue; the same list if the fault does not strike."""
         ...
 
 
 class FaultChain:
-    """Faults in a row, on duty until ``until_ns``; ``struck`` counts how often each changed something.
+    """Faults in a row, active until ``until_ns``; ``strike_counts`` says how often each struck.
 
-    ``names_matter`` says whether a fault may look at what a crossing is called: all but those that
-    say ``blind``.
+    ``names_matter`` is false if every fault is blind.
     """
 
     def __init__(self, faults: Iterable[Fault], until_ns: int = NEVER_NS) -> None:
@@ -96,7 +93,7 @@ class FaultChain:
         self.names_matter = not all(getattr(fault, "blind", False) for fault in self.faults)
 
     def cross(self, crossing: Crossing, base_delay_ns: int, now_ns: int) -> tuple[list[Copy], str]:
-        """Return what becomes of a crossing, and which faults had a hand in it (empty: none)."""
+        """Return the copies of a crossing, and the names of the faults that struck, joined."""
         copies = [_make(Copy, (base_delay_ns, crossing.datagram, INTACT))]
         if now_ns >= self.until_ns:
             return copies, ""
@@ -114,7 +111,7 @@ class FaultChain:
 
 
 class Refuse:
-    """The socket does not take the datagram (would block, no buffers, too long): it reaches nobody."""
+    """The socket refuses the datagram (would block, no buffers, too long): no member gets it."""
 
     name = "refuse"
     blind = True
@@ -145,7 +142,7 @@ class Loss:
         self._of_link: dict[tuple[str, str], float] = {}
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Drop the crossing if the dice say so."""
+        """Drop the crossing with the probability of its link."""
         link = crossing.source, crossing.target
         rate = self._of_link.get(link)
         if rate is None:
@@ -154,7 +151,7 @@ class Loss:
 
 
 class BurstLoss:
-    """Losses come in bursts: a link is good or bad, and while it is bad everything is lost."""
+    """Losses in bursts: a link is good or bad, and loses everything while it is bad."""
 
     name = "burst"
     blind = True
@@ -177,7 +174,7 @@ class BurstLoss:
 
 
 class Duplicate:
-    """Some crossings arrive again; the second time at once or up to ``max_delay_ns`` later (a replay)."""
+    """Some crossings arrive twice, the second time up to ``max_delay_ns`` later."""
 
     name = "duplicate"
     blind = True
@@ -218,7 +215,7 @@ class Delay:
 
 
 class LongHold:
-    """Now and then one crossing is held for a long time and arrives when nobody expects it any more."""
+    """Now and then a crossing is held for a long time, and arrives when it is not expected."""
 
     name = "hold"
     blind = True
@@ -238,7 +235,7 @@ class LongHold:
 
 
 class Clog:
-    """A link stops for a while: what crosses it waits until the link is free again, then arrives all at once."""
+    """A link stops for a while: its crossings wait until it is free, then arrive all at once."""
 
     name = "clog"
     blind = True
@@ -250,7 +247,7 @@ class Clog:
         self._free_at_ns: dict[tuple[str, str], int] = {}
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Start a clog if the dice say so; wait for the end of the one that there is."""
+        """Start a clog with probability ``rate``, or wait for the end of the current one."""
         link = crossing.source, crossing.target
         free_at_ns = self._free_at_ns.get(link, 0)
         if now_ns >= free_at_ns:
@@ -262,7 +259,7 @@ class Clog:
 
 
 class SwizzleClog:
-    """A random part of the members is clogged one after the other, and freed again in a random order."""
+    """Random members are clogged one after the other, and freed in a random order."""
 
     name = "swizzle"
     blind = True
@@ -277,19 +274,19 @@ class SwizzleClog:
         }
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Let what comes from or goes to a clogged member wait until both ends are free."""
+        """Hold crossings from or to a clogged member until both ends are free."""
         wait_ns = max(
             self._wait_ns(crossing.source, now_ns), self._wait_ns(crossing.target, now_ns)
         )
         return [_later(copy, wait_ns) for copy in copies] if wait_ns else copies
 
-    def _wait_ns(self, life: str, now_ns: int) -> int:
-        start_ns, end_ns = self._clogged_ns.get(life.rstrip("'"), (0, 0))
+    def _wait_ns(self, member: str, now_ns: int) -> int:
+        start_ns, end_ns = self._clogged_ns.get(member.rstrip("'"), (0, 0))
         return end_ns - now_ns if start_ns <= now_ns < end_ns else 0
 
 
 class Partition:
-    """Between ``start_ns`` and ``end_ns`` nothing crosses from one side to the other (one way only if asymmetric)."""
+    """From ``start_ns`` to ``end_ns`` nothing crosses between two sides, or in one direction."""
 
     name = "partition"
     blind = True
@@ -304,7 +301,7 @@ class Partition:
 
     @classmethod
     def draw(cls, rng: Random, members: Sequence[str], start_ns: int, end_ns: int) -> Partition:
-        """Draw the sides (halves, uniform, or one alone) and the directions."""
+        """Draw the sides (halves, uniform, or one member alone) and the directions."""
         mode = rng.choice(("halves", "uniform", "isolate"))
         size = {
             "halves": len(members) // 2,
@@ -314,13 +311,13 @@ class Partition:
         return cls(rng.sample(members, size), start_ns, end_ns, symmetric=rng.random() < 0.7)
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Drop what would leave the side (or, if symmetric, enter it)."""
+        """Drop crossings that leave the side, or, if symmetric, enter it."""
         if not self.start_ns <= now_ns < self.end_ns:
             return copies
         return [] if self.cuts(crossing.source, crossing.target) else copies
 
     def cuts(self, source: str, target: str) -> bool:
-        """Return whether nothing gets from one node to the other."""
+        """Return whether no crossing gets from ``source`` to ``target``."""
         inside, outside = source.rstrip("'") in self.side, target not in self.side
         return inside == outside if self.symmetric else inside and outside
 
@@ -384,7 +381,7 @@ class Foreign(_Rated):
     name = "foreign"
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Add a copy that says the same to another group."""
+        """Add a copy with the same frames for another group."""
         if self.rng.random() >= self.rate:
             return copies
         forged = _forge(crossing.datagram, group_flip=1 + self.rng.getrandbits(63))
@@ -392,27 +389,26 @@ class Foreign(_Rated):
 
 
 class Stranger(_Rated):
-    """A well-formed datagram of somebody who is no member, or of a life that is over, arrives beside the true one."""
+    """A well-formed datagram of a non-member, or of an old incarnation, arrives as well."""
 
     name = "stranger"
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Add a copy that says the same in the name of another node, or of an incarnation before the first."""
+        """Add a copy in the name of another node, or of an incarnation before the first."""
         if self.rng.random() >= self.rate:
             return copies
-        # Not the incarnation just before: somebody who does not know better may still count on that
-        # life.
+        # Not the incarnation just before: a member that missed the last view may still count on it.
         forged = _forge(
             crossing.datagram,
-            **({"node_flip": 1 << 40} if self.rng.random() < 0.5 else {"life": 0}),
+            **({"node_flip": 1 << 40} if self.rng.random() < 0.5 else {"incarnation": 0}),
         )
         return [*copies, Copy(copies[0].delay_ns, forged, FORGED)] if forged else copies
 
 
 class Targeted:
-    """Drops exactly the crossings that a rule picks, each label on each link at most ``times`` times.
+    """Drops exactly the crossings that a rule picks, each label on each link ``times`` times.
 
-    The rules of the table in docs (first frame, last frame, first repairs …) are the class methods.
+    The class methods are the rules (first frame, last frame, first repairs …).
     """
 
     def __init__(self, name: str, picks: Callable[[Crossing], bool], times: int | None = 1) -> None:
@@ -430,20 +426,20 @@ class Targeted:
 
     @classmethod
     def last_frame(cls, last: int) -> Targeted:
-        """Drop whatever carries seqno ``last``, the first time on every link."""
+        """Drop each frame with seqno ``last``, the first time on every link."""
         return cls("last", lambda crossing: _carries(crossing.label, last, last))
 
     @classmethod
     def first_repairs(cls) -> Targeted:
-        """Drop the first repair of everything."""
+        """Drop the first repair of every run."""
         return cls("repair", lambda crossing: crossing.label.kind == "REPAIR")
 
     @classmethod
-    def acks_of(cls, life: str) -> Targeted:
+    def acks_of(cls, member: str) -> Targeted:
         """Drop all acks of one member."""
         return cls(
             "acks",
-            lambda crossing: crossing.label.kind == "ACK" and crossing.source == life,
+            lambda crossing: crossing.label.kind == "ACK" and crossing.source == member,
             times=None,
         )
 
@@ -458,7 +454,7 @@ class Targeted:
         return cls("wrap", lambda crossing: _wraps(crossing.label, capacity))
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Drop the crossing if the rule picks it and its number of times is not used up."""
+        """Drop the crossing if the rule picks it and it was dropped fewer than ``times`` times."""
         if not self.picks(crossing):
             return copies
         if self.times is not None:
@@ -481,7 +477,7 @@ class LateTimers:
         self.coalesce_ns = coalesce_ns
 
     def late_ns(self, due_ns: int) -> int:
-        """Return by how much a timer that is due at ``due_ns`` is late."""
+        """Return how late a timer fires that is due at ``due_ns``."""
         late_ns = self.rng.randrange(self.max_late_ns + 1) if self.rng.random() < self.rate else 0
         if self.coalesce_ns:
             late_ns += -(due_ns + late_ns) % self.coalesce_ns
@@ -489,13 +485,13 @@ class LateTimers:
 
 
 class DriftingClock(NamedTuple):
-    """A member's own clock: it started at ``epoch_ns`` and runs fast (or slow) by so many parts per million."""
+    """A member's own clock: it starts at ``epoch_ns`` and drifts by ``drift_ppm``."""
 
     epoch_ns: int = 0
     drift_ppm: int = 0
 
     def local_ns(self, true_ns: int) -> int:
-        """Return what the clock shows at a true time."""
+        """Return the time of this clock at a true time."""
         if not self.drift_ppm:
             return self.epoch_ns + true_ns
         return self.epoch_ns + true_ns + true_ns * self.drift_ppm // 1_000_000
@@ -525,14 +521,12 @@ def _wraps(label: Label, capacity: int) -> bool:
 
 
 def _forge(
-    datagram: bytes, *, group_flip: int = 0, node_flip: int = 0, life: int | None = None
+    datagram: bytes, *, group_flip: int = 0, node_flip: int = 0, incarnation: int | None = None
 ) -> bytes:
-    """Return the datagram as another group's or sender's, with a right checksum; nothing if it does not decode."""
+    """Return the datagram with another group or sender and a valid checksum; b"" if invalid."""
     try:
         group, sender, frames, addressee, _ = decode(datagram)
     except RemoteProtocolError:
         return b""
-    incarnation = sender.incarnation if life is None else life
-    return encode(
-        group ^ group_flip, Address(sender.node ^ node_flip, incarnation), frames, addressee
-    )
+    number = sender.incarnation if incarnation is None else incarnation
+    return encode(group ^ group_flip, Address(sender.node ^ node_flip, number), frames, addressee)

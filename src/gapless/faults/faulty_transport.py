@@ -1,9 +1,8 @@
-"""Faults on a real transport: the same objects that the simulator uses, between the socket and the machine.
+"""Faults on a real transport: the faults of the simulator, between the socket and the machine.
 
-On reception: each datagram is a crossing, from its sender to this member. What the faults make of
-it is received
-instead: nothing, other bytes, several copies, now or later. Sending is left alone, so every link
-has its own luck.
+On reception: each datagram is a crossing from its sender to this member. The faults turn it into
+nothing, other bytes or several copies, now or later. Sending is left alone, so each link has its
+own faults.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class FaultyTransport:
-    """``transport`` with ``faults`` in front of what comes in, for ``duration_ns`` if that is given.
+    """``transport`` with ``faults`` on reception, for ``duration_ns`` if given.
 
-    Faults that damage are noticed only if the other members send everything with a checksum: give
-    each of them a Chaos of its own, or ``checksum = "all"``.
+    Faults that change bytes are noticed only if the other members send every message with a
+    checksum: wrap each of their transports, too, or set ``checksum = "all"``.
 
-    The member is called ``name`` in the crossings, and a sender what ``call`` makes of its node: a,
-    b, c for 1, 2, 3.
+    Crossings call this member ``name``, and a sender what ``call`` returns for its node: a, b, c
+    for 1, 2, 3.
     """
 
     def __init__(
@@ -67,22 +66,22 @@ class FaultyTransport:
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the next late datagram arrives."""
+        """When the next delayed datagram arrives."""
         due_ns = [] if self.transport.deadline_ns is None else [self.transport.deadline_ns]
         if self._delayed:
             due_ns.append(self._delayed[0][0])
         return min(due_ns, default=None)
 
     def watch(self, watcher: Callable[[Address], None]) -> None:
-        """Tell ``watcher`` the sender of every datagram that never arrives."""
+        """Call ``watcher`` with the sender of every datagram that is lost."""
         self._watcher = watcher
 
     def sockets(self) -> Sequence[Selectable]:
-        """Return what to wait for."""
+        """Return the sockets of the transport."""
         return self.transport.sockets()
 
     def receive(self, limit: int) -> list[bytes]:
-        """Return what arrives after all."""
+        """Return the datagrams that arrive after the faults."""
         now_ns = time.monotonic_ns()
         for datagram in self.transport.receive(limit):
             copies, _ = self.chain.cross(self._crossing(datagram), 0, now_ns)
@@ -96,6 +95,7 @@ class FaultyTransport:
         return arrived
 
     def _crossing(self, datagram: bytes) -> Crossing:
+        """Return the crossing of a received datagram, with a label if a fault uses it."""
         serial = next(self._serial)
         sender = sender_of(datagram)
         source = "" if sender is None else self._call(sender.node)
@@ -109,9 +109,9 @@ class FaultyTransport:
         return Crossing(source, self.name, datagram, label, times, serial)
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Put datagrams on the network."""
+        """Send datagrams, without faults."""
         self.transport.send(transmits)
 
     def close(self) -> None:
-        """Close the transport; what is late never arrives."""
+        """Close the transport; delayed datagrams never arrive."""
         self.transport.close()

@@ -1,10 +1,10 @@
-"""Names that stay: of lives and of frames.
+"""Stable names of incarnations and of frames.
 
-A life is called by its node's letter and one prime for each restart: ``a``, then ``a'``, then
-``a''``. A frame is called by what it says, whom it goes to, and how often that link has seen the
-same: ``DATA a7..9 a->b #1``; a stream to one member has an ``@``: ``DATA a@7..9 a->b #1``. No name
-depends on the order of events in the world, so taking one fault out of a script leaves the names of
-all others alone.
+An incarnation has its node's letter and one prime for each restart: ``a``, then ``a'``, then
+``a''``. The name of a frame is its content, its link, and how often the link has seen the same:
+``DATA a7..9 a->b #1``; a stream to one member has an ``@``: ``DATA a@7..9 a->b #1``. No name
+depends on the order of events in the world, so removing one fault from a script keeps all other
+names.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ KINDS = (
     "ALIVE",
     "NOISE",
 )
-"""What a frame can be called; ``NOISE`` is what does not decode."""
+"""The kinds of frames, the most telling first; ``NOISE`` does not decode."""
 
 
 class Label(NamedTuple):
-    """What a datagram says, in short: the kind, stream and seqnos of its leading frame."""
+    """A datagram in short: the kind, stream and seqnos of its leading frame."""
 
     kind: str
     origin: str
@@ -93,7 +93,7 @@ class Label(NamedTuple):
 
 
 class FrameName(NamedTuple):
-    """The stable name of one crossing of one link. ``nth`` counts the same label on the same link, from 1."""
+    """The stable name of one crossing; ``nth`` counts equal labels on the same link, from 1."""
 
     kind: str
     origin: str
@@ -124,7 +124,7 @@ _FRAME_NAME = re.compile(
 
 
 def node_name(node: int) -> str:
-    """Return the letters of a node: ``a`` for 1, ``b`` for 2, and after ``z`` come ``aa`` and ``ab``."""
+    """Return the letters of a node: ``a`` for 1, ``b`` for 2; ``aa`` follows ``z``."""
     letters = ""
     while node > 0:
         node, letter = divmod(node - 1, 26)
@@ -133,7 +133,7 @@ def node_name(node: int) -> str:
 
 
 def node_number(name: str) -> int:
-    """Return the node whose letters are ``name``, primes or not."""
+    """Return the node with the letters ``name``, primes or not."""
     number = 0
     for letter in name.rstrip("'"):
         number = number * 26 + ascii_lowercase.index(letter) + 1
@@ -141,10 +141,10 @@ def node_number(name: str) -> int:
 
 
 def incarnation_name(address: Address) -> str:
-    """Return the name of one life: the node's letters and a prime for each incarnation after the first."""
+    """Return the name of an incarnation: letters of the node, and a prime for each restart."""
     primes = address.incarnation - 1
     if not 0 <= primes <= _MAX_PRIMES:
-        # No life of the simulator: it stands in a forged datagram, or in a damaged one.
+        # The simulator has no such incarnation: the datagram is forged or damaged.
         return str(address)
     return node_name(address.node) + "'" * primes
 
@@ -153,12 +153,12 @@ _MAX_PRIMES = 99
 
 
 def incarnation_address(name: str) -> Address:
-    """Return the address that :func:`incarnation_name` gave the name to."""
+    """Return the address with the name ``name`` (the inverse of :func:`incarnation_name`)."""
     return Address(node_number(name), 1 + name.count("'"))
 
 
 def span_of(frame: Frame) -> tuple[int, int]:
-    """Return the first and last seqno that a frame speaks of."""
+    """Return the first and last seqno of a frame."""
     if isinstance(frame, (Data, OutOfBand, Unreliable)):
         return frame.run.first, frame.run.last
     if isinstance(frame, Ack):
@@ -179,7 +179,7 @@ def span_of(frame: Frame) -> tuple[int, int]:
 
 
 def stream_of(frame: Frame) -> tuple[Address, bool]:
-    """Return whose stream a frame speaks of, and whether that stream goes to one member only."""
+    """Return the origin of a frame's stream, and whether that stream goes to one member only."""
     if isinstance(frame, (OutOfBand, Unreliable)):
         return frame.run.origin, False
     if isinstance(frame, Join):
@@ -191,7 +191,7 @@ def stream_of(frame: Frame) -> tuple[Address, bool]:
 
 
 def kind_of(frame: Frame) -> str:
-    """Return the word for a frame's kind; a repair has one of its own."""
+    """Return the name of a frame's kind; a repair has its own."""
     if isinstance(frame, Data):
         return "REPAIR" if frame.repair else "DATA"
     return _KIND_WORDS[type(frame)]
@@ -226,9 +226,9 @@ _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
 def label_of(datagram: Datagram, name: Callable[[Address], str] = str) -> Label:
-    """Return the label of a decoded datagram: that of its most telling frame (data before naks before acks).
+    """Return the label of a datagram: that of its most telling frame (data, then NAKs, then acks).
 
-    ``name`` says how a life is called; the default serves addresses of the real world.
+    ``name`` returns the name of an address; the default serves real addresses.
     """
     frames = datagram.frames
     lead = frames[0]
@@ -242,4 +242,4 @@ def label_of(datagram: Datagram, name: Callable[[Address], str] = str) -> Label:
 
 
 NOISE = Label("NOISE", "", 0, 0)
-"""The label of what does not decode."""
+"""The label of bytes that do not decode."""

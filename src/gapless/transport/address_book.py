@@ -1,8 +1,8 @@
-"""The address book of a transport: where each member of the view is reached.
+"""The address book of a transport: the target of each member of the view.
 
-A member's place comes from the machine (``Located`` events carry its locator). Until the machine
-has located a sender, the place that its datagrams come from is used instead, so that a stranger
-can be answered. Both tables are bounded.
+A *target* is the form of a locator that the transport sends to. The machine locates members
+(``Located`` events carry their locators). Until a sender is located, the source of its datagrams is
+its target, so that a stranger can be answered. Both tables are bounded.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from gapless.protocol.events import Event
 
 MAX_STRANGERS = 1024
-"""Maximum number of places outside the view that a table keeps; the oldest are evicted first."""
+"""Maximum number of targets outside the view that a table keeps; the oldest are evicted first."""
 
 _P = TypeVar("_P")
 
 
 class AddressBook(Generic[_P]):
-    """Places of members of the view, of strangers, and of candidates that discovery names.
+    """Targets of members of the view, of strangers, and of candidates that discovery names.
 
-    ``resolve`` turns a locator into the form that the transport sends to. It returns None for a
-    locator that the transport cannot reach.
+    ``resolve`` turns a locator into a target. It returns None for a locator that the transport
+    cannot reach.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AddressBook(Generic[_P]):
         self.retransmits = True
         """Whether the machine retransmits datagrams that the network loses."""
         self.peers: tuple[_P, ...] = ()
-        """The places of the other members of the view."""
+        """The targets of the other members of the view."""
         self._resolve = resolve
         self._own = resolve(own)
         self._members: tuple[Address, ...] = ()
@@ -57,7 +57,7 @@ class AddressBook(Generic[_P]):
         self.discovery.announce(entry)
 
     def on_events(self, events: Iterable[Event]) -> None:
-        """Update the places from the events of the machine."""
+        """Update the targets from the events of the machine."""
         changed = False
         for event in events:
             if type(event) is Located:
@@ -66,44 +66,45 @@ class AddressBook(Generic[_P]):
                 self._members = event.view.members
                 changed = True
         if changed:
-            places = [self.lookup(member) for member in self._members]
+            targets = [self.lookup(member) for member in self._members]
             self.peers = tuple(
-                place for place in places if place is not None and place != self._own
+                target for target in targets if target is not None and target != self._own
             )
             self._evict_strangers(self._located)
 
     def _locate(self, event: Located) -> bool:
+        """Record the target of a located member; return whether it changed a target."""
         try:
             locator = Locator.decode(event.locator)
         except RemoteProtocolError:
-            return False  # the locator of a damaged or foreign roster: the observed place stays
-        place = self._resolve(locator)
-        if place is None:
+            return False  # the locator of a damaged or foreign roster: the observed target stays
+        target = self._resolve(locator)
+        if target is None:
             return False
-        self._located[event.address] = place
-        if place != self._own:
+        self._located[event.address] = target
+        if target != self._own:
             self.discovery.remember(locator)
         return True
 
-    def learn_source(self, address: Address, place: _P) -> None:
-        """Note where a datagram of ``address`` came from; a ``Located`` event takes precedence."""
+    def learn_source(self, address: Address, target: _P) -> None:
+        """Record the source of a datagram of ``address``; a ``Located`` event takes precedence."""
         self._observed.pop(address, None)  # inserted again as the newest entry
-        self._observed[address] = place
+        self._observed[address] = target
         self._evict_strangers(self._observed)
 
     def lookup(self, address: Address) -> _P | None:
-        """Return the place of ``address``, or None if it is unknown."""
+        """Return the target of ``address``, or None if it is unknown."""
         return self._located.get(address) or self._observed.get(address)
 
     def candidates(self) -> list[_P]:
-        """Return every place where discovery or an observed datagram suggests a member."""
-        places = dict.fromkeys(map(self._resolve, self.discovery.locate(time.monotonic_ns())))
-        places.update(dict.fromkeys(self._observed.values()))
-        return [place for place in places if place is not None and place != self._own]
+        """Return every target where discovery or an observed datagram suggests a member."""
+        targets = dict.fromkeys(map(self._resolve, self.discovery.locate(time.monotonic_ns())))
+        targets.update(dict.fromkeys(self._observed.values()))
+        return [target for target in targets if target is not None and target != self._own]
 
-    def _evict_strangers(self, places: dict[Address, _P]) -> None:
-        if len(places) <= MAX_STRANGERS + len(self._members):
+    def _evict_strangers(self, targets: dict[Address, _P]) -> None:
+        if len(targets) <= MAX_STRANGERS + len(self._members):
             return
-        strangers = [address for address in places if address not in self._members]
+        strangers = [address for address in targets if address not in self._members]
         for address in strangers[: MAX_STRANGERS // 2]:
-            del places[address]
+            del targets[address]

@@ -1,6 +1,6 @@
-"""Members of one process, without a network: for tests and examples.
+"""Members of one process without a network, for tests and examples.
 
-Datagrams go from inbox to inbox. A full inbox drops what comes, as a socket does.
+Datagrams go from inbox to inbox. A full inbox drops datagrams, as a socket does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class InProcessNetwork:
-    """Where the members of one process find each other: ``network.open()`` gives each its transport."""
+    """The network of the members of one process: ``network.open()`` returns a transport."""
 
     def __init__(self) -> None:
         self.members: dict[Locator, InProcessTransport] = {}
@@ -36,7 +36,7 @@ class InProcessNetwork:
         max_frame_bytes: int = LOOPBACK_FRAME_BYTES,
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
     ) -> InProcessTransport:
-        """Return a new place in this network."""
+        """Return a new transport of this network."""
         locator = Locator.of("127.0.0.1", next(self._ports))
         made = self.members[locator] = InProcessTransport(
             self, locator, max_frame_bytes, receive_buffer_bytes
@@ -45,7 +45,7 @@ class InProcessNetwork:
 
 
 class InProcessTransport:
-    """One place in a :class:`InProcessNetwork`."""
+    """The transport of one member in an :class:`InProcessNetwork`."""
 
     deadline_ns = None
     preserves_bytes = True
@@ -69,11 +69,11 @@ class InProcessTransport:
         self._wake_socket = WakeSocket()
 
     def sockets(self) -> Sequence[Selectable]:
-        """Return the bell that rings when something comes."""
+        """Return the socket that is readable when a datagram has arrived."""
         return (self._wake_socket.receiver,)
 
     def enqueue(self, datagram: bytes) -> None:
-        """Take a datagram in, from any thread."""
+        """Add a datagram to the inbox, from any thread."""
         if self._queued_bytes + len(datagram) > self.receive_buffer_bytes:
             self.problems.counters["receive.full"] += 1
             return
@@ -82,7 +82,7 @@ class InProcessTransport:
         self._wake_socket.wake()
 
     def receive(self, limit: int) -> list[bytes]:
-        """Return what has come."""
+        """Return datagrams that have arrived."""
         found: list[bytes] = []
         self._wake_socket.clear()
         while self._inbox and len(found) < limit:
@@ -93,18 +93,18 @@ class InProcessTransport:
         return found
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Put datagrams into the inboxes of the others."""
+        """Add datagrams to the inboxes of other members."""
         members = self._network.members
         for to, datagram in transmits:
             if to is None:
-                places = self.book.peers
+                targets = self.book.peers
             elif to == ANYONE:
-                places = tuple(place for place in members if place != self.locator)
+                targets = tuple(target for target in members if target != self.locator)
             else:
                 found = self.book.lookup(to)
-                places = () if found is None else (found,)
-            for place in places:
-                if (member := members.get(place)) is not None:
+                targets = () if found is None else (found,)
+            for target in targets:
+                if (member := members.get(target)) is not None:
                     member.enqueue(datagram)
 
     def close(self) -> None:

@@ -1,19 +1,21 @@
-"""Memory that members on one machine share: what is large lies there, and a note on the socket says where.
+"""Shared memory between members on one machine.
 
-On sending: large datagrams to members that can read the memory of this one are laid into it, one
-behind the other, and round and round; what leaves together has one note. That spares the kernel two
-copies, and most of its calls.
+Large datagrams are written to shared memory, and a small descriptor on the socket says where.
 
-On reception of a note: what it names is copied out, if it has not been overwritten meanwhile. A
-note that is lost, or comes too late, is no more than lost datagrams: the machine asks for them, and
-what is repaired goes by the socket.
+On sending: large datagrams to members that can read this member's ring are written into the ring,
+one behind the other. Datagrams that leave together share one descriptor. That saves the kernel two
+copies and most calls.
 
-Who can read it: whoever has answered that it can. Others are asked now and then, when there would
-have been something for them; until they answer everything goes by the socket. A member of another
-user, or of a container with processes of its own, cannot.
+On reception of a descriptor: its datagrams are copied out, unless they were overwritten meanwhile.
+A lost or late descriptor means lost datagrams, no more: the machine requests them, and repairs go
+through the socket.
 
-The memory has no name in any file system, ends with its process however that ends, and cannot be
-made smaller under a reader.
+A member can read the ring if it has answered a probe. Other members are probed now and then, when
+there is a large datagram for them; until they answer everything goes through the socket. A member
+of another user, or in a container with its own processes, cannot read the ring.
+
+The memory has no name in any file system, ends with its process however that ends, and is sealed
+against shrinking under a reader.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ AVAILABLE = (
     and hasattr(os, "memfd_create")
     and platform.machine() in {"x86_64", "AMD64"}
 )
-"""Whether this system has it. Other processors may show a reader what was written in another order."""
+"""Whether this system has shared memory; other processors may reorder the writes for a reader."""
 MAGIC = b"GLM1"
 LARGE_BYTES = 16_000
-"""A datagram of so many bytes is worth a note."""
+"""Minimum size of a datagram that goes through shared memory."""
 RING_BYTES = 8 << 20
-"""What lies there at most, if a member asks for no larger buffers: twice of what it lets others send ahead."""
+"""Minimum size of a ring: twice the default receive buffer, which limits what others send ahead."""
 MAX_OPEN_RINGS = 64
-"""So many memories of others are kept open; of more, the ones used longest ago are opened anew."""
+"""Maximum number of foreign rings that stay open; the least recently used is closed first."""
 
 PROBE, READABLE, UNREADABLE, DESCRIPTOR = range(1, 5)
 _HEAD = Struct("<4sBBHII16s")
@@ -63,11 +65,11 @@ _ALIGNED_BYTES = 64
 _MIN_BACKOFF_NS, _MAX_BACKOFF_NS = 100 * NS_PER_MS, 10 * NS_PER_S
 
 RingId = tuple[int, int, bytes]
-"""How a memory is found: its process, its number there, and the token that it begins with."""
+"""The identity of a ring: its process, its file descriptor there, and the token at its start."""
 
 
 class SharedRing:
-    """The memory of this process, into which one transport lays its datagrams."""
+    """The ring of this process, into which one transport writes its datagrams."""
 
     def __init__(self, ring_bytes: int = RING_BYTES) -> None:
         self._ring_bytes = ring_bytes
@@ -89,8 +91,8 @@ class SharedRing:
         self._write_offset = 0
 
     def write(self, datagrams: Sequence[bytes]) -> bytes:
-        """Lay datagrams here, and return the note that says where."""
-        places, ring_bytes = [], self._ring_bytes
+        """Write datagrams into the ring; return their descriptor."""
+        slots, ring_bytes = [], self._ring_bytes
         for datagram in datagrams:
             size_bytes = len(datagram)
             at = self._write_offset % ring_bytes
@@ -101,46 +103,49 @@ class SharedRing:
                 self._write_offset,
                 self._write_offset + -(-size_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES,
             )
-            self._write_cursor[0] = (
-                self._write_offset
-            )  # first, so that a reader of what lay here before can tell
+            # The cursor moves first, so that a reader of the old bytes notices the overwrite.
+            self._write_cursor[0] = self._write_offset
             self._memory[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes] = datagram
-            places.append(_SLOT.pack(start, size_bytes))
-        return encode_control(DESCRIPTOR, self.ring_id, len(places)) + b"".join(places)
+            slots.append(_SLOT.pack(start, size_bytes))
+        return encode_control(DESCRIPTOR, self.ring_id, len(slots)) + b"".join(slots)
 
     def close(self) -> None:
-        """Let go of it; who reads it still can."""
+        """Close the ring; readers keep their mapping."""
         self._write_cursor.release()
         self._memory.close()
         os.close(self._file)
 
 
 class SharedRingReader:
-    """The memory of another process."""
+    """The ring of another process."""
 
     def __init__(self, name: RingId) -> None:
-        """Open it; OSError if it cannot be, or is another."""
+        """Open the ring ``name``.
+
+        Raises:
+            OSError: the ring cannot be opened, or is not the one that ``name`` says.
+        """
         process, number, token = name
         path = Path(f"/proc/{process}/fd/{number}")
         if not str(path.readlink()).startswith(f"/memfd:{_MEMFD_NAME}"):
-            raise OSError("it is something else")  # a pipe, say, to open which would take for ever
+            raise OSError("not a gapless memfd")  # a pipe, say, to open which would take for ever
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-                raise OSError("it could be made smaller")
+                raise OSError("the memfd is not sealed against shrinking")
             self._ring_bytes = os.fstat(file).st_size - _HEADER_BYTES
             if not _MAX_DATAGRAM_BYTES <= self._ring_bytes <= _MAX_RING_BYTES:
-                raise OSError("it has another size")
+                raise OSError("unexpected size of the memfd")
             self._memory = mmap.mmap(file, _HEADER_BYTES + self._ring_bytes, prot=mmap.PROT_READ)
         finally:
             os.close(file)
         if self._memory[_TOKEN] != token:
             self._memory.close()
-            raise OSError("it is the memory of another")
+            raise OSError("the memfd belongs to another member")
         self._write_cursor = memoryview(self._memory).cast("Q")[:1]
 
     def copy(self, start: int, size_bytes: int) -> bytes | None:
-        """Return what was laid at ``start``, None if it is gone, or never was."""
+        """Return the bytes at ``start``; None if they were overwritten or never written."""
         ring_bytes = self._ring_bytes
         at = start % ring_bytes
         if (
@@ -153,13 +158,16 @@ class SharedRingReader:
         return datagram if self._write_cursor[0] - start <= ring_bytes else None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Unmap the ring."""
         self._write_cursor.release()
         self._memory.close()
 
 
 class SharedMemory:
-    """The shared memory of one transport: its own, and that of others; ``send`` puts a datagram on its socket."""
+    """The shared memory of one transport: its own ring, and the rings of others.
+
+    ``send`` sends a datagram through the socket.
+    """
 
     def __init__(
         self,
@@ -168,7 +176,7 @@ class SharedMemory:
         receive_buffer_bytes: int = RING_BYTES // 2,
     ) -> None:
         self.readers: set[Any] = set()
-        """The places that can read the memory of this one."""
+        """The targets that can read our ring."""
         self._send = send
         self._problems = problems
         self._ring_bytes = max(RING_BYTES, 2 * receive_buffer_bytes)
@@ -179,14 +187,15 @@ class SharedMemory:
 
     # On sending
 
-    def publish(self, datagrams: Sequence[bytes], places: Iterable[Any]) -> Sequence[bytes]:
-        """Return what to send to ``places`` for datagrams: notes for those that are large, if all can read them."""
-        if not self._can_read(places):
+    def publish(self, datagrams: Sequence[bytes], targets: Iterable[Any]) -> Sequence[bytes]:
+        """Return what to send: descriptors for large datagrams, if every target can read."""
+        if not self._can_read(targets):
             return datagrams
         assert self._ring is not None
         found: list[bytes] = []
         large: list[bytes] = []
         for datagram in datagrams:
+            # A repair goes through the socket: the first copy may have been lost in the ring.
             is_large = len(datagram) >= LARGE_BYTES and not is_repair(datagram)
             if large and (not is_large or len(large) == _MAX_SLOTS):
                 found.append(self._ring.write(large))
@@ -196,14 +205,15 @@ class SharedMemory:
             found.append(self._ring.write(large))
         return found
 
-    def _can_read(self, places: Iterable[Any]) -> bool:
-        others = [place for place in places if place not in self.readers]
+    def _can_read(self, targets: Iterable[Any]) -> bool:
+        """Return whether every target can read our ring; probe those that cannot."""
+        others = [target for target in targets if target not in self.readers]
         if others:
             self._probe(others)
         return not others and self._ring is not None
 
-    def _probe(self, places: Sequence[Any]) -> None:
-        """Ask whether they can read the memory of this one; who does not answer is asked less and less."""
+    def _probe(self, targets: Sequence[Any]) -> None:
+        """Ask targets whether they can read our ring, less often while they do not answer."""
         now_ns = time.monotonic_ns()
         if self._ring is None:
             if now_ns < self._ring_retry_ns:
@@ -216,24 +226,24 @@ class SharedMemory:
                 )
                 self._ring_retry_ns = now_ns + _MAX_BACKOFF_NS
                 return
-        for place in places:
-            pause_ns, again_ns = self._probe_backoff.get(place, (_MIN_BACKOFF_NS, now_ns))
+        for target in targets:
+            pause_ns, again_ns = self._probe_backoff.get(target, (_MIN_BACKOFF_NS, now_ns))
             if now_ns >= again_ns:
-                self._probe_backoff[place] = min(2 * pause_ns, _MAX_BACKOFF_NS), now_ns + pause_ns
-                self._send(encode_control(PROBE, self._ring.ring_id), place)
+                self._probe_backoff[target] = min(2 * pause_ns, _MAX_BACKOFF_NS), now_ns + pause_ns
+                self._send(encode_control(PROBE, self._ring.ring_id), target)
 
-    def retain_readers(self, places: Iterable[Any]) -> None:
-        """Remember only of ``places`` whether they can read."""
-        here = frozenset(places)
+    def retain_readers(self, targets: Iterable[Any]) -> None:
+        """Forget every target but ``targets``."""
+        here = frozenset(targets)
         self.readers &= here
         self._probe_backoff = {
-            place: pause for place, pause in self._probe_backoff.items() if place in here
+            target: pause for target, pause in self._probe_backoff.items() if target in here
         }
 
     # On reception
 
     def read(self, data: bytes, source: Any) -> list[bytes]:
-        """Return the datagrams that a note names, as far as they are there; answer a question."""
+        """Return the datagrams that a descriptor names; answer a probe."""
         if len(data) < _HEAD.size:
             self._problems.add("shared.short", f"a note of {len(data)} bytes")
             return []
@@ -256,6 +266,7 @@ class SharedMemory:
         return []
 
     def _copy(self, name: RingId, data: bytes, source: Any) -> list[bytes]:
+        """Copy the datagrams of a descriptor, without those that were overwritten."""
         memory = self._open(name)
         if memory is None:
             self._send(encode_control(UNREADABLE, name), source)
@@ -275,9 +286,9 @@ class SharedMemory:
         return found
 
     def _open(self, name: RingId) -> SharedRingReader | None:
-        """Return the memory of that name, None if it cannot be read; what is known of the others is bounded."""
+        """Return the ring ``name``, or None if it cannot be read; both answers are remembered."""
         if name in self._open_rings:
-            known = self._open_rings[name] = self._open_rings.pop(name)  # the last one used
+            known = self._open_rings[name] = self._open_rings.pop(name)  # the most recently used
             return known
         while len(self._open_rings) >= MAX_OPEN_RINGS:
             oldest = self._open_rings.pop(next(iter(self._open_rings)))
@@ -291,7 +302,7 @@ class SharedMemory:
         return found
 
     def close(self) -> None:
-        """Let go of every memory."""
+        """Close every ring."""
         for memory in (self._ring, *self._open_rings.values()):
             if memory is not None:
                 memory.close()
@@ -299,7 +310,7 @@ class SharedMemory:
 
 
 def refusal(data: bytes) -> bytes | None:
-    """Return what one who shares nothing answers to a question or a note; None if it was neither."""
+    """Return the answer of a transport without shared memory; None if ``data`` asks for none."""
     if len(data) < _HEAD.size or data[4] not in {PROBE, DESCRIPTOR}:
         return None
     _, _, _, _, process, number, token = _HEAD.unpack_from(data)
@@ -307,6 +318,6 @@ def refusal(data: bytes) -> bytes | None:
 
 
 def encode_control(kind: int, name: RingId, count: int = 0) -> bytes:
-    """Return a word about a memory."""
+    """Return a control datagram about the ring ``name``."""
     process, number, token = name
     return _HEAD.pack(MAGIC, kind, count, 0, process, number, token)

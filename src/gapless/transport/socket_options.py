@@ -1,4 +1,4 @@
-"""What a transport asks of the kernel, each with an answer where the kernel cannot do it."""
+"""Options of sockets, each with a fallback where the kernel does not have it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ UDP = socket.IPPROTO_UDP
 UDP_SEGMENT, UDP_GRO = 103, 104
 """Options of Linux: one call sends many datagrams, and one call receives many."""
 PROBE_S = 0.2
-"""How long a multicast group has to give back what was sent to it."""
+"""How long a multicast group may take to return a probe."""
 
 _IP_MTU, _IPV6_MTU = 14, 24
 _SO_ATTACH_FILTER = 26
 _REMOTE_ADDRESSES = {4: ("203.0.113.1", 9), 6: ("2001:db8::1", 9)}
-"""Addresses for documentation: what the system would do to reach them is what it does for any far place."""
+"""Addresses for documentation: the system routes them as it routes any remote address."""
 _BPF_INSTRUCTION = Struct("=HBBI")
 _LOAD_PORT, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _NETWORK_HEADER = 0xFFF00000
@@ -40,7 +40,7 @@ _BACKLOG = 128
 
 
 def default_host() -> str:
-    """Return the IPv4 address that this machine has on its way to the outside, or loopback."""
+    """Return the IPv4 address of this machine on its route to the outside, or loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_REMOTE_ADDRESSES[4])
@@ -50,7 +50,7 @@ def default_host() -> str:
 
 
 def path_frame_bytes(locator: Locator) -> int:
-    """Return the largest frame that goes from this place to others in one piece."""
+    """Return the largest frame that leaves this machine without fragmentation."""
     version = locator.ip.version
     if locator.ip.is_loopback:
         return LOOPBACK_FRAME_BYTES
@@ -67,23 +67,26 @@ def path_frame_bytes(locator: Locator) -> int:
     return min(NETWORK_FRAME_BYTES, path_bytes - (28 if version == 4 else 48))
 
 
-def request_buffers(one: socket.socket, wanted_bytes: int) -> int:
-    """Ask for large buffers; return what was granted for datagrams that come."""
+def request_buffers(sock: socket.socket, wanted_bytes: int) -> int:
+    """Request large buffers; return the granted size of the receive buffer."""
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         asked_bytes = wanted_bytes
         while asked_bytes >= 4096:
             try:
-                one.setsockopt(socket.SOL_SOCKET, option, asked_bytes)
+                sock.setsockopt(socket.SOL_SOCKET, option, asked_bytes)
                 break
             except OSError:
                 asked_bytes //= 2
-    granted_bytes = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    # Linux names twice of what it was asked for, as half of it is for its own books.
+    granted_bytes = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    # Linux reports twice the requested size: half of it is for its own bookkeeping.
     return max(4096, granted_bytes // 2 if sys.platform == "linux" else granted_bytes)
 
 
 def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> socket.socket:
-    """Return a socket on the first port that is free; 0 is any that is. A socket for streams listens."""
+    """Return a socket on the first free port of ``ports``, where 0 is any.
+
+    A stream socket listens.
+    """
     try:
         ip = ip_address(host.partition("%")[0])
     except ValueError as error:
@@ -92,7 +95,8 @@ def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> sock
         ) from error
     if ip.is_unspecified or ip.is_multicast:
         raise ConfigError(
-            f"{host} is not an address that others reach one member at; name one that this machine has"
+            f"{host} is not an address that others reach one member at; name one that this machine"
+            " has"
         )
     if not ports or not all(0 <= port <= 65535 for port in ports):
         raise ConfigError(
@@ -105,9 +109,8 @@ def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> sock
         try:
             made.setblocking(False)
             if kind == socket.SOCK_STREAM and os.name == "posix":
-                made.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-                )  # former streams of this port may linger
+                # Former streams of this port may linger.
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(socket.getaddrinfo(host, port, family, kind, 0, socket.AI_NUMERICHOST)[0][4])
             if kind == socket.SOCK_STREAM:
                 made.listen(_BACKLOG)
@@ -126,35 +129,38 @@ def _bind_error(host: str, ports: Sequence[int], error: OSError) -> str:
         f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {min(ports)} to {max(ports)}"
     )
     if error.errno == errno.EADDRINUSE:
-        return f"cannot use {asked} on {host}: in use; name a range of ports such as 7800 to 7899, or 0 for any"
+        return (
+            f"cannot use {asked} on {host}: in use; name a range of ports such as 7800 to 7899,"
+            " or 0 for any"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return f"cannot use {host}: this machine does not have that address; name one that it has"
     return f"cannot use {asked} on {host}: {error}"
 
 
-def supports_gso(one: socket.socket) -> bool:
+def supports_gso(sock: socket.socket) -> bool:
     """Return whether one call can send many datagrams."""
     try:
-        one.getsockopt(UDP, UDP_SEGMENT)
+        sock.getsockopt(UDP, UDP_SEGMENT)
     except OSError:
         return False
     return True
 
 
-def enable_gro(one: socket.socket) -> bool:
-    """Let one call receive many datagrams; return whether it can."""
+def enable_gro(sock: socket.socket) -> bool:
+    """Let one call receive many datagrams; return whether the kernel can."""
     try:
-        one.setsockopt(UDP, UDP_GRO, 1)
+        sock.setsockopt(UDP, UDP_GRO, 1)
     except OSError:
         return False
     return True
 
 
-def drop_datagrams_from(one: socket.socket, source: Locator) -> bool:
-    """Let the kernel drop what comes from ``source``; return whether it can.
+def drop_datagrams_from(sock: socket.socket, source: Locator) -> bool:
+    """Let the kernel drop datagrams from ``source``; return whether it can.
 
-    A member hears its own words from a multicast group, as others on the same machine have to; not
-    to copy them out of the kernel only to drop them saves a good part of its work.
+    A member receives its own multicast datagrams, because other members on the same machine have
+    to. Dropping them in the kernel saves copying them out.
     """
     start = 12 if source.ip.version == 4 else 8
     words = unpack(f">{len(source.packed) // 4}I", source.packed)
@@ -169,7 +175,7 @@ def drop_datagrams_from(one: socket.socket, source: Locator) -> bool:
     steps += [(_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)]
     program = create_string_buffer(b"".join(_BPF_INSTRUCTION.pack(*step) for step in steps))
     try:
-        one.setsockopt(
+        sock.setsockopt(
             socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("@HP", len(steps), addressof(program))
         )
     except OSError:
@@ -178,7 +184,7 @@ def drop_datagrams_from(one: socket.socket, source: Locator) -> bool:
 
 
 def multicast_loops_back(group: Multicast) -> bool:
-    """Return whether what is sent to the group is heard on its interface, by another socket, soon."""
+    """Return whether a datagram to the group is soon received on its interface."""
     pair = group.open()
     if pair is None:
         return False

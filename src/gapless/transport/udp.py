@@ -1,16 +1,16 @@
-"""UDP: one socket, one port; to each member its own copy (mesh), or one for all of them (multicast).
+"""UDP: one socket, one port; a copy to each member (mesh), or one for all of them (multicast).
 
 On sending: datagrams of equal size to the same target leave in one call (UDP_SEGMENT), where the
-kernel can do that. On loopback large ones go by memory that is shared (shared.py), if everybody
-whom they are for can read it; else they are cut to what a socket takes.
+kernel can do that. On loopback large datagrams go through shared memory (shared_memory.py), if
+every receiver can read it; otherwise they are split to fit the socket.
 
-On reception: a call may bring many datagrams of one sender (UDP_GRO); they are cut apart once.
-Where a datagram came from is noted, for a stranger that nobody has located yet. What was said to
-one member is given behind everything that was said to all before it: two sockets know no order, and
-an announcement must not overtake the data that it is about.
+On reception: one call may return many datagrams of one sender (UDP_GRO); they are split apart once.
+The source of a datagram is recorded, so that a sender that is not located yet can be answered. A
+datagram to this member alone is returned after all multicast datagrams that arrived before it: two
+sockets have no common order, and an announcement must not overtake its data.
 
-What the kernel refuses (a full buffer, no route, a datagram that is too long) is counted under its
-name and dropped.
+A datagram that the kernel refuses (a full buffer, no route, too long) is counted under the name of
+the error and dropped.
 """
 
 from __future__ import annotations
@@ -49,27 +49,28 @@ if TYPE_CHECKING:
 Sockaddr = tuple[str, int] | tuple[str, int, int, int]
 
 PORTS = range(7800, 7900)
-"""The ports that are tried, in this order, if none is named."""
+"""The ports that are tried, in this order, if none is given."""
 
 _UINT16, _INT = Struct("=H"), Struct("=i")
 _MAX_SEGMENTS = 64
+"""Maximum number of datagrams in one call (a limit of Linux)."""
 _MAX_SEND_BYTES = 65_000
 _BUFFER_BYTES = 1 << 16
 _ANCILLARY_BYTES = 64
 _MIN_TURN_BYTES = 1 << 18
 _MAX_SOURCES = 4096
+"""Maximum number of remembered sources; then the table starts anew."""
 _NOT_SEGMENTED = {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
-"""What a kernel or an interface answers that cannot cut a call's data into datagrams, or not into such large ones."""
+"""Errors of a kernel or an interface that cannot split one call into datagrams of that size."""
 
 
 class UdpMesh:
-    """UDP without multicast: what is for all goes to each member.
+    """UDP without multicast: a datagram for all is sent to each member.
 
-    ``host`` is the address of this machine that others reach it at, by default that of its route to
-    the outside, or loopback if there is none. ``ports`` are tried in turn; 0 means whichever is
-    free. ``discovery`` says where others could be; its multicast groups are used to find members,
-    and for nothing else. Without ``shared`` no memory is shared on loopback, and without
-    ``offload`` each datagram has a call of its own.
+    ``host`` is the address of this machine for others: by default that of its route to the outside,
+    or loopback without one. ``ports`` are tried in turn; 0 means any free port. ``discovery`` names
+    candidates; its multicast groups serve only to find members. Without ``shared`` no shared memory
+    is used on loopback. Without ``offload`` each datagram takes a call of its own.
     """
 
     def __init__(
@@ -120,9 +121,8 @@ class UdpMesh:
         self._sources: dict[Any, bytes] = {}
         self._unicast_held: list[bytes] = []
         self._held_rounds = 0
-        self._max_held_rounds = (
-            2 * self.receive_buffer_bytes // _MIN_TURN_BYTES
-        )  # then all that was there has been read
+        # After that many rounds every datagram that arrived before has been read.
+        self._max_held_rounds = 2 * self.receive_buffer_bytes // _MIN_TURN_BYTES
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
         if locator.family != self._socket.family:
@@ -131,23 +131,26 @@ class UdpMesh:
         return locator.sockaddr
 
     def sockets(self) -> Sequence[socket.socket]:
-        """Return the socket of this member, and those that hear multicast groups."""
+        """Return the socket of this member, and the sockets of its multicast groups."""
         return self._receivers
 
     # On reception
 
     @property
     def deadline_ns(self) -> int | None:
-        """At once, while something is held back: the socket that it waits for may be empty by now."""
+        """At once while datagrams are held back: the multicast sockets may be empty by now."""
         return 0 if self._unicast_held else None
 
     def receive(self, limit: int) -> list[bytes]:
-        """Return what has come; what is for this member alone waits until the rest has been read, but not for ever."""
+        """Return datagrams that have arrived, those for this member alone last.
+
+        They wait, for a bounded number of rounds, until the multicast sockets are empty.
+        """
         own, *groups = self._receivers
         if len(self._unicast_held) < limit:
             self._read(own, self._unicast_held, limit)
         found: list[bytes] = []
-        more = [self._read(one, found, limit) for one in groups]
+        more = [self._read(sock, found, limit) for sock in groups]
         if any(more) and self._held_rounds < self._max_held_rounds:
             self._held_rounds += 1
             return found
@@ -156,17 +159,17 @@ class UdpMesh:
         self._unicast_held = []
         return found
 
-    def _read(self, one: socket.socket, found: list[bytes], limit: int) -> bool:
-        """Read a socket for a while; return whether more may be there."""
+    def _read(self, sock: socket.socket, found: list[bytes], limit: int) -> bool:
+        """Read a socket for one turn; return whether more may be there."""
         most, left_bytes = len(found) + limit, TURN_BYTES
         own, sources = self._own, self._sources
         ancillary: Sequence[tuple[int, int, bytes]] = ()
         while len(found) < most and left_bytes > 0:
             try:
                 if self.uses_gro:
-                    data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
+                    data, ancillary, _, source = sock.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
                 else:
-                    data, source = one.recvfrom(_BUFFER_BYTES)
+                    data, source = sock.recvfrom(_BUFFER_BYTES)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -174,7 +177,7 @@ class UdpMesh:
                 return False
             left_bytes -= max(1, len(data))
             if source == own:
-                continue  # the network gave back what this member said to a multicast group
+                continue  # this member's own datagram to a multicast group
             if ancillary or data.startswith(MAGIC):
                 for datagram in _split_gro(data, ancillary):
                     left_bytes -= self._receive_one(datagram, source, found)
@@ -185,7 +188,7 @@ class UdpMesh:
         return True
 
     def _receive_one(self, datagram: bytes, source: Any, found: list[bytes]) -> int:
-        """Add a datagram, or what it says where it lies; return how much that has brought beyond itself."""
+        """Add a datagram, or those that its descriptor names; return the size of the latter."""
         if datagram.startswith(MAGIC):
             return self._receive_shared(datagram, source, found)
         if self._sources.get(source) != datagram[SENDER_FIELD]:
@@ -194,6 +197,7 @@ class UdpMesh:
         return 0
 
     def _receive_shared(self, note: bytes, source: Any, found: list[bytes]) -> int:
+        """Add the datagrams that a descriptor names; refuse without shared memory."""
         if self.shared_memory is None:
             self.problems.counters["shared.unasked"] += 1
             if (answer := refusal(note)) is not None:
@@ -206,6 +210,7 @@ class UdpMesh:
         return sum(map(len, named))
 
     def _learn_source(self, source: Any, datagram: bytes) -> None:
+        """Record the source of a sender in the address book."""
         sender = sender_of(datagram)
         if sender is None:
             return
@@ -217,7 +222,7 @@ class UdpMesh:
     # On sending
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Put datagrams on the network, equal ones to the same target together."""
+        """Send datagrams, consecutive ones to the same target together."""
         if len(transmits) == 1:
             to, datagram = transmits[0]
             self._send_group(to, (datagram,))
@@ -228,11 +233,11 @@ class UdpMesh:
     def _send_group(self, to: Address | None, datagrams: Sequence[bytes]) -> None:
         if self.whole_run_bytes and max(map(len, datagrams)) >= LARGE_BYTES:
             datagrams = self._fit_to_socket(to, datagrams)
-        for place in self._targets(to):
+        for target in self._targets(to):
             if len(datagrams) == 1 or not self.uses_gso:
-                self._send_each(place, datagrams)
+                self._send_each(target, datagrams)
             else:
-                self._send_segmented(place, datagrams)
+                self._send_segmented(target, datagrams)
 
     def _fit_to_socket(self, to: Address | None, datagrams: Sequence[bytes]) -> Sequence[bytes]:
         """Replace large datagrams by descriptors of shared memory, or split them for the socket."""
@@ -240,42 +245,43 @@ class UdpMesh:
             if self._readable_peers is not self.book.peers:
                 self._readable_peers = self.book.peers
                 self.shared_memory.retain_readers(self._readable_peers)
-            place = None if to is None else self.book.lookup(to)
-            places = self._readable_peers if to is None else (place,)
-            if None not in places:
-                datagrams = self.shared_memory.publish(datagrams, places)
+            target = None if to is None else self.book.lookup(to)
+            targets = self._readable_peers if to is None else (target,)
+            if None not in targets:
+                datagrams = self.shared_memory.publish(datagrams, targets)
         return [part for datagram in datagrams for part in self._cut(datagram)]
 
     def _cut(self, datagram: bytes) -> Sequence[bytes]:
-        """Return a datagram in such parts as a socket takes; one that cannot be cut is left to it to refuse."""
+        """Split a datagram to fit the socket; the kernel refuses one that cannot be split."""
         if len(datagram) > self.max_frame_bytes:
             with suppress(RemoteProtocolError):
                 return split_datagram(datagram, self.max_frame_bytes)
         return (datagram,)
 
     def _targets(self, to: Address | None) -> Sequence[Sockaddr]:
+        """Return the socket addresses of a member, of all members, or of all candidates."""
         if to is None:
             return self.book.peers
         if to == ANYONE:
             return [*(pair.target for pair in self._multicast_sockets), *self.book.candidates()]
-        place = self.book.lookup(to)
-        if place is None:
+        target = self.book.lookup(to)
+        if target is None:
             self.problems.add("send.unknown", f"nobody knows where {to} is")
             return ()
-        return (place,)
+        return (target,)
 
-    def _send_segmented(self, place: Sockaddr, datagrams: Sequence[bytes]) -> None:
+    def _send_segmented(self, target: Sockaddr, datagrams: Sequence[bytes]) -> None:
         """Send datagrams of equal size in one call each (UDP_SEGMENT)."""
         for size_bytes, together in gso_batches(datagrams):
             if len(together) == 1:
-                self._send_each(place, together)
+                self._send_each(target, together)
                 continue
             try:
                 self._socket.sendmsg(
                     together,
                     [(socket_options.UDP, socket_options.UDP_SEGMENT, _UINT16.pack(size_bytes))],
                     0,
-                    place,
+                    target,
                 )
             except OSError as error:
                 if error.errno in _NOT_SEGMENTED:
@@ -284,35 +290,36 @@ class UdpMesh:
                         f"segments.{errno_name(error)}",
                         f"one datagram in a call from now on: {error}",
                     )
-                    self._send_each(place, together)
+                    self._send_each(target, together)
                 else:
-                    self._count_refused(error, place, len(together))
+                    self._count_refused(error, target, len(together))
 
-    def _send_each(self, place: Sockaddr, datagrams: Sequence[bytes]) -> None:
+    def _send_each(self, target: Sockaddr, datagrams: Sequence[bytes]) -> None:
         for datagram in datagrams:
             try:
-                self._socket.sendto(datagram, place)
+                self._socket.sendto(datagram, target)
             except OSError as error:
-                self._count_refused(error, place, 1)
+                self._count_refused(error, target, 1)
 
-    def _send_one(self, datagram: bytes, place: Sockaddr) -> None:
-        self._send_each(place, (datagram,))
+    def _send_one(self, datagram: bytes, target: Sockaddr) -> None:
+        self._send_each(target, (datagram,))
 
-    def _count_refused(self, error: OSError, place: Sockaddr, times: int) -> None:
+    def _count_refused(self, error: OSError, target: Sockaddr, times: int) -> None:
+        """Count datagrams that the kernel refused."""
         self.problems.add(
-            f"send.{errno_name(error)}", f"to {place[0]} port {place[1]}: {error}", times
+            f"send.{errno_name(error)}", f"to {target[0]} port {target[1]}: {error}", times
         )
 
     def close(self) -> None:
         """Close every socket."""
-        for one in self._receivers:
-            one.close()
+        for sock in self._receivers:
+            sock.close()
         if self.shared_memory is not None:
             self.shared_memory.close()
 
 
 class UdpMulticast(UdpMesh):
-    """UDP with multicast: what is for all goes to the first multicast group of ``discovery``, once."""
+    """UDP with multicast: a datagram for all is sent once, to the first group of ``discovery``."""
 
     def __init__(
         self, host: str | None = None, ports: Iterable[int] | int = PORTS, **options: Any
@@ -321,11 +328,11 @@ class UdpMulticast(UdpMesh):
         if not self._multicast_sockets:
             self.close()
             groups = self.book.discovery.multicasts
-            said = "; ".join(
+            problems = "; ".join(
                 problem.last for group in groups for problem in group.problems.of(group.name)
             )
             raise TransportError(
-                f"no multicast group can be used from {self.locator}: {said or 'none is named'}"
+                f"no multicast group can be used from {self.locator}: {problems or 'none is named'}"
             )
 
     def _targets(self, to: Address | None) -> Sequence[Sockaddr]:
@@ -335,16 +342,16 @@ class UdpMulticast(UdpMesh):
 def open_udp(
     host: str | None = None, ports: Iterable[int] | int = PORTS, *, discovery: Discovery
 ) -> UdpMesh:
-    """Return a transport with multicast if that works here, else one without.
+    """Return a transport with multicast if it works here, otherwise one without.
 
-    It works if a group of ``discovery`` gives back, on its interface, what is sent to it.
+    Multicast works if a datagram to a group of ``discovery`` is received on its interface.
     """
     works = any(socket_options.multicast_loops_back(group) for group in discovery.multicasts[:1])
     return (UdpMulticast if works else UdpMesh)(host, ports, discovery=discovery)
 
 
 def gso_batches(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Return what one call can send: datagrams of one size, the last of them may be shorter."""
+    """Yield what one call can send: datagrams of one size, of which the last may be shorter."""
     sizes = [len(datagram) for datagram in datagrams]
     start, count = 0, len(sizes)
     while start < count:
@@ -360,7 +367,7 @@ def gso_batches(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[byte
 
 
 def _split_gro(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
-    """Return the datagrams that one call has brought."""
+    """Return the datagrams that one call received."""
     for level, kind, value in ancillary:
         if level == socket_options.UDP and kind == socket_options.UDP_GRO:
             (step_bytes,) = _INT.unpack_from(value)

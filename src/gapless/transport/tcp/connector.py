@@ -1,14 +1,14 @@
-"""The streams of a TCP mesh: how they are opened, which of two stays, and what comes of one that ends.
+"""The streams of a TCP mesh: how they open, which of two stays, and what follows their end.
 
-On opening: both sides say hello, then the side that has connected says START, and the other does
-too. From then on the stream is the one in use, in place of any other.
+On opening: both sides send a hello; then the side that has connected sends START, and the other
+answers with START. From then on the stream is in use, and replaces any other.
 
-If both connect at once the stream that the lower locator has opened stays. Streams are numbered,
-each one higher than the last that either side has used, so that a hello which was under way for
-long is told from one that is new.
+If both sides connect at once, the stream that the lower locator has opened stays. Streams are
+numbered, each one higher than the last that either side has used, so that a late hello is told from
+a new one.
 
-On the end of a stream: if something has still to arrive another one is opened, soon if it had been
-in use, else after a pause that grows. What is for a stranger that cannot be reached is dropped.
+On the end of a stream: if a datagram is unconfirmed, another stream is opened, soon if the last was
+in use, otherwise with back-off. Datagrams for an unreachable stranger are dropped.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
     from gapless.transport.error_log import ErrorLog
 
 HANDSHAKE_TIMEOUT_NS = 3 * NS_PER_S
-"""The time that a new stream has until both sides use it."""
+"""How long a new stream may take until both sides use it."""
 DEAD_AFTER_NS = 10 * NS_PER_S
-"""A stream on which nothing is confirmed for so long is given up."""
+"""How long a stream may go without a confirmation before it is replaced."""
 MIN_BACKOFF_NS, MAX_BACKOFF_NS = 50 * NS_PER_MS, 2 * NS_PER_S
-"""Pauses between two tries to connect; each is drawn from its upper half."""
+"""Limits of the time between two tries to connect, which is drawn from its upper half."""
 RECONNECT_NS = 20 * NS_PER_MS
-"""A stream that was in use is opened again within this time."""
+"""Maximum time before a stream that was in use is opened again."""
 ACCEPT_PAUSE_NS = 200 * NS_PER_MS
-"""How long nobody is let in after the system has run out of something."""
+"""How long no connection is accepted after the system has run out of a resource."""
 POLL_INTERVAL_NS = 5 * NS_PER_MS
-"""How often sockets are looked at where the system cannot wait for a poller."""
+"""How often sockets are polled where the system cannot wait for a poller."""
 MAX_LINKS = 256
-"""Places of others than members that a stream is kept for."""
+"""Maximum number of links to strangers."""
 MAX_DIALS = 64
-"""Connections to others than members that are being opened."""
+"""Maximum number of connections to strangers that are being opened."""
 MAX_HANDSHAKES = 64
-"""Connections that others are opening; one more, and the oldest has taken too long."""
+"""Maximum number of incoming connections without a hello; then the oldest is closed."""
 CONFIRM_DELAY_NS = 50 * NS_PER_MS
 """Maximum time that a confirmation is delayed."""
 ACCEPTS_PER_TURN = 16
@@ -62,7 +62,7 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class TcpConnector:
-    """The streams of one member, to each place that there is something to send to."""
+    """The streams of one member, and the timers that open, confirm and close them."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class TcpConnector:
 
     @property
     def deadline_ns(self) -> int | None:
-        """When a stream is to be opened, a confirmation to be sent, or somebody has taken too long."""
+        """When the next timer is due."""
         return min(self.timers.values(), default=None)
 
     def run_due_timers(self, now_ns: int) -> None:
-        """Call whatever is due."""
+        """Run every timer that is due."""
         for what in [what for what, at_ns in self.timers.items() if at_ns <= now_ns]:
             if self.timers.pop(what, None) is not None:
                 what[0](self, what[1])
@@ -107,7 +107,7 @@ class TcpConnector:
         self.timers[TcpConnector._schedule_poll, self] = time.monotonic_ns() + POLL_INTERVAL_NS
 
     def _check_stalled(self, _: TcpConnector) -> None:
-        """Give up streams on which nothing moves."""
+        """Replace streams without progress."""
         now_ns = time.monotonic_ns()
         for link in list(self.links.values()):
             if not link.sent:
@@ -127,7 +127,7 @@ class TcpConnector:
         """Accept connections that other members open, a bounded number per turn."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                one, _ = self._listener.accept()
+                sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -145,47 +145,49 @@ class TcpConnector:
                     "too many are at the door",
                     loud=True,
                 )
-            if (stream := self._register_stream(one, None, dialled=False)) is not None:
+            if (stream := self._register_stream(sock, None, dialled=False)) is not None:
                 self._handshakes[stream] = None
 
     def _resume_accepting(self, _: TcpConnector) -> None:
         self.poller.register(self._listener, selectors.EVENT_READ)
 
     def _dial(self, link: Link) -> None:
+        """Open a stream to the peer of ``link``."""
         self.timers.pop((TcpConnector._dial, link), None)
         if link.is_busy:
             return
         try:
-            one = socket.socket(link.locator.family, socket.SOCK_STREAM)
+            sock = socket.socket(link.locator.family, socket.SOCK_STREAM)
         except OSError as error:
             self._on_connect_failed(link, f"connect.{errno_name(error)}", error)
             return
-        stream = link.outgoing = self._register_stream(one, link, dialled=True)
+        stream = link.outgoing = self._register_stream(sock, link, dialled=True)
         if stream is None:
             self._on_connect_failed(
                 link, "connect.options", "the system does not give the socket what it needs"
             )
             return
         self.dials += 1
-        code = one.connect_ex(link.locator.sockaddr)
+        code = sock.connect_ex(link.locator.sockaddr)
         if code not in {0, errno.EINPROGRESS, errno.EWOULDBLOCK}:
             self.on_stream_lost(
                 stream, f"connect.{errno.errorcode.get(code, 'unknown')}", os.strerror(code)
             )
 
     def _register_stream(
-        self, one: socket.socket, link: Link | None, *, dialled: bool
+        self, sock: socket.socket, link: Link | None, *, dialled: bool
     ) -> TcpStream | None:
+        """Configure a socket and add its stream; None if the socket cannot be configured."""
         try:
-            configure_socket(one, self._dead_after_ns // NS_PER_MS)
+            configure_socket(sock, self._dead_after_ns // NS_PER_MS)
         except OSError as error:
-            one.close()
+            sock.close()
             self.problems.add(f"stream.{errno_name(error)}", error)
             return None
-        stream = TcpStream(one, link, dialled=dialled)
+        stream = TcpStream(sock, link, dialled=dialled)
         self.streams.add(stream)
         stream.events = selectors.EVENT_WRITE if dialled else selectors.EVENT_READ
-        self.poller.register(one, stream.events, stream)
+        self.poller.register(sock, stream.events, stream)
         now_ns = time.monotonic_ns()
         self.timers[TcpConnector.on_handshake_timeout, stream] = now_ns + HANDSHAKE_TIMEOUT_NS
         self.timers.setdefault(
@@ -194,13 +196,13 @@ class TcpConnector:
         return stream
 
     def on_handshake_timeout(self, stream: TcpStream) -> None:
-        """Give up a stream that was not in use in time."""
+        """Close a stream whose handshake took too long."""
         self.on_stream_lost(
             stream, "connect.timeout" if stream.dialled else "accept.timeout", "it took too long"
         )
 
     def on_writable(self, stream: TcpStream) -> None:
-        """Begin a connection that is established now, or continue to write."""
+        """Start the handshake of a connection that is established, or continue to write."""
         if stream.dialled and stream.local_hello is None:
             code = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -218,11 +220,11 @@ class TcpConnector:
         stream.write_buffer.append(stream.local_hello.encode())
 
     def on_hello(self, stream: TcpStream, data: memoryview) -> int:
-        """Take the hello, if all of it is there; return its length."""
-        heard = Hello.decode(data)
-        if heard is None:
+        """Handle the hello of the peer, if it is complete; return its length, or 0."""
+        peer = Hello.decode(data)
+        if peer is None:
             return 0
-        hello, size = heard
+        hello, size = peer
         if hello.group != self.book.group:
             raise RemoteProtocolError("group", "somebody of another group spoke to this one")
         stream.peer_hello = hello
@@ -233,7 +235,7 @@ class TcpConnector:
         return size
 
     def _on_incoming_hello(self, stream: TcpStream, hello: Hello) -> None:
-        """Answer one who has connected, unless another stream is the one to be used."""
+        """Answer the hello of a peer that has connected, unless our own stream wins."""
         if hello.locator == self.locator:
             self._redirect_own_links(hello.token)
             self.on_stream_lost(
@@ -243,12 +245,12 @@ class TcpConnector:
         if hello.locator.family != self._listener.family:
             raise RemoteProtocolError("locator", f"{hello.locator} is out of reach")
         link = self.get_link(hello.locator)
-        mine = (
+        ours_wins = (
             link.outgoing is not None
             and link.outgoing.local_hello is not None
             and self.locator < link.locator
         )
-        if mine:
+        if ours_wins:
             self._close(stream)
             return
         if link.outgoing is not None and link.outgoing.local_hello is None:
@@ -260,12 +262,11 @@ class TcpConnector:
         self.flush(stream)
 
     def _on_hello_reply(self, stream: TcpStream, hello: Hello) -> None:
-        """Use a stream that this side has opened, unless it leads elsewhere."""
+        """Use a stream that this side has opened, unless its peer has another locator."""
         link = stream.link
         assert link is not None
-        if (
-            hello.token == link.token
-        ):  # the system has connected the socket with itself, as it may on a free port
+        # The system may connect a socket to itself on a free port.
+        if hello.token == link.token:
             self.on_stream_lost(stream, "connect.self", f"nobody else is at {link.locator}")
         elif hello.locator == link.locator:
             self.activate(stream)
@@ -273,13 +274,13 @@ class TcpConnector:
             self._move_link(link, hello.locator)
 
     def activate(self, stream: TcpStream) -> None:
-        """Use a stream from now on, in place of every other."""
-        link, said, heard = stream.link, stream.local_hello, stream.peer_hello
+        """Use ``stream`` from now on, and close every other stream of its link."""
+        link, local, peer = stream.link, stream.local_hello, stream.peer_hello
         assert link is not None
-        assert said is not None
-        assert heard is not None
-        if stream_number(said, heard) <= link.streams:
-            self._close(stream)  # another one was faster
+        assert local is not None
+        assert peer is not None
+        if stream_number(local, peer) <= link.streams:
+            self._close(stream)  # a newer stream is in use
             self.ensure_stream(link)
             return
         for other in (link.stream, link.outgoing, link.incoming):
@@ -291,35 +292,34 @@ class TcpConnector:
         link.stream, link.outgoing, link.incoming = stream, None, None
         written, last = len(link.sent), link.confirmed + len(link.sent)
         try:
-            stream.write_buffer.append(link.resume(said, heard, time.monotonic_ns()))
+            stream.write_buffer.append(link.resume(local, peer, time.monotonic_ns()))
         except RemoteProtocolError:
-            self.problems.counters["send.disputed"] += link.drop(
-                self._token()
-            )  # the two cannot agree any more
+            # The two sides disagree about the numbers: start again with new ones.
+            self.problems.counters["send.disputed"] += link.drop(self._token())
             raise
         again = min(written, last - link.confirmed)
         if again:
             self.problems.counters["sent.again"] += again
         if again < written:
-            link.failures = 0  # the last stream was good for something
-        self.book.learn_source(heard.address, link.locator)
+            link.failures = 0  # the last stream delivered at least one datagram
+        self.book.learn_source(peer.address, link.locator)
         self.flush(stream)
 
-    # Places
+    # Links
 
-    def get_link(self, place: Locator) -> Link:
-        """Return the link to a place; create it if there is none."""
-        link = self.links.get(place)
+    def get_link(self, target: Locator) -> Link:
+        """Return the link to ``target``; create it if there is none."""
+        link = self.links.get(target)
         if link is None:
             self._evict_strangers()
-            link = self.links[place] = Link(place, self._token())
+            link = self.links[target] = Link(target, self._token())
         return link
 
     def _token(self) -> int:
         return self._random.getrandbits(64) or 1
 
     def _evict_strangers(self) -> None:
-        """Make room for one more stranger: those without a stream go first, then the oldest."""
+        """Make room for one more stranger: links without a stream go first, then the oldest."""
         others = self.book.peers
         if len(self.links) >= MAX_LINKS + len(others):
             strangers = [link for link in self.links.values() if link.locator not in others]
@@ -329,6 +329,7 @@ class TcpConnector:
                 self._remove(link)
 
     def _remove(self, link: Link) -> None:
+        """Close the streams of a link and forget it."""
         for stream in (link.stream, link.outgoing, link.incoming):
             if stream is not None:
                 self._close(stream)
@@ -336,22 +337,23 @@ class TcpConnector:
         for what in (TcpConnector._dial, TcpConnector.confirm):
             self.timers.pop((what, link), None)
 
-    def _move_link(self, link: Link, place: Locator) -> None:
-        """What was thought to be at one place calls itself another: all for it goes there."""
+    def _move_link(self, link: Link, target: Locator) -> None:
+        """Move a link to ``target``, the locator that its peer claims in its hello."""
         if len(self.aliases) >= MAX_LINKS:
             self.aliases.clear()
-        self.aliases[link.locator] = place
-        kept = [*link.sent, *link.waiting]
+        self.aliases[link.locator] = target
+        unsent = [*link.sent, *link.waiting]
         self._remove(link)
-        if place != self.locator:
-            other = self.get_link(place)
-            for datagram in kept:
+        if target != self.locator:
+            other = self.get_link(target)
+            for datagram in unsent:
                 other.enqueue(datagram)
             self.ensure_stream(other)
             if other.stream is not None:
                 self.flush(other.stream)
 
     def _redirect_own_links(self, token: int) -> None:
+        """Remove links that lead to this member itself."""
         for link in [link for link in self.links.values() if link.token == token]:
             self._move_link(link, self.locator)
 
@@ -362,13 +364,13 @@ class TcpConnector:
         self.timers.setdefault((TcpConnector.confirm, link), time.monotonic_ns() + CONFIRM_DELAY_NS)
 
     def confirm(self, link: Link) -> None:
-        """Write the confirmation that is owed."""
+        """Send the confirmation that is owed."""
         self.timers.pop((TcpConnector.confirm, link), None)
         if link.stream is not None:
             self.flush(link.stream, confirm=True)
 
     def ensure_stream(self, link: Link) -> None:
-        """Open a stream for what waits, now or when it may be tried again."""
+        """Open a stream for unconfirmed datagrams, now or after the back-off."""
         if link.has_unconfirmed and not link.is_busy and self.links.get(link.locator) is link:
             if time.monotonic_ns() >= link.retry_at_ns:
                 self._dial(link)
@@ -376,7 +378,7 @@ class TcpConnector:
                 self.timers[TcpConnector._dial, link] = link.retry_at_ns
 
     def flush(self, stream: TcpStream, *, confirm: bool = False) -> None:
-        """Write what there is, as far as the kernel takes it."""
+        """Write as much as the kernel accepts."""
         link = stream.link
         if stream.broken or (stream.wants_write and stream.write_buffer):
             return
@@ -391,12 +393,14 @@ class TcpConnector:
             self._set_poll_events(stream, wants_write=True)
             return
         except OSError:
-            stream.broken = True  # what has come by it still counts; its end is read after that
+            # Bytes that arrived before still count: the end of the stream is read after them.
+            stream.broken = True
         if link is not None and link.confirm_sent == link.received:
             self.timers.pop((TcpConnector.confirm, link), None)
         self._set_poll_events(stream, wants_write=False)
 
     def _set_poll_events(self, stream: TcpStream, *, wants_write: bool) -> None:
+        """Wait for writability as well as readability, or for readability alone."""
         stream.wants_write = wants_write
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_write else 0)
         if stream.events != events:
@@ -408,31 +412,32 @@ class TcpConnector:
     def on_stream_lost(
         self, stream: TcpStream, reason: str, detail: object, *, loud: bool = False
     ) -> None:
-        """Count why a stream has ended, and open another if something is left to send."""
+        """Count why a stream has ended, and open another if a datagram is unconfirmed."""
         link = stream.link
-        told = f"{peer_label(stream.socket, link.locator if link else None)}: {detail}"
+        text = f"{peer_label(stream.socket, link.locator if link else None)}: {detail}"
         dialled, started = stream.dialled, stream.started
         used = link is not None and link.stream is stream
         self._close(stream)
         if link is None or not (dialled or used):
-            self._count(reason, told, loud=loud)
+            self._count(reason, text, loud=loud)
             if link is not None:
                 self.ensure_stream(link)
         elif started:
-            self._count(reason, told, loud=loud)
+            self._count(reason, text, loud=loud)
             link.retry_at_ns = time.monotonic_ns() + self._random.randrange(RECONNECT_NS)
             self.ensure_stream(link)
         else:
-            self._on_connect_failed(link, reason, told)
+            self._on_connect_failed(link, reason, text)
 
     def _count(self, reason: str, detail: object, *, loud: bool) -> None:
+        """Count a reason; ``loud`` logs it, too."""
         if loud:
             self.problems.add(reason, detail)
         else:
             self.problems.counters[reason] += 1
 
     def _on_connect_failed(self, link: Link, reason: str, detail: object) -> None:
-        """Try again after a pause; what is for a stranger is not worth it."""
+        """Try again with back-off; drop the datagrams for an unreachable stranger."""
         member = link.locator in self.book.peers
         self._count(reason, detail, loud=member and link.failures > 0)
         if link.is_busy:
@@ -443,15 +448,15 @@ class TcpConnector:
             time.monotonic_ns() + pause_ns // 2 + self._random.randrange(pause_ns // 2)
         )
         if member or (link.failures <= _MAX_TRIES and not reason.startswith("connect.")):
-            self.ensure_stream(link)  # somebody is there
+            self.ensure_stream(link)  # a member, or a stranger that accepted a connection before
             return
         self.problems.counters["send.unreachable"] += link.drop(self._token())
         self.aliases = {
-            name: place for name, place in self.aliases.items() if place != link.locator
+            name: target for name, target in self.aliases.items() if target != link.locator
         }
 
     def _close(self, stream: TcpStream) -> None:
-        """Let go of a stream, and of everything that waits for it."""
+        """Close a stream, and cancel its timers."""
         if stream.closed:
             return
         stream.closed = True
@@ -473,8 +478,9 @@ class TcpConnector:
             link.incoming = None
 
     def close(self) -> None:
-        """Close every socket; what the kernel still takes at once is sent."""
-        self.poller.close()  # first, and as a whole: after a fork the streams in it are the parent's
+        """Close every socket; bytes that the kernel accepts at once are still sent."""
+        # First, and as a whole: after a fork its streams are the parent's.
+        self.poller.close()
         if self._process is ProcessToken.current:
             for link in self.links.values():
                 if link.stream is not None and not link.stream.closed:

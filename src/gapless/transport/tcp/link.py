@@ -1,16 +1,16 @@
-"""What goes to one place and comes from it over TCP, whatever stream it travels on.
+"""A link: the datagrams to and from one peer over TCP, across all streams between the two.
 
 A stream may end at any byte. So each direction of a link numbers its datagrams, 1, 2, 3, …
 
-On sending: a datagram is kept until the other side has confirmed its number.
+On sending: a datagram is kept until the peer has confirmed its number.
 
-On reception: a datagram whose number has been seen is dropped; the others are counted, and
+On reception: a datagram whose number was received before is dropped; others are counted, and
 confirmed now and then.
 
-On a new stream: each side says in its hello how far it has got, and with START where it goes on,
-which is never later than that: so what was lost with the old stream comes again, and what was not
-is recognised. A side that has no memory of the other (it is a new process, or has forgotten) has
-another token, and the numbers begin anew.
+On a new stream: each side says in its hello how many datagrams it has received, and with START the
+number that it continues with, which is never higher. So datagrams that were lost with the old
+stream are sent again, and others are recognised as duplicates. A side without memory of the other
+(a new process, or one that has forgotten) has a new token, and its numbers start again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 MAGIC = b"GLT1"
 MAX_DATAGRAM_BYTES = 1 << 18
-"""A stream that announces a longer datagram is not one of ours."""
+"""Maximum size of a datagram on a stream; a longer one is a protocol error."""
 BATCH_BYTES = 1 << 18
-"""So much is given to the kernel in one call, about."""
+"""How many bytes are written in one call, about."""
 BATCH_DATAGRAMS = 128
-"""So many datagrams at most, since a call takes only so many pieces."""
+"""Maximum number of datagrams in one call, because a call takes a limited number of buffers."""
 CONFIRM_BYTES = 1 << 20
-"""After so many bytes of datagrams a confirmation goes out at once."""
+"""How many received bytes make a confirmation due at once."""
 CONFIRM_DATAGRAMS = 256
-"""After so many datagrams too."""
+"""How many received datagrams make a confirmation due at once."""
 
 DATA, START, CONFIRM = 0, 1, 2
 _HEAD = Struct("<I")
@@ -47,11 +47,11 @@ RECORD_HEADER_BYTES = _HEAD.size
 
 
 class Hello(NamedTuple):
-    """Who speaks, and what it remembers.
+    """The first record of a stream: who sends it, and the state of its side of the link.
 
-    ``token`` names this side's memory of the link, ``peer_token`` what it takes for the other's (0:
-    it knows none), of which it has ``received`` so many datagrams; ``streams`` is the number of the
-    last stream that it has used.
+    ``token`` names this side's memory of the link. ``peer_token`` is the peer's, as far as it is
+    known (0: unknown), and ``received`` is the number of datagrams received under it. ``streams``
+    is the number of the last stream that was in use.
     """
 
     group: int
@@ -70,7 +70,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def decode(cls, data: memoryview) -> tuple[Hello, int] | None:
-        """Return the hello at the start of ``data`` and its length; None if more has to come."""
+        """Return the hello at the start of ``data`` and its length; None if it is incomplete."""
         if bytes(data[:4]) != MAGIC[: len(data)]:
             raise RemoteProtocolError("hello", f"a stream began with {bytes(data[:16])!r}")
         if len(data) < _HELLO.size:
@@ -90,7 +90,7 @@ class Hello(NamedTuple):
 
 
 def parse_record_header(data: memoryview, at: int) -> tuple[int, int]:
-    """Return kind and length of the record at ``at``, of which the four bytes of the head must be there."""
+    """Return kind and length of the record at ``at``, whose four header bytes must be complete."""
     (word,) = _HEAD.unpack_from(data, at)
     kind, size = word >> _KIND_SHIFT, word & ((1 << _KIND_SHIFT) - 1)
     if kind == DATA and 0 < size <= MAX_DATAGRAM_BYTES:
@@ -101,32 +101,32 @@ def parse_record_header(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def encode_numbered(kind: int, number: int) -> bytes:
-    """Return the record that says START or CONFIRM with a number."""
+    """Return a START or CONFIRM record with a number."""
     return _NUMBERED.pack(kind << _KIND_SHIFT | (_NUMBERED.size - RECORD_HEADER_BYTES), number)
 
 
-def stream_number(said: Hello, heard: Hello) -> int:
-    """Return the number of the stream on which these were the hellos; both sides find the same."""
-    return max(said.streams, heard.streams) + 1
+def stream_number(local: Hello, peer: Hello) -> int:
+    """Return the number of the stream with these hellos; both sides compute the same."""
+    return max(local.streams, peer.streams) + 1
 
 
 class Link:
-    """One place, with what is not confirmed yet in one direction, and what has come in the other."""
+    """One peer: its unconfirmed datagrams in one direction, and what was received in the other."""
 
-    def __init__(self, place: Locator, token: int) -> None:
-        self.locator = place
+    def __init__(self, target: Locator, token: int) -> None:
+        self.locator = target
         self.token = token
         self.peer_token = 0
         self.streams = 0
         self.stream: TcpStream | None = None
         """The stream in use."""
         self.outgoing: TcpStream | None = None
-        """One that this side is opening."""
+        """A stream that this side is opening."""
         self.incoming: TcpStream | None = None
-        """One that the other side is opening."""
+        """A stream that the peer is opening."""
         self.waiting: deque[bytes] = deque()
         self.sent: deque[bytes] = deque()
-        """What the present stream has taken, and nobody has confirmed."""
+        """Datagrams written to the current stream and not confirmed."""
         self.buffered_bytes = 0
         self.confirmed = self._confirmed_by_peer = 0
         self.received = self.confirm_sent = 0
@@ -134,20 +134,20 @@ class Link:
         self.failures = 0
         self.retry_at_ns = 0
         self.progress_ns = 0
-        """When something was last confirmed, or there was nothing to confirm."""
+        """When a datagram was last confirmed, or none was unconfirmed."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is a stream, or soon may be."""
+        """Whether there is a stream, in use or being opened."""
         return self.stream is not None or self.outgoing is not None or self.incoming is not None
 
     @property
     def has_unconfirmed(self) -> bool:
-        """Whether something has still to arrive."""
+        """Whether a datagram is not confirmed yet."""
         return bool(self.waiting or self.sent)
 
     def hello(self, group: int, address: Address, locator: Locator) -> Hello:
-        """Return what to begin a stream with."""
+        """Return the hello of this side for a new stream."""
         return Hello(
             group, address, self.token, self.peer_token, self.received, self.streams, locator
         )
@@ -155,12 +155,12 @@ class Link:
     # On sending
 
     def enqueue(self, datagram: bytes) -> None:
-        """Keep a datagram until it has arrived."""
+        """Keep a datagram until it is confirmed."""
         self.waiting.append(datagram)
         self.buffered_bytes += len(datagram)
 
     def next_batch(self, *, confirm: bool) -> list[bytes | memoryview]:
-        """Return pieces to write now, and take the datagrams among them for sent.
+        """Return buffers to write now, and count their datagrams as sent.
 
         A confirmation that is owed goes along with datagrams, or alone if ``confirm``.
         """
@@ -182,7 +182,7 @@ class Link:
         return pieces
 
     def on_confirm(self, number: int, now_ns: int) -> None:
-        """Let go of what the other side has."""
+        """Release the datagrams up to ``number``, which the peer has received."""
         if not self.confirmed <= number <= self.confirmed + len(self.sent) + len(self.waiting):
             raise RemoteProtocolError(
                 "confirm", f"{number} is confirmed after {self.confirmed}, which was never sent"
@@ -192,10 +192,10 @@ class Link:
         self._release()
 
     def _release(self) -> None:
-        """Let go of what is sent and known to have arrived.
+        """Release datagrams that were sent and are confirmed.
 
-        The other side may know more than this stream has been given: after a cut it had got further
-        than it could say. That comes again all the same, as the numbers of a stream have no holes.
+        After a cut the peer may have received more than it has confirmed on this stream. Those
+        datagrams are sent again all the same, because the numbers of a stream have no gaps.
         """
         sent = self.sent
         for _ in range(min(self._confirmed_by_peer - self.confirmed, len(sent))):
@@ -203,7 +203,10 @@ class Link:
             self.confirmed += 1
 
     def drop(self, token: int) -> int:
-        """Give up everything that has not arrived; return how much that was. The numbers begin anew, with a token."""
+        """Drop every unconfirmed datagram and start again under ``token``.
+
+        Return the number dropped.
+        """
         count = len(self.sent) + len(self.waiting)
         self.sent.clear()
         self.waiting.clear()
@@ -213,35 +216,36 @@ class Link:
 
     # On a new stream
 
-    def resume(self, said: Hello, heard: Hello, now_ns: int) -> bytes:
-        """Go on over a new stream, on which these were the hellos; return the START to begin with."""
+    def resume(self, local: Hello, peer: Hello, now_ns: int) -> bytes:
+        """Continue over a new stream with these hellos; return the START record."""
         self.sent.extend(self.waiting)
         self.waiting.clear()
-        if heard.peer_token == self.token:
-            self.on_confirm(max(heard.received, self.confirmed), now_ns)
+        # The peer remembers this link: continue behind what it has received.
+        if peer.peer_token == self.token:
+            self.on_confirm(max(peer.received, self.confirmed), now_ns)
         else:
             self.confirmed = self._confirmed_by_peer = 0
         self.sent, self.waiting = self.waiting, self.sent
-        if heard.token == self.peer_token:
-            self.confirm_sent = said.received
+        if peer.token == self.peer_token:
+            self.confirm_sent = local.received
         else:
-            self.peer_token = heard.token
+            self.peer_token = peer.token
             self.received = self.confirm_sent = self.unconfirmed_bytes = 0
-        self.streams = stream_number(said, heard)
+        self.streams = stream_number(local, peer)
         self.progress_ns = now_ns
         return encode_numbered(START, self.confirmed + 1)
 
     def on_start(self, number: int) -> int:
-        """Take the other side's START; return how many of the datagrams that follow have been seen before."""
+        """Handle START; return how many of the datagrams that follow were received before."""
         if not 1 <= number <= self.received + 1:
-            self.peer_token = 0  # the next stream begins anew
+            self.peer_token = 0  # the next stream starts with new numbers
             raise RemoteProtocolError("start", f"{number} follows {self.received}")
         return self.received + 1 - number
 
     # On reception
 
     def on_received(self, count: int, size_bytes: int) -> bool:
-        """Count what has come; return whether that is to be confirmed at once."""
+        """Count received datagrams; return whether a confirmation is due at once."""
         self.received += count
         self.unconfirmed_bytes += size_bytes
         return (

@@ -1,4 +1,4 @@
-"""One TCP stream: bytes out as far as the kernel takes them, bytes in as far as they have come."""
+"""One TCP stream: writes as much as the kernel accepts, and reads what has arrived."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ if TYPE_CHECKING:
     from gapless.transport.tcp.link import Hello, Link
 
 LARGE_BYTES = 1 << 15
-"""A datagram of so many bytes that has come in part is waited for by itself."""
+"""Minimum size of a datagram that is read by itself once its first part has arrived."""
 BUFFER_BYTES = LARGE_BYTES + BATCH_BYTES
-"""Room for a record that has come in part, and as much again as one call may bring."""
+"""Size of the read buffer: a partial record, and as much again as one call may return."""
 _KEEP_IDLE_S, _KEEP_INTERVAL_S, _KEEP_COUNT = 5, 2, 3
 
 
 class TcpStream:
-    """A connection, opened by this side (``dialled``) or by the other, for a link once it is known for which."""
+    """A connection, ``dialled`` by this side or by the peer; ``link`` is None until the hello."""
 
-    def __init__(self, one: socket.socket, link: Link | None, *, dialled: bool) -> None:
-        self.socket = one
+    def __init__(self, sock: socket.socket, link: Link | None, *, dialled: bool) -> None:
+        self.socket = sock
         self.link = link
         self.dialled = dialled
         self.closed = False
         self.wants_write = dialled
-        """Whether it waits until it can write: a new connection can when it stands."""
+        """Whether to wait for writability: a new connection is writable once it is established."""
         self.broken = False
-        """Whether nothing can be written any more."""
+        """Whether a write has failed."""
         self.events = 0
-        """What its poller waits for."""
+        """The events that the poller waits for."""
         self.local_hello: Hello | None = None
         self.peer_hello: Hello | None = None
         self.started = False
-        """Whether the other side has said START: only then has it taken this stream for the one in use."""
+        """Whether START has arrived: only then does the peer use this stream."""
         self.duplicates_left = 0
-        """How many of the next datagrams have come before, on another stream."""
+        """How many of the next datagrams were received before, on another stream."""
         self.sender = b""
-        """Who spoke last, in the form of a datagram's header."""
+        """The sender of the last datagram, as the bytes of its header."""
         self.write_buffer: list[bytes | memoryview] = []
         self.read_remainder = b""
         self.missing_bytes = 0
-        """What is still to come of a large datagram that has begun."""
+        """The missing bytes of a partial large datagram."""
         self._parts: list[bytes] = []
         self.after_large = False
-        """Whether the last thing that came was such a datagram: then there may be another."""
+        """Whether the last record was a large datagram: another is likely to follow."""
 
     def read(self, buffer: memoryview) -> memoryview | None:
-        """Return what has come and is not worked on yet, None at the end of the stream.
+        """Return bytes that are not parsed yet; None at the end of the stream.
 
-        Behind a large datagram there is often another: then only its length is read, and the rest
-        by ``go_on``.
+        After a large datagram another one is likely: then only its length is read here, and the
+        rest by ``read_large``.
         """
         size = len(self.read_remainder)
         buffer[:size] = self.read_remainder
@@ -62,11 +62,11 @@ class TcpStream:
         return buffer[: size + count] if count else None
 
     def begin_large(self, front: memoryview, size_bytes: int) -> None:
-        """Keep what has come of a large datagram; the rest is read by itself, so that it is copied only once."""
+        """Keep the first part of a large datagram; the rest is read by itself and copied once."""
         self._parts, self.missing_bytes = [bytes(front)] if front else [], size_bytes - len(front)
 
     def read_large(self) -> bytes | None:
-        """Return the datagram that has begun once all of it has come, until then nothing, None at the end."""
+        """Return the large datagram if it is complete, b"" if it is not, None at the end."""
         part = self.socket.recv(self.missing_bytes)
         if not part:
             return None
@@ -78,7 +78,7 @@ class TcpStream:
         return part if len(parts) == 1 else b"".join(parts)
 
     def write(self) -> None:
-        """Write what is to go out, as much of it as the kernel takes."""
+        """Write as much of the write buffer as the kernel accepts."""
         count = self.socket.sendmsg(self.write_buffer)
         for at, piece in enumerate(self.write_buffer):
             if count < len(piece):
@@ -88,11 +88,11 @@ class TcpStream:
         self.write_buffer = []
 
 
-def configure_socket(one: socket.socket, dead_after_ms: int) -> None:
-    """Let a socket neither block nor wait for company, and notice by itself when nobody is at the other end."""
-    one.setblocking(False)
-    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def configure_socket(sock: socket.socket, dead_after_ms: int) -> None:
+    """Make a socket non-blocking, without Nagle's delay, and with detection of a dead peer."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
         "TCP_USER_TIMEOUT": dead_after_ms,
         "TCP_KEEPIDLE": _KEEP_IDLE_S,
@@ -101,15 +101,15 @@ def configure_socket(one: socket.socket, dead_after_ms: int) -> None:
     }
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:
-            one.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def peer_label(one: socket.socket, place: Locator | None) -> str:
-    """Return the other end of a socket, for people."""
-    if place is not None:
-        return str(place)
+def peer_label(sock: socket.socket, target: Locator | None) -> str:
+    """Return the other end of a socket as text."""
+    if target is not None:
+        return str(target)
     try:
-        host, port = one.getpeername()[:2]
+        host, port = sock.getpeername()[:2]
     except OSError:
-        return "somebody who is gone"
+        return "a closed connection"
     return f"{host} port {port}"

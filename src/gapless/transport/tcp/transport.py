@@ -1,19 +1,19 @@
-"""TCP: one listening port, and a stream to each place that there is something to send to.
+"""TCP: one listening port, and a stream to each peer that there are datagrams for.
 
-On sending: what is for a place waits in its link (tcp_link.py) until its number is confirmed; many
-datagrams leave in one call, none of them copied. Without a stream one is opened, at once or after a
-pause that grows with each failure.
+On sending: a datagram waits in its link (link.py) until its number is confirmed. Many datagrams
+leave in one call, without copies. Without a stream one is opened, at once or after a back-off that
+grows with each failure.
 
-On reception: whoever connects says hello first; then a stream holds datagrams, each with its
-length, and now and then a confirmation. Whatever else it holds ends it, counted under its reason.
+On reception: a stream starts with a hello, then has datagrams, each with its length, and now and
+then a confirmation. Any other bytes end the stream, counted under the reason.
 
 Both sides may connect at once: the stream that the lower locator has opened stays. Streams are
-numbered, so that one side's second thought is not mistaken for the other's late first one.
+numbered, so that a retry of one side is not mistaken for a late first try of the other.
 
-Nothing is lost or repeated by a stream that ends. What can be refused is a datagram: one for a
-stranger whose link is full, or for a member, if lost datagrams are repaired in this group (or are
-not meant to be). Without repair a member's link takes everything; docs/transports.md says why that
-has an end.
+A stream that ends loses and repeats nothing. A datagram can be refused: one for a stranger whose
+link is full, or for a member, if lost datagrams are retransmitted in this group or are unreliable.
+Without retransmission the link of a member accepts everything; docs/transports.md says why that is
+bounded.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from gapless.transport.tcp.stream import TcpStream
 
 QUEUE_BYTES = 64 << 20
-"""What may wait for one member, where lost datagrams are repaired."""
+"""Maximum number of bytes that wait for one member, where lost datagrams are retransmitted."""
 STRANGER_QUEUE_BYTES = 1 << 20
-"""What may wait for one who is no member."""
+"""Maximum number of bytes that wait for a stranger."""
 
 _HEAD, _NUMBER = Struct("<I"), Struct("<Q")
 
@@ -74,9 +74,9 @@ class TcpMesh:
     """TCP to each member.
 
     ``host`` and ``ports`` are those of :class:`UdpMesh`; ``advertise`` is where others reach this
-    member if that is another place, such as the published port of a container. ``queue_bytes``
-    bounds what waits for one member where lost datagrams are repaired. A stream on which nothing
-    moves for ``dead_after_ns`` is opened anew.
+    member if that differs, such as the published port of a container. ``queue_bytes`` limits what
+    waits for one member where lost datagrams are retransmitted. A stream without progress for
+    ``dead_after_ns`` is replaced.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class TcpMesh:
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES
         self.receive_buffer_bytes = receive_buffer_bytes
         self.preserves_bytes = advertise is None and self.locator.ip.is_loopback
-        # A stream begins a datagram anew if it was cut within: where that may take long, it should
-        # not be large.
+        # A stream that ends within a datagram repeats the datagram: on a slow network it should be
+        # small.
         self.whole_run_bytes = WHOLE_RUN_BYTES if self.preserves_bytes else 0
         self.book = AddressBook(self.locator, discovery or Discovery(), self._resolve)
         self._connector = TcpConnector(
@@ -124,7 +124,7 @@ class TcpMesh:
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the connector has something to do although no socket is ready."""
+        """When the next timer of the connector is due."""
         return self._connector.deadline_ns
 
     @property
@@ -139,11 +139,11 @@ class TcpMesh:
     # On reception
 
     def sockets(self) -> Sequence[Selectable]:
-        """Return the poller of the streams, which come and go."""
+        """Return the poller of the streams, because streams come and go."""
         return (self._connector.poller,) if hasattr(self._connector.poller, "fileno") else ()
 
     def receive(self, limit: int) -> list[bytes]:
-        """Return what has come; write what could not be written before."""
+        """Return datagrams that have arrived; write what could not be written before."""
         found: list[bytes] = []
         for key, mask in self._connector.poller.select(0):
             stream: TcpStream | None = key.data
@@ -163,6 +163,7 @@ class TcpMesh:
         return found
 
     def _on_readable(self, stream: TcpStream, found: list[bytes]) -> None:
+        """Read a stream for one turn, and handle its end."""
         left_bytes = TURN_BYTES
         try:
             while left_bytes > 0:
@@ -186,7 +187,7 @@ class TcpMesh:
             self._connector.on_stream_lost(stream, f"stream.{error.reason}", error, loud=True)
 
     def _read(self, stream: TcpStream, found: list[bytes]) -> int:
-        """Take what one call brings; return how much that was, nothing at the end."""
+        """Parse the bytes of one call; return how many there were, 0 at the end of the stream."""
         data = stream.read(self._buffer)
         if data is None:
             return 0
@@ -199,7 +200,7 @@ class TcpMesh:
         return len(data)
 
     def _read_large(self, stream: TcpStream, found: list[bytes]) -> int:
-        """Go on with a large datagram; return as ``_read`` does."""
+        """Continue a large datagram; return as ``_read`` does."""
         before_bytes = stream.missing_bytes
         datagram = stream.read_large()
         if datagram is None:
@@ -211,7 +212,7 @@ class TcpMesh:
     def _parse_records(
         self, stream: TcpStream, data: memoryview, at: int, found: list[bytes]
     ) -> int:
-        """Add the datagrams that are complete; return where the rest begins."""
+        """Add the complete datagrams of ``data``; return where the rest begins."""
         end, unpack = len(data), _HEAD.unpack_from
         count = size_bytes = 0
         while (
@@ -239,7 +240,7 @@ class TcpMesh:
         return at
 
     def _accept_datagram(self, stream: TcpStream, datagram: bytes, found: list[bytes]) -> bool:
-        """Add a datagram that has come; return whether it is new."""
+        """Add a datagram; return whether it is new."""
         if stream.duplicates_left:
             stream.duplicates_left -= 1
             self.problems.counters["received.again"] += 1
@@ -250,6 +251,7 @@ class TcpMesh:
         return True
 
     def _on_received(self, stream: TcpStream, count: int, size_bytes: int) -> None:
+        """Count received datagrams, and confirm them now or soon."""
         assert stream.link is not None
         if stream.link.on_received(count, size_bytes):
             self._connector.confirm(stream.link)
@@ -257,12 +259,14 @@ class TcpMesh:
             self._connector.confirm_later(stream.link)
 
     def _learn_sender(self, stream: TcpStream, datagram: bytes) -> None:
+        """Record where the sender of a datagram is reached."""
         sender = sender_of(datagram)
         if sender is not None and stream.link is not None:
             stream.sender = datagram[SENDER_FIELD]
             self.book.learn_source(sender, stream.link.locator)
 
     def _on_control_record(self, stream: TcpStream, kind: int, number: int) -> None:
+        """Handle START or CONFIRM."""
         link = stream.link
         assert link is not None
         if kind == START and not stream.started:
@@ -284,11 +288,11 @@ class TcpMesh:
     # On sending
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Put datagrams on their way, to each target in this order."""
+        """Send datagrams, to each target in this order."""
         links: dict[Link, None] = {}
         for to, datagrams in group_by_target(transmits):
-            for place in self._targets(to):
-                link = self._connector.links.get(place) or self._connector.get_link(place)
+            for target in self._targets(to):
+                link = self._connector.links.get(target) or self._connector.get_link(target)
                 self._enqueue(link, datagrams)
                 if link.stream is None:
                     self._connector.ensure_stream(link)
@@ -299,20 +303,21 @@ class TcpMesh:
                 self._connector.flush(link.stream)
 
     def _targets(self, to: Address | None) -> Sequence[Locator]:
+        """Return the locators of a member, of all members, or of all candidates."""
         names = self._connector.aliases
         if to is None:
             return self.book.peers
         if to == ANYONE:
-            places = dict.fromkeys(names.get(place, place) for place in self.book.candidates())
-            return [place for place in places if place != self.locator]
-        place = self.book.lookup(to)
-        if place is None:
+            targets = dict.fromkeys(names.get(target, target) for target in self.book.candidates())
+            return [target for target in targets if target != self.locator]
+        target = self.book.lookup(to)
+        if target is None:
             self.problems.add("send.unknown", f"nobody knows where {to} is")
             return ()
-        return (names.get(place, place),)
+        return (names.get(target, target),)
 
     def _enqueue(self, link: Link, datagrams: Sequence[bytes]) -> None:
-        """Queue datagrams for a place as far as they are taken."""
+        """Queue datagrams for a peer as far as its limit allows."""
         size_bytes = sum(map(len, datagrams))
         if link.is_busy and link.buffered_bytes + size_bytes <= STRANGER_QUEUE_BYTES:
             for datagram in datagrams:
@@ -334,12 +339,13 @@ class TcpMesh:
                 )
 
     def _may_try(self, link: Link) -> bool:
+        """Return whether a stream to a stranger may be opened now."""
         return link.is_busy or (
             self._connector.dials < MAX_DIALS and time.monotonic_ns() >= link.retry_at_ns
         )
 
     def _must_keep(self, datagram: bytes) -> bool:
-        """Return whether nobody would repair the loss of a datagram that was meant to arrive."""
+        """Return whether the loss of a datagram would never be repaired."""
         if self.book.retransmits:
             return False
         try:
