@@ -22,8 +22,11 @@ from urllib.parse import unquote
 from gapless.config import Config
 from gapless.events import EVENTS as GROUP_EVENTS, LOGGED_EVENTS
 from gapless.invariants import INVARIANTS
+from gapless.protocol.ready import TraceEntry
+from gapless.trace.journal import FIELDS as JOURNAL_FIELDS
 from gapless.trace.schema import COLUMNS, EVENTS
 from pyspark_gapless.sweep.schema import column_table as sweep_table
+from pyspark_gapless.trace.schema import COLUMNS as SPARK_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +54,7 @@ SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
 def knob_table() -> str:
-    """Return the table of every knob, from the declarations in :mod:`gapless.config`."""
+    """Return the table of every setting, from the declarations in :mod:`gapless.config`."""
     lines = ["| knob | kind | default | takes | meaning |", "|---|---|---|---|---|"]
     for row in Config().explain():
         default = str(row.default).lower() if isinstance(row.default, bool) else row.default
@@ -78,6 +81,21 @@ def column_table() -> str:
     lines += (
         f"| `{name}` | {column.type} | {column.meaning} |" for name, column in COLUMNS.items()
     )
+    return "\n".join(lines) + "\n"
+
+
+def field_table() -> str:
+    """Return the way of every field of a trace, from the machine to Spark."""
+    lines = [
+        "| field | from the machine | in the journal | on disk | in Spark |",
+        "|---|---|---|---|---|",
+    ]
+    for name, column in COLUMNS.items():
+        machine = "yes" if name in TraceEntry._fields else ""
+        journal = "yes" if name in JOURNAL_FIELDS else ""
+        lines.append(
+            f"| `{name}` | {machine} | {journal} | {column.type} | {SPARK_COLUMNS[name]} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -129,6 +147,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "safety-invariants": partial(invariant_table, "S"),
     "trace-columns": column_table,
     "trace-events": event_table,
+    "trace-fields": field_table,
     "shape": shape_table,
     "sweep-columns": sweep_table,
 }
@@ -185,7 +204,7 @@ def anchors(text: str) -> set[str]:
 
 
 def links(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and target of each relative link of a page; links inside code do not count."""
+    """Yield line number and target of each relative link of a page, except links inside code."""
     prose = without_code(text)
     for pattern in (INLINE_LINK, REFERENCE):
         for match in pattern.finditer(prose):
@@ -215,7 +234,7 @@ def broken_links(root: Path) -> list[str]:
 
 
 def refresh(root: Path, *, write: bool) -> list[str]:
-    """Bring generated parts up to date, or say which are stale if ``write`` is off; return the problems."""
+    """Regenerate generated parts, or, without ``write``, report stale ones; return the problems."""
     problems = []
     for page in pages(root):
         text = page.read_text(encoding="utf-8")

@@ -482,7 +482,7 @@ class Endpoint:
         if restart:
             self._restart_numbering(view, out)
             digest = dict.fromkeys(view.members, Marks(0, 0, 0))
-        out.trace("VIEW", self.me, last=view.id.number)
+        out.trace("VIEW", self.me, seqno_last=view.id.number)
         out.begin_view(ViewInstalled(view))
         joined = [
             member for member in view.members if member != self.me and member not in self.inbound

@@ -66,16 +66,17 @@ class Delivery(NamedTuple):
 class TraceEntry(NamedTuple):
     """One row of the trace: one step of the machine, in the words of docs/invariants.md.
 
+    Fields that are columns of a trace have the names of ``gapless.trace.schema.COLUMNS``.
     ``to`` is the receiver of an own connection; ``run`` refers to the run that was sent;
     ``sent_ns`` is the wall-clock time of the step, because the row may be written later.
     """
 
     event: str
     origin: Address | None = None
-    first: int = 0
-    last: int = 0
+    seqno: int = 0
+    seqno_last: int = 0
     peer: Address | None = None
-    message_count: int = 0
+    k: int = 0
     size_bytes: int = 0
     low: int = 0
     delivered: int = 0

@@ -135,11 +135,11 @@ class ReadyBuilder:
         self,
         event: str,
         origin: Address | None = None,
-        first: int = 0,
-        last: int = 0,
+        seqno: int = 0,
+        seqno_last: int = 0,
         *,
         peer: Address | None = None,
-        message_count: int = 0,
+        k: int = 0,
         low: int = 0,
         delivered: int = 0,
         high: int = 0,
@@ -155,20 +155,20 @@ class ReadyBuilder:
             return
         if tracing > 1 and event in _SAMPLED_EVENTS:
             if event in _RANGE_EVENTS:
-                if last // tracing == (first - 1) // tracing:
+                if seqno_last // tracing == (seqno - 1) // tracing:
                     return
             elif event == "TIMER" or not self._crossed_sample(
-                (event, origin, epoch, peer), last or high
+                (event, origin, epoch, peer), seqno_last or high
             ):
                 return
         size_bytes = 0 if run is None else run.size_bytes
         values = (
             event,
             origin,
-            first,
-            last,
+            seqno,
+            seqno_last,
             peer,
-            message_count,
+            k,
             size_bytes,
             low,
             delivered,
@@ -206,7 +206,7 @@ class ReadyBuilder:
             first,
             last,
             peer=peer,
-            message_count=message_count,
+            k=message_count,
             reason=reason,
             epoch=epoch,
         )

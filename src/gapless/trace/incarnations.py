@@ -1,7 +1,7 @@
 """The side file of a file set: the names of incarnations, and how each was recorded.
 
-Each line is one JSON object. A name stands there before the first row that holds its number, so a
-killed process leaves no number without its name.
+Each line is one JSON object. A name is written before the first row with its number, so a killed
+process leaves no number without its name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class IncarnationRecord(NamedTuple):
     whole: bool = True
 
     def to_json_line(self) -> str:
-        """Return the life as a line of the file."""
+        """Return the incarnation as a line of the file."""
         said: dict[str, Any] = {
             "seed": self.seed,
             "life": incarnation_id(self.name),

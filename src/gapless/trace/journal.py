@@ -1,16 +1,16 @@
 """The journal: the trace of a running process, in rows of fixed width, without dependencies.
 
-    <set>/00003.rows      rows, one after the other; a last one that is torn does not count
-    <set>/texts.jsonl     reasons: line 7 is what the number 7 means in a row
-    <set>/lives.jsonl     lives: which number is which name
-    <set>/whole           it is called ``stopped`` as soon as something could not be written
+    <set>/00003.rows      rows, one after the other; a torn last row does not count
+    <set>/texts.jsonl     reasons: line 7 is the reason with the number 7
+    <set>/lives.jsonl     names of incarnations by number
+    <set>/whole           renamed to ``stopped`` as soon as a write fails
 
-On writing: texts and names first, then all rows of an answer with one call of the system. What was
-written stays when the process is killed. A journal is locked for as long as its process lives, so a
-reader knows which ones are left.
+On writing: texts and names first, then all rows of an input with one system call. Written rows
+survive when the process is killed. A journal is locked while its process runs, so that a reader
+knows which journals are complete.
 
-On a full disk, or any other trouble: nothing more is written, and ``whole`` is renamed, which needs
-no room.
+On a full disk or another error: nothing more is written, and ``whole`` is renamed, which needs no
+space.
 """
 
 from __future__ import annotations

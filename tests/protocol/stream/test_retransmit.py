@@ -262,9 +262,9 @@ def test_what_is_held_back_stands_in_the_trace() -> None:
     group.send("a", b"x" * 900, b"y" * 900)
     group.receive("a", B, Nak(A, ((1, 1),)))
     group.receive("a", B, Nak(A, ((1, 2),)))
-    held = [(row.first, row.last, row.reason) for row in sent(group, "SUPPRESSED")]
+    held = [(row.seqno, row.seqno_last, row.reason) for row in sent(group, "SUPPRESSED")]
     assert held == [(1, 1, "repeat"), (2, 2, "budget")]
-    assert [(row.first, row.last) for row in sent(group, "REPAIR")] == [(1, 1)]
+    assert [(row.seqno, row.seqno_last) for row in sent(group, "REPAIR")] == [(1, 1)]
 
 
 @pytest.mark.behaviour("N4-32")

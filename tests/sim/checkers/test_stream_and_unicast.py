@@ -457,14 +457,14 @@ def test_l2_a_message_that_does_not_become_stable_in_time() -> None:
 def test_l2_a_wait_that_does_not_end() -> None:
     court = heard_two()
     court.judge.settled = True
-    court.forge(A, rows=(TraceEntry("BLOCK", first=5),))
+    court.forge(A, rows=(TraceEntry("BLOCK", seqno=5),))
     court.judge.close(0)
     assert court.broken == {"L2"}
 
 
 def test_l2_a_wait_that_ends_and_never_began() -> None:
     court = heard_two()
-    court.forge(A, rows=(TraceEntry("UNBLOCK", first=5, reason="ack"),))
+    court.forge(A, rows=(TraceEntry("UNBLOCK", seqno=5, reason="ack"),))
     assert court.broken == {"L2"}
 
 

@@ -121,9 +121,7 @@ def test_a_good_turn_passes(turn: StepRecord) -> None:
         ("S12", RECEIVES._replace(received_frames=(Data(_run(1, 2)),))),
         (
             "S12",
-            RECEIVES._replace(
-                trace=[TraceEntry("DROPPED", A, 1, 1, message_count=1, reason="full")]
-            ),
+            RECEIVES._replace(trace=[TraceEntry("DROPPED", A, 1, 1, k=1, reason="full")]),
         ),
         (
             "S12",

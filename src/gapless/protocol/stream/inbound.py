@@ -183,7 +183,7 @@ class InboundStream:
                     run.first,
                     run.last,
                     peer=self.origin,
-                    message_count=added.accepted,
+                    k=added.accepted,
                     epoch=self.epoch,
                 )
         if added.accepted < run.count:
@@ -529,7 +529,7 @@ class InboundStream:
                 seqno = min(seqno, self.stored)
             taken_bytes += self._unstored_bytes
         room_bytes = min(config.receive_buffer_bytes + senders * taken_bytes, U32_MAX)
-        out.trace("ACK_OUT", self.origin, last=seqno, peer=self.origin, epoch=self.epoch)
+        out.trace("ACK_OUT", self.origin, seqno_last=seqno, peer=self.origin, epoch=self.epoch)
         out.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
 
     def on_stored(self, seqno: int) -> bool:

@@ -140,7 +140,7 @@ class OutboundStream:
         if not waiting.done:
             waiting.blocked, waiting.since_ns = True, out.now_ns
             out.count("blocked")
-            out.trace("BLOCK", first=waiting.ticket)
+            out.trace("BLOCK", seqno=waiting.ticket)
         return waiting.ticket
 
     @property
@@ -239,7 +239,7 @@ class OutboundStream:
             if waiting.done and not waiting.given_up:
                 if waiting.blocked:
                     out.count("blocked_ns", out.now_ns - waiting.since_ns)
-                    out.trace("UNBLOCK", first=waiting.ticket, reason=reason)
+                    out.trace("UNBLOCK", seqno=waiting.ticket, reason=reason)
                 self._accept(waiting.ticket, waiting.first, waiting.last, waiting.flags, out)
         self._watch_tail(out)
 
@@ -287,7 +287,7 @@ class OutboundStream:
         event = self.queue.give_up(ticket, reason)
         if event is None:
             return False
-        out.trace("UNBLOCK", first=ticket, reason=reason)
+        out.trace("UNBLOCK", seqno=ticket, reason=reason)
         out.emit(event)
         return True
 
@@ -299,7 +299,7 @@ class OutboundStream:
         if seqno > self.window.high:
             out.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
-        out.trace("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
+        out.trace("ACK_IN", self.me, seqno_last=seqno, peer=peer, epoch=self.epoch)
         self.acked_ns[peer] = out.now_ns
         if seqno >= self.starts[peer]:
             self._unconfirmed.discard(peer)
@@ -376,9 +376,7 @@ class OutboundStream:
         purged = self.window.purge(upto)
         if self.window.low > low:
             epoch, to = self.epoch, self.to
-            out.trace(
-                "PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=epoch, to=to
-            )
+            out.trace("PURGE", self.me, low + 1, self.window.low, k=purged, epoch=epoch, to=to)
             if not self.profile.naks:
                 self.tail_due_ns = None
                 self._schedule_tail(out.now_ns)
@@ -410,7 +408,7 @@ class OutboundStream:
             return
         out.count("naks.answered", ranges.count(asked))
         if asked[0][0] <= self.window.low:
-            out.trace("GONE_OUT", self.me, last=self.window.low, peer=peer, epoch=self.epoch)
+            out.trace("GONE_OUT", self.me, seqno_last=self.window.low, peer=peer, epoch=self.epoch)
             out.transmit(peer, Gone(self.me, self.window.low, self.epoch))
         alive = ranges.clip(asked, self.window.low + 1, self.window.high)
         send_repairs(self.retransmit_handler, self.window, peer, alive, self.epoch, self.me, out)

@@ -178,13 +178,13 @@ class StabilityDeadlineChecker(_DeadlineChecker):
 
     def row_block(self, life: MemberModel, row: TraceEntry) -> None:
         """Remember who waits."""
-        life.blocked.add(row.first)
+        life.blocked.add(row.seqno)
 
     def row_unblock(self, life: MemberModel, row: TraceEntry) -> None:
         """A wait ends."""
-        if row.first not in life.blocked:
-            self.fail(f"the wait of send {row.first} ends without having begun")
-        life.blocked.discard(row.first)
+        if row.seqno not in life.blocked:
+            self.fail(f"the wait of send {row.seqno} ends without having begun")
+        life.blocked.discard(row.seqno)
 
     def close(self) -> None:
         """At the end of a run that came to rest nobody waits."""

@@ -105,20 +105,20 @@ class ExactRepairChecker(InvariantChecker):
     def row_repair(self, life: MemberModel, row: TraceEntry) -> None:
         """Remember what the trace says was repaired."""
         if row.reason == "unasked":
-            self._unsolicited.append((row.first, row.last, row.peer))
+            self._unsolicited.append((row.seqno, row.seqno_last, row.peer))
         elif row.origin is not None and (exchange := self._exchanges.get(row.origin)) is not None:
-            exchange.traced.update(range(row.first, row.last + 1))
+            exchange.traced.update(range(row.seqno, row.seqno_last + 1))
 
     def row_suppressed(self, life: MemberModel, row: TraceEntry) -> None:
         """Remember what was held back, and check the reason."""
         assert row.origin is not None
         exchange, memory = self._exchanges.get(row.origin), self._history(life, row.origin)
         if exchange is not None:
-            exchange.suppressed.update(range(row.first, row.last + 1))
+            exchange.suppressed.update(range(row.seqno, row.seqno_last + 1))
         now_ns = self.oracle.local_ns
         if row.reason == "repeat":
             moment_ns = self.config.min_retry_ns // 2
-            for seqno in range(row.first, row.last + 1):
+            for seqno in range(row.seqno, row.seqno_last + 1):
                 if not memory.repaired_since(seqno, row.peer, now_ns - moment_ns):
                     self.fail(
                         f"{seqno} is held back as a repeat, but was not repaired to {row.peer} a moment ago"
@@ -127,7 +127,7 @@ class ExactRepairChecker(InvariantChecker):
             self._check_budget(life, row, memory, now_ns)
         else:
             self.fail(
-                f"{row.first}..{row.last} is held back for {row.reason!r}, which is no reason"
+                f"{row.seqno}..{row.seqno_last} is held back for {row.reason!r}, which is no reason"
             )
 
     def _check_budget(
@@ -139,14 +139,16 @@ class ExactRepairChecker(InvariantChecker):
         assert row.origin is not None
         stream = self._stream(life, row.origin) or life.stream
         exchange = self._exchanges.get(row.origin)
-        size_bytes = len(stream.content(row.first, row.last)) + 2 * (row.last - row.first + 1)
+        size_bytes = len(stream.content(row.seqno, row.seqno_last)) + 2 * (
+            row.seqno_last - row.seqno + 1
+        )
         size_bytes += sum(
             len(stream.payloads[seqno - 1]) + 2 for seqno in (exchange.traced if exchange else ())
         )
         spent_bytes = sum(sent_bytes for _, sent_bytes in recent)
         if spent_bytes + size_bytes <= self.config.repair_budget_bytes:
             self.fail(
-                f"{row.first}..{row.last} is held back for the budget, of which only {spent_bytes} bytes are spent"
+                f"{row.seqno}..{row.seqno_last} is held back for the budget, of which only {spent_bytes} bytes are spent"
             )
 
     def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
@@ -306,14 +308,14 @@ class AcceptanceChecker(InvariantChecker):
 
     def row_store(self, life: MemberModel, row: TraceEntry) -> None:
         """Count what was taken."""
-        self._stored += row.message_count
+        self._stored += row.k
         if not self._end_check_scheduled:
             self._schedule_end_check()
 
     def row_dropped(self, life: MemberModel, row: TraceEntry) -> None:
         """Count what was dropped, by reason."""
         if row.reason in _DATA_REASONS:
-            self._dropped[row.reason] = self._dropped.get(row.reason, 0) + row.message_count
+            self._dropped[row.reason] = self._dropped.get(row.reason, 0) + row.k
             if not self._end_check_scheduled:
                 self._schedule_end_check()
             if row.reason == "full" and row.origin is not None and not self._full:

@@ -389,7 +389,7 @@ class SafePurgeChecker(InvariantChecker):
 
     def row_purge(self, life: MemberModel, row: TraceEntry) -> None:
         """Remember what the trace says was purged."""
-        self._purged_to = row.last
+        self._purged_to = row.seqno_last
 
     def tail_out(self, life: MemberModel, to: Address | None, frame: Tail) -> None:
         """An announcement tells the truth, and the start that the ack table counts from."""

@@ -186,7 +186,9 @@ class StreamCoverage(InvariantChecker):
         others = (
             other for other in self.model.members.values() if other.alive and other is not life
         )
-        if any(other.view is not None and other.view.id.number != row.last for other in others):
+        if any(
+            other.view is not None and other.view.id.number != row.seqno_last for other in others
+        ):
             self.record("view installed at different times")
 
     def view(self, life: MemberModel, view: View) -> None:

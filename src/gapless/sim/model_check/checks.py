@@ -436,7 +436,7 @@ def acceptance(turn: StepRecord) -> Iterator[str]:
     dropped = dict.fromkeys(_REFUSALS, 0)
     for row in turn.trace:
         if row.event == "DROPPED":
-            dropped[row.reason] = dropped.get(row.reason, 0) + row.message_count
+            dropped[row.reason] = dropped.get(row.reason, 0) + row.k
     if dropped != right:
         yield f"should drop {_nonzero(right)}, dropped {_nonzero(dropped)}"
     if right["far"]:

@@ -366,7 +366,7 @@ def _joined(rows: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
     last: TraceEntry | None = None
     for row in rows:
         if last is not None and row.event == "SEND":
-            last = last._replace(last=row.last)
+            last = last._replace(seqno_last=row.seqno_last)
             continue
         if last is not None:
             yield last
@@ -383,16 +383,16 @@ def _format_trace_row(row: TraceEntry, delivered: set[tuple[Address, int]]) -> s
         if row.origin is None
         else incarnation_name(row.origin) + ("@" if row.epoch >= FIRST_CONNECTION_EPOCH else "")
     )
-    what = span(name, row.first, row.last) if name else ""
-    if row.event == "STORE" and (row.origin, row.last) in delivered:
+    what = span(name, row.seqno, row.seqno_last) if name else ""
+    if row.event == "STORE" and (row.origin, row.seqno_last) in delivered:
         return ""
     if row.event == "DROPPED":
-        if not row.first:
+        if not row.seqno:
             return f"drops {'it' if row.peer is None else f'what {incarnation_name(row.peer)} says'} ({row.reason})"
-        some = f"{row.message_count} of " if row.message_count != row.last - row.first + 1 else ""
+        some = f"{row.k} of " if row.k != row.seqno_last - row.seqno + 1 else ""
         return f"drops {some}{what} ({row.reason})"
     words = _ROW_WORDS.get(row.event, "")
-    return words.format(what=what, send=row.first, reason=row.reason)
+    return words.format(what=what, send=row.seqno, reason=row.reason)
 
 
 _ROW_WORDS = {
