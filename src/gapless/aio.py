@@ -17,10 +17,16 @@ from weakref import WeakSet
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import DepartedError, GaplessError
-from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
+from gapless.group.base import GroupBase, IncomingRequest
 from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
-from gapless.group.session import ERROR_CLOSE_TIMEOUT_S, Steps, Wait
+from gapless.group.session import (
+    ERROR_CLOSE_TIMEOUT_S,
+    ReceiptBase,
+    Steps,
+    Wait,
+    make_receipt,
+)
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
 from gapless.units import NS_PER_S

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import DepartedError, GaplessError
-from gapless.group.base import GroupBase, IncomingRequest, ReceiptBase, make_receipt
+from gapless.group.base import GroupBase, IncomingRequest
 from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
-from gapless.group.session import ERROR_CLOSE_TIMEOUT_S, Steps, Wait
+from gapless.group.session import (
+    ERROR_CLOSE_TIMEOUT_S,
+    ReceiptBase,
+    Steps,
+    Wait,
+    make_receipt,
+)
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
 from gapless.runtime.reactor import wait_for_future
@@ -199,8 +205,8 @@ class Group(GroupBase):
         own = self._session
         if (message := own.try_next_message()) is not None:
             return message
-        until_ns = deadline_ns(timeout)
-        own.poll_until_readable(until_ns)
+        until_ns = None if timeout is None else deadline_ns(timeout)
+        own.wait_until_readable(until_ns)
         return own.try_next_message() or cast(
             "Message | None", run_steps(own.receive(own.inbox.next_item, until_ns))
         )
@@ -211,7 +217,7 @@ class Group(GroupBase):
         while True:
             found = own.try_next_batch()
             if found is None:
-                own.poll_until_readable(None)
+                own.wait_until_readable(None)
                 found = own.try_next_batch() or cast(
                     "Batch | None", run_steps(own.receive(own.inbox.next_batch))
                 )
@@ -231,7 +237,7 @@ class Group(GroupBase):
             TimedOutError: nothing arrived within ``timeout``.
         """
         own, until_ns = self._session, deadline_ns(timeout)
-        own.poll_until_readable(until_ns)
+        own.wait_until_readable(until_ns)
         return run_steps(own.receive(own.inbox.next_item, until_ns, all_events=True))
 
     def wait_for_members(self, count: int, timeout: Duration | None = None) -> None:
@@ -254,7 +260,7 @@ class Group(GroupBase):
             TimedOutError: nothing arrived within ``timeout``.
         """
         own, until_ns = self._session, deadline_ns(timeout)
-        own.poll_until_readable(until_ns)
+        own.wait_until_readable(until_ns)
         return run_steps(own.receive(own.inbox.next_batch, until_ns, all_events=True))
 
     # Requests

@@ -149,7 +149,7 @@ def test_a_full_window_makes_the_sender_wait(monkeypatch: pytest.MonkeyPatch) ->
 
         def note(self: Bundler, member: Any) -> None:
             allow(self, member)
-            room.append(self._room)
+            room.append(self.room)
 
         monkeypatch.setattr(Bundler, "set_room", note)
         sender = threading.Thread(

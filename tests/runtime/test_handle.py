@@ -30,7 +30,7 @@ from gapless.runtime.member_runtime import in_delivery_order
 from gapless.runtime.send_requests import SendRequest
 from gapless.transport import InProcessNetwork
 from tests.support.companions import QUICK
-from tests.support.handles import PATIENCE_S, Guest, gathering
+from tests.support.handles import PATIENCE_S, Guest, HookedQueue, gathering
 
 MS = 1_000_000
 
@@ -386,7 +386,8 @@ def test_a_handle_that_nobody_holds_leaves() -> None:
 
 def test_woken_is_called_when_there_is_something_to_take() -> None:
     woken = threading.Event()
-    handle = MemberHandle("g", InProcessNetwork().open(), Config.make(**QUICK), on_ready=woken.set)
+    queue = HookedQueue(woken.set)
+    handle = MemberHandle("g", InProcessNetwork().open(), Config.make(**QUICK), sink=queue)
     assert woken.wait(PATIENCE_S)
     assert isinstance(handle.take()[0], ViewInstalled)
     woken.clear()

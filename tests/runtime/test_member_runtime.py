@@ -32,7 +32,7 @@ def network() -> Iterator[InProcessNetwork]:
 
 
 def seat_at(transport: InProcessTransport, **knobs: Any) -> tuple[MemberRuntime, DeliveryQueue]:
-    outbox = DeliveryQueue(100, None)
+    outbox = DeliveryQueue()
     config = fit_config(Config.make(**knobs), transport)
     return MemberRuntime(
         "g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=None
@@ -184,24 +184,13 @@ def test_messages_that_stay_within_the_machine_need_no_checksum(
     assert fit_config(Config.make(checksum=asked), transport).checksum == covered
 
 
-def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
-    outbox = DeliveryQueue(10, None)
-    assert [outbox.add_consumed(4) for _ in range(6)] == [False, False, True, False, False, True]
-    assert outbox.add_consumed(1) is False
-    assert (outbox.take_unreported(), outbox.take_unreported()) == (25, 0), "all of it, once"
-    assert outbox.add_consumed(9) is False
-    assert outbox.add_consumed(1) is True
-
-
-def test_who_waits_is_woken_once_until_it_takes() -> None:
-    woken: list[int] = []
-    outbox = DeliveryQueue(10, lambda: woken.append(1))
-    outbox.put([run_of(b"x")])
-    outbox.put([run_of(b"y")])
-    assert len(woken) == 1
-    assert len(outbox.take()) == 2
-    outbox.put([run_of(b"z")])
-    assert len(woken) == 2
+def test_the_machine_is_told_now_and_then_what_was_consumed(network: InProcessNetwork) -> None:
+    seat, _ = seat_at(network.open(), unread_limit=40)  # it is told of a quarter of that at once
+    assert [seat.add_consumed(4) for _ in range(6)] == [False, False, True, False, False, True]
+    assert seat.add_consumed(1) is False
+    assert (seat._take_unreported(), seat._take_unreported()) == (25, 0), "all of it, once"
+    assert seat.add_consumed(9) is False
+    assert seat.add_consumed(1) is True
 
 
 def test_a_send_that_waits_for_a_view_goes_with_it(network: InProcessNetwork) -> None:
@@ -218,11 +207,13 @@ def test_what_former_lives_handed_out_is_consumed_first(network: InProcessNetwor
     seat, _ = seat_at(network.open())
     expelled = Expelled(View.of(1, A).id)
     for handed_out, consumed in ((5, 3), (4, 1)):
+        seat.member.credit.spend(handed_out)
         process_ready([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat)
         seat.report_consumed(consumed, 0)
         seat.rejoin_if_expelled()
     assert seat._former_outstanding == 5 - 3 + 4 - 1
+    seat.member.credit.spend(1)
     process_ready([Ready(deliveries=[run_of(b"x")])], seat)
-    assert (seat._former_outstanding, seat._outstanding) == (5, 1)
+    assert (seat._former_outstanding, seat.member.credit.outstanding) == (5, 1)
     seat.report_consumed(6, 0)
-    assert (seat._former_outstanding, seat._outstanding) == (0, 0)
+    assert (seat._former_outstanding, seat.member.credit.outstanding) == (0, 0)

@@ -25,7 +25,7 @@ from gapless.runtime.send_requests import SendRequest, When
 from gapless.transport import InProcessNetwork, InProcessTransport
 from gapless.units import NS_PER_S
 from tests.support.companions import QUICK
-from tests.support.handles import PATIENCE_S, Guest, gathering
+from tests.support.handles import PATIENCE_S, Guest, HookedQueue, gathering
 
 SELDOM = {**QUICK, "heartbeat_interval": "60s", "suspect_after": "200s", "merge_interval": "200s"}
 """Knobs with which a member alone has nothing to do for a minute, so that no timer hides what does not happen."""
@@ -39,7 +39,7 @@ class Watched:
         self.inside: Callable[[], None] = lambda: None
         self.transport: InProcessTransport = InProcessNetwork().open()
         self.handle = MemberHandle(
-            "g", self.transport, Config.make(**{**SELDOM, **knobs}), on_ready=self._woken
+            "g", self.transport, Config.make(**{**SELDOM, **knobs}), sink=HookedQueue(self._woken)
         )
 
     def _woken(self) -> None:
@@ -192,7 +192,7 @@ def test_who_only_looks_reads_by_itself() -> None:
 def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
     with watched() as member:
         member.until_this_thread_leads()
-        driver, seat, seen = member.handle._reactor, member.handle._runtime, threading.Event()
+        driver, seat, seen = member.handle.reactor, member.handle._runtime, threading.Event()
         baton = driver._turn_lock
 
         class Late:
@@ -216,7 +216,7 @@ def test_one_group_that_fails_may_tell_another() -> None:
     with watched() as failing, watched() as other:
         told: Future[None] = Future()
         in_a_turn: list[bool] = []
-        told.add_done_callback(lambda _: in_a_turn.append(other.handle._reactor.in_turn))
+        told.add_done_callback(lambda _: in_a_turn.append(other.handle.reactor.in_turn))
         told.add_done_callback(lambda _: other.handle.submit(SendRequest.of([b"told"]), When.NOW))
 
         def fail(_: int) -> None:
@@ -224,7 +224,7 @@ def test_one_group_that_fails_may_tell_another() -> None:
 
         seat = failing.handle._runtime
         seat.calls += [PendingCall(fail), PendingCall(lambda _: None, told)]
-        failing.handle._reactor.wake_up(seat)
+        failing.handle.reactor.wake_up(seat)
         found: list[bytes] = []
         until_s = time.monotonic() + PATIENCE_S
         while b"told" not in found:
@@ -235,7 +235,7 @@ def test_one_group_that_fails_may_tell_another() -> None:
 
 def test_who_waits_for_a_turn_that_does_not_end_leaves_it_to_others() -> None:
     with watched() as member:
-        driver = member.handle._reactor
+        driver = member.handle.reactor
         driver._turn_lock._lock.acquire()  # somebody is in a turn, and does not say so
         try:
             sent = member.handle.submit(SendRequest.of([b"x"]), When.NOW)
@@ -279,10 +279,9 @@ def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
     with watched(capacity=4, unread_limit=4, slow_receiver_after="100s") as member:
         member.handle.submit(SendRequest.of([b"more than there is room for"] * 20))
         outcomes: list[Any] = []
-        with in_thread(lambda: member.handle.poll_until(lambda: bool(outcomes))):
+        with in_thread(lambda: member.handle.reactor.poll_until(lambda: bool(outcomes), None)):
             while (
-                member.handle._reactor._select_until_ns
-                < time.monotonic_ns() + PATIENCE_S * NS_PER_S
+                member.handle.reactor._select_until_ns < time.monotonic_ns() + PATIENCE_S * NS_PER_S
             ):
                 pass  # until somebody sleeps at the sockets, for long
             sent = member.handle.submit(SendRequest.of([b"late"], timeout_ns=20_000_000), When.NOW)
@@ -415,7 +414,7 @@ def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
             machine.send = send_and_stop
 
         member.handle.query(stop_once).result(PATIENCE_S)
-        while member.handle._reactor._turn_lock.locked():
+        while member.handle.reactor._turn_lock.locked():
             pass  # the turn of the question comes to its end
         with pytest.raises(KeyboardInterrupt):
             member.handle.submit(SendRequest.of([b"interrupted"]), When.NOW)

@@ -330,7 +330,7 @@ def test_options_may_be_text(spool: Path) -> None:
 
 
 def batch(delivery: Delivery) -> Batch:
-    return Batch(delivery, 1, {})
+    return Batch(delivery, {})
 
 
 def test_a_loss_that_is_told_behind_the_messages_after_it(spool: Path) -> None:

@@ -81,7 +81,7 @@ def test_whatever_the_order_and_whenever_it_crashes(
                 had = spool.last_appended(LIVES[step]) or 0
                 following = [each for each in streams[step] if each.last > had]
                 if following:
-                    intake.append_batch(Batch(following[0], 1, {}))
+                    intake.append_batch(Batch(following[0], {}))
         high = {str(stream[-1].origin): stream[-1].last for stream in streams}
         spool.close()
         view = SpoolReader(path)
@@ -106,14 +106,14 @@ def test_what_waits_behind_a_hole_is_not_remembered_before_it_is_in_line(tmp_pat
     lacking = second._replace(
         first=10, last=12, content=Run.of(LIVES[0], 10, [row(3), row(4), row(5)])
     )
-    intake.append_batch(Batch(first, 1, {}))
-    intake.append_batch(Batch(lacking, 1, {}))
+    intake.append_batch(Batch(first, {}))
+    intake.append_batch(Batch(lacking, {}))
     intake.stage_dedup_state()
     spool.commit()
     spool.close()
     spool = opened(tmp_path / "spool")
     intake = DeliveryAppender(spool)
-    intake.append_batch(Batch(life(LIVES[1], 6, [6])[0], 1, {}))
+    intake.append_batch(Batch(life(LIVES[1], 6, [6])[0], {}))
     intake.stage_dedup_state()
     spool.commit()
     spool.close()

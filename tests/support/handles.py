@@ -1,7 +1,7 @@
 """Handles of one process for tests: they meet, send, and are waited for."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,12 +9,29 @@ from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
+from gapless.runtime.delivery_queue import DeliveryItem, DeliveryQueue
 from gapless.runtime.handle import MemberHandle
 from gapless.transport import InProcessNetwork, TcpMesh, UdpMesh
 from tests.support.companions import QUICK
 from tests.support.networks import free_ports, seeds
 
 PATIENCE_S = 20
+
+
+class HookedQueue(DeliveryQueue):
+    """A delivery queue that calls ``hook`` in the turn that puts items, and at the end."""
+
+    def __init__(self, hook: Callable[[], None]) -> None:
+        super().__init__()
+        self._hook = hook
+
+    def put(self, items: Sequence[DeliveryItem]) -> None:
+        super().put(items)
+        self._hook()
+
+    def end(self) -> None:
+        super().end()
+        self._hook()
 
 
 class Guest:

@@ -111,7 +111,7 @@ def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(
     seen: list[tuple[str, list[str]]] = []
     transport, outbox, made = (
         InProcessNetwork().open(),
-        DeliveryQueue(100, None),
+        DeliveryQueue(),
         Recorder(tmp_path),
     )
     config = fit_config(Config.make(), transport)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from gapless.delivery_mode import DeliveryMode
 from gapless.errors import LocalProtocolError
 from gapless.group.deprecated import DeprecatedMethods
 from gapless.group.session import GroupSession
@@ -20,12 +19,6 @@ if TYPE_CHECKING:
     from gapless.group.session import Payload, Steps
     from gapless.group.timeouts import Duration
     from gapless.identity import Address, View
-    from gapless.protocol.events import Accepted
-    from gapless.runtime.bundler import Bundle
-    from gapless.runtime.send_requests import SendRequest
-
-
-_R = TypeVar("_R", bound="ReceiptBase")
 
 
 class GroupBase(DeprecatedMethods):
@@ -38,14 +31,8 @@ class GroupBase(DeprecatedMethods):
 
     def __init__(self, options: MemberOptions, timeout: Duration | None = None) -> None:
         """Prepare to join; ``join`` makes the options."""
-        self._session_or_none: GroupSession | None = None
         self._timeout = timeout
-        self._session_or_none = GroupSession(options, self._flush_scheduler())
-
-    @property
-    def _session(self) -> GroupSession:
-        assert self._session_or_none is not None
-        return self._session_or_none
+        self._session = GroupSession(options, self._flush_scheduler())
 
     @property
     def group(self) -> str:
@@ -121,59 +108,12 @@ class GroupBase(DeprecatedMethods):
         return f"<{self.group}: {self.me}, {where}, {count} members>"
 
     def __del__(self) -> None:
-        session = self._session_or_none
+        # Without a session ``__init__`` has failed, and there is nothing to close.
+        session: GroupSession | None = self.__dict__.get("_session")
         if session is not None and session.stays_in_group and not sys.is_finalizing():
             text = f"{self!r} was never closed: use it as a context manager"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
             session.abandon()
-
-
-class ReceiptBase:
-    """The receipt of a send of ``count`` messages with the seqnos ``first .. last`` (0: none)."""
-
-    __slots__ = ("_accepted", "_bundled", "_request", "_session", "count")
-
-    def __init__(
-        self,
-        session: GroupSession,
-        accepted: Accepted | None,
-        count: int,
-        request: SendRequest | None = None,
-    ) -> None:
-        """Make a receipt; without ``accepted`` the seqno of a bundled message is found on demand."""
-        self._session = session
-        self._request = request
-        self._accepted = accepted
-        self.count = count
-        self._bundled: tuple[Bundle, int] | None = None
-
-    @property
-    def first(self) -> int:
-        """The seqno of the first message."""
-        return self._resolved().first
-
-    @property
-    def last(self) -> int:
-        """The seqno of the last message."""
-        return self._resolved().last
-
-    def _resolved(self) -> Accepted:
-        if self._accepted is None:
-            self._accepted = self._session.resolve_bundled(self)
-        return self._accepted
-
-    def _delivered(self, timeout: Duration | None) -> Steps[None]:
-        return self._session.delivered(self._request, timeout)
-
-    def __repr__(self) -> str:
-        mode = DeliveryMode.ORDERED if self._request is None else self._request.mode
-        return f"<sent {self.first}..{self.last}, {mode}>"
-
-
-def make_receipt(kind: type[_R], session: GroupSession, request: SendRequest) -> _R:
-    """Return the receipt of an accepted send."""
-    accepted: Any = request.result()
-    return kind(session, accepted, len(request.payloads), request)
 
 
 class IncomingRequest:

@@ -1,6 +1,6 @@
 """The inbox of a member: messages, events and requests between its handle and the application.
 
-On reception (the protocol thread calls ``drain``): messages and events go into one queue, in the
+On reception (the runtime calls ``put`` in a turn): messages and events go into one queue, in the
 order of the machine. Requests go into another queue, replies to the calls that wait for them.
 Nothing here blocks, and no code of the application runs.
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from gapless.errors import ClosedError
 from gapless.events import LOGGED_EVENTS, GroupEvent, ViewChange, WindowBlocked
 from gapless.group.headers import (
+    MARK,
     PLAIN,
     REQUEST,
     SNAPSHOT_REQUEST,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gapless.identity import Address, View
+    from gapless.runtime.delivery_queue import DeliveryItem
     from gapless.runtime.handle import MemberHandle
 
 InboxEvent = GroupEvent | StateWanted | StateReceived
@@ -86,7 +88,8 @@ class Inbox:
         self._handle: MemberHandle | None = None
         self._lock = threading.RLock()
         self._waiters: list[Future[None]] = []
-        self._items: deque[Batch | InboxEvent] = deque()
+        self._early_items: list[DeliveryItem] = []
+        self._items: deque[Delivery | Batch | InboxEvent] = deque()
         self._requests: deque[RequestFrame] = deque()
         self._deduplicated: deque[Batch] = deque()
         self._remaining: deque[Message] = deque()
@@ -107,52 +110,72 @@ class Inbox:
     # On reception
 
     def attach(self, handle: MemberHandle) -> None:
-        """Set the handle, and drain what it has received so far."""
-        self._handle = handle
-        self._local_name.register(handle.me, handle.display_name)
-        self.drain()
-
-    def drain(self) -> None:
-        """Move items from the delivery queue of the handle into the queues of the inbox."""
-        handle = self._handle
-        if handle is None:
-            return  # the handle worked before it was attached; ``attach`` drains again
+        """Set the handle, and take the items that it has put before."""
         with self._lock:
-            queue = handle.delivery_queue
-            ended = queue.ended
-            for item in queue.take():
+            self._handle = handle
+            self._local_name.register(handle.me, handle.display_name)
+            early, self._early_items = self._early_items, []
+            self.put(early)
+            if handle.is_closed:
+                self.end()
+
+    def put(self, items: Sequence[DeliveryItem]) -> None:
+        """Take items of the machine, in its order."""
+        handle = self._handle
+        with self._lock:
+            if handle is None:
+                # The handle works before it is attached.
+                self._early_items += items
+                return
+            for item in items:
                 if type(item) is Delivery:
                     self._deliver(item, handle)
                 else:
                     self._on_event(item, handle)  # type: ignore[arg-type]
-            if ended:
-                self.ended = True
-                error = handle.error or ClosedError(
-                    f"this member of {handle.group} is closed: join again"
-                )
-                self.pending.fail_all(error)
-                if not self.ready.done():
-                    self.ready.set_exception(error)
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    def end(self) -> None:
+        """Note that no item follows: pending requests and calls that wait end."""
+        with self._lock:
+            if (handle := self._handle) is None or self.ended:
+                return  # ``attach`` ends an inbox whose handle was closed before
+            self.ended = True
+            error = handle.error or ClosedError(
+                f"this member of {handle.group} is closed: join again"
+            )
+            self.pending.fail_all(error)
+            if not self.ready.done():
+                self.ready.set_exception(error)
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)
 
     def _deliver(self, delivery: Delivery, handle: MemberHandle) -> None:
-        self._unconsumed += delivery.message_count
-        self.received += delivery.message_count
+        content = delivery.content
+        count = content.count if isinstance(content, Run) else 1
+        self._unconsumed += count
+        self.received += count
         self.batches += 1
-        view = 0 if self.view is None else self.view.id.number
-        parts: Sequence[Delivery] = (delivery,)
+        if not (delivery.view or (isinstance(content, Run) and content.view)):
+            # An unordered message does not name its view: it counts to the view of its arrival.
+            number = 0 if self.view is None else self.view.id.number
+            delivery = delivery._replace(view=number)
         # Requests and replies travel in messages to one member only.
         if delivery.kind != GROUP and is_private(delivery) and may_be_wrapped(delivery):
-            parts = self._extract_requests(delivery)
-        for part in parts:
-            if self._listens:
-                self._items.append(Batch(part, view, self.names))
-            if not self._listens or self._consumes_all:
-                self._consume(part.message_count)
+            for part in self._extract_requests(delivery):
+                self._append(part, part.message_count)
+        else:
+            self._append(delivery, count)
         if self._unconsumed >= handle.config.unread_limit:
             self.full += 1
+
+    def _append(self, delivery: Delivery, count: int) -> None:
+        if self._listens:
+            self._items.append(delivery)
+        if not self._listens or self._consumes_all:
+            self._consume(count)
 
     def _extract_requests(self, delivery: Delivery) -> list[Delivery]:
         """Handle the requests and replies of a delivery; return its other messages."""
@@ -248,26 +271,38 @@ class Inbox:
         """Return the next message if it is at the head of the queue and needs no unwrapping."""
         with self._lock:
             if not self._remaining:
-                batch = self._items[0] if self._items and not self._deduplicated else None
-                if type(batch) is not Batch or batch._may_be_wrapped():
-                    return None
-                if self._read:
+                head = self._items[0] if self._items and not self._deduplicated else None
+                if type(head) is Delivery and type(run := head.content) is Run and run.count == 1:
+                    # The ordinary case of one message: it is wrapped if it begins with the mark.
+                    if run.payload.startswith(MARK):
+                        return None
                     self._mark_consumed()
-                self._items.popleft()
-                if batch._delivery.message_count == 1:
+                    self._items.popleft()
                     self._read = 1
-                    return Message(batch.payload, 0, batch)
+                    return Message(run.payload, 0, Batch(head, self.names))
+                batch = None if head is None else self._head_batch()
+                if batch is None or batch._may_be_wrapped():
+                    return None
+                self._mark_consumed()
+                self._items.popleft()
                 self._remaining.extend(batch.messages())
             self._read += 1
             return self._remaining.popleft()
+
+    def _head_batch(self) -> Batch | None:
+        """Return the batch at the head of the queue; None if an event is there."""
+        head = self._items[0]
+        if type(head) is Delivery:
+            head = self._items[0] = Batch(head, self.names)
+        return head if type(head) is Batch else None
 
     def try_next_batch(self) -> Batch | None:
         """Return the next batch if it is at the head of the queue and needs no unwrapping."""
         with self._lock:
             if self._remaining or self._deduplicated or not self._items:
                 return None
-            batch = self._items[0]
-            if type(batch) is not Batch or batch._may_be_wrapped():
+            batch = self._head_batch()
+            if batch is None or batch._may_be_wrapped():
                 return None
             self._mark_consumed()
             self._items.popleft()
@@ -279,8 +314,7 @@ class Inbox:
         with self._lock:
             if self.is_readable():
                 return True
-            if self._read:
-                self._mark_consumed()
+            self._mark_consumed()
             return False
 
     def _mark_consumed(self) -> None:
@@ -310,7 +344,7 @@ class Inbox:
                 batch, start = self._remaining[0]._batch, self._remaining[0]._at
                 self._read += len(self._remaining)
                 self._remaining.clear()
-                return Batch(rest_of(batch._delivery, start), batch.view, self.names)
+                return Batch(rest_of(batch._delivery, start), self.names)
             item = self._next()
             self._read += len(item) if isinstance(item, Batch) else 0
             return item
@@ -321,7 +355,8 @@ class Inbox:
         while not self._deduplicated:
             if not self._items:
                 return self._new_waiter()
-            item = self._items.popleft()
+            head = self._items.popleft()
+            item = Batch(head, self.names) if isinstance(head, Delivery) else head
             if not (
                 isinstance(item, Batch)
                 and self._deduplicates
@@ -340,7 +375,7 @@ class Inbox:
             return
         self._consume(len(batch) - sum(last - first + 1 for first, last in new_ranges))
         self._deduplicated.extend(
-            Batch(part_of(batch._delivery, *part), batch.view, self.names) for part in new_ranges
+            Batch(part_of(batch._delivery, *part), self.names) for part in new_ranges
         )
 
     def next_request(self) -> RequestFrame | Future[None]:
@@ -377,12 +412,7 @@ class Inbox:
         consumed = min(messages, self._unconsumed)
         self._unconsumed -= consumed
         handle = self._handle
-        if (
-            consumed
-            and handle is not None
-            and not self.ended
-            and handle.delivery_queue.add_consumed(consumed)
-        ):
+        if consumed and handle is not None and not self.ended and handle.add_consumed(consumed):
             handle.report_consumed()
 
     # On leaving
@@ -391,7 +421,7 @@ class Inbox:
         """Log the important events that were not read before the end."""
         with self._lock:
             for item in self._items:
-                if not isinstance(item, Batch):
+                if not isinstance(item, (Delivery, Batch)):
                     self.log_event(item)
 
     def consume_all(self) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from gapless.discovery import DiscoverySource
     from gapless.identity import Address
+    from gapless.runtime.delivery_queue import DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
@@ -144,7 +145,7 @@ class MemberOptions:
         if not isinstance(self.trace, (str, Path, Recorder)):
             raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
 
-    def open(self, woken: Callable[[], None]) -> MemberHandle:
+    def open(self, sink: DeliverySink) -> MemberHandle:
         """Open the transport and return a handle that is joining; this may block for a moment."""
         config = read_config(self.config)
         transport = (
@@ -165,7 +166,7 @@ class MemberOptions:
                 node=self.node,
                 join=join,
                 rejoin=self.rejoin,
-                on_ready=woken,
+                sink=sink,
                 trace=self._recorder(),
             )
         except BaseException:

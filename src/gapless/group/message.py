@@ -29,11 +29,11 @@ class Batch:
 
     __slots__ = ("_delivery", "_names", "_wrapped", "view")
 
-    def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
+    def __init__(self, delivery: Delivery, names: Mapping[Address, str]) -> None:
         self._delivery = delivery
         self._names = names
         content = delivery.content
-        self.view = (content if isinstance(content, Run) else delivery).view or view
+        self.view = (content.view if isinstance(content, Run) else 0) or delivery.view
         self._wrapped: bool | None = None
 
     @property

@@ -64,7 +64,6 @@ from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gapless.group.base import ReceiptBase
     from gapless.group.join_options import MemberOptions
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
@@ -102,6 +101,57 @@ class Wait(NamedTuple):
 
 Steps = Generator[Wait, Any, _T]
 """An operation that may wait; its result has type ``_T``."""
+
+
+_ReceiptT = TypeVar("_ReceiptT", bound="ReceiptBase")
+
+
+class ReceiptBase:
+    """The receipt of a send of ``count`` messages with the seqnos ``first .. last`` (0: none)."""
+
+    __slots__ = ("_accepted", "_bundled", "_request", "_session", "count")
+
+    def __init__(
+        self,
+        session: GroupSession,
+        accepted: Accepted | None,
+        count: int,
+        request: SendRequest | None = None,
+    ) -> None:
+        """Make a receipt; without ``accepted`` the seqno of a bundled message is found on demand."""
+        self._session = session
+        self._request = request
+        self._accepted = accepted
+        self.count = count
+        self._bundled: tuple[Bundle, int] | None = None
+
+    @property
+    def first(self) -> int:
+        """The seqno of the first message."""
+        return self._resolved().first
+
+    @property
+    def last(self) -> int:
+        """The seqno of the last message."""
+        return self._resolved().last
+
+    def _resolved(self) -> Accepted:
+        if self._accepted is None:
+            self._accepted = self._session.resolve_bundled(self)
+        return self._accepted
+
+    def _delivered(self, timeout: Duration | None) -> Steps[None]:
+        return self._session.delivered(self._request, timeout)
+
+    def __repr__(self) -> str:
+        mode = DeliveryMode.ORDERED if self._request is None else self._request.mode
+        return f"<sent {self.first}..{self.last}, {mode}>"
+
+
+def make_receipt(kind: type[_ReceiptT], session: GroupSession, request: SendRequest) -> _ReceiptT:
+    """Return the receipt of an accepted send."""
+    accepted: Any = request.result()
+    return kind(session, accepted, len(request.payloads), request)
 
 
 class _Untracked:
@@ -182,7 +232,7 @@ class GroupSession:
             raise LocalProtocolError(
                 f"this member of {self.options.group} was opened before: join again"
             )
-        opening = in_thread(lambda: self.options.open(self.inbox.drain))
+        opening = in_thread(lambda: self.options.open(self.inbox))
         try:
             self._handle = yield Wait(opening)
             self.inbox.attach(self._handle)
@@ -263,12 +313,15 @@ class GroupSession:
         Return None if the message was not sent: then ``send`` it.
         """
         address = None if to is None else self.find(to)
+        handle = self._handle
+        if handle is None:
+            raise self._not_open_error()
         if self.closing:
             return None
         if type(payload) is not bytes or payload.startswith(MARK):
             payload = wrap_plain(as_payload(payload))
         try:
-            return self.handle.send_lone(
+            return handle.send_lone(
                 payload,
                 receipt,
                 address,
@@ -438,10 +491,11 @@ class GroupSession:
             self._check_process()
         return self.inbox.try_next_batch()
 
-    def poll_until_readable(self, until_ns: int | None) -> None:
-        """Poll in this thread, unless another does, until there is something to read."""
-        if not self.inbox.mark_consumed() and self._handle is not None:
-            self._handle.poll_until(self.inbox.is_readable, until_ns)
+    def wait_until_readable(self, until_ns: int | None) -> None:
+        """Wait in this thread until there is something to read, or until the deadline."""
+        inbox, handle = self.inbox, self._handle
+        if handle is not None and not inbox.mark_consumed():
+            handle.reactor.wait_until(inbox.is_readable, until_ns, inbox.wait_unless)
 
     def receive(
         self,

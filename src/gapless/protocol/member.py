@@ -344,7 +344,9 @@ class Member:
         """
         if self.membership.phase in {LEAVING, OVER}:
             raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
-        sender, payloads = self.endpoint.sender, Payloads.of(payloads)
+        sender = self.endpoint.sender
+        if type(payloads) is not Payloads:
+            payloads = Payloads.of(payloads)
         send_mode = sender.check(payloads, to, mode, timeout_ns)
         ticket = sender.submit(
             payloads,

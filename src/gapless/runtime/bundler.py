@@ -23,8 +23,8 @@ from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted
 
 if TYPE_CHECKING:
+    from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.events import GivenUp, Refused
-    from gapless.protocol.member import Member
 
 BUNDLE_GAP_NS = 100_000
 """A message that comes so soon after the last one is likely not the last of them."""
@@ -67,38 +67,38 @@ class Bundler:
         "_first_ns",
         "_frame_bytes",
         "_gap_ns",
-        "_last_ns",
-        "_room",
         "_room_bytes",
         "_wake_requested",
         "items",
+        "last_ns",
+        "room",
     )
 
     def __init__(self, frame_bytes: int, gap_ns: int) -> None:
         self._frame_bytes = frame_bytes
         self._gap_ns = gap_ns
         self.items: deque[tuple[bytes, LoneReceipt]] = deque()
-        self._room = self._room_bytes = 0
-        self._first_ns = self._last_ns = 0
+        self.room = self._room_bytes = 0
+        self._first_ns = self.last_ns = 0
         self._wake_requested = False
 
     # Any thread
 
     def note_lone_send(self) -> None:
         """Note that a message was sent by itself: the next one may follow it closely."""
-        self._last_ns = time.monotonic_ns()
+        self.last_ns = time.monotonic_ns()
 
     def accepts(self, size_bytes: int) -> bool:
         """Return whether a message of this size may be laid here: it follows another, and there is room."""
         laid = len(self.items) + 1
-        if laid > self._room or laid * size_bytes > self._room_bytes:
+        if laid > self.room or laid * size_bytes > self._room_bytes:
             return False
-        return time.monotonic_ns() - self._last_ns < BUNDLE_GAP_NS
+        return time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
 
     def add(self, payload: bytes, receipt: LoneReceipt) -> bool | None:
         """Lay a message here; return True if it is time for a turn, False if nobody knows of it yet."""
         self.items.append((payload, receipt))
-        now_ns = self._last_ns = time.monotonic_ns()
+        now_ns = self.last_ns = time.monotonic_ns()
         if (
             not self._wake_requested
         ):  # looked at behind the append, as take clears it before it takes
@@ -113,17 +113,19 @@ class Bundler:
 
     # Inside a turn
 
-    def set_room(self, member: Member) -> None:
-        """Let so much be laid here until the next turn as the window has room for."""
-        stream = member.outbound
-        if not self._gap_ns or member.view is None or stream.closed or len(stream.queue):
-            self._room = 0
+    def set_room(self, endpoint: Endpoint) -> None:
+        """Let the bundle grow until the next turn as far as the window has room."""
+        stream, window = endpoint.outbound, endpoint.outbound.window
+        is_recent = self._gap_ns and time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
+        if not is_recent or endpoint.view is None or stream.closed or stream.queue.sends:
+            # Without a message sent just before, no message follows one closely.
+            self.room = 0
             return
-        self._room = stream.window.room()
-        room_bytes = stream.window.room_bytes()
-        self._room_bytes = (
-            MAX_BUNDLED_BYTES if room_bytes is None else min(MAX_BUNDLED_BYTES, room_bytes // 2)
-        )
+        self.room = window.ceiling - window.high
+        self._room_bytes = MAX_BUNDLED_BYTES
+        if window.max_bytes is not None:
+            room_bytes = max(0, window.max_bytes - window.stored_bytes)
+            self._room_bytes = min(MAX_BUNDLED_BYTES, room_bytes // 2)
 
     def take(self) -> Bundle | None:
         """Return what lies here, if anything does."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
     from gapless.runtime.bundler import LoneReceipt
-    from gapless.runtime.delivery_queue import DeliveryItem
+    from gapless.runtime.delivery_queue import DeliveryItem, DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
@@ -72,7 +72,7 @@ class MemberHandle:
         node: int | None = None,
         join: Mapping[str, Any] | None = None,
         rejoin: bool = True,
-        on_ready: Callable[[], None] | None = None,
+        sink: DeliverySink | None = None,
         trace: Recorder | None = None,
     ) -> None:
         self.group = group
@@ -81,7 +81,8 @@ class MemberHandle:
         self._process = ProcessToken.current
         self._small_bytes = min(self.config.max_frame_bytes // 4, self.config.max_message_bytes)
         self._leaving = False
-        self._delivery_queue = DeliveryQueue(self.config.unread_limit // 4, on_ready)
+        # With another sink there is never anything to take here.
+        self._queue = sink if isinstance(sink, DeliveryQueue) else DeliveryQueue()
         node = SystemRandom().getrandbits(64) if node is None else node
         self._runtime = MemberRuntime(
             group,
@@ -89,22 +90,23 @@ class MemberHandle:
             name,
             transport,
             self.config,
-            self._delivery_queue,
+            sink or self._queue,
             join=join or {},
             rejoin=rejoin,
             trace=trace,
             display_name=display_name,
         )
         self.display_name = display_name or name
-        self._reactor = Reactor.shared()
-        self._reactor.add(self._runtime)
+        self.add_consumed = self._runtime.add_consumed
+        self.reactor = Reactor.shared()
+        self.reactor.add(self._runtime)
         _OPEN.add(self)
-        finalize(self, _leave_abandoned, self._runtime, self._reactor).atexit = False
+        finalize(self, _leave_abandoned, self._runtime, self.reactor).atexit = False
 
     @property
     def is_closed(self) -> bool:
         """Whether this member has come to its end; what has come until then can still be taken."""
-        return self._delivery_queue.ended
+        return self._runtime.closed.is_set()
 
     @property
     def error(self) -> GaplessError | None:
@@ -134,19 +136,19 @@ class MemberHandle:
         Before the first view a request waits for one. Requests that are queued before a turn takes
         them up share frames.
         """
-        if self._cannot_send:
+        if self._process is not ProcessToken.current or self._leaving or self._runtime.ended:
             raise self._closed_error()
         if request.payloads.longest_bytes > self.config.max_message_bytes:
             raise self._too_long_error()
         self._runtime.send_requests.put(request)
         if when is When.NOW:
             try:
-                self._reactor.run_now(self._runtime)
+                self.reactor.run_now(self._runtime)
             except BaseException:
                 self.cancel(request)  # Ctrl-C: nobody waits for the result
                 raise
         elif when is When.WAKE:
-            self._reactor.wake_up(self._runtime)
+            self.reactor.wake_up(self._runtime)
         self._reject_late()
         return request
 
@@ -156,7 +158,7 @@ class MemberHandle:
         If another thread is in a turn, that thread handles them.
         """
         if not self.is_closed:
-            self._reactor.run_now(self._runtime)
+            self.reactor.run_now(self._runtime)
 
     def send_lone(
         self,
@@ -177,9 +179,10 @@ class MemberHandle:
         Return whether this thread ran a turn. Return None if the message was not sent: then submit
         a request.
         """
-        if self._cannot_send:
+        runtime = self._runtime
+        if self._process is not ProcessToken.current or self._leaving or runtime.ended:
             raise self._closed_error()
-        runtime, bundler, size_bytes = self._runtime, self._runtime.bundler, len(message)
+        bundler, size_bytes = runtime.bundler, len(message)
         is_plain = to is None and loopback is None and mode is DeliveryMode.ORDERED
         if (
             is_plain
@@ -189,31 +192,25 @@ class MemberHandle:
         ):
             is_time = bundler.add(message, receipt)
             if is_time:
-                self._reactor.run_now(runtime)
+                self.reactor.run_now(runtime)
             elif is_time is False:
-                self._reactor.wake_up(runtime)
+                self.reactor.wake_up(runtime)
             return bool(is_time)
         if not may_run:
             return None
         if size_bytes > self.config.max_message_bytes:
             raise self._too_long_error()
-        accepted = self._reactor.send(runtime, Payloads.of((message,)), to, mode, loopback)
+        if is_plain:
+            bundler.note_lone_send()
+        accepted = self.reactor.send(runtime, Payloads.of_validated((message,)), to, mode, loopback)
         if accepted is None:
             return None
         receipt._accepted = accepted
-        if is_plain:
-            bundler.note_lone_send()
         return True
 
     def note_lone_send(self) -> None:
         """Note that a message to the group was sent by a request: the next may follow closely."""
         self._runtime.bundler.note_lone_send()
-
-    @property
-    def _cannot_send(self) -> bool:
-        return (
-            self._process is not ProcessToken.current or self._leaving or self._delivery_queue.ended
-        )
 
     def _closed_error(self) -> GaplessError:
         self._check()
@@ -235,42 +232,31 @@ class MemberHandle:
 
     # Receiving
 
-    @property
-    def delivery_queue(self) -> DeliveryQueue:
-        """Deliveries and events on their way to the application."""
-        return self._delivery_queue
-
     def take(self) -> list[DeliveryItem]:
-        """Return everything that has come since the last time, in order; at once, also if it is nothing."""
+        """Return the items that have arrived since the last call, in order; without a wait."""
         self._check_process()
-        return self._delivery_queue.take()
+        return self._queue.take()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to take, or nothing more will come; tell whether there is something."""
+        """Wait for an item to take, or for the end; return whether there is an item."""
         self._check_process()
-        outbox, driver = self._delivery_queue, self._reactor
+        queue, reactor = self._queue, self.reactor
         until_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * NS_PER_S)
-        if outbox.is_ready() or driver.poll_until(outbox.is_ready, until_ns):
-            return outbox.wait(0)
-        driver.add_waiter(outbox.is_ready)
+        if queue.is_ready() or reactor.poll_until(queue.is_ready, until_ns):
+            return queue.wait(0)
+        reactor.add_waiter(queue.is_ready)
         try:
-            return outbox.wait(timeout_s)
+            return queue.wait(timeout_s)
         finally:
-            driver.remove_waiter(outbox.is_ready)
-
-    def poll_until(self, done: Callable[[], bool], until_ns: int | None = None) -> bool:
-        """Drive until ``done`` says that it is enough, or until it is time; return False if another thread does.
-
-        ``done`` is asked after every turn: it must be about something that comes out of this
-        handle.
-        """
-        self._check_process()
-        return self._reactor.poll_until(done, until_ns)
+            reactor.remove_waiter(queue.is_ready)
 
     def consumed(self, messages: int) -> None:
-        """Say that the application is done with so many of the messages that it has taken."""
+        """Count messages as consumed by the application: the machine may deliver as many more.
+
+        The machine learns of many messages at a time.
+        """
         self._check_process()
-        if self._delivery_queue.add_consumed(messages):
+        if self.add_consumed(messages):
             self.report_consumed()
 
     def report_consumed(self) -> None:
@@ -337,11 +323,11 @@ class MemberHandle:
         """
         self._check_process()
         self.leave()
-        if self._reactor.in_turn:
+        if self.reactor.in_turn:
             return
-        if not self._delivery_queue.wait_for_end(timeout_s):
+        if not self._runtime.closed.wait(timeout_s):
             self.stop()
-            self._delivery_queue.wait_for_end(STOP_TIMEOUT_S)
+            self._runtime.closed.wait(STOP_TIMEOUT_S)
         self.transport.book.discovery.close()
         if self._runtime.trace is not None:
             self._runtime.trace.close(seal=seal)
@@ -353,7 +339,7 @@ class MemberHandle:
     ) -> None:
         self._check_process()
         self._runtime.calls.append(PendingCall(command, future))
-        self._reactor.wake_up(self._runtime)
+        self.reactor.wake_up(self._runtime)
         self._reject_late()
 
     def _reject_late(self) -> None:
@@ -362,7 +348,7 @@ class MemberHandle:
 
     def _check(self) -> None:
         self._check_process()
-        if self.is_closed:
+        if self._runtime.ended:
             raise self._runtime.closed_error()
 
     def _check_process(self) -> None:

@@ -9,6 +9,7 @@ application's.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from random import Random
@@ -28,7 +29,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.member import Member
 from gapless.protocol.membership.membership import OVER
-from gapless.runtime.bundler import Bundler
+from gapless.runtime.bundler import BUNDLE_GAP_NS, Bundler
 from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES
 from gapless.transport.error_log import ErrorLog
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gapless.delivery_mode import DeliveryMode
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Delivery, Ready, Transmit
-    from gapless.runtime.delivery_queue import DeliveryItem, DeliveryQueue
+    from gapless.runtime.delivery_queue import DeliveryItem, DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
 
@@ -81,7 +82,7 @@ class MemberRuntime:
         name: str,
         transport: Transport,
         config: Config,
-        outbox: DeliveryQueue,
+        sink: DeliverySink,
         *,
         join: Mapping[str, Any],
         rejoin: bool,
@@ -102,10 +103,17 @@ class MemberRuntime:
         self.registered = False
         self.due_ns = NEVER_NS
         """When there is something to do though nothing has come, as of the last turn."""
-        self._delivery_queue = outbox
+        self._sink = sink
         self._items: list[DeliveryItem] = []
-        self._messages = 0
-        self._outstanding = self._former_outstanding = 0
+        self._machine_due_ns: int | None = None
+        # Messages that the application has consumed, and for how many of them the machine knows it
+        # or a turn was requested that tells it; and unconsumed ones of former incarnations.
+        self._consumed_lock = threading.Lock()
+        self._consumed = self._requested = self._reported = 0
+        self._report_at = max(1, config.unread_limit // 4)
+        self._former_outstanding = 0
+        self.closed = threading.Event()
+        """Set when this member has ended, and its sink has every item."""
         self._node, self._name = node, name
         self._display_name = display_name or name
         self._join_options = dict(join)
@@ -117,7 +125,7 @@ class MemberRuntime:
             trace.claim()
             if watch is not None:
                 watch(trace.record_dropped)
-        self._expelled = self._has_backlog = False
+        self.expelled = self._has_backlog = False
         self.member = self._new_incarnation(time.time_ns())
         self.calls.append(PendingCall(self._join_group))
 
@@ -166,22 +174,22 @@ class MemberRuntime:
 
     def rejoin_if_expelled(self) -> None:
         """Let the next life begin if the group has expelled this one."""
-        if self._expelled and self.rejoin:
-            self._expelled = False
+        if self.expelled and self.rejoin:
+            self.expelled = False
             if self._name:
                 self._join_options["resume"] = {
                     **(self._join_options.get("resume") or {}),
                     **self.member.resume_marks(),
                 }
-            self._former_outstanding += self._outstanding
-            self._outstanding = 0
+            self._former_outstanding += self.member.credit.outstanding
+            self._machine_due_ns = None
             self.member = self._new_incarnation(max(time.time_ns(), self.member.me.incarnation + 1))
             self.calls.append(PendingCall(self._join_group))
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do."""
-        return self.stopped or (self.member.phase == OVER and not self.calls)
+        return self.stopped or (self.member.membership.phase == OVER and not self.calls)
 
     # Inputs
 
@@ -191,12 +199,12 @@ class MemberRuntime:
         return (
             bool(self.calls)
             or self.send_requests.has_new
-            or (bool(self.bundler.items) and self.member.view is not None)
+            or (bool(self.bundler.items) and self.member.endpoint.view is not None)
         )
 
     def end_turn(self) -> bool:
         """Compute when the next turn is due, and the room of the bundler; return ``has_commands``."""
-        due_ns = self.member.deadline_ns
+        due_ns = self._machine_due_ns
         transport_due_ns = self.transport.deadline_ns
         if transport_due_ns is not None and (due_ns is None or transport_due_ns < due_ns):
             due_ns = transport_due_ns
@@ -205,14 +213,16 @@ class MemberRuntime:
             if request_due_ns is not None and (due_ns is None or request_due_ns < due_ns):
                 due_ns = request_due_ns
         self.due_ns = NEVER_NS if due_ns is None else due_ns
-        self.bundler.set_room(self.member)
+        bundler = self.bundler
+        if bundler.room or time.monotonic_ns() - bundler.last_ns < BUNDLE_GAP_NS:
+            bundler.set_room(self.member.endpoint)
         return self.has_commands
 
     def run_commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""
         yield from self.flush_bundle(now_ns)
         yield from self.send_requests.flush(self.member, now_ns)
-        if self.calls and (owed := self._delivery_queue.take_unreported()):
+        if self.calls and (owed := self._take_unreported()):
             yield self.report_consumed(owed, now_ns)
         for _ in range(len(self.calls)):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
@@ -253,7 +263,7 @@ class MemberRuntime:
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether the machine is to be told the time."""
-        due_ns = self.member.deadline_ns
+        due_ns = self._machine_due_ns
         return due_ns is not None and due_ns <= now_ns
 
     def run_timers(self, now_ns: int) -> Iterator[Ready]:
@@ -270,19 +280,33 @@ class MemberRuntime:
                 return
             yield self.member.tick(time.monotonic_ns())
 
+    def add_consumed(self, messages: int) -> bool:
+        """Count consumed messages, in any thread; return whether a turn should report them now."""
+        with self._consumed_lock:
+            self._consumed += messages
+            if self._consumed - self._requested < self._report_at:
+                return False
+            self._requested = self._consumed
+            return True
+
+    def _take_unreported(self) -> int:
+        """Return how many consumed messages were not reported yet, and count them as reported."""
+        with self._consumed_lock:
+            unreported, self._reported = self._consumed - self._reported, self._consumed
+            self._requested = self._consumed
+            return unreported
+
     def report_consumed(self, messages: int, now_ns: int) -> Ready:
         """Tell the machine how many messages the application is done with; those of a former life come first."""
         former = min(messages, self._former_outstanding)
         self._former_outstanding -= former
-        self._outstanding -= messages - former
         return self.member.consumed(messages - former, now_ns)
 
     # What comes out
 
     def collect(self, ready: Ready) -> None:
         """Keep what is for the application, in its order."""
-        if ready.deliveries:
-            self._messages += sum([delivery.message_count for delivery in ready.deliveries])
+        self._machine_due_ns = ready.deadline_ns
         if ready.events:
             events = [
                 event
@@ -318,7 +342,7 @@ class MemberRuntime:
                 number, members = event.view.id.number, len(event.view.members)
                 self._event_log.add("view", f"{self.group}: view {number} with {members} members")
             elif isinstance(event, Expelled):
-                self._expelled = True
+                self.expelled = True
                 self._event_log.add(
                     "expelled", f"{self.group}: the group has gone on without {self.member.me}"
                 )
@@ -331,9 +355,7 @@ class MemberRuntime:
         """Let the application have what was kept."""
         if self._items:
             items, self._items = self._items, []
-            messages, self._messages = self._messages, 0
-            self._outstanding += messages
-            self._delivery_queue.put(items)
+            self._sink.put(items)
 
     # The end
 
@@ -353,7 +375,8 @@ class MemberRuntime:
             self.trace.finish(whole=self.error is None)
         self.transport.book.discovery.withdraw()
         self.transport.close()
-        self._delivery_queue.end()
+        self.closed.set()
+        self._sink.end()
         self.reject_pending()
 
     def reject_pending(self) -> None:

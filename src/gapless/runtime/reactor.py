@@ -264,6 +264,27 @@ class Reactor:
         with guard:
             return self._poll_until_done(done, until_ns, guard)
 
+    def wait_until(
+        self,
+        done: Callable[[], bool],
+        until_ns: int | None,
+        new_waiter: Callable[[Callable[[], bool]], Future[None] | None],
+    ) -> None:
+        """Wait until ``done()`` or ``until_ns``: lead, or follow if another thread leads.
+
+        ``new_waiter(done)`` returns a future that completes when ``done`` may have changed, or None
+        if ``done()`` holds.
+        """
+        if self.poll_until(done, until_ns) or (waiter := new_waiter(done)) is None:
+            return
+        self._waiters.append(done)
+        try:
+            with suppress(TimeoutError):
+                waiter.result(remaining_s(until_ns))
+        finally:
+            self._waiters.remove(done)
+            self._waiter_served = True
+
     def add_waiter(self, done: Callable[[], bool]) -> None:
         """Note that a follower waits until ``done()``."""
         self._waiters.append(done)
@@ -283,7 +304,8 @@ class Reactor:
         """Wake the thread that selects on the sockets."""
         if self._select_until_ns != _AWAKE_NS:
             self._select_until_ns = _AWAKE_NS
-            self._wake_socket.wake()
+            with suppress(OSError):  # full, so the selector returns anyway; or closed
+                self._wake_socket.sender.send(b"\0")
 
     def _wake_thread(self) -> None:
         """Wake the protocol thread if it is parked."""
@@ -339,7 +361,7 @@ class Reactor:
 
     @property
     def _has_waiters(self) -> bool:
-        return any(not done() for done in tuple(self._waiters))
+        return bool(self._waiters) and not all(done() for done in tuple(self._waiters))
 
     def _poll_once(self, until_ns: int | None, guard: SignalGuard | None = None) -> None:
         """Select until a socket is ready or a timer is due, and run the turns."""
@@ -408,17 +430,19 @@ class Reactor:
     def _run_turn(self, member: MemberRuntime, readable: bool) -> None:
         now_ns = time.monotonic_ns()
         due = member.due_ns <= now_ns
-        if not member.registered or not (readable or due or member.has_commands):
+        has_commands = due or member.has_commands
+        if not member.registered or not (readable or has_commands):
             return
         try:
-            if due or member.has_commands:
+            if has_commands:
                 process_ready(member.run_commands(now_ns), member)
             if readable or due:
                 process_ready(member.receive_datagrams(now_ns), member)
             if member.is_due(now_ns):
                 for ready in member.run_timers(now_ns):
                     process_ready((ready,), member)  # one by one: a tick may install a view
-            member.rejoin_if_expelled()
+            if member.expelled:
+                member.rejoin_if_expelled()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
             member.fail(error)
         except BaseException as error:

@@ -88,14 +88,14 @@ class WakeSocket:
     """A socket pair that makes a selector return. Any thread may call ``wake``."""
 
     def __init__(self) -> None:
-        self.receiver, self._sender = socket.socketpair()
+        self.receiver, self.sender = socket.socketpair()
         self.receiver.setblocking(False)
-        self._sender.setblocking(False)
+        self.sender.setblocking(False)
 
     def wake(self) -> None:
         """Make ``receiver`` readable."""
         with suppress(OSError):  # full: it is readable already; or closed
-            self._sender.send(b"\0")
+            self.sender.send(b"\0")
 
     def clear(self) -> None:
         """Read every pending wake-up."""
@@ -105,7 +105,7 @@ class WakeSocket:
     def close(self) -> None:
         """Close both ends."""
         self.receiver.close()
-        self._sender.close()
+        self.sender.close()
 
 
 def group_by_target(transmits: Sequence[Transmit]) -> Iterator[tuple[Address | None, list[bytes]]]:
