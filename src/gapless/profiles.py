@@ -1,36 +1,68 @@
-"""The family: each published protocol is a row of policies, and nothing else.
+"""The protocol family: each published protocol is one row of policies, and nothing else.
 
-The machine in ``core/`` reads the row of its profile wherever generations differ; there is no
-second copy of anything. ``GROUP_PROFILES`` holds the rows for messages to all, ``UNICAST_PROFILES`` those for
-messages to one member. A row's ``defaults`` are the knobs that the profile sets where its user did
-not.
+The machine in ``protocol/`` reads the row of its profile wherever the generations differ; no code
+exists twice. ``GROUP_PROFILES`` are the rows for messages to the group, ``UNICAST_PROFILES`` those
+for messages to one member. ``defaults`` are settings that a profile changes unless the user sets
+them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ReleasePolicy = Literal["acks", "stability"]
-TailPolicy = Literal["announce", "resend last", "resend all"]
-NumberingScope = Literal["life", "view", "connection"]
-AckPolicy = Literal["counted", "asked", "paced", "each", "periodic"]
+
+class ReleasePolicy(StrEnum):
+    """What allows a sender to purge a message."""
+
+    ACKS = "acks"
+    """The acks of all receivers."""
+    STABILITY = "stability"
+    """A stability message."""
+
+
+class TailPolicy(StrEnum):
+    """What a sender does while the end of its stream is not known to have arrived."""
+
+    ANNOUNCE = "announce"
+    """It announces its marks."""
+    RESEND_LAST = "resend last"
+    """It sends the last message again if the marks have not moved since the last probe."""
+    RESEND_ALL = "resend all"
+    """It sends every unacknowledged message again."""
+
+
+class NumberingScope(StrEnum):
+    """How long seqnos continue before they restart."""
+
+    INCARNATION = "life"
+    """For an incarnation of the sender. The value is part of the format of traces."""
+    VIEW = "view"
+    """For a view."""
+    CONNECTION = "connection"
+    """For a connection with one member."""
+
+
+class AckPolicy(StrEnum):
+    """When a receiver acknowledges."""
+
+    COUNTED = "counted"
+    """After ``ack_threshold`` messages, or after ``ack_delay``."""
+    ASKED = "asked"
+    """Only for a message that asks for it."""
+    PACED = "paced"
+    """Once for each batch, but at most once every ``min_ack_interval``."""
+    EACH = "each"
+    """At once, for every frame."""
+    PERIODIC = "periodic"
+    """Every ``stability_interval``."""
 
 
 class Profile(NamedTuple):
-    """One protocol.
-
-    ``release``: what lets a sender forget a message: the acks of all receivers, or a stability
-    message. ``tail``: what a sender does while the end of its stream is not known to have arrived:
-    announce its marks, send the last message again (if two looks in a row see the same marks), or
-    send everything again. ``numbering``: how long numbers go on: for a life of the member, for a
-    view, or for a connection. ``acks``: when a receiver acknowledges: after so many messages or a
-    delay (counted), only where a message asks for it (asked), once a batch but not more often than
-    the gap between two acks (paced), at once for every frame (each), or now and then (periodic).
-    ``naks``: whether a receiver asks for what it misses.
-    """
+    """One protocol. With ``naks`` a receiver requests the messages that it misses."""
 
     name: str
     release: ReleasePolicy
@@ -44,73 +76,77 @@ class Profile(NamedTuple):
 
 NAKACK4 = Profile(
     "nakack4",
-    "acks",
-    "announce",
-    "life",
-    "counted",
+    ReleasePolicy.ACKS,
+    TailPolicy.ANNOUNCE,
+    NumberingScope.INCARNATION,
+    AckPolicy.COUNTED,
     True,
     {},
-    "A fixed window that the acks of all members release; the sender waits when it is full.",
+    "A fixed window that the acks of all members release; senders wait while it is full.",
 )
 NAKACK = Profile(
     "nakack",
-    "stability",
-    "announce",
-    "life",
-    "asked",
+    ReleasePolicy.STABILITY,
+    TailPolicy.ANNOUNCE,
+    NumberingScope.INCARNATION,
+    AckPolicy.ASKED,
     True,
     {"window": "growing"},
-    "One growing table for each sender; what everybody has delivered goes when a stability message says so.",
+    "A growing window for each sender; a stability message releases what all members have"
+    " delivered.",
 )
 ORDERED = Profile(
     "ordered",
-    "stability",
-    "announce",
-    "life",
-    "asked",
+    ReleasePolicy.STABILITY,
+    TailPolicy.ANNOUNCE,
+    NumberingScope.INCARNATION,
+    AckPolicy.ASKED,
     True,
     {"window": "growing", "discard_delivered": True, "xmit_interval": "0s"},
-    "Order without retransmission, over a transport that neither loses nor reorders; a gap that stays is reported.",
+    "Order without retransmission, for a transport that neither loses nor reorders; a lasting gap"
+    " is reported.",
 )
 CLASSIC = Profile(
     "classic",
-    "stability",
-    "announce",
-    "view",
-    "asked",
+    ReleasePolicy.STABILITY,
+    TailPolicy.ANNOUNCE,
+    NumberingScope.VIEW,
+    AckPolicy.ASKED,
     True,
     {"window": "growing", "discard_delivered": True},
-    "The modes of 2001: numbers restart with every view, and a message belongs to the view it was sent in.",
+    "The modes of 2001: seqnos restart with every view, and a message belongs to the view in which"
+    " it was sent.",
 )
 UNICAST3 = Profile(
     "unicast3",
-    "acks",
-    "resend last",
-    "connection",
-    "paced",
+    ReleasePolicy.ACKS,
+    TailPolicy.RESEND_LAST,
+    NumberingScope.CONNECTION,
+    AckPolicy.PACED,
     True,
     {},
-    "Paced cumulative acks; the last message again when nothing moves; the receiver asks for what it misses.",
+    "Paced cumulative acks; the last message is resent when nothing moves; the receiver requests"
+    " what it misses.",
 )
 UNICAST = Profile(
     "unicast",
-    "acks",
-    "resend all",
-    "connection",
-    "each",
+    ReleasePolicy.ACKS,
+    TailPolicy.RESEND_ALL,
+    NumberingScope.CONNECTION,
+    AckPolicy.EACH,
     False,
     {},
-    "Every frame is acknowledged at once, and the sender repeats everything until it is.",
+    "Every frame is acknowledged at once; the sender resends everything that is not.",
 )
 UNICAST2 = Profile(
     "unicast2",
-    "acks",
-    "announce",
-    "connection",
-    "periodic",
+    ReleasePolicy.ACKS,
+    TailPolicy.ANNOUNCE,
+    NumberingScope.CONNECTION,
+    AckPolicy.PERIODIC,
     True,
     {},
-    "The receiver asks for what it misses and reports now and then what it has delivered.",
+    "The receiver requests what it misses, and reports its progress periodically.",
 )
 
 GROUP_PROFILES = {row.name: row for row in (NAKACK4, NAKACK, ORDERED, CLASSIC)}

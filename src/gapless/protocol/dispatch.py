@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.profiles import NumberingScope
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS
 from gapless.wire.frames import (
     FIRST_CONNECTION_EPOCH,
@@ -92,7 +93,7 @@ class FrameDispatcher:
         """Buffer the data that a joiner sent in a later view; return whether there is any."""
         endpoint, sender = self._endpoint, datagram.sender
         # Only where messages belong to a view does the epoch of a frame name a later view.
-        if endpoint.view is None or endpoint.profile.numbering != "view":
+        if endpoint.view is None or endpoint.profile.numbering is not NumberingScope.VIEW:
             return False
         later = [
             frame
@@ -179,13 +180,13 @@ class FrameDispatcher:
         endpoint, run = self._endpoint, frame.run
         assert endpoint.epoch != frame.epoch < FIRST_CONNECTION_EPOCH
         if (
-            endpoint.profile.numbering == "view"
+            endpoint.profile.numbering is NumberingScope.VIEW
             and frame.epoch > endpoint.epoch
             and endpoint.future_view_buffer.buffer_frame(frame)
         ):
             out.trace("EARLY", run.origin, run.first, run.last, peer=run.origin)
             return
-        later = frame.epoch > endpoint.epoch and endpoint.profile.numbering == "view"
+        later = frame.epoch > endpoint.epoch and endpoint.profile.numbering is NumberingScope.VIEW
         out.drop(
             "early" if later else "view",
             run.origin,

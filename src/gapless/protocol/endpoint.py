@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, U64_MAX, Marks
 from gapless.payloads import Payloads
+from gapless.profiles import NumberingScope, ReleasePolicy
 from gapless.protocol import timers
 from gapless.protocol.delivery import DeliveryScheduler
 from gapless.protocol.dispatch import FrameDispatcher
@@ -107,7 +108,9 @@ class Endpoint:
         self.credit = DeliveryCredit(config.unread_limit, config.max_batch_size)
         self.connections = Connections(me, config, rng, self._tickets, self.credit)
         self.out_of_band = OutOfBandChannel(me, config, self.credit)
-        self.stability = Stability(me, config, rng) if self.profile.release == "stability" else None
+        self.stability = (
+            Stability(me, config, rng) if self.profile.release is ReleasePolicy.STABILITY else None
+        )
         self.state_transfer = state_transfer
         self.future_view_buffer = FutureViewBuffer(config)
         self.resume_positions = ResumePositions()
@@ -287,7 +290,7 @@ class Endpoint:
         """
         if self.view is not None:
             raise LocalProtocolError(f"{self.me} is a member already: resume before the first view")
-        if self.profile.release != "acks":
+        if self.profile.release is not ReleasePolicy.ACKS:
             raise LocalProtocolError(
                 f"profile {self.profile.name} has no durable members: use profile nakack4"
             )
@@ -437,7 +440,7 @@ class Endpoint:
         self, view: View, absent: Mapping[str, Address], returning: Mapping[Address, Address]
     ) -> None:
         """Raise if ``view`` cannot follow the present one."""
-        restart = self.profile.numbering == "view"
+        restart = self.profile.numbering is NumberingScope.VIEW
         if self.me not in view.members:
             raise LocalProtocolError(f"view {view.id.number} does not contain {self.me}")
         if not 0 <= view.id.number <= U32_MAX:
@@ -470,10 +473,10 @@ class Endpoint:
         Without ``announce`` the new members learn the start of the own stream only from
         :meth:`start_sending`.
         """
-        restart, first_view = self.profile.numbering == "view", self.view is None
+        restart, first_view = self.profile.numbering is NumberingScope.VIEW, self.view is None
         assert self.me in view.members, "check_view refuses a view without this member"
         positions = self.resume_positions
-        positions.durable |= self.me in returning and self.profile.release == "acks"
+        positions.durable |= self.me in returning and self.profile.release is ReleasePolicy.ACKS
         self.view = view
         self.nodes = frozenset(member.node for member in view.members)
         here = frozenset(view.members)
@@ -605,7 +608,7 @@ class Endpoint:
         has started.
         """
         out = self.begin(now_ns)
-        if self.profile.numbering == "view":
+        if self.profile.numbering is NumberingScope.VIEW:
             # Every stream started with its view, and a digest does not name its view.
             return self.finish(())
         named = [

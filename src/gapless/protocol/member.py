@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, get_args
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import RosterEntry
 from gapless.payloads import Payloads
+from gapless.profiles import ReleasePolicy
 from gapless.protocol import timers
 from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.events import Left, SlowReceivers
@@ -101,7 +102,7 @@ class Member:
             state_transfer=self.state_transfer,
         )
         profile = self.endpoint.profile
-        if name and profile.release != "acks":
+        if name and profile.release is not ReleasePolicy.ACKS:
             raise LocalProtocolError(
                 f"a durable name ({name}) needs a profile that acks release,"
                 f" and {profile.name} is none: use nakack4"

@@ -21,6 +21,7 @@ from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, TypedDict
 
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
+from gapless.profiles import NumberingScope
 from gapless.trace.incarnations import TIME_OF_DAY, IncarnationRecord, own_incarnation
 from gapless.trace.journal import ROW_STRUCT, ROWS_PER_FILE, TraceJournal
 from gapless.trace.parquet import can_seal, seal_journal
@@ -128,7 +129,7 @@ class Recorder:
             self._journal.write_incarnation(about)
             self._incarnation_id = incarnation_id(name)
             self._wall_ns, self._row_index = wall_ns, 0
-            by_view = config.group_profile.numbering == "view"
+            by_view = config.group_profile.numbering is NumberingScope.VIEW
             self._row_builder = RowBuilder(
                 me,
                 self._intern_incarnation,

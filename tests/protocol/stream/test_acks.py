@@ -5,6 +5,7 @@ from hypothesis import given, strategies as st
 
 from gapless.config import Config
 from gapless.identity import Address
+from gapless.profiles import AckPolicy
 from gapless.protocol.stream.acks import AckScheduler, AckTable
 from tests.support.virtual_group import A, B, C, D
 
@@ -157,7 +158,7 @@ def test_a_snapshot_is_the_whole_table() -> None:
 
 
 def owed_after(threshold: int) -> AckScheduler:
-    return AckScheduler(Config(ack_threshold=threshold), "counted")
+    return AckScheduler(Config(ack_threshold=threshold), AckPolicy.COUNTED)
 
 
 @pytest.mark.behaviour("N4-20")

@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.identity import U32_MAX, Roster, ViewId
+from gapless.profiles import ReleasePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -351,7 +352,7 @@ class Coordinator:
         leave the view now, and the ``shown`` durable joiners that did not confirm.
         """
         # Only acks tell which messages an absent member lacks; other profiles retain nothing.
-        if self.config.group_profile.release != "acks":
+        if self.config.group_profile.release is not ReleasePolicy.ACKS:
             return ()
         here = {entry.name for entry in (*stay, *new)}
         present = {entry.address for entry in (*stay, *new)}

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.profiles import AckPolicy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from random import Random
 
     from gapless.config import Config
     from gapless.identity import Address
-    from gapless.profiles import AckPolicy
 
 
 class AckTable:
@@ -127,7 +128,7 @@ class AckScheduler:
     ) -> bool:
         """Record a delivery; return whether the ack is due at once."""
         assert messages > 0, "a delivery holds messages"
-        if self._policy == "asked":
+        if self._policy is AckPolicy.ASKED:
             self.pending = self.pending or asked
             return asked
         self._messages += messages
@@ -135,23 +136,25 @@ class AckScheduler:
         self.pending = True
         if asked or self._messages >= self.threshold or self._size_bytes >= threshold_bytes:
             return True
-        return self._policy == "each" or (
-            self._policy == "paced" and self._next_ns(now_ns) <= now_ns
+        return self._policy is AckPolicy.EACH or (
+            self._policy is AckPolicy.PACED and self._next_ns(now_ns) <= now_ns
         )
 
     def on_duplicate(self, asked: bool) -> None:
         """Record a duplicate: the last ack may have been lost, so an ack is owed again (P-04)."""
-        self.pending = self.pending or asked or self._policy != "asked"
+        self.pending = self.pending or asked or self._policy is not AckPolicy.ASKED
 
     def schedule_ns(self, now_ns: int, rng: Random) -> int:
         """Return when an owed ack is sent, if no delivery makes it due before."""
         assert self.pending, "only an ack that is owed has a time"
         config = self._config
-        if self._policy in {"paced", "each"}:
-            self.due_ns = self._next_ns(now_ns) if self._policy == "paced" else now_ns
+        if self._policy in (AckPolicy.PACED, AckPolicy.EACH):
+            self.due_ns = self._next_ns(now_ns) if self._policy is AckPolicy.PACED else now_ns
             return self.due_ns
         delay_ns = (
-            config.stability_interval_ns if self._policy == "periodic" else config.ack_delay_ns
+            config.stability_interval_ns
+            if self._policy is AckPolicy.PERIODIC
+            else config.ack_delay_ns
         )
         # Jitter spreads the acks of many receivers over the delay; the ack is never later than it.
         jitter = config.jitter_percent
@@ -167,7 +170,9 @@ class AckScheduler:
         None if not.
         """
         return (
-            self.due_ns if self._policy in {"paced", "periodic"} and self.due_ns > now_ns else None
+            self.due_ns
+            if self._policy in (AckPolicy.PACED, AckPolicy.PERIODIC) and self.due_ns > now_ns
+            else None
         )
 
     def _next_ns(self, now_ns: int) -> int:

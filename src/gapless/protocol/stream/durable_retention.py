@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.errors import LocalProtocolError
+from gapless.profiles import ReleasePolicy
 from gapless.protocol.events import Retained, RetentionBlocking, RetentionReleased
 from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 
@@ -55,7 +56,7 @@ def check_retention(
     profile: Profile,
 ) -> None:
     """Raise LocalProtocolError unless absent and returning members fit the view and the profile."""
-    if absent and profile.release != "acks":
+    if absent and profile.release is not ReleasePolicy.ACKS:
         raise LocalProtocolError(
             f"profile {profile.name} cannot retain messages for {sorted(absent)}: it does not"
             " release by acks; use profile nakack4, or members without durable names"

@@ -35,6 +35,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.identity import U32_MAX
+from gapless.profiles import AckPolicy, ReleasePolicy
 from gapless.protocol import buggify
 from gapless.protocol.events import Lost, Stalled, Started
 from gapless.protocol.ready import GROUP, UNICAST, Delivery
@@ -111,7 +112,9 @@ class InboundStream:
         self.ack_scheduler = AckScheduler(config, profile.acks)
         self.kind = UNICAST if epoch >= FIRST_CONNECTION_EPOCH else GROUP
         self.reassembler = Reassembler(config.max_message_bytes, self.kind, epoch)
-        self.retains_delivered = profile.release == "stability" and not config.discard_delivered
+        self.retains_delivered = (
+            profile.release is ReleasePolicy.STABILITY and not config.discard_delivered
+        )
         self.retransmit_handler = (
             RetransmitHandler(config, epoch) if self.retains_delivered else None
         )
@@ -252,7 +255,7 @@ class InboundStream:
             self._raise_start(self.window, tail.start, out)
         self.announced_high = max(self.announced_high, tail.high)
         self.on_gone(tail.low)
-        self.ack_now = tail.start is not None or self.profile.acks != "asked"
+        self.ack_now = tail.start is not None or self.profile.acks is not AckPolicy.ASKED
 
     def _raise_start(self, window: Window, start: int, out: ReadyBuilder) -> None:
         """Start where the sender says, rather than where a digest says (I-22).
@@ -380,7 +383,12 @@ class InboundStream:
     def _behind_gap_bytes(self) -> int:
         """How many bytes are stored behind a gap; they have left the network's buffer."""
         window = self.window
-        if window is None or not window.stored or self.profile.release != "acks" or window.has_next:
+        if (
+            window is None
+            or not window.stored
+            or self.profile.release is not ReleasePolicy.ACKS
+            or window.has_next
+        ):
             return 0
         return window.stored_bytes
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from gapless.profiles import AckPolicy, NumberingScope, ReleasePolicy, TailPolicy
 from gapless.protocol import buggify
 from gapless.protocol.events import Accepted, Acknowledged, SlowReceivers, Unacknowledged
 from gapless.protocol.stream import ranges
@@ -83,7 +84,7 @@ class OutboundStream:
         )
         self.acks = AckTable()
         self.retention = DurableRetention()
-        numbered = int(epoch > 0 or profile.numbering == "view")
+        numbered = int(epoch > 0 or profile.numbering is NumberingScope.VIEW)
         self.retransmit_handler = RetransmitHandler(config, numbered, unicast=to is not None)
         self._tickets = tickets
         self.queue = SendQueue(
@@ -104,7 +105,7 @@ class OutboundStream:
         self.tail_due_ns: int | None = None
         """When the next tail probe is due."""
         self._tail_interval_ns = config.tail_delay_ns
-        periodic = profile.acks == "periodic"
+        periodic = profile.acks is AckPolicy.PERIODIC
         self._min_tail_interval_ns = (
             # Periodic acks get the time of their period before the first probe.
             config.stability_interval_ns if periodic else config.tail_delay_ns
@@ -321,7 +322,7 @@ class OutboundStream:
 
     def on_stable(self, seqno: int, out: ReadyBuilder) -> None:
         """Purge what all have delivered, never beyond the own delivered mark (N7-19)."""
-        assert self.profile.release == "stability", "the profile releases by stability"
+        assert self.profile.release is ReleasePolicy.STABILITY, "the profile releases by stability"
         seqno = min(seqno, self.window.delivered)
         if seqno > self.stable:
             self.stable = seqno
@@ -359,7 +360,7 @@ class OutboundStream:
     def _purge(self, out: ReadyBuilder) -> None:
         low, upto = (
             self.window.low,
-            self.acks.minimum if self.profile.release == "acks" else self.stable,
+            self.acks.minimum if self.profile.release is ReleasePolicy.ACKS else self.stable,
         )
         known = max(
             self.acks.minimum, self.stable
@@ -513,7 +514,7 @@ class OutboundStream:
         window = self.window
         tail = self.profile.tail
         starved, self.retransmit_handler.starved = self.retransmit_handler.starved, False
-        if tail == "announce":
+        if tail is TailPolicy.ANNOUNCE:
             self._announce_tail_marks(out)
         elif starved:
             return  # what was asked for and held back goes first
@@ -522,7 +523,7 @@ class OutboundStream:
             # receiver ask anew.
             self._first_requested = False
             self._send_tail(self.to, out)
-        elif tail == "resend all":
+        elif tail is TailPolicy.RESEND_ALL:
             self._retransmit(window.low + 1, window.high, self.to, out)
         elif self._marks_unchanged:
             self._retransmit(window.high, window.high, self.to, out)
@@ -533,7 +534,7 @@ class OutboundStream:
     @property
     def _marks_unchanged(self) -> bool:
         """Whether the marks equal those of the last probe, where the profile asks."""
-        return self.profile.tail == "resend last" and self._last_probe_marks == (
+        return self.profile.tail is TailPolicy.RESEND_LAST and self._last_probe_marks == (
             self.window.low,
             self.window.high,
         )
@@ -543,7 +544,7 @@ class OutboundStream:
         window = self.window
         if window.low == window.high:
             return
-        if self.profile.release == "acks":
+        if self.profile.release is ReleasePolicy.ACKS:
             behind = [
                 peer
                 for peer in self.acks.lagging(window.high)
@@ -587,7 +588,7 @@ class OutboundStream:
 
     def lagging_members(self, stability: Stability | None) -> tuple[Address, ...]:
         """Return the members that have not acknowledged the next message of this stream."""
-        if self.profile.release == "acks" or stability is None:
+        if self.profile.release is ReleasePolicy.ACKS or stability is None:
             return tuple(self.acks.lagging(self._acked_by_members + 1))
         return stability.lagging(self.me, self.window.low + 1)
 
@@ -697,7 +698,7 @@ class OutboundStream:
         """Share the advertised receive buffers among ``senders``."""
         config = self.config
         self.senders = max(1, senders)
-        if self.profile.release != "acks":
+        if self.profile.release is not ReleasePolicy.ACKS:
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
         least_bytes, default_bytes = (
             min(config.max_frame_bytes, _MIN_SHARE_BYTES),
@@ -717,7 +718,9 @@ class OutboundStream:
         self.retransmit_handler.check_invariants()
         self.queue.check_invariants()
         self._check_members()
-        acked = self.profile.release != "acks" or self.window.low <= self.acks.minimum
+        acked = (
+            self.profile.release is not ReleasePolicy.ACKS or self.window.low <= self.acks.minimum
+        )
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
         held_bytes = self.flow_control.bytes_upto(self.window.high) - self.flow_control.bytes_upto(
             self.window.low
@@ -750,7 +753,7 @@ class OutboundStream:
     @property
     def _only_self_unacked(self) -> bool:
         """Whether nobody but this member itself has still to acknowledge something."""
-        return self.profile.release == "acks" and all(
+        return self.profile.release is ReleasePolicy.ACKS and all(
             member == self.me for member in self.acks.lagging(self.window.high)
         )
 

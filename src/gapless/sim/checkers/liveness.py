@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gapless.profiles import AckPolicy, ReleasePolicy
 from gapless.protocol.member import Member
 from gapless.sim.oracle.checker import InvariantChecker
 from gapless.wire.codec import run_room_bytes
@@ -50,7 +51,7 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
         # Nothing is lost, and what was sent is on its way; how long that takes only the network
         # knows.
         first_ns = second_ns = 4 * delay_ns + ack_ns + 1_000_000
-    if config.group_profile.release == "stability":
+    if config.group_profile.release is ReleasePolicy.STABILITY:
         # Everybody votes; a coordinator that was the last to deliver votes again; the message may
         # cross a vote.
         second_ns += 3 * config.stability_interval_ns * SLOW_CLOCK_PERCENT // 100 + 4 * delay_ns
@@ -63,7 +64,7 @@ def connection_slack_ns(config: Config) -> int:
     It looks twice, may acknowledge only now and then, and asks for its first message only every so
     often.
     """
-    lazy = config.unicast_profile.acks == "periodic"
+    lazy = config.unicast_profile.acks is AckPolicy.PERIODIC
     acks_ns = 4 * config.stability_interval_ns if lazy else 2 * config.min_ack_interval_ns
     return (
         2 * config.xmit_interval_ns

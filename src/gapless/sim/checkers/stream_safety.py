@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.faults.frame_names import kind_of
+from gapless.profiles import ReleasePolicy
 from gapless.protocol.events import Accepted, Lost, Started
 from gapless.protocol.timers import TIMERS
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, NO_LOOPBACK
@@ -456,7 +457,7 @@ class SafePurgeChecker(InvariantChecker):
         stream = life.stream
         if window.low == stream.marks.low:
             return
-        if self.config.group_profile.release == "acks":
+        if self.config.group_profile.release is ReleasePolicy.ACKS:
             for member, ack in stream.acks.items():
                 if max(ack, window.delivered if member == life.address else 0) < window.low:
                     self.fail(f"low moves to {window.low}, but {member} has acknowledged {ack}")

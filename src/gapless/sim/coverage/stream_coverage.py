@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.profiles import ReleasePolicy
 from gapless.protocol.events import Acknowledged, Lost, Stalled
 from gapless.sim.oracle.checker import InvariantChecker
 from gapless.wire import Close, Data, Nak
@@ -148,7 +149,7 @@ class StreamCoverage(InvariantChecker):
 
     def row_purge(self, life: MemberModel, row: TraceEntry) -> None:
         """Something is let go."""
-        if self.config.group_profile.release == "stability":
+        if self.config.group_profile.release is ReleasePolicy.STABILITY:
             self.seen.add("sender released by stability")
 
     def row_repair(self, life: MemberModel, row: TraceEntry) -> None:

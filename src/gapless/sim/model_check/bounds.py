@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gapless.config import GROUP_PROFILE_NAMES, Config, RepairTo
 from gapless.identity import Address, Marks, View, group_id
+from gapless.profiles import ReleasePolicy
 from gapless.protocol.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class SearchBounds(NamedTuple):
     def voters(self, me: Address) -> tuple[Address, ...]:
         """Return those whose word lets ``me`` purge: their acks at the sender, their votes at the coordinator."""
         members = self.members()
-        listener = members[0] if self.row.release == "acks" else self._view.members[0]
+        listener = members[0] if self.row.release is ReleasePolicy.ACKS else self._view.members[0]
         others = members[1:] if self.to is None else (self.to,)
         if listener != members[0]:
             others = members

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.invariants import checked_by, sentence_of
-from gapless.profiles import NAKACK4, ORDERED
+from gapless.profiles import NAKACK4, ORDERED, ReleasePolicy, TailPolicy
 from gapless.protocol.stream import ranges
 from gapless.protocol.stream.connections import MAX_FIRST_REQUESTS
 from gapless.protocol.stream.outbound import OutboundStream
@@ -169,7 +169,11 @@ class Evidence(NamedTuple):
                 given |= _bits(frame.run)
             elif isinstance(frame, Tail) and frame.origin == origin:
                 told = max(told, frame.high)
-            elif isinstance(frame, Ack) and frame.origin == origin and row.release == "acks":
+            elif (
+                isinstance(frame, Ack)
+                and frame.origin == origin
+                and row.release is ReleasePolicy.ACKS
+            ):
                 heard[peer] = max(heard[peer], frame.seqno)
             elif isinstance(frame, (Vote, Stable)):
                 for _, delivered, high in (
@@ -385,9 +389,9 @@ def _unasked(turn: StepRecord) -> list[set[int]]:
         isinstance(frame, Nak) and not frame.ranges for frame in turn.received_frames
     ):
         return [{low + 1}]
-    if turn.timer == TAIL and turn.row.tail == "resend all":
+    if turn.timer == TAIL and turn.row.tail is TailPolicy.RESEND_ALL:
         return [set(range(low + 1, high + 1))]
-    if turn.timer == TAIL and turn.row.tail == "resend last":
+    if turn.timer == TAIL and turn.row.tail is TailPolicy.RESEND_LAST:
         return [set(), {high}]
     return [set()]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.profiles import AckPolicy
 from gapless.sim.model_check.checks import voted
 from gapless.wire.frames import Ack, Data, Gone, Stable, StreamProgress, Tail, Vote
 
@@ -69,7 +70,7 @@ def effective_frame(
         low = frame.low if frame.low > witness.delivered else 0
         known = witness.delivered if bounds.forgets or not sight.open else witness.known
         high = frame.high if frame.high > known else low
-        draws_ack = bounds.row.acks != "asked"
+        draws_ack = bounds.row.acks is not AckPolicy.ASKED
         return frame._replace(low=low, high=high) if low or high or draws_ack else None
     if isinstance(frame, Gone):
         return frame if frame.low > witness.delivered or bounds.forgets else None

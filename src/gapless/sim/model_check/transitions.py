@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.frame_names import incarnation_name, kind_of, span_of, stream_of
+from gapless.profiles import ReleasePolicy
 from gapless.protocol.timers import GAP, REAP
 from gapless.sim.model_check.bounds import NOW_NS, ScriptedRandom, SearchBounds
 from gapless.sim.model_check.checks import (
@@ -234,7 +235,9 @@ class MemberAutomaton:
         self._recheck_every = recheck_every
         self._origin = bounds.members()[0]
         self._sends = me == self._origin
-        self._retains = bounds.row.release == "stability" and not bounds.config.discard_delivered
+        self._retains = (
+            bounds.row.release is ReleasePolicy.STABILITY and not bounds.config.discard_delivered
+        )
         self.reads = not self._sends if bounds.to is None else me == bounds.to
         self._peers = [member for member in bounds.members() if member != me]
         self._member, begun = bounds.member(me)
@@ -414,7 +417,7 @@ class MemberAutomaton:
 
     def _has_settled(self, sight: StreamObservation, witness: Evidence) -> bool:
         """Return whether this member has everything, knows that everybody has, and holds it no more."""
-        messages, by_acks = self._bounds.messages, self._bounds.row.release == "acks"
+        messages, by_acks = self._bounds.messages, self._bounds.row.release is ReleasePolicy.ACKS
         if self._sends and (
             sight.tracked or not witness.submitted == sight.low == sight.high == messages
         ):

@@ -91,7 +91,7 @@ STREAM_MUTANTS = (
         "no second ack",
         "an announcement does not make the receiver repeat an ack that may have been lost",
         "gapless.protocol.stream.inbound:InboundStream.on_tail",
-        'self.ack_now = tail.start is not None or self.profile.acks != "asked"',
+        "self.ack_now = tail.start is not None or self.profile.acks is not AckPolicy.ASKED",
         "self.ack_now = tail.start is not None",
     ),
     # Gaps and tails

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.identity import Marks
+from gapless.profiles import NumberingScope
 from gapless.protocol.events import (
     GivenUp,
     Lost,
@@ -112,7 +113,7 @@ class ModelUpdater:
 
     def __init__(self, config: Config, report: Callable[[str, str], None]) -> None:
         self.reach = config.reach
-        self.by_view = config.group_profile.numbering == "view"
+        self.by_view = config.group_profile.numbering is NumberingScope.VIEW
         self.local_ns = 0
         self.expected = NOTHING
         self.states: dict[bytes, dict[tuple[Address, int], int]] = {}

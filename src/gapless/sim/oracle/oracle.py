@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import NEVER_NS
+from gapless.profiles import ReleasePolicy
 from gapless.protocol.events import Refused, StateReceived
 from gapless.protocol.ready import GROUP
 from gapless.sim.oracle.checker import ROW_HOOKS, InvariantChecker
@@ -107,7 +108,7 @@ class Oracle:
         self.group_bound_ns = 0
         self.rested_ns = 0
         self.receivers_retain = (
-            config.group_profile.release == "stability" and not config.discard_delivered
+            config.group_profile.release is ReleasePolicy.STABILITY and not config.discard_delivered
         )
         self.retransmission_retuned = False
         self.sheds = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gapless.faults.frame_names import incarnation_name
+from gapless.profiles import NumberingScope
 from gapless.sim.script import (
     CancelSend,
     CloseConnection,
@@ -116,7 +117,10 @@ class SimulationTracer:
     def _row_builder(self, t_ns: int, member: MemberModel) -> RowBuilder:
         builder = self._row_builders.get(member.name)
         if builder is None:
-            by_view = self._config is not None and self._config.group_profile.numbering == "view"
+            by_view = (
+                self._config is not None
+                and self._config.group_profile.numbering is NumberingScope.VIEW
+            )
             builder = RowBuilder(
                 member.address, _named, incarnation_name, _WORDS, str, by_view=by_view
             )
