@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless.cli.app import run
-from tests.support.commands import stage
+from tests.support.commands import command_group
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_lines_go_from_one_process_to_the_others() -> None:
-    with stage(3) as group:
+    with command_group(3) as group:
         listener = group.start("listen", "--json", "--count", "3", "--timeout", "50")
         reader = group.start("listen", "--count", "3", "--timeout", "50")
         sender = group.start("send", "--json", "--members", "3", "--timeout", "50")
-        sender.type("one\ntwo\r\nthrée")
+        sender.write("one\ntwo\r\nthrée")
         code, out, err = sender.end()
         assert (code, err) == (0, "")
         said = json.loads(out)
@@ -46,7 +46,7 @@ def test_lines_go_from_one_process_to_the_others() -> None:
 def test_a_file_comes_out_as_it_went_in(tmp_path: Path) -> None:
     content = random.Random(1).randbytes(1_234_567)
     (tmp_path / "file").write_bytes(content)
-    with stage(2) as group:
+    with command_group(2) as group:
         listener = group.start("listen", "--raw", "--count", "13", "--timeout", "50")
         sender = group.start("send", str(tmp_path / "file"), "--chunk", "100kB", "--timeout", "50")
         code, out, err = sender.end()
@@ -58,15 +58,15 @@ def test_a_file_comes_out_as_it_went_in(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_gets_too_little_says_so() -> None:
-    with stage(1) as group:
+    with command_group(1) as group:
         code, out, _ = group.start("listen", "--count", "1", "--timeout", "100ms").end()
     assert (code, out) == (1, b"")
 
 
 def test_a_sender_does_not_send_to_nobody() -> None:
-    with stage(1) as group:
+    with command_group(1) as group:
         sender = group.start("send", "--timeout", "300ms")
-        sender.type("hello\n")
+        sender.write("hello\n")
         code, out, err = sender.end()
     assert (code, out) == (2, b"")
     assert "1 of 2 members" in err
@@ -75,18 +75,18 @@ def test_a_sender_does_not_send_to_nobody() -> None:
 
 
 def test_two_people_talk_and_see_each_other_come_and_go() -> None:
-    with stage(2) as group:
+    with command_group(2) as group:
         ann = group.start("chat", "--nick", "ann")
-        ann.wait_for("1 members")
+        ann.next_line("1 members")
         bob = group.start("chat", "--nick", "bob")
-        ann.wait_for("2 members")
-        bob.wait_for("2 members")
-        ann.type("hello\n")
-        assert bob.wait_for("hello") == "ann: hello\n"
-        bob.type("how are you?\n")
-        assert ann.wait_for("how") == "bob: how are you?\n"
+        ann.next_line("2 members")
+        bob.next_line("2 members")
+        ann.write("hello\n")
+        assert bob.next_line("hello") == "ann: hello\n"
+        bob.write("how are you?\n")
+        assert ann.next_line("how") == "bob: how are you?\n"
         assert bob.end()[0] == 0
-        ann.wait_for("left: ")
+        ann.next_line("left: ")
         ann.interrupt()
         code, out, err = ann.end()
     assert (code, err) == (0, "")
@@ -94,16 +94,16 @@ def test_two_people_talk_and_see_each_other_come_and_go() -> None:
 
 
 def test_ctrl_c_leaves_and_does_not_vanish() -> None:
-    with stage(2) as group:
+    with command_group(2) as group:
         watcher = group.start("listen", "--json", "--events")
-        watcher.wait_for('"kind": "view_changed"')
+        watcher.next_line('"kind": "view_changed"')
         other = group.start("listen")
-        watcher.wait_for('"joined"')
-        other.wait_for("Ctrl-C", "stderr")
+        watcher.next_line('"joined"')
+        other.next_line("Ctrl-C", "stderr")
         other.interrupt()
         code, out, _ = other.end()
         assert (code, out) == (0, b"")
-        row = json.loads(watcher.wait_for('"left": ["'))
+        row = json.loads(watcher.next_line('"left": ["'))
         assert len(row["members"]) == 1
         watcher.process.terminate()
         assert watcher.end()[0] == 0

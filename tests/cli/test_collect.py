@@ -14,7 +14,7 @@ from gapless.cli.app import cli, run
 from gapless.cli.data.collect import rates, short_size, status_line
 from gapless.spool import SpoolReader
 from gapless.spool.collector.status import CollectorStatus
-from tests.support.commands import stage
+from tests.support.commands import command_group
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
-    with stage(2) as place:
+    with command_group(2) as place:
         collector = place.start(
             "collect", "--spool", str(spool), "--max-bytes", "1GiB", "--name", "store"
         )
-        words = collector.wait_for("collecting into", "stderr")
+        words = collector.next_line("collecting into", "stderr")
         assert str(spool) in words
         assert "'store'" in words
         assert "1min" in words, "how long its place is kept"
         sender = place.start("send")
-        sender.type("one\ntwo\nthree\n")
+        sender.write("one\ntwo\nthree\n")
         assert sender.end()[0] == 0
         collector.interrupt()
         code, said, complaints = collector.end()
@@ -51,21 +51,21 @@ def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
 
 
 def test_for_a_program_there_is_an_object_a_second_and_one_at_the_end(tmp_path: Path) -> None:
-    with stage(1) as place:
+    with command_group(1) as place:
         collector = place.start(
             "collect", "--spool", str(tmp_path / "spool"), "--json", "--serve", "0"
         )
-        first = json.loads(collector.wait_for("collecting"))
+        first = json.loads(collector.next_line("collecting"))
         assert first["members"] == 1
-        where = collector.wait_for("serving", "stderr").split()[-1]
+        where = collector.next_line("serving", "stderr").split()[-1]
         SpoolReader(tmp_path / "spool").register("spark", {})
-        json.loads(collector.wait_for("spark"))
+        json.loads(collector.next_line("spark"))
         with urlopen(where, timeout=30) as answer:
             figures = answer.read().decode()
         assert 'reader="spark"} 0' in figures
         assert "gapless_spool_used_bytes{" in figures
         assert "gapless_spool_commits_total{" in figures
-        collector.process.send_signal(signal.SIGTERM)
+        collector.signal(signal.SIGTERM)
         code, said, complaints = collector.end()
     assert (code, len(complaints.splitlines())) == (0, 1)
     statuses = [json.loads(text) for text in said.splitlines()]
@@ -106,9 +106,9 @@ def test_a_file_in_the_place_of_the_spool(
 
 
 def test_a_spool_that_has_a_collector(tmp_path: Path) -> None:
-    with stage(2) as place:
+    with command_group(2) as place:
         first = place.start("collect", "--spool", str(tmp_path / "spool"))
-        first.wait_for("collecting into", "stderr")
+        first.next_line("collecting into", "stderr")
         second = place.start("collect", "--spool", str(tmp_path / "spool"))
         code, _, complaints = second.end()
         assert code == 2

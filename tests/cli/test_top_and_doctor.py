@@ -13,17 +13,17 @@ import pytest
 
 from gapless import doctor
 from gapless.cli.app import run
-from tests.support.commands import stage
+from tests.support.commands import command_group
 
 
 def test_top_asks_every_member_how_it_stands() -> None:
-    with stage(3) as group:
+    with command_group(3) as group:
         talker = group.start("chat", "--json", "--nick", "ann", "--display-name", "talker")
-        talker.wait_for('"kind": "view_changed"')
+        talker.next_line('"kind": "view_changed"')
         reader = group.start("listen", "--json", "--durable-name", "reader")
-        talker.wait_for('"joined"')
-        talker.type("hello\n")
-        reader.wait_for("hello")
+        talker.next_line('"joined"')
+        talker.write("hello\n")
+        reader.next_line("hello")
         watcher = group.start(
             *("top", "--once", "--json", "--interval", "100ms", "--display-name", "watcher")
         )
@@ -42,32 +42,32 @@ def test_top_asks_every_member_how_it_stands() -> None:
 
 
 def test_top_names_who_is_silent_and_holds_a_window() -> None:
-    with stage(3) as group:
+    with command_group(3) as group:
         group.options[-1] += ";suspect_after=50s;capacity=64;ack_threshold=1"
         reader = group.start("listen", "--json", "--events")
-        reader.wait_for('"kind": "view_changed"')
+        reader.next_line('"kind": "view_changed"')
         sender = group.start("send", "--json")
-        reader.wait_for('"joined"')
+        reader.next_line('"joined"')
         watcher = group.start("top", "--json", "--interval", "200ms")
-        watcher.wait_for('"slow": []')
-        reader.process.send_signal(signal.SIGSTOP)
-        sender.type("".join(f"{number}\n" for number in range(200)))
+        watcher.next_line('"slow": []')
+        reader.signal(signal.SIGSTOP)
+        sender.write("".join(f"{number}\n" for number in range(200)))
         while True:
-            seen = json.loads(watcher.wait_for('"slow": [{'))
+            seen = json.loads(watcher.next_line('"slow": [{'))
             reasons = " ".join(trouble["reason"] for trouble in seen["slow"])
             if "did not answer" in reasons and "blocks the window" in reasons:
                 break
         assert len({trouble["member"] for trouble in seen["slow"]}) == 1
-        reader.process.send_signal(signal.SIGCONT)
+        reader.signal(signal.SIGCONT)
         assert sender.end()[0] == 0
         watcher.interrupt()
         assert watcher.end()[0] == 0
 
 
 def test_top_as_a_picture() -> None:
-    with stage(2) as group:
+    with command_group(2) as group:
         reader = group.start("listen", "--json", "--events")
-        reader.wait_for('"kind": "view_changed"')
+        reader.next_line('"kind": "view_changed"')
         code, out, err = group.start("top", "--once", "--interval", "10ms").end()
     assert (code, err) == (0, "")
     assert "2 members" in out.decode()
@@ -169,12 +169,12 @@ def test_the_doctor_refuses_a_master_that_is_none(monkeypatch: pytest.MonkeyPatc
 
 
 def test_top_serves_the_figures_of_all_members() -> None:
-    with stage(2) as group:
+    with command_group(2) as group:
         reader = group.start("listen", "--json", "--events")
-        reader.wait_for('"kind": "view_changed"')
+        reader.next_line('"kind": "view_changed"')
         watcher = group.start("top", "--json", "--interval", "100ms", "--serve", "0")
-        address = watcher.wait_for("serving ", "stderr").split()[1]
-        watcher.wait_for('"slow": []')
+        address = watcher.next_line("serving ", "stderr").split()[1]
+        watcher.next_line('"slow": []')
         with urllib.request.urlopen(address, timeout=60) as answer:
             text = answer.read().decode()
         members = {

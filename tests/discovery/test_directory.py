@@ -10,7 +10,8 @@ from gapless.errors import ConfigError
 from gapless.identity import group_id
 from gapless.units import NS_PER_S
 from tests.support.announcements import announced, at, crash, settled, texts
-from tests.support.announcers import announcers, in_namespace, said
+from tests.support.announcers import announcers
+from tests.support.processes import in_namespace
 
 DAY_NS = 24 * 3600 * NS_PER_S
 
@@ -278,7 +279,7 @@ def test_a_new_place_replaces_the_old_one(tmp_path: Path) -> None:
 
 def test_processes_that_write_at_once_find_each_other(tmp_path: Path) -> None:
     with announcers(f"dir://{tmp_path}?refresh=20ms&stale=1min", 4, 3) as processes:
-        answers = [said(process) for process in processes]
+        answers = [process.read_json() for process in processes]
     assert [answer["seen"] for answer in answers] == [[2, 3, 4], [1, 3, 4], [1, 2, 4], [1, 2, 3]]
     assert [answer["problems"] for answer in answers] == [[], [], [], []]
     assert list(tmp_path.iterdir()) == []
@@ -288,7 +289,7 @@ def test_readers_never_see_half_an_entry(tmp_path: Path) -> None:
     with announcers(f"dir://{tmp_path}?refresh=10ms&stale=1min", 2, 1) as processes:
         watcher = looker(tmp_path)
         for process in processes:
-            said(process)
+            process.read_json()
         for _ in range(200):
             assert watcher.wait(10)
             assert texts(watcher.locate(0)) == ["127.0.0.1:7001", "127.0.0.1:7002"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.announcers import in_namespace
+from tests.support.processes import in_namespace
 
 
 def test_a_name_follows_its_records(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 import pytest
 
 from gapless.discovery import Discovery, Multicast, MulticastSockets, default_group
-from tests.support.announcers import in_namespace
 from tests.support.multicast import free_port, need_multicast
+from tests.support.processes import in_namespace
 
 
 def test_the_default_group_is_stable_and_scoped() -> None:

@@ -8,7 +8,7 @@ import pytest
 from gapless.discovery import Discovery, Seeds, SharedFile
 from gapless.units import NS_PER_S
 from tests.support.announcements import announced, at, crash, texts
-from tests.support.announcers import announcers, said
+from tests.support.announcers import announcers
 
 DAY_NS = 24 * 3600 * NS_PER_S
 
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_read_is_not_begun_anew(path: Path) -> None:
 
 def test_processes_that_write_at_once_lose_no_entry(path: Path) -> None:
     with announcers(f"file://{path}?refresh=20ms&stale=1min", 4, 3) as processes:
-        answers = [said(process) for process in processes]
+        answers = [process.read_json() for process in processes]
         watcher = SharedFile(path, group="orders")
         for _ in range(100):
             # Without the lock, one that read before another wrote would write that one's entry

@@ -125,12 +125,12 @@ def test_threads_that_wait_are_told() -> None:
 def test_control_c(name: str) -> None:
     ports = free_ports(2)
     with threads_at(ports) as group, program(name, ports) as other:
-        assert other.hear().startswith("in")
+        assert other.read_line().startswith("in")
         group.wait_for_members(2, 30)
         group.send(b"hello")
-        assert other.hear() == "got hello"
+        assert other.read_line() == "got hello"
         other.signal(signal.SIGINT)
-        code, complaints = other.end()
+        code, complaints = other.wait(), "\n".join(other.errors)
         assert code == -signal.SIGINT or "KeyboardInterrupt" in complaints
         assert complaints.count("Traceback") <= 2, complaints
         assert "never retrieved" not in complaints
@@ -140,11 +140,11 @@ def test_control_c(name: str) -> None:
 def test_control_c_in_a_send_that_waits() -> None:
     ports = free_ports(2)
     with threads_at(ports, suspect_after="20s") as group, program("waits_to_send", ports) as other:
-        assert other.hear().startswith("in")
+        assert other.read_line().startswith("in")
         group.wait_for_members(2, 30)
         seqnos = [message.seqno for _ in range(4) if (message := group.receive(30))]
         other.signal(signal.SIGINT)
-        code, complaints = other.end()
+        code, complaints = other.wait(), "\n".join(other.errors)
         assert code != 0
         assert "KeyboardInterrupt" in complaints
         while not (isinstance(event := group.receive_event(30), gapless.ViewChange) and event.left):
@@ -156,16 +156,15 @@ def test_control_c_in_a_send_that_waits() -> None:
 def test_the_end_of_a_program_is_the_end_of_its_members() -> None:
     ports = free_ports(2)
     with threads_at(ports, suspect_after="20s") as group, program("blocks", ports) as other:
-        assert other.hear() == "in"
-        code, _ = other.end()
-        assert code == 0
+        assert other.read_line() == "in"
+        assert other.wait() == 0
         assert left(group) == 1
 
 
 def test_a_group_that_nobody_holds_leaves() -> None:
     ports = free_ports(2)
     with threads_at(ports, suspect_after="20s") as group, program("forgets", ports) as other:
-        assert other.hear() == "warned ['ResourceWarning']"
+        assert other.read_line() == "warned ['ResourceWarning']"
         assert left(group) == 1, "before its process has ended"
 
 
@@ -179,9 +178,8 @@ def test_a_group_that_was_closed_goes_without_a_word(recwarn: pytest.WarningsRec
 def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
     ports = free_ports(2)
     with program("forks", ports) as forking:
-        assert forking.hear() == "child ended with 0"
-        code, complaints = forking.end()
-        assert (code, complaints) == (0, "")
+        assert forking.read_line() == "child ended with 0"
+        assert (forking.wait(), forking.errors) == (0, [])
 
 
 def test_a_cancelled_join_leaves_nothing_behind() -> None:

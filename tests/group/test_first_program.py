@@ -11,7 +11,7 @@ import pytest
 
 from gapless.discovery import Directory, Multicast
 from gapless.group.join_options import local_rendezvous, read_discovery
-from tests.support.companions import ENVIRONMENT, ROOT
+from tests.support.processes import ENVIRONMENT, ROOT
 
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
 

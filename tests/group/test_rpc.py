@@ -102,14 +102,14 @@ def test_one_that_dies_is_not_waited_for() -> None:
     async def story() -> None:
         async with gapless.join("tests", **options(ports)) as group:
             with program("answers", ports) as other:
-                assert await asyncio.to_thread(other.hear) in {"in 1", "in 2"}
+                assert await asyncio.to_thread(other.read_line) in {"in 1", "in 2"}
                 await group.wait_for_members(2, 30)
                 asked = other_than(group)
                 assert await group.request(b"abc", asked, timeout=30) == b"cba"
                 with pytest.raises(TimedOutError, match="it may still act on it"):
                     await group.request(b"never", asked, timeout="200ms")
                 waiting = asyncio.create_task(group.request(b"never", asked, timeout=None))
-                lines = [await asyncio.to_thread(other.hear) for _ in range(3)]
+                lines = [await asyncio.to_thread(other.read_line) for _ in range(3)]
                 assert lines == ["asked abc", "asked never", "asked never"]
                 other.signal(signal.SIGKILL)
                 with pytest.raises(

@@ -16,7 +16,8 @@ from gapless.protocol.stream.loss_detector import _OpenNak
 from gapless.protocol.stream.retransmit import _RecentRepair
 from gapless.wire.frames import StateChunk
 from tests.support.membership_checks import gathered
-from tests.support.virtual_state_transfer import SECOND, Company
+from tests.support.virtual_group import SECOND
+from tests.support.virtual_state_transfer import StateTransferGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def a_member(profile: str = "nakack4") -> Any:
 
 def waiting_for_a_state() -> Any:
     """Return a member that pulls the blocks of a state, and its provider."""
-    company = Company("ab", padding=b"x" * 300_000)
+    company = StateTransferGroup("ab", padding=b"x" * 300_000)
     company.lose(StateChunk)
     company.enter("c")
     requester = company.transfer("c").requester

@@ -9,13 +9,12 @@ from gapless.protocol.events import Accepted
 from gapless.protocol.member import Member
 from gapless.protocol.ready import Ready
 from gapless.wire import decode
-from tests.support.virtual_membership import Gathering
+from tests.support.virtual_membership import MembershipGroup
 
 
-def heard_by(name: str, world: Gathering) -> list[bytes]:
+def heard_by(name: str, world: MembershipGroup) -> list[bytes]:
     """Let everybody send, and return what ``name`` would hear of it, of the membership and of nonsense."""
     heard: list[bytes] = []
-    host = world.hosts[name]
     world.pause(name)
     for round_ in range(10):
         for sender in world.hosts:
@@ -26,7 +25,7 @@ def heard_by(name: str, world: Gathering) -> list[bytes]:
         world.run(0.02)
     world.send("b", b"beside", mode="out-of-band")
     world.run(2.5)  # so that somebody shows that it lives
-    heard += host.inbox
+    heard += world.inboxes[name]
     assert len({type(frame) for datagram in heard for frame in decode(datagram).frames}) >= 4
     Random(5).shuffle(heard)
     return [*heard[:30], b"nonsense", *heard[30:], *heard[:5]]
@@ -54,7 +53,7 @@ def outcome(member: Member, readies: list[Ready]) -> tuple[Any, ...]:
 def test_what_comes_together_has_the_effect_of_one_by_one(together: int) -> None:
     results = []
     for size in (1, together):
-        world = Gathering(3, max_frame_bytes=300)
+        world = MembershipGroup(3, max_frame_bytes=300)
         world.join("a", "b", "c")
         world.settle()
         world.run(2)
@@ -74,7 +73,7 @@ def test_what_comes_together_has_the_effect_of_one_by_one(together: int) -> None
 
 
 def test_what_comes_before_joining_is_no_members_business() -> None:
-    world = Gathering(2)
+    world = MembershipGroup(2)
     member = world.start("a")
     (ready, last) = member.receive_all([world.start("b").join(0).transmits[0].datagram], 0)
     assert (ready.transmits, ready.deliveries, last.transmits) == ([], [], [])

@@ -43,7 +43,7 @@ def test_ol04_a_switch_holds_for_exactly_one_message() -> None:
     group["a"].set_next_mode(ACKNOWLEDGED)
     tickets = [group.send("a", payload).ticket for payload in (b"1", b"2")]
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(tickets[0])]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(tickets[0])]
     flags = [frame.run.flags & ACKED for frame in group.frames(Data, "a")]
     assert flags == [ACKED, 0]
 
@@ -54,7 +54,7 @@ def test_ol04_a_switch_is_used_up_by_one_who_is_alone_too() -> None:
     group["a"].set_next_mode(ACKNOWLEDGED)
     ticket = group.send("a", b"1").ticket
     group.send("a", b"2")
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-04", "OL-11")
@@ -68,14 +68,16 @@ def test_ol04_a_switch_can_be_to_any_mode_in_any_profile(profile: str, mode: Del
     group.settle()
     kinds = {DeliveryMode.OUT_OF_BAND: OUT_OF_BAND, DeliveryMode.UNRELIABLE: UNRELIABLE}
     assert [found.kind for found in group.deliveries[A]] == [kinds.get(mode, GROUP), GROUP]
-    assert len(group.told("a", Acknowledged)) == (mode in {ACKNOWLEDGED, DeliveryMode.OUT_OF_BAND})
+    assert len(group.events_of("a", Acknowledged)) == (
+        mode in {ACKNOWLEDGED, DeliveryMode.OUT_OF_BAND}
+    )
 
 
 def test_a_mode_goes_by_its_name_too_and_an_unknown_one_is_an_error() -> None:
     group = Group(2)
     group.send("a", b"1", mode="acknowledged")
     group.settle()
-    assert len(group.told("a", Acknowledged)) == 1
+    assert len(group.events_of("a", Acknowledged)) == 1
     with pytest.raises(
         LocalProtocolError, match="not a delivery mode: use one of ordered, acknowledged"
     ):
@@ -91,7 +93,7 @@ def test_ol21_a_message_to_one_member_does_not_use_the_switch_up() -> None:
     one = group.send("a", b"one", to=B).ticket
     all_ = group.send("a", b"all").ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(all_)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(all_)]
     assert one != all_
 
 
@@ -102,7 +104,7 @@ def test_ol04_a_message_that_names_its_mode_does_not_use_the_switch_up() -> None
     group.send("a", b"1", mode=DeliveryMode.ORDERED)
     ticket = group.send("a", b"2").ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-04")
@@ -113,7 +115,7 @@ def test_v09_the_last_switch_counts_and_switching_back_cancels() -> None:
     group["a"].set_next_mode(DeliveryMode.ORDERED)
     group.send("a", b"1")
     group.settle()
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
 
 
 @pytest.mark.behaviour("OL-04")
@@ -131,7 +133,7 @@ def test_ol04_a_send_that_fails_or_is_refused_does_not_use_the_switch_up() -> No
     group.settle()
     ticket = group.send("a", b"taken", wait=False).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 # Acknowledged
@@ -146,9 +148,9 @@ def test_i18_an_acknowledged_send_returns_at_once_and_is_reported_when_all_have_
     ready = group.send("a", b"1", b"2", mode=ACKNOWLEDGED)
     assert ready.events == [Accepted(ready.ticket, 1, 2)]
     group.run_for(MS // 2)
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     group.run_for(2 * MS)
-    assert group.told("a", Acknowledged) == [Acknowledged(ready.ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ready.ticket)]
     for name in "abc":
         assert got(group, name, GROUP) == [b"1", b"2"]
 
@@ -163,10 +165,10 @@ def test_ol02_it_is_not_reported_before_the_last_has_delivered(profile: str) -> 
     group.run_for(5 * MS)
     group.consumed("b", 1)
     group.run_for(5 * MS)
-    assert Acknowledged(ticket) not in group.told("a", Acknowledged)
+    assert Acknowledged(ticket) not in group.events_of("a", Acknowledged)
     group.consumed("c", 1)
     group.run_for(5 * MS)
-    assert Acknowledged(ticket) in group.told("a", Acknowledged)
+    assert Acknowledged(ticket) in group.events_of("a", Acknowledged)
 
 
 @pytest.mark.behaviour("OL-20")
@@ -184,7 +186,7 @@ def test_ol20_it_is_sent_again_only_to_those_that_have_not_acknowledged(profile:
     } == {C}
     group.rules.clear()
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "c", GROUP) == [b"1"]
 
 
@@ -207,7 +209,7 @@ def test_ol20_a_lost_ack_comes_again_and_the_message_is_delivered_once(profile: 
     group.lose(Ack, by="b", times=2)
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.run_for(SECOND)
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "b", GROUP) == [b"1"]
 
 
@@ -219,7 +221,7 @@ def test_what_is_stable_is_acknowledged_whatever_became_of_the_acks(profile: str
     group.lose(Ack)
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.settle(5 * SECOND)
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-20")
@@ -230,9 +232,9 @@ def test_s58_it_is_complete_when_the_last_laggard_leaves(profile: str) -> None:
     group.lose(Data, to="c")
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.run_for(50 * MS)
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     group.install(View.of(2, A, B))
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     count = len(resent(group, C))
     group.run_for(2 * SECOND)
     assert len(resent(group, C)) == count
@@ -256,7 +258,7 @@ def test_m11_what_the_sender_does_not_want_back_is_acknowledged_by_the_others(pr
     group = Group(2, profile=profile, loopback=False)
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "a", GROUP) == []
     assert got(group, "b", GROUP) == [b"1"]
 
@@ -267,7 +269,7 @@ def test_a_message_in_pieces_can_be_acknowledged(profile: str) -> None:
     group = Group(2, profile=profile, max_frame_bytes=256)
     ticket = group.send("a", b"x" * 2000, mode=ACKNOWLEDGED).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "b", GROUP) == [b"x" * 2000]
 
 
@@ -279,10 +281,10 @@ def test_an_acknowledged_send_that_is_given_up_is_not_reported_again(profile: st
     group.send("a", b"1")
     ticket = group.send("a", b"2", mode=ACKNOWLEDGED, timeout_ns=10 * MS).ticket
     group.run_for(20 * MS)
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 0, "timeout")]
+    assert group.events_of("a", GivenUp) == [GivenUp(ticket, 0, "timeout")]
     group.rules.clear()
     group.settle()
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
 
 
 @pytest.mark.behaviour("OL-02", "OL-21")
@@ -292,7 +294,7 @@ def test_acknowledged_to_one_member(unicast: str) -> None:
     group.lose(Data, by="a", times=1)
     ticket = group.send("a", b"1", to=B, mode=ACKNOWLEDGED).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "b", UNICAST) == [b"1"]
 
 
@@ -304,7 +306,7 @@ def test_acknowledged_to_one_member_that_leaves_ends_unacknowledged(profile: str
     ticket = group.send("a", b"1", to=B, mode=ACKNOWLEDGED).ticket
     group.run_for(5 * MS)
     group.install(View.of(2, A, C))
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
 
 
 @pytest.mark.behaviour("OL-02")

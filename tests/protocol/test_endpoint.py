@@ -6,7 +6,7 @@ import pytest
 
 from gapless.identity import Address, Marks, View
 from gapless.protocol.events import Accepted
-from gapless.wire.frames import Ack, Data, Frame, Nak, Tail
+from gapless.wire.frames import Ack, Data, Nak, Tail
 from tests.support.virtual_group import MS, SECOND, A, B, C, Group, data, frames
 
 
@@ -258,9 +258,9 @@ def test_n4_29_a_departure_lets_waiting_sends_go_on() -> None:
     group.send("a", *numbers(1, 4))
     waiting = group.send("a", b"5", b"6").ticket
     group.run_for(SECOND)
-    assert [event.ticket for event in group.told("a", Accepted)] == [1]
+    assert [event.ticket for event in group.events_of("a", Accepted)] == [1]
     group.install(View.of(2, A, B), [A, B])
-    assert group.told("a", Accepted)[1] == Accepted(waiting, 5, 6)
+    assert group.events_of("a", Accepted)[1] == Accepted(waiting, 5, 6)
     (run,) = [frame.run for frame in group.frames(Data, "a") if frame.run.first == 5]
     assert run.view == 2
     del group.members[C]
@@ -466,26 +466,12 @@ def test_a_duplicate_teaches_nothing_about_the_round_trip() -> None:
 
 
 def shuffling(group: Group, rng: Random, loss: float, copies: int) -> None:
-    """Make the network lose, duplicate and reorder: a copy of each frame may come at any time within 30 ms."""
-    flying = group._flying
-
-    def scatter(_sender: Address, _to: Address, _frame: Frame) -> bool:
-        return rng.random() < loss
-
-    group.rule(scatter)
-    step = group.step
-
-    def jumble(member: Address, act: object) -> object:
-        known = len(flying)
-        ready = step(member, act)  # type: ignore[arg-type]
-        fresh = sorted(flying, key=lambda entry: entry[1])[known:]
-        for at_ns, _, to, datagram in fresh:
-            for _ in range(copies):
-                flying.append((at_ns + rng.randrange(30 * MS), next(group._order), to, datagram))
-        flying.sort()
-        return ready
-
-    group.step = jumble  # type: ignore[method-assign, assignment]
+    """Lose frames, and send ``copies`` more of each datagram, which arrive within 30 ms."""
+    group.rule(lambda _sender, _to, _frame: rng.random() < loss)
+    group.copies_ns = lambda delay_ns: (
+        delay_ns,
+        *(delay_ns + rng.randrange(30 * MS) for _ in range(copies)),
+    )
 
 
 @pytest.mark.behaviour("N4-37")

@@ -43,9 +43,9 @@ def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
     group.send("a", b"6")
     group.settle()
     assert group.numbered("c", "a") == [(6, b"6")]
-    assert group.told("c", Started) == [Started(A, 5), Started(B, 0)]
+    assert group.events_of("c", Started) == [Started(A, 5), Started(B, 0)]
     assert group["a"].outbound.starts == {A: 0, B: 0, C: 5}
-    assert group.told("c", Lost) == []
+    assert group.events_of("c", Lost) == []
 
 
 @pytest.mark.behaviour("I-21", "P-01")
@@ -87,7 +87,7 @@ def test_a_sender_that_never_rests_tells_a_joiner_its_start_again() -> None:
     for number in range(6, 106):
         group.send("a", b"%d" % number)
         group.run_for(2 * MS)
-    assert Started(A, 5) in group.told("c", Started)
+    assert Started(A, 5) in group.events_of("c", Started)
     group.settle()
     assert group.messages("c", "a") == numbers(6, 105)
 
@@ -124,7 +124,7 @@ def test_what_comes_before_the_start_is_kept_and_delivered() -> None:
     group.receive("b", A, data(A, 7))
     assert group.messages("b", "a") == numbers(7, 9)
     assert group["b"].counters["dropped.old"] == 1
-    assert group.told("b", Started) == [Started(A, 6)]
+    assert group.events_of("b", Started) == [Started(A, 6)]
 
 
 @pytest.mark.behaviour("P-09")
@@ -149,7 +149,7 @@ def test_a_start_that_is_told_again_changes_nothing() -> None:
     before = group["b"].digest()
     group.receive("b", A, Tail(A, 2, 5, 2, 1))
     assert group["b"].digest() == before
-    assert group.told("b", Started) == []
+    assert group.events_of("b", Started) == []
 
 
 @pytest.mark.behaviour("I-21")
@@ -166,7 +166,7 @@ def test_a_start_that_was_told_to_a_former_life_is_not_believed() -> None:
     group.receive("b", A, Tail(A, 0, 9, 0, 7))
     assert group["b"].inbound[A].window is None
     group.receive("b", A, Tail(A, 0, 9, 5, 1))
-    assert group.told("b", Started) == [Started(A, 5)]
+    assert group.events_of("b", Started) == [Started(A, 5)]
 
 
 @pytest.mark.behaviour("P-05")
@@ -178,7 +178,7 @@ def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
     group.install(View.of(3, B, A), [B])
     group.receive("b", A, Tail(A, 0, 5, 0, 1), data(A, 1, *numbers(1, 5)))
     assert group.messages("b", "a") == numbers(1, 5)
-    assert group.told("b", Started) == [Started(A, 3)]
+    assert group.events_of("b", Started) == [Started(A, 3)]
 
 
 @pytest.mark.behaviour("P-05")
@@ -305,8 +305,8 @@ def test_p01_a_joiner_with_an_old_digest_does_not_stop_the_group() -> None:
     group.send("a", *numbers(6, 20))
     group.settle(2 * SECOND)
     assert group.messages("c", "a")[-15:] == numbers(6, 20)
-    assert group.told("c", Lost) == []
-    assert group.told("c", Started) == [Started(A, 5)]
+    assert group.events_of("c", Lost) == []
+    assert group.events_of("c", Started) == [Started(A, 5)]
 
 
 @pytest.mark.behaviour("P-01")
@@ -354,12 +354,12 @@ def test_what_is_here_is_not_given_up() -> None:
     group = Group(2, unread_limit=2)
     group.receive("b", A, data(A, 1, *numbers(1, 3)), data(A, 5), data(A, 9))
     group.receive("b", A, Gone(A, 8))
-    assert (group.messages("b", "a"), group.told("b", Lost)) == (numbers(1, 2), [])
+    assert (group.messages("b", "a"), group.events_of("b", Lost)) == (numbers(1, 2), [])
     group.consumed("b", 2)
     assert group.messages("b", "a") == [b"1", b"2", b"3", b"5"]
     group.consumed("b", 2)
     assert group.messages("b", "a") == [b"1", b"2", b"3", b"5", b"9"]
-    assert group.told("b", Lost) == [Lost(A, 4, 4), Lost(A, 6, 8)]
+    assert group.events_of("b", Lost) == [Lost(A, 4, 4), Lost(A, 6, 8)]
 
 
 def test_gone_that_is_old_changes_nothing() -> None:
@@ -390,7 +390,7 @@ def test_a_message_in_pieces_with_a_lost_piece_is_left_out() -> None:
     )
     group.receive("b", A, Gone(A, 2), data(A, 4))
     assert group.messages("b", "a") == [b"4"]
-    assert group.told("b", Lost) == [Lost(A, 2, 2)]
+    assert group.events_of("b", Lost) == [Lost(A, 2, 2)]
     assert group["b"].counters["dropped.headless"] == 1
 
 
@@ -413,7 +413,7 @@ def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
     group = Group(3)
     group.receive("b", A, data(A, 1), data(A, 3, b"3", b"4"))
     group.install(View.of(2, B, C), [B])
-    assert group.told("b", Discarded) == [Discarded(A, 2)]
+    assert group.events_of("b", Discarded) == [Discarded(A, 2)]
     assert A not in group["b"].inbound
     ready = group.receive("b", A, data(A, 2))
     assert (ready.deliveries, ready.transmits) == ([], [])
@@ -439,7 +439,7 @@ def test_i08_what_never_got_a_start_is_discarded_too() -> None:
     group = waiting_for_start()
     group.receive("b", A, data(A, 4, b"4", b"5"))
     group.install(View.of(2, B), [B])
-    assert group.told("b", Discarded) == [Discarded(A, 2)]
+    assert group.events_of("b", Discarded) == [Discarded(A, 2)]
     group.settle()
 
 
@@ -447,7 +447,7 @@ def test_nothing_discarded_nothing_reported() -> None:
     group = Group(2)
     group.receive("b", A, data(A, 1))
     group.install(View.of(2, B), [B])
-    assert group.told("b", Discarded) == []
+    assert group.events_of("b", Discarded) == []
 
 
 @pytest.mark.behaviour("P-15")
@@ -473,11 +473,11 @@ def test_everybody_leaves() -> None:
     group = Group(4, capacity=2)
     group.lose()
     group.send("a", *numbers(1, 7))
-    assert group.told("a", Accepted) == []
+    assert group.events_of("a", Accepted) == []
     group.install(View.of(2, A, C), [A])
-    assert group.told("a", Accepted) == []
+    assert group.events_of("a", Accepted) == []
     group.install(View.of(3, A), [A])
-    assert group.told("a", Accepted) == [Accepted(1, 1, 7)]
+    assert group.events_of("a", Accepted) == [Accepted(1, 1, 7)]
     assert group.messages("a", "a") == numbers(1, 7)
     assert group["a"].armed_timers() == ()
 
@@ -492,7 +492,7 @@ def test_a_new_life_of_a_member_is_a_new_stream() -> None:
     reborn = Address(B.node, 2)
     group.receive("a", B, data(B, 1), data(B, 3))
     group.install(View.of(2, A, reborn), [A])
-    assert group.told("a", Discarded) == [Discarded(B, 1)]
+    assert group.events_of("a", Discarded) == [Discarded(B, 1)]
     assert group["a"].outbound.acks[reborn] == 5
     before = group["a"].snapshot()
     frames_of_the_dead: tuple[Frame, ...] = (

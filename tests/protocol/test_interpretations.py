@@ -108,7 +108,9 @@ def test_i13_expiry_leads_to_closing_and_the_other_timeout_to_closed() -> None:
     states = {}
     for at_ms in (99, 101, 399, 401):
         group.run_until(SECOND + at_ms * MS + 2 * MS)
-        states[at_ms] = [event.state for event in group.told("a", Connected) if event.outgoing][-1]
+        states[at_ms] = [
+            event.state for event in group.events_of("a", Connected) if event.outgoing
+        ][-1]
     assert states == {99: "open", 101: "closing", 399: "closing", 401: "closed"}
 
 
@@ -127,7 +129,7 @@ def test_i14_a_connection_that_is_closing_still_sends_what_is_not_acknowledged()
     assert group.messages("b", "a") == numbers(1, 1)
     group.settle()
     assert B not in group["a"].connections.outgoing
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
     unicasts(group, 2, 2)
     assert group["a"].connections.outgoing[B].stream.epoch != before
     group.settle()

@@ -51,7 +51,7 @@ def test_p01_a_join_under_load_stops_nobody(late_ms: int, ack_threshold: int) ->
     for origin in "ab":
         assert group.messages("b", origin) == numbers(1, 400)
         assert group.messages("c", origin)[-50:] == numbers(351, 400)
-    assert group.told("c", Lost) == []
+    assert group.events_of("c", Lost) == []
 
 
 @pytest.mark.behaviour("P-02", "P-18")
@@ -106,7 +106,7 @@ def test_p17_a_joiner_does_not_get_what_was_sent_before_it_was_a_member(
     group.settle()
     assert group.messages("c", "a") == [b"for c too"]
     assert group.messages("b", "a") == [b"before", b"a does not know yet", b"for c too"]
-    assert Started(A, 2) in group.told("c", Started)
+    assert Started(A, 2) in group.events_of("c", Started)
 
 
 @pytest.mark.behaviour("P-21")
@@ -156,11 +156,14 @@ def test_p03_a_frozen_member_does_not_hold_a_sender_for_good() -> None:
     refused = group.send("a", b"not now", wait=False)
     group.cancel("a", cancelled.ticket)
     group.run_for(200 * MS)
-    assert {event.ticket for event in group.told("a", GivenUp)} == {timed.ticket, cancelled.ticket}
-    assert group.told("a", Refused) == [Refused(refused.ticket)]
-    assert group.told("a", SlowReceivers)[0].members == (C,)
+    assert {event.ticket for event in group.events_of("a", GivenUp)} == {
+        timed.ticket,
+        cancelled.ticket,
+    }
+    assert group.events_of("a", Refused) == [Refused(refused.ticket)]
+    assert group.events_of("a", SlowReceivers)[0].members == (C,)
     group.install(View.of(2, A, B), [A, B])
-    assert Accepted(waiting.ticket, 5, 5) in group.told("a", Accepted)
+    assert Accepted(waiting.ticket, 5, 5) in group.events_of("a", Accepted)
     group.settle()
     assert group.messages("b", "a") == numbers(1, 5)
 
@@ -242,12 +245,12 @@ def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
     group.run_for(SECOND)
     assert group["a"].outbound.window.stored_bytes <= 8192
     assert group["b"].inbound[A].window.stored_bytes <= 8192  # type: ignore[union-attr]
-    assert len(group.told("a", Accepted)) < len(sends)
-    assert {event.members for event in group.told("a", SlowReceivers)} == {(C,)}
+    assert len(group.events_of("a", Accepted)) < len(sends)
+    assert {event.members for event in group.events_of("a", SlowReceivers)} == {(C,)}
     del group.members[C]
     group.install(View.of(2, A, B))
     group.settle()
-    assert len(group.told("a", Accepted)) == len(sends)
+    assert len(group.events_of("a", Accepted)) == len(sends)
     assert len(group.messages("b", "a")) == 40
 
 
@@ -347,7 +350,7 @@ def test_p20_a_stall_is_told() -> None:
     noticed_ns = group.now_ns + MS
     group.run_for(350 * MS)
     assert group.messages("b", "a") == [b"1"]
-    assert group.told("b", Stalled) == [Stalled(A, 2, noticed_ns)] * 3
+    assert group.events_of("b", Stalled) == [Stalled(A, 2, noticed_ns)] * 3
     assert not group.frames(Nak)
 
 
@@ -359,7 +362,7 @@ def test_p20_a_stall_may_switch_retransmission_on() -> None:
         group.send("a", b"%d" % seqno)
     group.settle()
     assert group.messages("b", "a") == numbers(1, 4)
-    assert len(group.told("b", Stalled)) == 1
+    assert len(group.events_of("b", Stalled)) == 1
 
 
 @pytest.mark.behaviour("P-22")

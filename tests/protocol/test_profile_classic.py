@@ -84,7 +84,7 @@ def test_ol02_every_receiver_acknowledges_every_message_that_asks_for_it() -> No
     assert all(frame.run.flags & ACKED for frame in group.frames(Data, "a"))
     for name in "bc":
         assert [(frame.seqno, frame.epoch) for frame in group.frames(Ack, name)] == [(1, 1), (2, 1)]
-    assert len(group.told("a", Acknowledged)) == 2
+    assert len(group.events_of("a", Acknowledged)) == 2
 
 
 @pytest.mark.behaviour("OL-03")
@@ -232,7 +232,7 @@ def test_i20_the_same_message_sent_again_waits_once() -> None:
     group.install(View.of(2, A, B), [B])
     group.settle()
     assert delivered(group, "b", "a") == [(2, 1, b"1")]
-    assert len(group.told("a", Acknowledged)) == 1
+    assert len(group.events_of("a", Acknowledged)) == 1
 
 
 @pytest.mark.behaviour("OL-06", "I-20")
@@ -347,7 +347,7 @@ def test_ol09_what_waits_unsent_goes_on_in_the_new_view_with_new_numbers() -> No
     group.install(View.of(2, A, B))
     group.settle()
     assert delivered(group, "b", "a") == [(1, 1, b"1"), (1, 2, b"2"), (2, 1, b"3"), (2, 2, b"4")]
-    assert Accepted(waiting, 1, 2) in group.told("a", Accepted)
+    assert Accepted(waiting, 1, 2) in group.events_of("a", Accepted)
 
 
 @pytest.mark.behaviour("OL-09")
@@ -356,7 +356,7 @@ def test_ol09_a_send_that_a_view_cuts_in_two_is_accepted_with_its_numbers_of_the
     group.send("a", b"1")
     ticket = group.send("a", b"2", b"3", b"4").ticket
     group.install(View.of(2, A, B))
-    assert Accepted(ticket, 1, 2) in group.told("a", Accepted)
+    assert Accepted(ticket, 1, 2) in group.events_of("a", Accepted)
     assert delivered(group, "a", "a") == [(1, 1, b"1"), (1, 2, b"2"), (2, 1, b"3"), (2, 2, b"4")]
 
 
@@ -370,7 +370,7 @@ def test_ol09_a_send_that_waits_across_a_view_still_times_out() -> None:
     group.run_for(50 * MS)
     group.install(View.of(2, A, B))
     group.run_for(60 * MS)
-    assert group.told("a", GivenUp) == [GivenUp(waiting, 0, "timeout")]
+    assert group.events_of("a", GivenUp) == [GivenUp(waiting, 0, "timeout")]
     assert delivered(group, "b", "a") == [(1, 1, b"1"), (2, 1, b"2")]
 
 
@@ -388,9 +388,9 @@ def test_ol09_a_message_in_pieces_that_a_view_interrupts_is_sent_again_whole() -
         assert [(view, message) for view, _, message in delivered(group, name, "a")] == [
             (2, b"x" * 900)
         ]
-    (accepted,) = group.told("a", Accepted)
+    (accepted,) = group.events_of("a", Accepted)
     assert accepted.first == 1
-    assert group.told("a", Undelivered) == []  # those pieces are nobody's loss
+    assert group.events_of("a", Undelivered) == []  # those pieces are nobody's loss
 
 
 @pytest.mark.behaviour("OL-09")
@@ -405,7 +405,7 @@ def test_v07_what_the_old_view_has_not_made_stable_is_reported() -> None:
     group.rules.clear()
     group.install(View.of(2, A, B))
     group.settle()
-    assert group.told("a", Undelivered) == [Undelivered(None, 2, 3)]
+    assert group.events_of("a", Undelivered) == [Undelivered(None, 2, 3)]
     assert delivered(group, "b", "a") == [(1, 1, b"1")]
 
 
@@ -417,7 +417,7 @@ def test_v07_what_is_known_to_have_arrived_is_not_reported() -> None:
     group.send("a", b"3", mode=ACKNOWLEDGED)
     group.run_for(5 * MS)
     group.install(View.of(2, A, B))
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
 
 
 @pytest.mark.behaviour("OL-09")
@@ -427,7 +427,7 @@ def test_v07_a_member_alone_loses_nothing_when_another_joins() -> None:
     group.install(View.of(1, A), [A])
     group.send("a", b"1")
     group.install(View.of(2, A, B))
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
     assert delivered(group, "a", "a") == [(1, 1, b"1")]
 
 
@@ -452,7 +452,7 @@ def test_ol09_own_messages_that_wait_for_the_application_come_before_the_view_to
     ready = group.step(A, lambda m: m.install(View.of(2, A, B), group.now_ns))
     assert ready.before_view == 1
     assert delivered(group, "a", "a") == [(1, 1, b"1"), (1, 2, b"2")]
-    assert group.told("a", Unacknowledged) == [Unacknowledged(1, (B,))]  # a itself has it
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(1, (B,))]  # a itself has it
 
 
 # Acknowledged sends and the end of a view
@@ -466,9 +466,9 @@ def test_pending_acknowledged_sends_end_with_their_view_and_name_the_members() -
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.run_for(5 * MS)
     group.install(View.of(2, A, B, C))
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
-    assert group.told("a", Acknowledged) == []
-    assert group.told("a", Undelivered) == [Undelivered(None, 1, 1)]
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
+    assert group.events_of("a", Acknowledged) == []
+    assert group.events_of("a", Undelivered) == [Undelivered(None, 1, 1)]
     group.settle()
     assert delivered(group, "c", "a") == []  # nothing of the old view is sent again
 
@@ -481,9 +481,9 @@ def test_s58_an_acknowledged_send_is_complete_when_only_those_that_leave_had_it_
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.run_for(5 * MS)
     group.install(View.of(2, A, B))
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
-    assert group.told("a", Unacknowledged) == []
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Unacknowledged) == []
+    assert group.events_of("a", Undelivered) == []
 
 
 @pytest.mark.behaviour("OL-20")
@@ -493,7 +493,7 @@ def test_ol20_a_joiner_need_not_acknowledge_what_was_sent_before_it_came() -> No
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.run_for(5 * MS)
     group.install(View.of(2, A, B, C))
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-02", "OL-09")
@@ -506,8 +506,8 @@ def test_an_acknowledged_send_that_waits_is_acknowledged_in_the_new_view() -> No
     group.install(View.of(2, A, B))
     group.rules.clear()
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
-    assert group.told("a", Unacknowledged) == []
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Unacknowledged) == []
 
 
 @pytest.mark.behaviour("OL-02", "OL-09")
@@ -519,9 +519,9 @@ def test_an_acknowledged_send_that_a_view_cuts_in_two_is_not_called_acknowledged
     group.install(View.of(2, A, B))
     group.settle()
     assert delivered(group, "b", "a") == [(2, 1, b"2")]
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
-    assert group.told("a", Acknowledged) == []
-    assert group.told("a", Undelivered) == [Undelivered(None, 1, 1)]
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
+    assert group.events_of("a", Acknowledged) == []
+    assert group.events_of("a", Undelivered) == [Undelivered(None, 1, 1)]
 
 
 # Frames of an old view
@@ -553,7 +553,7 @@ def test_v06_late_frames_of_an_old_view_change_nothing() -> None:
     ]
     group.settle()
     assert delivered(group, "b", "a")[-1] == (2, 1, b"new 1")
-    assert group.told("b", Lost) == []
+    assert group.events_of("b", Lost) == []
 
 
 @pytest.mark.behaviour("OL-10")
@@ -592,7 +592,7 @@ def test_v05_an_ack_says_delivered_and_is_itself_neither_acknowledged_nor_number
     group.send("a", b"2", mode=ACKNOWLEDGED)
     group.run_for(SECOND)
     assert {frame.seqno for frame in group.frames(Ack)} <= {0}  # 2 is here, but behind a gap
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     group.rules.clear()
     group.settle()
     assert max(frame.seqno for frame in group.frames(Ack)) == 2

@@ -409,7 +409,7 @@ def test_a_digest_without_a_view_opens_the_streams_that_wait() -> None:
     group.receive("c", A, data(A, 6, *numbers(6, 8)))
     group.step(C, lambda m: m.set_digest({A: Marks(4, 6, 6)}, group.now_ns))
     assert group.messages("c", "a") == numbers(7, 8)
-    assert group.told("c", Started) == [Started(A, 6)]
+    assert group.events_of("c", Started) == [Started(A, 6)]
     assert B not in group["c"].digest(), "it was not in the digest"
 
 
@@ -446,7 +446,7 @@ def test_what_a_digest_knows_and_nobody_has_any_more_is_not_waited_for() -> None
     group.install(View.of(1, A, B), [B], digest={A: Marks(3, 5, 8)})
     group.receive("b", A, Gone(A, 7))
     assert group["b"].digest()[A] == Marks(7, 7, 7)
-    assert group.told("b", Lost) == []
+    assert group.events_of("b", Lost) == []
     group.run_for(10 * MS)
     assert group.frames(Nak, "b") == [Nak(A, ((8, 8),))]
 
@@ -501,7 +501,7 @@ def test_a_joiner_starts_behind_what_was_sent_and_is_told_so_by_each_sender() ->
     group.send("a", b"6")
     group.settle()
     assert group.numbered("c", "a") == [(6, b"6")]
-    assert group.told("c", Started) == [Started(A, 5), Started(B, 0)]
+    assert group.events_of("c", Started) == [Started(A, 5), Started(B, 0)]
 
 
 @pytest.mark.behaviour("N7-13")

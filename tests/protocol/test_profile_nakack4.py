@@ -104,10 +104,10 @@ def test_n4_17_a_send_that_waits_has_no_number(end: str) -> None:
         group.cancel("a", first.ticket)
     else:
         group.run_for(60 * MS)
-    assert group.told("a", GivenUp) == [GivenUp(first.ticket, 0, end)]
+    assert group.events_of("a", GivenUp) == [GivenUp(first.ticket, 0, end)]
     group.rules.clear()
     group.settle()
-    assert Accepted(second.ticket, 3, 3) in group.told("a", Accepted)
+    assert Accepted(second.ticket, 3, 3) in group.events_of("a", Accepted)
     assert group.numbered("b", "a") == [(1, b"1"), (2, b"2"), (3, b"3")]
 
 

@@ -93,7 +93,7 @@ def test_a_gap_is_never_asked_for() -> None:
     assert retransmissions(group) == []
     assert group.messages("b", "a") == [b"1"]
     assert group["b"].digest()[A] == Marks(1, 1, 4)
-    assert group.told("b", Lost) == []
+    assert group.events_of("b", Lost) == []
 
 
 @pytest.mark.behaviour("NR-05")
@@ -113,7 +113,7 @@ def test_a_digest_does_not_make_anybody_ask() -> None:
     group.install(View.of(1, A, B), [B], digest={A: Marks(3, 5, 8), B: Marks(0, 0, 0)})
     group.run_for(10 * SECOND)
     assert retransmissions(group) == []
-    assert group.told("b", Stalled) == []
+    assert group.events_of("b", Stalled) == []
 
 
 @pytest.mark.behaviour("NR-06")
@@ -164,7 +164,7 @@ def test_acks_have_a_timer_of_their_own(profile: str) -> None:
     ticket = group.send("a", b"51", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group.messages("b", "a") == numbers(1, 51)
-    assert Acknowledged(ticket) in group.told("a", Acknowledged)
+    assert Acknowledged(ticket) in group.events_of("a", Acknowledged)
     assert group["a"].is_quiet
     assert retransmissions(group) == []
 
@@ -190,11 +190,11 @@ def test_a_gap_that_stays_is_reported_as_a_stall() -> None:
     noticed_ns = group.now_ns + MS
     singles(group, "a", 1, 4)
     group.run_for(2 * SECOND)
-    assert group.told("b", Stalled) == []
+    assert group.events_of("b", Stalled) == []
     group.run_for(2 * MS)
-    assert group.told("b", Stalled) == [Stalled(A, 2, noticed_ns)]
+    assert group.events_of("b", Stalled) == [Stalled(A, 2, noticed_ns)]
     group.run_for(4 * SECOND)
-    assert group.told("b", Stalled) == [Stalled(A, 2, noticed_ns)] * 3
+    assert group.events_of("b", Stalled) == [Stalled(A, 2, noticed_ns)] * 3
     assert group["b"].counters["stalls"] == 3
 
 
@@ -205,7 +205,7 @@ def test_a_gap_that_closes_is_no_stall() -> None:
     group.run_for(1900 * MS)
     group.receive("b", A, data(A, 1))
     group.run_for(10 * SECOND)
-    assert group.told("b", Stalled) == []
+    assert group.events_of("b", Stalled) == []
     assert group.messages("b", "a") == numbers(1, 2)
 
 
@@ -219,9 +219,9 @@ def test_a_gap_that_opens_while_another_closes_has_a_time_of_its_own() -> None:
     group.receive("b", A, data(A, 4))
     group.receive("b", A, data(A, 1))
     group.run_for(1900 * MS)
-    assert group.told("b", Stalled) == []
+    assert group.events_of("b", Stalled) == []
     group.run_for(2 * SECOND)
-    ((origin, seqno, since_ns),) = group.told("b", Stalled)
+    ((origin, seqno, since_ns),) = group.events_of("b", Stalled)
     assert (origin, seqno) == (A, 3)
     assert since_ns >= opened_ns
 
@@ -231,7 +231,7 @@ def test_an_application_that_takes_its_time_is_no_stall() -> None:
     group = ordered(unread_limit=1, stall_after="100ms")
     group.send("a", *numbers(1, 3), loopback=False)
     group.run_for(10 * SECOND)
-    assert group.told("b", Stalled) == []
+    assert group.events_of("b", Stalled) == []
     assert group.messages("b", "a") == [b"1"]
 
 
@@ -242,7 +242,7 @@ def test_a_stream_whose_start_never_comes_is_a_stall() -> None:
     group.lose(Tail, by="b")
     group.install(View.of(2, A, B, C))
     group.run_for(2500 * MS)
-    assert {(stall.origin, stall.seqno) for stall in group.told("c", Stalled)} == {(B, 0)}
+    assert {(stall.origin, stall.seqno) for stall in group.events_of("c", Stalled)} == {(B, 0)}
 
 
 @pytest.mark.behaviour("NR-18", "P-20")
@@ -252,7 +252,7 @@ def test_a_stall_can_switch_retransmission_on() -> None:
     singles(group, "a", 1, 4)
     group.settle(5 * SECOND)
     assert group.messages("b", "a") == numbers(1, 4)
-    assert len(group.told("b", Stalled)) == 1
+    assert len(group.events_of("b", Stalled)) == 1
     assert group["b"].config.xmit_interval_ns == 500 * MS
     assert not group["a"].config.retransmits, "only the one that stalled"
 
@@ -280,7 +280,7 @@ def test_a_stall_does_not_grow_without_limit() -> None:
     assert group["a"].digest()[A] == Marks(1, 17, 17)
     assert group["b"].digest()[A] == Marks(1, 1, 17)
     assert len(group["a"].outbound.queue) == 83
-    assert group.told("a", SlowReceivers)[-1].members == (B,)
+    assert group.events_of("a", SlowReceivers)[-1].members == (B,)
 
 
 @pytest.mark.behaviour("NR-19")
@@ -306,7 +306,7 @@ def test_a_group_may_be_mixed() -> None:
     group.run_for(SECOND)
     assert group.messages("b", "a") == numbers(1, 3)
     assert group.messages("c", "a") == [b"1"]
-    assert group.told("c", Stalled) == []
+    assert group.events_of("c", Stalled) == []
     assert retransmissions(group, "c") == []
 
 
@@ -322,7 +322,7 @@ def test_a_send_waits_when_there_is_no_room_and_none_is_lost() -> None:
     group.settle()
     for name in "abc":
         assert group.messages(name, "b") == numbers(1, 100)
-    assert [event.ticket for event in group.told("b", Accepted)] == list(range(1, 11))
+    assert [event.ticket for event in group.events_of("b", Accepted)] == list(range(1, 11))
 
 
 @pytest.mark.behaviour("NR-15")

@@ -46,8 +46,8 @@ def test_the_worked_case_of_a_join_at_100_with_70_messages_on_their_way(with_dig
     assert group.messages("a", "b") == numbers(1, 175)
     assert group.frames(Nak) == []
     assert [frame for frame in group.frames(Data) if frame.repair] == []
-    assert group.told("c", Stalled) == []
-    assert group.told("c", Lost) == []
+    assert group.events_of("c", Stalled) == []
+    assert group.events_of("c", Lost) == []
     assert drops(group, "c") == {}
 
 
@@ -91,7 +91,7 @@ def test_what_was_sent_before_the_view_of_the_joiner_is_not_for_it() -> None:
     singles(group, "b", 111, 120)
     group.settle()
     assert group.messages("c", "b") == numbers(111, 120)
-    assert Started(B, 110) in group.told("c", Started)
+    assert Started(B, 110) in group.events_of("c", Started)
 
 
 @pytest.mark.behaviour("NR-10")

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.companions import QUICK, Process, ask_all, companions, run_script
-from tests.support.networks import free_ports, in_namespace, need_multicast, seeds
+from tests.support.companions import QUICK, Companion, ask_all, companions
+from tests.support.networks import free_ports, need_multicast, seeds
+from tests.support.processes import in_namespace, run_program
 
 
-def check_complete(members: list[Process], count: int, **options: Any) -> list[dict[str, Any]]:
+def check_complete(members: list[Companion], count: int, **options: Any) -> list[dict[str, Any]]:
     """Let every member send ``count`` messages; all of them get all of them, once and in order."""
     names = [member.name for member in members]
     for answer in ask_all(members, "send", count=count, **options):
@@ -67,8 +68,8 @@ def test_a_process_that_ends_without_closing_anything_leaves() -> None:
         a,
         b,
     ):
-        b.end_input()
-        assert b.process.wait(10) == 0
+        b.close_input()
+        assert b.wait(10) == 0
         assert a.ask("members", nodes=[1], within_s=10)["met"], "nobody had to find out"
 
 
@@ -106,20 +107,20 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
     knobs = {**QUICK, "capacity": 256, "unread_limit": 100}
     with companions(2, seeds(ports), ports=ports, knobs=knobs) as (a, b):
         b.ask("hold")
-        a.tell("send", count=3000, batch=50)
+        a.request("send", count=3000, batch=50)
         assert b.ask("report")["count"] == 0
         stuck = b.ask("held back", count=100)
         assert stuck == {"outstanding": 100, "stored": True, "expelled": 0}, (
             "more is there, and not handed out"
         )
         b.ask("release")
-        assert a.hear()["accepted"]
+        assert a.read_json()["accepted"]
         answer = b.ask("got", wanted={"a": 3000})
         assert (answer["wrong"], answer["skipped"], answer["count"]) == ([], 0, 3000)
 
 
 def test_a_forked_child_is_told_to_join_by_itself() -> None:
-    answer = run_script("inside_fork.py")
+    answer = run_program("inside_fork.py")
     assert answer["child"] == {
         "send": "this member of forked belongs to the process that forked: join again in this one",
         "close": "this member of forked belongs to the process that forked: join again in this one",

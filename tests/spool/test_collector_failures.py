@@ -38,7 +38,7 @@ def check_all(spool: Path, producers: list[Producer], count: int) -> None:
 
 
 def end(collector: Collect) -> None:
-    assert collector.end(signal.SIGTERM) == 0, collector.complaints
+    assert collector.stop(signal.SIGTERM) == 0, collector.errors
     assert collector.statuses[-1]["state"] == "stopped"
 
 
@@ -55,7 +55,7 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(
             for number in range(2)
         ]
         for producer in producers:
-            producer.tell()
+            producer.write("\n")
         full = collector.status(
             lambda status: status["limited"] == "bytes", "the limit is not reached"
         )
@@ -89,11 +89,11 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(
             producer.finish()
             assert indexes(got[producer.address], number) == list(range(count))
         end(collector)
-        told = [line for line in collector.complaints if "senders wait" in line]
+        told = [line for line in collector.errors if "senders wait" in line]
         assert told, "it says that it waits"
         assert (
             len(told)
-            <= len([line for line in collector.complaints if "takes messages again" in line]) + 1
+            <= len([line for line in collector.errors if "takes messages again" in line]) + 1
         )
         assert collector.statuses[-1]["dropped"] == collector.statuses[-1]["lost"] == 0
 
@@ -104,7 +104,7 @@ def has_more(view: SpoolReader, done: dict[str, int], producers: list[Producer])
 
 
 def all_done(producers: list[Producer]) -> bool:
-    return all("done" in producer.said for producer in producers)
+    return all("done" in producer.output for producer in producers)
 
 
 def test_a_full_disk_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
         pid, limit = collector.process.pid, resource.RLIMIT_FSIZE
         resource.prlimit(pid, limit, (MB, resource.RLIM_INFINITY))
         for producer in producers:
-            producer.tell()
+            producer.write("\n")
         full = collector.status(lambda status: status["state"] == "waiting", "the disk is not full")
         assert ".run" in full["waits_for"], "it says which file"
         assert "make room" in full["waits_for"], "and what to do"
@@ -130,8 +130,8 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
         for producer in producers:
             producer.finish()
         end(collector)
-        assert len([line for line in collector.complaints if "make room" in line]) == 1, "told once"
-        assert len([line for line in collector.complaints if "takes messages again" in line]) == 1
+        assert len([line for line in collector.errors if "make room" in line]) == 1, "told once"
+        assert len([line for line in collector.errors if "takes messages again" in line]) == 1
         check_all(spool, producers, count)
 
 
@@ -141,7 +141,7 @@ def test_a_folder_that_goes_away_and_comes_back(tmp_path: Path) -> None:
         collector = place.collect(spool)
         producers = [place.produce(number, count, padding=100) for number in range(2)]
         for producer in producers:
-            producer.tell()
+            producer.write("\n")
         wait_until(lambda: producers[0].count("acked") > count // 4, "nothing is acknowledged")
         spool.rename(tmp_path / "elsewhere")
         gone = collector.status(lambda status: status["state"] == "waiting", "it has not noticed")
@@ -165,9 +165,9 @@ def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_not
         producers = [place.produce(number, count, padding=100) for number in range(2)]
         with blocking.join(GROUP, **place.join) as watcher:
             for producer in producers:
-                producer.tell()
+                producer.write("\n")
             wait_until(lambda: producers[0].count("acked") > count // 4, "nothing is acknowledged")
-            collector.send_signal(signal.SIGSTOP)
+            collector.signal(signal.SIGSTOP)
             names = watcher.names
             while True:
                 event = watcher.receive_event(timeout=30)
@@ -175,12 +175,12 @@ def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_not
                     names.get(member) == "collector" for member in event.left
                 ):
                     break
-            collector.send_signal(signal.SIGCONT)
+            collector.signal(signal.SIGCONT)
             collector.status(lambda status: status["lives"] == 2, "it has no second life")
         for producer in producers:
             producer.finish()
         end(collector)
-        assert any("gone on without" in line for line in collector.complaints)
+        assert any("gone on without" in line for line in collector.errors)
         check_all(spool, producers, count)
 
 
@@ -193,9 +193,9 @@ def test_two_collectors_hold_the_same(tmp_path: Path) -> None:
             place.produce(number, count, padding=100, collectors=names) for number in range(2)
         ]
         for producer in producers:
-            producer.tell()
+            producer.write("\n")
         wait_until(lambda: producers[0].count("acked") > count // 3, "nothing is acknowledged")
-        collectors[1].end(signal.SIGKILL)
+        collectors[1].stop(signal.SIGKILL)
         collectors[1] = place.collect(spools[1])  # its spool knows its name
         for producer in producers:
             producer.finish()

@@ -39,11 +39,11 @@ def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
             place.produce(number, COUNT, batch=rng.choice([4, 20, 100])) for number in range(2)
         ]
         for producer in producers:
-            producer.tell()
+            producer.write("\n")
         for kill in range(1, KILLS + 1):
             goal = COUNT * kill // (KILLS + 1) + rng.randrange(COUNT // 10)
             wait_until(partial(reached, producers, goal), f"kill {kill} of {KILLS}")
-            collector.end(signal.SIGKILL)
+            collector.stop(signal.SIGKILL)
             acked = [producer.count("acked") for producer in producers]
             held = contents(spool)
             for producer, upto in zip(producers, acked, strict=True):
@@ -53,7 +53,7 @@ def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
             collector = place.collect(spool, "--segment-bytes", "100KiB")
         for producer in producers:
             producer.finish()
-        assert collector.end(signal.SIGTERM) == 0, collector.complaints
+        assert collector.stop(signal.SIGTERM) == 0, collector.errors
         held = contents(spool)
         for number, producer in enumerate(producers):
             assert indexes(held[producer.address], number) == list(range(COUNT))
@@ -78,13 +78,13 @@ def test_a_former_life_that_the_group_still_believes_in_is_waited_for(
     with meeting_place(tmp_path, suspect_after="8s") as place:
         collector = place.collect(spool)
         producer = place.produce(1, 4000, pause_s=0.01)
-        producer.tell()
+        producer.write("\n")
         wait_until(lambda: producer.count("acked") > 0, "nothing is acknowledged")
-        collector.end(signal.SIGKILL)
+        collector.stop(signal.SIGKILL)
         collector = place.collect(spool)  # now the producer is the oldest, and lets others in
         before = producer.count("acked")
         wait_until(lambda: producer.count("acked") > before, "nothing is acknowledged")
-        collector.end(signal.SIGKILL)
+        collector.stop(signal.SIGKILL)
         where = {key: value for key, value in place.join.items() if key != "timeout"}
         with collectors.Collector(spool, GROUP, **where) as again:
             assert again.status.members == 2

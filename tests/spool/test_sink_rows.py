@@ -21,8 +21,9 @@ from gapless.spool import SpoolReader
 from gapless.spool.collector.appender import DeliveryAppender
 from gapless.spool.fsck import check
 from gapless.spool.index import HOLE_REPEATED
-from tests.support.collectors import GROUP, PATIENCE_S, meeting_place
+from tests.support.collectors import GROUP, meeting_place
 from tests.support.deliveries import opened, rows_of
+from tests.support.processes import PATIENCE_S
 
 LIVES = [Address(0xA, 1), Address(0xB, 1), Address(0xC, 1)]
 ROWS = 60
@@ -151,7 +152,7 @@ def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path
             publish(sink, 3000)
             publish(sink, 10, batch=1)
             sink.send(b"plain", mode="acknowledged").delivered(PATIENCE_S)
-        assert collector.end(signal.SIGTERM) == 0, collector.complaints
+        assert collector.stop(signal.SIGTERM) == 0, collector.errors
         assert collector.statuses[-1]["repeated"] == 2000
         assert collector.statuses[-1]["lost"] == 0
     view = SpoolReader(spool)

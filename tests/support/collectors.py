@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapless.spool import SpoolReader
+from tests.support.processes import CLI, PATIENCE_S, PROGRAMS, ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PROGRAMS = Path(__file__).resolve().parent / "programs"
-ROOT = PROGRAMS.parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-PATIENCE_S = 60.0
 GROUP = "orders"
 KNOBS = {
     "found_after": "500ms",
@@ -33,115 +26,31 @@ KNOBS = {
     "leave_timeout": "3s",
     "retention_timeout": "10min",
 }
-"""Knobs with which a group settles within a second or two, and keeps places for as long as any test takes."""
+"""Settings with which a group forms within a second or two, and retains for the whole test."""
 
 
-class Process:
-    """A process that speaks in lines; ``said`` are those of its standard output so far."""
-
-    def __init__(self, *command: str, **more: Any) -> None:
-        self.said: list[str] = []
-        self.complaints: list[str] = []
-        self._news = threading.Condition()
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-            **more,
-        )
-        pipes = ((self.process.stdout, self.said), (self.process.stderr, self.complaints))
-        self._readers = [
-            threading.Thread(target=self._read, args=pipe, daemon=True) for pipe in pipes
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, pipe: Any, lines: list[str]) -> None:
-        for line in pipe:
-            with self._news:
-                lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    @property
-    def is_over(self) -> bool:
-        return self.process.poll() is not None
-
-    def until(self, holds: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
-        """Wait until something holds that its lines tell."""
-        with self._news:
-            found = self._news.wait_for(lambda: holds() or self.is_over, within_s)
-        found = holds()
-        assert found, f"{what}: {self.said[-3:]} {self.complaints} exit code {self.process.poll()}"
-        return found
-
-    def wait_for(self, words: str, within_s: float = PATIENCE_S, *, after: int = 0) -> str:
-        """Return the first line, after so many, that holds these words, on standard output or error."""
-        lines = lambda: [line for line in (*self.said[after:], *self.complaints) if words in line]  # noqa: E731
-        return str(self.until(lines, f"no line with {words!r}", within_s)[0])
-
-    def tell(self) -> None:
-        """Let it go on."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def send_signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self, number: signal.Signals | None = None, within_s: float = PATIENCE_S) -> int:
-        """Wait for its end, after a signal; return its exit code."""
-        if number is not None:
-            self.process.send_signal(number)
-        code = self.process.wait(within_s)
-        for reader in self._readers:
-            reader.join(within_s)
-        return code
-
-    def close(self) -> None:
-        """End it, whatever it does."""
-        if not self.is_over:
-            self.process.kill()
-        self.process.wait(PATIENCE_S)
-        for reader in self._readers:
-            reader.join(PATIENCE_S)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-
-    def rss_bytes(self) -> int:
-        """What it takes of the memory now."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-class Collect(Process):
+class Collect(ChildProcess):
     """``gapless collect --json``."""
 
     @property
     def statuses(self) -> list[dict[str, Any]]:
-        """Every status that it has told."""
-        return [json.loads(line) for line in list(self.said)]
+        """Every status that it has printed."""
+        return [json.loads(line) for line in list(self.output)]
 
     def status(
         self, holds: Callable[[dict[str, Any]], Any], what: str, within_s: float = PATIENCE_S
     ) -> dict[str, Any]:
-        """Wait for a status, from now on, with which something holds."""
-        begin = len(self.said)
+        """Return the first status from now on for which ``holds`` is true."""
+        begin = len(self.output)
 
         def found() -> list[dict[str, Any]]:
-            return [status for line in self.said[begin:] if holds(status := json.loads(line))]
+            return [status for line in self.output[begin:] if holds(status := json.loads(line))]
 
         result: dict[str, Any] = self.until(found, what, within_s)[0]
         return result
 
 
-class Producer(Process):
+class Producer(ChildProcess):
     """A ``spool_producer.py``."""
 
     @property
@@ -150,20 +59,20 @@ class Producer(Process):
         return self.wait_for("in ").split()[1]
 
     def count(self, word: str) -> int:
-        """How many messages are ``sent`` or ``acked`` by what it has said."""
+        """How many messages are ``sent`` or ``acked``, by its last line about it."""
         return next(
-            (int(line.split()[1]) for line in reversed(self.said) if line.startswith(word)), 0
+            (int(line.split()[1]) for line in reversed(self.output) if line.startswith(word)), 0
         )
 
     def finish(self, within_s: float = PATIENCE_S) -> None:
         """Wait until it has sent everything, and let it leave."""
         self.wait_for("done", within_s)
-        self.tell()
-        assert self.end() == 0, self.complaints
+        self.write("\n")
+        assert self.wait() == 0, self.errors
 
 
-class Place:
-    """Where processes of one group meet, and what they have in common."""
+class MeetingPlace:
+    """Where the processes of one group find each other, and the settings that they share."""
 
     def __init__(self, folder: Path, stack: ExitStack, knobs: dict[str, str]) -> None:
         self.folder = folder
@@ -185,35 +94,20 @@ class Place:
         }
 
     def collect(self, spool: Path, *arguments: str, **more: Any) -> Collect:
-        """Start a collector, and wait until it is in."""
+        """Start a collector, and wait until it is a member."""
         started = self.start_collect(spool, *arguments, **more)
         started.until(
-            lambda: any(status["members"] for status in started.statuses), "it has not come in"
+            lambda: any(status["members"] for status in started.statuses),
+            "the collector has not joined",
         )
         return started
 
     def start_collect(self, spool: Path, *arguments: str, **more: Any) -> Collect:
         """Start a collector."""
         started = Collect(
-            *(
-                "-c",
-                "from gapless.cli import main; main()",
-                "collect",
-                GROUP,
-                "--spool",
-                str(spool),
-                "--json",
-            ),
-            *(
-                "--discover",
-                f"dir://{self.meeting}",
-                "--transport",
-                "mesh",
-                "--host",
-                "127.0.0.1",
-                "--ports",
-                "0",
-            ),
+            *("-W", "error", *CLI, "collect", GROUP, "--spool", str(spool), "--json"),
+            *("--discover", f"dir://{self.meeting}", "--transport", "mesh"),
+            *("--host", "127.0.0.1", "--ports", "0"),
             *("--properties", ";".join(f"{key}={value}" for key, value in self.knobs.items())),
             *arguments,
             **more,
@@ -222,8 +116,8 @@ class Place:
         return started
 
     def produce(self, number: int, count: int, **more: Any) -> Producer:
-        """Start a producer, and wait until it is in."""
-        told = {
+        """Start a producer, and wait until it is a member."""
+        options = {
             "group": GROUP,
             "join": self.join,
             "number": number,
@@ -234,21 +128,21 @@ class Place:
             "mode": "acknowledged",
             **more,
         }
-        started = Producer(str(PROGRAMS / "spool_producer.py"), json.dumps(told))
+        started = Producer("-W", "error", str(PROGRAMS / "spool_producer.py"), json.dumps(options))
         self._stack.callback(started.close)
         started.wait_for("in ")
         return started
 
 
 @contextmanager
-def meeting_place(folder: Path, **knobs: str) -> Iterator[Place]:
+def meeting_place(folder: Path, **knobs: str) -> Iterator[MeetingPlace]:
     """A group of real processes, none of which outlives the test."""
     with ExitStack() as stack:
-        yield Place(folder, stack, knobs)
+        yield MeetingPlace(folder, stack, knobs)
 
 
 def contents(spool: Path) -> dict[str, list[tuple[int, bytes]]]:
-    """Return every message of a spool with its number, by stream; there are no holes in it."""
+    """Return every message of a spool with its seqno, by stream, after a check for lost ones."""
     view = SpoolReader(spool)
     view.refresh()
     assert view.lost() == []
@@ -262,7 +156,7 @@ def contents(spool: Path) -> dict[str, list[tuple[int, bytes]]]:
 
 
 def indexes(messages: list[tuple[int, bytes]], number: int) -> list[int]:
-    """Return the indexes of a producer's messages in the order of the spool, whose numbers have no gap."""
+    """Return the indexes of a producer's messages in the order of the spool; seqnos have no gap."""
     first = messages[0][0] if messages else 1
     assert [seqno for seqno, _ in messages] == list(range(first, first + len(messages)))
     found = []
@@ -274,7 +168,7 @@ def indexes(messages: list[tuple[int, bytes]], number: int) -> list[int]:
 
 
 def wait_until(holds: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
-    """Look again and again until something holds that no process tells."""
+    """Poll until ``holds`` returns something true, and return that."""
     until_s = time.monotonic() + within_s
     pause = threading.Event()
     while not (found := holds()):

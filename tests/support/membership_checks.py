@@ -1,4 +1,4 @@
-"""Gatherings with short patience, and what the tests of the membership ask of them.
+"""MembershipGroups with short patience, and what the tests of the membership ask of them.
 
 ``Clock`` is a gathering that can do something right before the n-th datagram from now on arrives:
 with it a test goes through every point at which a member can die.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gapless.wire import encode
 from gapless.wire.frames import NewView
-from tests.support.virtual_membership import GROUP, Gathering
+from tests.support.virtual_membership import GROUP, MembershipGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,30 +33,29 @@ FAST: dict[str, Any] = {
 """Short patience: a death is known within a second, a merge made within two."""
 
 
-class Clock(Gathering):
-    """A gathering in which something happens right before a certain datagram arrives."""
+class ArrivalTimer:
+    """Counts the datagrams that arrive in a group, and acts right before a certain one."""
 
-    def __init__(self, count: int = 3, **knobs: Any) -> None:
-        super().__init__(count, **{**FAST, **knobs})
+    def __init__(self, group: MembershipGroup) -> None:
         self.arrived = 0
         self._left = -1
         self._action: Callable[[], None] | None = None
+        group.before_arrival = self._on_arrival
 
     def before(self, arrivals: int, action: Callable[[], None]) -> None:
-        """Do ``action`` right before so many datagrams and one more have arrived."""
+        """Count from now on; call ``action`` when ``arrivals`` datagrams have arrived."""
         self.arrived, self._left, self._action = 0, arrivals, action
 
-    def _arrive(self, name: str, datagram: bytes) -> None:
+    def _on_arrival(self) -> None:
         if self._action is not None and self.arrived == self._left:
             action, self._action = self._action, None
             action()
         self.arrived += 1
-        super()._arrive(name, datagram)
 
 
-def gathered(count: int, world: Gathering | None = None, **knobs: Any) -> Gathering:
+def gathered(count: int, world: MembershipGroup | None = None, **knobs: Any) -> MembershipGroup:
     """Return a gathering of ``count`` members in one view, the oldest first by name."""
-    world = world or Gathering(count, **{**FAST, **knobs})
+    world = world or MembershipGroup(count, **{**FAST, **knobs})
     for name in list(world.hosts)[:count]:
         world.join(name)
         world.settle(5)
@@ -64,43 +63,45 @@ def gathered(count: int, world: Gathering | None = None, **knobs: Any) -> Gather
     return world
 
 
-def lossy(world: Gathering, share: float, seed: int = 1) -> None:
+def lossy(world: MembershipGroup, share: float, seed: int = 1) -> None:
     """Let the network lose this share of all datagrams."""
     rng = Random(seed)
     world.loses = lambda: rng.random() < share
 
 
-def say(world: Gathering, name: str, sender: Address, *frames: Frame, to_me: bool = False) -> Ready:
+def say(
+    world: MembershipGroup, name: str, sender: Address, *frames: Frame, to_me: bool = False
+) -> Ready:
     """Let a datagram of anybody come to ``name``, and what it answers take its course."""
     member = world[name]
     addressee = member.me.incarnation if to_me else None
     ready = member.receive(encode(GROUP, sender, frames, addressee), world.now_ns)
-    world._work(name, ready)
+    world.process(name, ready)
     return ready
 
 
-def frames_of(world: Gathering, kind: type, *sources: str, since_ns: int = 0) -> list[Any]:
+def frames_of(world: MembershipGroup, kind: type, *sources: str, since_ns: int = 0) -> list[Any]:
     """Return the frames of one kind that were sent."""
     return [
         frame
-        for at_ns, name, frame in world.sent
+        for at_ns, name, _, frame in world.sent
         if type(frame) is kind and at_ns >= since_ns and (not sources or name in sources)
     ]
 
 
-def members(world: Gathering, name: str) -> list[str]:
+def members(world: MembershipGroup, name: str) -> list[str]:
     """Return the names of those in the view of ``name``, in order."""
     view = world[name].view
     assert view is not None
     return [chr(ord("a") + address.node - 1) for address in view.members]
 
 
-def events(world: Gathering, name: str, kind: type) -> list[Any]:
+def events(world: MembershipGroup, name: str, kind: type) -> list[Any]:
     """Return the events of one kind that ``name`` was told, in all its lives."""
     return [event for event in world.hosts[name].events if type(event) is kind]
 
 
-def check_views(world: Gathering) -> None:
+def check_views(world: MembershipGroup) -> None:
     """Check S15: the same id means the same members, numbers rise, and everybody is in its own views."""
     made: dict[ViewId, View] = {}
     for host in world.hosts.values():
@@ -113,7 +114,7 @@ def check_views(world: Gathering) -> None:
             last[me] = view.id.number
 
 
-def check_no_twice(world: Gathering, names: Iterable[str] | None = None) -> None:
+def check_no_twice(world: MembershipGroup, names: Iterable[str] | None = None) -> None:
     """Check that nobody got a message twice, where no two messages are alike."""
     for name in names or world.hosts:
         got = world.hosts[name].got

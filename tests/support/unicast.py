@@ -69,7 +69,7 @@ def marks_of(group: Group, by: str, to: str) -> tuple[int, int]:
 
 def states(group: Group, at: str, *, outgoing: bool) -> list[str]:
     """The states that the sending (or receiving) ends of the connections of a member have gone through."""
-    return [event.state for event in group.told(at, Connected) if event.outgoing is outgoing]
+    return [event.state for event in group.events_of(at, Connected) if event.outgoing is outgoing]
 
 
 def close(group: Group, by: str, to: str) -> None:

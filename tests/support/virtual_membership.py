@@ -1,14 +1,13 @@
-"""A small world of participants in virtual time: every test of the membership drives one of these.
+"""A small group of members that make their own views, in virtual time.
 
-``world = Gathering(3)`` makes a, b and c; ``world.join("a", "b")`` lets them look for a group;
-``world.run(seconds)`` lets time pass; ``world.settle()`` runs until all that live are in one view.
-Frames are dropped by ``world.drop``, a function of (source, target, frame); ``world.part("ab",
-"c")`` cuts the network, ``world.heal()`` mends it.
+``world = MembershipGroup(3)`` makes the hosts a, b and c; ``world.join("a", "b")`` starts members
+there that look for a group; ``world.run(seconds)`` lets time pass; ``world.settle()`` runs until all
+members that run are in one view. ``world.drop``, a function of (source, target, frame), loses whole
+datagrams; ``world.part("ab", "c")`` cuts the network, ``world.heal()`` mends it.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,40 +16,36 @@ from gapless.identity import Address, group_id
 from gapless.protocol.events import Expelled, Left, ViewInstalled
 from gapless.protocol.member import Member
 from gapless.protocol.ready import ANYONE, Ready
-from gapless.wire import decode
+from tests.support.virtual_group import MS, SECOND as S, VirtualGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.identity import View
-    from gapless.wire.frames import Frame
+    from gapless.protocol.ready import Delivery
+    from gapless.wire.frames import Datagram, Frame
 
-S = 1_000_000_000
-MS = 1_000_000
 GROUP = group_id("gathering")
 
 
-class Host:
-    """One node and its present life."""
+class VirtualHost:
+    """One host, its current incarnation, and what its application has seen in all of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.node = ord(name[0]) - ord("a") + 1
         self.incarnation = 0
         self.member: Member | None = None
-        self.paused = False
-        self.inbox: list[bytes] = []
-        self.events: list[Any] = []
         self.views: list[View] = []
         self.got: list[tuple[str, bytes]] = []
         self.order: list[Any] = []
+        self.events: list[Any] = []
         self.options: dict[str, Any] = {}
         self.join_options: dict[str, Any] = {}
-        self.due_ns: int | None = None
 
 
-class Gathering:
-    """Participants, a network between them, and the time."""
+class MembershipGroup(VirtualGroup[str, Member]):
+    """Members at hosts a, b, c …; an expelled one joins again unless ``rejoin`` is False."""
 
     def __init__(
         self,
@@ -61,37 +56,63 @@ class Gathering:
         seed: int = 0,
         **knobs: Any,
     ) -> None:
+        super().__init__(self._targets, self._delays_ns, now_ns=0)
         self.config = Config.make(**knobs)
         self.delay_ns = delay_ns
         self.rejoin = rejoin
-        self.now_ns = 0
         self.drop: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
         self.loses: Callable[[], bool] = lambda: False
         self.delay: Callable[[str, str, Frame], int] = lambda source, target, frame: 0
         self.sides: list[str] = []
-        self.sent: list[tuple[int, str, Frame]] = []
         self._rng = Random(seed)
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._serial = 0
-        self.hosts = {chr(ord("a") + at): Host(chr(ord("a") + at)) for at in range(count)}
+        self.hosts = {chr(ord("a") + at): VirtualHost(chr(ord("a") + at)) for at in range(count)}
+        self.observers.append(self._serve)
 
     def __getitem__(self, name: str) -> Member:
         member = self.hosts[name].member
         assert member is not None
         return member
 
-    # What happens to members
+    # The network
+
+    def _targets(self, source: str, to: Address | None) -> list[str]:
+        return [
+            host.name
+            for host in self.hosts.values()
+            if host.name != source and (to is None or to == ANYONE or host.node == to.node)
+        ]
+
+    def _delays_ns(self, source: str, target: str, datagram: Datagram) -> tuple[int, ...]:
+        frames = datagram.frames
+        if self._is_cut(source, target) or self.loses():
+            return ()
+        if any(self.drop(source, target, frame) for frame in frames):
+            return ()
+        return (self.delay_ns + max(self.delay(source, target, frame) for frame in frames),)
+
+    def _is_cut(self, source: str, target: str) -> bool:
+        return bool(self.sides) and not any(
+            source in side and target in side for side in self.sides
+        )
+
+    def part(self, *sides: str) -> None:
+        """Cut the network: only hosts of one side reach each other."""
+        self.sides = list(sides)
+
+    def heal(self) -> None:
+        """Mend the network."""
+        self.sides = []
+
+    # Processes
 
     def start(self, where: str, **options: Any) -> Member:
-        """Begin a life at ``where``."""
+        """Start the next incarnation of a host; ``options`` are those of its member."""
         host = self.hosts[where]
         host.incarnation += 1
-        host.paused = False
-        host.inbox = []
         host.options = options
-        address = Address(host.node, host.incarnation)
-        host.member = Member(
-            address,
+        self.inboxes.pop(where, None)
+        member = host.member = Member(
+            Address(host.node, host.incarnation),
             GROUP,
             self.config,
             Random(self._rng.random()),
@@ -99,92 +120,85 @@ class Gathering:
             tracing=True,
             **options,
         )
-        host.due_ns = None
-        return host.member
+        return self.add(where, member)
 
     def join(self, *names: str, durable: str = "", **options: Any) -> None:
-        """Begin a life at each of ``names`` and let it look for a group."""
+        """Start an incarnation at each of ``names`` and let it look for a group."""
         for name in names:
             member = self.start(name, **({"name": durable} if durable else {}))
             self.hosts[name].join_options = options
-            self._work(name, member.join(self.now_ns, **options))
+            self.process(name, member.join(self.now_ns, **options))
 
     def crash(self, *names: str) -> None:
-        """End lives without a word."""
+        """End processes without a word."""
         for name in names:
             self.hosts[name].member = None
+            self.members.pop(name, None)
 
     def leave(self, *names: str) -> None:
         """Let members leave."""
         for name in names:
-            self._work(name, self[name].leave(self.now_ns))
-
-    def pause(self, name: str) -> None:
-        """Let a process stand still; what comes waits."""
-        self.hosts[name].paused = True
-
-    def resume(self, name: str) -> None:
-        """Let a process go on."""
-        host = self.hosts[name]
-        host.paused = False
-        inbox, host.inbox = host.inbox, []
-        for datagram in inbox:
-            if host.member is not None:
-                self._work(name, host.member.receive(datagram, self.now_ns))
-        if host.member is not None:
-            self._work(name, host.member.tick(self.now_ns))
+            self.process(name, self[name].leave(self.now_ns))
 
     def send(self, name: str, *payloads: bytes, **options: Any) -> Ready:
         """Send messages."""
-        ready = self[name].send(list(payloads), self.now_ns, **options)
-        self._work(name, ready)
-        return ready
+        return self.step(name, lambda member: member.send(list(payloads), self.now_ns, **options))
 
-    def part(self, *sides: str) -> None:
-        """Cut the network: only those of one side reach each other."""
-        self.sides = list(sides)
+    def _serve(self, name: str, ready: Ready) -> None:
+        """Act on the events of a member as a runtime does, and note what its application sees."""
+        host = self.hosts[name]
+        for delivery in ready.deliveries[: ready.before_view]:
+            self._note_delivery(host, delivery)
+        for event in ready.events:
+            if isinstance(event, ViewInstalled):
+                host.views.append(event.view)
+                host.order.append(event.view)
+        for delivery in ready.deliveries[ready.before_view :]:
+            self._note_delivery(host, delivery)
+        host.events += ready.events
+        if any(isinstance(event, (Expelled, Left)) for event in ready.events):
+            self.crash(name)
+            if self.rejoin and any(isinstance(event, Expelled) for event in ready.events):
+                self.join(name, durable=host.options.get("name", ""), **host.join_options)
 
-    def heal(self) -> None:
-        """Mend the network."""
-        self.sides = []
+    @staticmethod
+    def _note_delivery(host: VirtualHost, delivery: Delivery) -> None:
+        origin = chr(ord("a") + delivery.origin.node - 1)
+        for message in delivery.messages():
+            host.got.append((origin, message))
+            host.order.append(message)
 
     # Time
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
-        end_ns = self.now_ns + int(seconds * S)
-        self._run(end_ns, lambda: False)
-        self.now_ns = end_ns
+        self.run_for(int(seconds * S))
 
     def settle(self, seconds: float = 30) -> float:
-        """Run until all that live are in one view; return how long it took."""
-        start_ns = self.now_ns
-        self._run(start_ns + int(seconds * S), self.is_one)
-        assert self.is_one(), f"after {seconds} s: {self.show()}"
-        return (self.now_ns - start_ns) / S
+        """Run until all members that run are in one view; return how long it took."""
+        return self.wait(self.is_one, seconds)
 
     def wait(self, until: Callable[[], bool], seconds: float = 30) -> float:
-        """Run until something holds."""
+        """Run until ``until`` holds; return how long it took."""
         start_ns = self.now_ns
-        self._run(start_ns + int(seconds * S), until)
-        assert until(), f"after {seconds} s: {self.show()}"
+        assert self.run_for(int(seconds * S), until), f"after {seconds} s: {self.show()}"
         return (self.now_ns - start_ns) / S
 
     def is_one(self) -> bool:
-        """Return whether all that live are in one view, and nobody else is."""
-        living = [host.member for host in self.hosts.values() if host.member is not None]
-        views = {member.view for member in living}
+        """Return whether all members that run are in one view, and no other is in it."""
+        running = list(self.members.values())
+        views = {member.view for member in running}
         if len(views) != 1 or None in views:
             return False
         (view,) = views
         return (
             view is not None
-            and set(view.members) == {m.me for m in living}
-            and not any(m.pending for m in living)
+            and set(view.members) == {member.me for member in running}
+            and not any(member.pending for member in running)
         )
 
     def show(self) -> str:
-        """Return who is in which view."""
+        """Return which member is in which view."""
         parts = []
         for name, host in self.hosts.items():
             member = host.member
@@ -195,94 +209,3 @@ class Gathering:
                 )
                 parts.append(f"{name}({member.me}) {member.phase} {who}")
         return "; ".join(parts)
-
-    def _run(self, end_ns: int, until: Callable[[], bool]) -> None:
-        while self._heap and self._heap[0][0] <= end_ns:
-            if until():
-                return
-            at_ns, _, handler, args = heappop(self._heap)
-            self.now_ns = max(self.now_ns, at_ns)
-            handler(*args)
-        if not until():
-            self.now_ns = max(self.now_ns, end_ns)
-
-    def _push(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
-        self._serial += 1
-        heappush(self._heap, (at_ns, self._serial, handler, args))
-
-    # The pump
-
-    def _work(self, name: str, ready: Ready) -> None:
-        host = self.hosts[name]
-        for to, datagram in ready.transmits:
-            said = decode(datagram)
-            self.sent += ((self.now_ns, name, frame) for frame in said.frames)
-            for target in self.hosts.values():
-                if target is host or (to is not None and to != ANYONE and target.node != to.node):
-                    continue
-                if self._cut(name, target.name) or self.loses():
-                    continue
-                if any(self.drop(name, target.name, frame) for frame in said.frames):
-                    continue
-                extra_ns = max(self.delay(name, target.name, frame) for frame in said.frames)
-                self._push(
-                    self.now_ns + self.delay_ns + extra_ns, self._arrive, target.name, datagram
-                )
-        before = ready.deliveries[: ready.before_view]
-        for delivery in before:
-            self._got(host, delivery)
-        for event in ready.events:
-            if isinstance(event, ViewInstalled):
-                host.views.append(event.view)
-                host.order.append(event.view)
-        for delivery in ready.deliveries[ready.before_view :]:
-            self._got(host, delivery)
-        host.events += ready.events
-        if any(isinstance(event, (Expelled, Left)) for event in ready.events):
-            expelled = any(isinstance(event, Expelled) for event in ready.events)
-            host.member = None
-            if expelled and self.rejoin:
-                self.join(name, durable=host.options.get("name", ""), **host.join_options)
-            return
-        host.due_ns = ready.deadline_ns
-        if ready.deadline_ns is not None and host.member is not None:
-            self._push(
-                max(ready.deadline_ns, self.now_ns),
-                self._tick,
-                name,
-                host.incarnation,
-                ready.deadline_ns,
-            )
-
-    def _got(self, host: Host, delivery: Any) -> None:
-        origin = chr(ord("a") + delivery.origin.node - 1)
-        for message in delivery.messages():
-            host.got.append((origin, message))
-            host.order.append(message)
-
-    def _cut(self, source: str, target: str) -> bool:
-        return bool(self.sides) and not any(
-            source in side and target in side for side in self.sides
-        )
-
-    def _arrive(self, name: str, datagram: bytes) -> None:
-        host = self.hosts[name]
-        if host.member is None:
-            return
-        if host.paused:
-            host.inbox.append(datagram)
-            return
-        self._work(name, host.member.receive(datagram, self.now_ns))
-        if host.member is not None:
-            host.member.check_invariants()
-
-    def _tick(self, name: str, incarnation: int, due_ns: int) -> None:
-        host = self.hosts[name]
-        if (
-            host.member is None
-            or host.paused
-            or host.incarnation != incarnation
-            or host.due_ns != due_ns
-        ):
-            return
-        self._work(name, host.member.tick(self.now_ns))

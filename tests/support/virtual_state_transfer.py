@@ -1,15 +1,13 @@
-"""Members with state transfer and an application each, in virtual time, on a network that may be bad.
+"""Endpoints with state transfer and an application each, in virtual time, on a bad network.
 
-``company = Company("ab"); company.send("a", b"x"); company.enter("c")``: c joins and wants the
-state. The application keeps a log of all messages; its state is the log behind a padding. Views are
-told by the test, the new member first.
+``group = StateTransferGroup("ab"); group.send("a", b"x"); group.enter("c")``: c joins and asks for
+the state. The application keeps a log of all messages; its state is a padding, then the log. The
+test installs the views, at the new member first.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -19,16 +17,11 @@ from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.events import Event, StateReceived, StateWanted
 from gapless.protocol.ready import GROUP, UNICAST, UNRELIABLE, Delivery, Ready
 from gapless.protocol.state_transfer.transfer import StateTransfer
-from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Datagram, Frame, StateAsk, StateChunk, StateOffer, StatePull
+from tests.support.virtual_group import MS, SECOND, Tamper, VirtualGroup
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 GROUP_ID = 78
 STATE_FRAMES = (StateAsk, StateOffer, StatePull, StateChunk)
-
-Tamper = Callable[[str, str, Frame], Frame | None]
-"""What becomes of a frame on its way from one to another; None loses it."""
 
 
 def address(name: str) -> Address:
@@ -41,8 +34,8 @@ def name_of(member: Address) -> str:
     return chr(member.node - 1 + ord("a"))
 
 
-class App:
-    """An application: a log of what it got, by origin, in order."""
+class LogApplication:
+    """An application: a log of its messages, in the order of delivery."""
 
     def __init__(self, padding: bytes) -> None:
         self.padding = padding
@@ -62,17 +55,17 @@ class App:
         return self.padding + b"\0".join(self.log)
 
     def take_over(self, event: StateReceived) -> None:
-        """Begin with a state."""
+        """Resume from a state."""
         assert not self.deliveries, "nothing is delivered before the state"
         self.received.append(event)
         log = event.state.removeprefix(self.padding)
         self.log = log.split(b"\0") if log else []
 
     def deliver(self, delivery: Delivery) -> None:
-        """Take a delivery in."""
+        """Append a delivery to the log."""
         self.deliveries.append(delivery)
-        book = {UNICAST: self.direct, UNRELIABLE: self.unreliable}.get(delivery.kind, self.log)
-        book += delivery.messages()
+        log = {UNICAST: self.direct, UNRELIABLE: self.unreliable}.get(delivery.kind, self.log)
+        log += delivery.messages()
         self.got += delivery.message_count
 
     def of(self, origin: str) -> list[bytes]:
@@ -80,8 +73,8 @@ class App:
         return [message for message in self.log if message.startswith(origin.encode())]
 
 
-class Company:
-    """Members, their applications, the network and the time."""
+class StateTransferGroup(VirtualGroup[str, Endpoint]):
+    """Endpoints with state transfer, each with an application, on a network that may be bad."""
 
     def __init__(
         self,
@@ -94,23 +87,19 @@ class Company:
         padding: bytes = b"",
         **knobs: Any,
     ) -> None:
+        super().__init__(self._targets, self._delays_ns)
         knobs.setdefault("conn_expiry_timeout", "0s")
         self.config = Config.make(**knobs)
         self.rng = Random(seed)
         self.loss, self.twice, self.delay_ns = loss, twice, delay_ns
         self.padding = padding
-        self.now_ns = SECOND
-        self.members: dict[str, Endpoint] = {}
-        self.apps: dict[str, App] = {}
+        self.apps: dict[str, LogApplication] = {}
         self.view_names = ""
         self.number = 0
-        self.sent: list[tuple[str, str, Frame]] = []
-        self.tampers: list[Tamper] = []
         self.answer_ns = 0
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = count()
+        self.observers.append(self._serve)
         for name in names:
-            self.add(name)
+            self.begin(name)
         if names:
             self.view(names)
         self.run_for(SECOND)
@@ -126,24 +115,26 @@ class Company:
 
     # What happens
 
-    def add(self, name: str, *, state: bool = False, **knobs: Any) -> None:
-        """Begin a life."""
+    def begin(self, name: str, *, state: bool = False, **knobs: Any) -> None:
+        """Start a process; with ``state`` it asks for the application's state when it joins."""
         config = self.config.replace(**knobs) if knobs else self.config
         rng = Random(f"{name} {self.rng.random()}")
         transfer = StateTransfer(address(name), config, rng)
-        self.members[name] = Endpoint(address(name), GROUP_ID, config, rng, state_transfer=transfer)
-        self.apps[name] = App(self.padding)
+        self.apps[name] = LogApplication(self.padding)
+        endpoint = Endpoint(address(name), GROUP_ID, config, rng, state_transfer=transfer)
         if state:
-            self.members[name].request_state()
+            self.add(name, endpoint).request_state()
+        else:
+            self.add(name, endpoint)
 
     def enter(self, names: str, *, lag_ns: int = 5 * MS, **knobs: Any) -> None:
-        """Let new members join that want the state; the others learn of it up to ``lag_ns`` later."""
+        """Let new members join with state; the others learn of it up to ``lag_ns`` later."""
         for name in names:
-            self.add(name, state=True, **knobs)
+            self.begin(name, state=True, **knobs)
         self.view(self.view_names + names, lag_ns=lag_ns)
 
     def view(self, names: str, *, lag_ns: int = 0) -> None:
-        """Tell a view to its members, those that are new first."""
+        """Install a view at its members, new members first."""
         self.number += 1
         view = View.of(self.number, *map(address, names))
         for name in names:
@@ -158,11 +149,11 @@ class Company:
             self.step(name, lambda m: m.install(view, self.now_ns))
 
     def crash(self, name: str) -> None:
-        """End a life without a word."""
+        """End a process without a word."""
         del self.members[name]
 
     def leave_out(self, name: str, *, lag_ns: int = 0) -> None:
-        """Tell a view without ``name``."""
+        """Install a view without ``name``."""
         self.view(self.view_names.replace(name, ""), lag_ns=lag_ns)
 
     def send(self, name: str, *messages: bytes, **how: Any) -> Ready:
@@ -176,16 +167,9 @@ class Company:
             lambda m: m.receive_decoded(Datagram(GROUP_ID, address(sender), frames), self.now_ns),
         )
 
-    def step(self, name: str, act: Callable[[Endpoint], Ready]) -> Ready:
-        """Give a member one input and work through what it answers."""
+    def _serve(self, name: str, ready: Ready) -> None:
+        """Hand events and deliveries to the application, and its answers to the member."""
         member, app = self.members[name], self.apps[name]
-        ready = act(member)
-        member.check_invariants()
-        for transmit in ready.transmits:
-            assert len(transmit.datagram) <= member.config.max_frame_bytes, "datagrams fit the path"
-            targets = self.view_names if transmit.to is None else name_of(transmit.to)
-            for to in targets.replace(name, ""):
-                self._fly(name, to, transmit.datagram)
         app.events += ready.events
         for event in ready.events:
             if isinstance(event, StateReceived):
@@ -194,14 +178,13 @@ class Company:
             app.deliver(delivery)
         for event in ready.events:
             assert not isinstance(event, StateWanted) or not self.transfer(name).is_holding, (
-                "who waits has nothing to give"
+                "a member that waits for a state cannot provide one"
             )
             if isinstance(event, StateWanted) and app.answers:
                 self._answer(name, event, app.state() if app.able else None)
         if ready.deliveries and app.consumes and member.config.unread_limit:
             messages = sum(delivery.message_count for delivery in ready.deliveries)
             self.at(self.now_ns + 1, lambda: self._consume(name, messages))
-        return ready
 
     def _consume(self, name: str, messages: int) -> None:
         if name in self.members:
@@ -216,41 +199,20 @@ class Company:
 
     # The network
 
-    def _fly(self, source: str, target: str, datagram: bytes) -> None:
-        said = decode(datagram)
-        self.sent += ((source, target, frame) for frame in said.frames)
+    def _targets(self, source: str, to: Address | None) -> str:
+        return (self.view_names if to is None else name_of(to)).replace(source, "")
+
+    def _delays_ns(self, _source: str, _target: str, _datagram: Datagram) -> Iterator[int]:
         for _ in range(2 if self.rng.random() < self.twice else 1):
-            if self.rng.random() < self.loss:
-                continue
-            low_ns, high_ns = self.delay_ns
-            self.at(
-                self.now_ns + self.rng.randint(low_ns, high_ns),
-                lambda: self._land(source, target, said),
-            )
+            if self.rng.random() >= self.loss:
+                yield self.rng.randint(*self.delay_ns)
 
-    def _land(self, source: str, target: str, said: Datagram) -> None:
-        if target not in self.members:
-            return
-        frames: list[Frame] = []
-        for frame in said.frames:
-            left: Frame | None = frame
-            for tamper in self.tampers:
-                left = left and tamper(source, target, left)
-            frames += () if left is None else (left,)
-        if frames:
-            datagram = encode(said.group, said.sender, frames, said.addressee)
-            self.step(target, lambda m: m.receive(datagram, self.now_ns))
-
-    def lose(self, *kinds: type[Frame], by: str = "", to: str = "") -> Tamper:
-        """Lose frames of these kinds (all, if none is named) from now on."""
+    def lose(self, *kinds: type[Frame], by: str = "", to: str = "") -> Tamper[str]:
+        """Lose frames of these kinds (default: all) from now on."""
 
         def tamper(source: str, target: str, frame: Frame) -> Frame | None:
-            hit = (
-                (not kinds or isinstance(frame, kinds))
-                and by in {"", source}
-                and to in {"", target}
-            )
-            return None if hit else frame
+            is_of_kind = not kinds or isinstance(frame, kinds)
+            return None if is_of_kind and by in {"", source} and to in {"", target} else frame
 
         self.tampers.append(tamper)
         return tamper
@@ -259,42 +221,18 @@ class Company:
         """The frames of a kind that were sent."""
         return [
             frame
-            for source, target, frame in self.sent
+            for source, target, frame in self.crossings
             if isinstance(frame, kind) and by in {"", source} and to in {"", target}
         ]
 
     # Time
 
-    def at(self, at_ns: int, act: Callable[[], None]) -> None:
-        """Do something later."""
-        heapq.heappush(self._heap, (at_ns, next(self._order), act))
-
-    def run_for(self, span_ns: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let time go on; return whether ``until`` came true."""
-        end_ns = self.now_ns + span_ns
-        spins = 0
-        while not until():
-            due = [m.deadline_ns for m in self.members.values() if m.deadline_ns is not None]
-            next_ns = min([*due, *(entry[0] for entry in self._heap[:1])], default=end_ns + 1)
-            if next_ns > end_ns:
-                self.now_ns = end_ns
-                return False
-            spins = spins + 1 if next_ns <= self.now_ns else 0
-            assert spins < 20_000, "time stands still"
-            self.now_ns = max(self.now_ns, next_ns)
-            while self._heap and self._heap[0][0] <= self.now_ns:
-                heapq.heappop(self._heap)[2]()
-            for name, member in list(self.members.items()):
-                if member.deadline_ns is not None and member.deadline_ns <= self.now_ns:
-                    self.step(name, lambda m: m.tick(self.now_ns))
-        return True
-
     def has_state(self, *names: str) -> bool:
-        """Whether each of ``names`` has got its state."""
+        """Whether each of ``names`` has received its state."""
         return all(self.apps[name].received for name in names)
 
     def until_state(self, *names: str, within_ns: int = 60 * SECOND) -> None:
-        """Let time go on until each of ``names`` has its state."""
+        """Run until each of ``names`` has its state."""
         assert self.run_for(within_ns, lambda: self.has_state(*names)), (
             f"{names} wait for the state"
         )
@@ -302,13 +240,13 @@ class Company:
     # What came out
 
     def same(self, *names: str, origins: str) -> None:
-        """Check that each of ``names`` has the same messages of each origin, in order, none twice."""
+        """Check that ``names`` have the same messages of each origin, in order, none twice."""
         first = self.apps[names[0]]
         for origin in origins:
-            told = first.of(origin)
-            assert len(set(told)) == len(told), f"{names[0]} has messages of {origin} twice"
+            messages = first.of(origin)
+            assert len(set(messages)) == len(messages), f"{names[0]} has messages of {origin} twice"
             for name in names[1:]:
-                assert self.apps[name].of(origin) == told, (
+                assert self.apps[name].of(origin) == messages, (
                     f"{name} and {names[0]} differ about {origin}"
                 )
 

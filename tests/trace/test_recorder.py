@@ -39,9 +39,9 @@ from gapless.trace.journal import ROW_STRUCT, TraceJournal
 from gapless.trace.reader import file_sets
 from gapless.trace.row_builder import RowBuilder
 from gapless.transport import InProcessNetwork
-from tests.support.companions import ENVIRONMENT
 from tests.support.handles import gathering
 from tests.support.networks import free_ports
+from tests.support.processes import ENVIRONMENT
 from tests.support.real_groups import WITHIN_S, options, threads
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "programs" / "recording_member.py"

@@ -18,7 +18,8 @@ from gapless.transport import UdpMesh, UdpMulticast
 from gapless.transport.udp import gso_batches
 from gapless.wire import encode
 from gapless.wire.frames import Leave
-from tests.support.networks import free_ports, in_namespace, need_multicast
+from tests.support.networks import free_ports, need_multicast
+from tests.support.processes import in_namespace
 
 A, B, C = (Address(node, 1) for node in (1, 2, 3))
 Opener = Callable[..., UdpMesh]

@@ -14,7 +14,7 @@ from gapless.trace.reader import file_sets
 from gapless_lab.nemesis import CONTINUE, KILL, RESTART, STOP
 from gapless_lab.soak import SoakPlan, SoakReport
 from gapless_lab.soak.runner import draw_nemesis_ops, is_at_rest, report
-from tests.support.networks import in_namespace
+from tests.support.processes import in_namespace
 
 
 @pytest.mark.parametrize("transport", ["udp", "tcp"])

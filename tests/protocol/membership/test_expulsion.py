@@ -15,7 +15,7 @@ from tests.support.membership_checks import (
     is_roster,
     members,
 )
-from tests.support.virtual_membership import Gathering
+from tests.support.virtual_membership import MembershipGroup
 
 
 @pytest.mark.behaviour("P-02", "J-04")
@@ -79,7 +79,7 @@ def test_an_expelled_member_that_misses_the_view_is_told_when_it_speaks() -> Non
     world = gathered(3)
     world.pause("c")
     world.wait(lambda: members(world, "b") == ["a", "b"])
-    world.hosts["c"].inbox.clear()
+    world.inboxes["c"].clear()
     world.drop = lambda _, target, frame: target == "c" and is_roster(frame)
     world.resume("c")
     world.wait(lambda: bool(events(world, "c", Expelled)), 2)
@@ -88,11 +88,10 @@ def test_an_expelled_member_that_misses_the_view_is_told_when_it_speaks() -> Non
 
 
 def test_an_expelled_member_that_only_sends_data_is_told() -> None:
-    world = gathered(3, Gathering(3, **{**FAST, "heartbeat_interval": "400ms"}))
+    world = gathered(3, MembershipGroup(3, **{**FAST, "heartbeat_interval": "400ms"}))
     world.pause("c")
     world.wait(lambda: members(world, "b") == ["a", "b"])
-    world.hosts["c"].inbox.clear()
-    world.hosts["c"].paused = False
+    world.inboxes.pop("c")
     world.drop = lambda source, _, frame: source == "c" and not isinstance(frame, Data)
     world.send("c", b"into the void")
     world.wait(lambda: bool(events(world, "c", Expelled)), 0.1)
@@ -102,7 +101,7 @@ def test_an_expelled_member_that_only_sends_data_is_told() -> None:
 
 
 def test_the_event_names_the_view_without_the_member() -> None:
-    world = gathered(3, Gathering(3, **FAST, rejoin=False))
+    world = gathered(3, MembershipGroup(3, **FAST, rejoin=False))
     world.pause("c")
     world.wait(lambda: members(world, "b") == ["a", "b"])
     world.resume("c")
@@ -151,7 +150,7 @@ def test_a_chain_of_lives_at_one_place() -> None:
 
 def test_restarts_while_the_join_of_the_former_life_is_under_way() -> None:
     for pause in range(0, 60, 3):
-        world = gathered(2, Gathering(3, **FAST))
+        world = gathered(2, MembershipGroup(3, **FAST))
         world.join("c")
         world.run(pause / 1000)
         world.crash("c")

@@ -16,10 +16,11 @@ from tests.support.membership_checks import (
     lossy,
     members,
 )
-from tests.support.virtual_membership import Gathering, S
+from tests.support.virtual_group import SECOND as S
+from tests.support.virtual_membership import MembershipGroup
 
 
-def all_events(world: Gathering, kind: type) -> list[object]:
+def all_events(world: MembershipGroup, kind: type) -> list[object]:
     return [event for name in world.hosts for event in events(world, name, kind)]
 
 
@@ -34,7 +35,7 @@ def test_a_silent_group_shows_life_once_per_interval_to_each_watcher() -> None:
 
 def test_each_member_is_watched_by_as_many_as_the_knob_says() -> None:
     for monitors in (1, 3):
-        world = gathered(6, Gathering(6, **FAST, monitors=monitors))
+        world = gathered(6, MembershipGroup(6, **FAST, monitors=monitors))
         since_ns = world.now_ns
         world.run(5)
         beats = len(frames_of(world, Alive, since_ns=since_ns))
@@ -83,7 +84,7 @@ def test_several_that_die_at_once(dead: str) -> None:
 @pytest.mark.behaviour("P-03")
 @pytest.mark.parametrize("dead", ["bc", "ab"])
 def test_two_suspects_at_once_with_full_windows_release_every_sender(dead: str) -> None:
-    world = gathered(4, Gathering(4, **FAST, capacity=4))
+    world = gathered(4, MembershipGroup(4, **FAST, capacity=4))
     world.crash(*dead)
     living = [name for name in world.hosts if name not in dead]
     tickets = {
@@ -120,7 +121,7 @@ def test_a_broken_link_between_two_members_expels_nobody_that_the_coordinator_he
     assert not all_events(world, Expelled)
 
 
-def return_to_one(world: Gathering) -> None:
+def return_to_one(world: MembershipGroup) -> None:
     """One that the coordinator cannot hear, or that cannot hear it, may be out for a while; not for ever."""
     world.drop = lambda *_: False
     assert world.settle() < 5
@@ -136,18 +137,20 @@ def test_a_broken_link_does_not_make_a_storm_of_suspicions() -> None:
 
 def test_signs_of_life_survive_loss() -> None:
     """With a silence of ten heartbeats nobody is expelled by a loss of a third."""
-    world = gathered(4, Gathering(4, **{**FAST, "suspect_after": "1s", "verify_timeout": "300ms"}))
+    world = gathered(
+        4, MembershipGroup(4, **{**FAST, "suspect_after": "1s", "verify_timeout": "300ms"})
+    )
     lossy(world, 0.3)
     world.run(30)
     assert not all_events(world, Expelled)
 
 
 def test_one_that_was_paused_does_not_suspect_the_others_when_it_wakes() -> None:
-    world = gathered(3, Gathering(3, **{**FAST, "suspect_after": "5s"}))
+    world = gathered(3, MembershipGroup(3, **{**FAST, "suspect_after": "5s"}))
     world.pause("a")
     world.run(4)
     # What came while it slept is lost, as in a full socket buffer.
-    world.hosts["a"].inbox.clear()
+    world.inboxes["a"].clear()
     world.resume("a")
     world.run(2)
     assert not events(world, "a", Suspected)
@@ -161,8 +164,8 @@ def test_everybody_pauses_at_once_as_a_sleeping_laptop_does() -> None:
     for name in world.hosts:
         world.pause(name)
     world.run(3600)
-    for host in world.hosts.values():
-        host.inbox.clear()
+    for inbox in world.inboxes.values():
+        inbox.clear()
     for name in world.hosts:
         world.resume(name)
     world.run(5)
@@ -172,13 +175,7 @@ def test_everybody_pauses_at_once_as_a_sleeping_laptop_does() -> None:
 
 def test_ticks_that_come_late_now_and_then_expel_nobody() -> None:
     world = gathered(4)
-    push = world._push
-
-    def late(at_ns: int, handler: object, *args: object) -> None:
-        slow = handler == world._tick and args[0] == "b"
-        push(at_ns + (S // 4 if slow else 0), handler, *args)  # type: ignore[arg-type]
-
-    world._push = late  # type: ignore[method-assign]
+    world.tick_delay_ns["b"] = S // 4
     world.run(20)
     assert not all_events(world, Expelled)
     assert world.is_one()
@@ -189,7 +186,7 @@ def test_ticks_that_come_late_now_and_then_expel_nobody() -> None:
 def test_a_member_that_pins_the_window_is_named(policy: str, named: int) -> None:
     world = gathered(
         3,
-        Gathering(
+        MembershipGroup(
             3,
             **FAST,
             capacity=4,
@@ -217,7 +214,7 @@ def test_a_member_that_pins_the_window_is_named(policy: str, named: int) -> None
 def test_a_member_that_pins_the_window_is_expelled_where_the_policy_says_so(sender: str) -> None:
     world = gathered(
         4,
-        Gathering(
+        MembershipGroup(
             4,
             **FAST,
             capacity=4,
@@ -242,7 +239,7 @@ def test_a_member_that_pins_the_window_is_expelled_where_the_policy_says_so(send
 def test_members_that_pin_are_not_expelled_if_they_are_no_minority() -> None:
     world = gathered(
         4,
-        Gathering(
+        MembershipGroup(
             4,
             **FAST,
             capacity=4,
@@ -263,7 +260,7 @@ def test_members_that_pin_are_not_expelled_if_they_are_no_minority() -> None:
 def test_the_application_expels_a_member_that_then_comes_back_as_a_new_one(asks: str) -> None:
     world = gathered(4)
     old = world["c"].me
-    world._work(asks, world[asks].expel(old, world.now_ns))
+    world.process(asks, world[asks].expel(old, world.now_ns))
     world.wait(lambda: world.hosts["c"].incarnation == 2, 1)
     assert events(world, "c", Expelled)
     world.settle()
@@ -277,7 +274,7 @@ def test_expel_refuses_what_makes_no_sense() -> None:
         with pytest.raises(LocalProtocolError, match="no other member"):
             world["a"].expel(who, world.now_ns)
     # Of two, one is no minority: nothing comes of it.
-    world._work("a", world["a"].expel(world["b"].me, world.now_ns))
+    world.process("a", world["a"].expel(world["b"].me, world.now_ns))
     world.run(2)
     assert world.is_one()
     assert not events(world, "b", Expelled)
@@ -287,6 +284,6 @@ def test_expel_never_takes_a_majority_even_bit_by_bit() -> None:
     world = gathered(5)
     for name in "bcde":
         if world["a"].view is not None and world[name].me in world["a"].view.members:
-            world._work("a", world["a"].expel(world[name].me, world.now_ns))
+            world.process("a", world["a"].expel(world[name].me, world.now_ns))
     world.run(0.05)
     assert len(members(world, "a")) >= 3

@@ -22,7 +22,7 @@ from gapless.wire import encode
 from gapless.wire.frames import Alive, Beacon, Data, Frame, Join, NewView
 from tests.support.membership_checks import (
     FAST,
-    Clock,
+    ArrivalTimer,
     check_no_twice,
     check_views,
     events,
@@ -32,11 +32,12 @@ from tests.support.membership_checks import (
     members,
     say,
 )
-from tests.support.virtual_membership import GROUP, MS, Gathering, S
+from tests.support.virtual_group import MS, SECOND as S
+from tests.support.virtual_membership import GROUP, MembershipGroup
 
 
 def test_one_that_hears_nobody_founds_a_group_of_its_own() -> None:
-    world = Gathering(1, **FAST)
+    world = MembershipGroup(1, **FAST)
     world.join("a")
     assert world["a"].phase == "joining"
     assert world.settle() == pytest.approx(0.2, abs=0.01)  # found_after
@@ -47,7 +48,7 @@ def test_one_that_hears_nobody_founds_a_group_of_its_own() -> None:
 @pytest.mark.parametrize("count", range(2, 9))
 @pytest.mark.parametrize("share", [0, 0.3])
 def test_first_members_that_come_at_once_end_in_one_group(count: int, share: float) -> None:
-    world = Gathering(count, **FAST)
+    world = MembershipGroup(count, **FAST)
     lossy(world, share, seed=count)
     world.join(*world.hosts)
     assert world.settle(20) < (1.0 if share == 0 else 10)
@@ -59,7 +60,7 @@ def test_first_members_that_come_at_once_end_in_one_group(count: int, share: flo
 
 
 def test_of_several_that_look_only_the_lowest_founds() -> None:
-    world = Gathering(3, **FAST)
+    world = MembershipGroup(3, **FAST)
     world.join("c", "b")
     world.settle()
     assert members(world, "b") == ["b", "c"]
@@ -73,7 +74,7 @@ def test_of_several_that_look_only_the_lowest_founds() -> None:
 
 
 def test_when_the_lowest_dies_before_it_founds_another_does() -> None:
-    world = Gathering(3, **FAST)
+    world = MembershipGroup(3, **FAST)
     world.join("a", "b", "c")
     world.run(0.1)
     world.crash("a")
@@ -83,7 +84,7 @@ def test_when_the_lowest_dies_before_it_founds_another_does() -> None:
 
 @pytest.mark.behaviour("G-01")
 def test_many_joins_are_one_view_of_the_old_members() -> None:
-    world = gathered(2, Gathering(12, **FAST))
+    world = gathered(2, MembershipGroup(12, **FAST))
     before = {name: len(world.hosts[name].views) for name in "ab"}
     world.join(*list(world.hosts)[2:])
     assert world.settle() < 0.5
@@ -92,7 +93,7 @@ def test_many_joins_are_one_view_of_the_old_members() -> None:
 
 
 def test_joins_and_leaves_and_deaths_of_one_moment_are_few_views() -> None:
-    world = gathered(6, Gathering(10, **FAST))
+    world = gathered(6, MembershipGroup(10, **FAST))
     before = len(world.hosts["a"].views)
     world.join("g", "h", "i", "j")
     world.leave("b", "c")
@@ -119,7 +120,7 @@ def test_a_join_of_one_that_is_in_already_gets_the_view_again_and_makes_none() -
 @pytest.mark.behaviour("G-08")
 def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled() -> None:
     """Its coordinator dies between the word to the joiner and the word to the others."""
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     world.join("d")
     world.wait(lambda: bool(world.hosts["d"].views))
     world.crash("a")
@@ -134,7 +135,7 @@ def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled(
 @pytest.mark.behaviour("G-08")
 def test_one_that_has_founded_a_group_does_not_follow_a_view_that_comes_too_late() -> None:
     """Who belongs to a group goes with that: the two become one by a merge, and not by each joining the other."""
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     world.delay = lambda _, target, frame: (
         300 * MS if target == "c" and isinstance(frame, NewView) else 0
     )
@@ -155,7 +156,7 @@ def test_one_that_has_founded_a_group_does_not_follow_a_view_that_comes_too_late
 @pytest.mark.behaviour("G-01")
 def test_old_members_hear_of_a_joiner_only_when_it_has_confirmed() -> None:
     """A joiner that cannot answer is never in a view of the others, so no sender ever waits for its acks."""
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     views = {name: len(world.hosts[name].views) for name in "abc"}
     world.drop = lambda source, _, frame: source == "d" and not isinstance(frame, Join)
     world.join("d")
@@ -169,7 +170,7 @@ def test_old_members_hear_of_a_joiner_only_when_it_has_confirmed() -> None:
 
 @pytest.mark.behaviour("G-01")
 def test_a_joiner_that_dies_after_its_first_word_is_never_noticed() -> None:
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     views = {name: len(world.hosts[name].views) for name in "abc"}
     world.join("d")
     world.run(0.002)
@@ -184,7 +185,7 @@ def test_a_joiner_that_dies_after_its_first_word_is_never_noticed() -> None:
 def test_a_lost_view_or_confirmation_of_a_joiner_is_made_good_before_it_is_given_up(
     lost: type,
 ) -> None:
-    world = gathered(1, Gathering(4, **{**FAST, "join_timeout": "20s"}))
+    world = gathered(1, MembershipGroup(4, **{**FAST, "join_timeout": "20s"}))
     left = {"b", "d"}
 
     def drop(source: str, target: str, frame: Frame) -> bool:
@@ -201,14 +202,14 @@ def test_a_lost_view_or_confirmation_of_a_joiner_is_made_good_before_it_is_given
     assert not left
     assert {len(world.hosts[name].views) for name in "bcd"} == {1}
     told = [
-        view for at_ns, source, view in world.sent if source == "a" and isinstance(view, NewView)
+        view for _, source, _, view in world.sent if source == "a" and isinstance(view, NewView)
     ]
     assert len(told) < 20
 
 
 @pytest.mark.behaviour("G-01")
 def test_a_coordinator_that_waits_for_a_joiner_is_not_taken_for_dead_by_the_others() -> None:
-    world = gathered(1, Gathering(4, **{**FAST, "join_timeout": "3s"}))
+    world = gathered(1, MembershipGroup(4, **{**FAST, "join_timeout": "3s"}))
     world.join("b", "c", "d")
     world.run(0.001)
     world.crash("b")
@@ -218,14 +219,14 @@ def test_a_coordinator_that_waits_for_a_joiner_is_not_taken_for_dead_by_the_othe
     assert not events(world, "a", Expelled)
 
 
-def _away(world: Gathering) -> list[str]:
+def _away(world: MembershipGroup) -> list[str]:
     """Return the names of those whose places a keeps."""
     roster = world["a"].roster
     assert roster is not None
     return [place.name for place in roster.absent]
 
 
-def _missed(world: Gathering) -> None:
+def _missed(world: MembershipGroup) -> None:
     """Let b and c join a at once, c as a durable member that cannot confirm, until the view is made without it."""
     world.drop = lambda source, _, frame: source == "c" and not isinstance(frame, Join)
     world.join("b")
@@ -238,7 +239,7 @@ def _missed(world: Gathering) -> None:
 
 @pytest.mark.behaviour("G-01")
 def test_the_place_of_a_durable_joiner_that_others_have_seen_is_kept() -> None:
-    world = gathered(1, Gathering(3, **FAST))
+    world = gathered(1, MembershipGroup(3, **FAST))
     _missed(world)
     assert _away(world) == ["reader"]
     for name in "ab":
@@ -253,7 +254,7 @@ def test_the_place_of_a_durable_joiner_that_others_have_seen_is_kept() -> None:
 
 @pytest.mark.behaviour("G-01")
 def test_a_durable_joiner_that_nobody_has_seen_has_no_place_to_keep() -> None:
-    world = gathered(1, Gathering(2, **FAST))
+    world = gathered(1, MembershipGroup(2, **FAST))
     world.join("b", durable="reader")
     world.run(0.002)
     world.crash("b")
@@ -264,7 +265,7 @@ def test_a_durable_joiner_that_nobody_has_seen_has_no_place_to_keep() -> None:
 
 @pytest.mark.behaviour("G-01")
 def test_a_kept_place_gives_way_to_the_same_life_under_another_name() -> None:
-    world = gathered(1, Gathering(3, **FAST))
+    world = gathered(1, MembershipGroup(3, **FAST))
     _missed(world)
     place = RosterEntry(world["c"].me, "", b"c")
     world.crash("c")
@@ -281,7 +282,7 @@ def test_a_kept_place_gives_way_to_the_same_life_under_another_name() -> None:
 
 @pytest.mark.behaviour("G-03")
 def test_a_joiner_takes_no_roster_in_which_it_is_not() -> None:
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     world.part("ab", "c")
     world.join("c")
     roster = world["a"].roster
@@ -294,7 +295,7 @@ def test_a_joiner_takes_no_roster_in_which_it_is_not() -> None:
 
 @pytest.mark.behaviour("J-01", "P-17")
 def test_before_the_first_view_nothing_is_delivered_and_nothing_can_be_sent() -> None:
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     for number in range(20):
         world.send("a", b"before %d" % number)
     world.join("c")
@@ -310,7 +311,7 @@ def test_before_the_first_view_nothing_is_delivered_and_nothing_can_be_sent() ->
 @pytest.mark.behaviour("J-01")
 def test_what_is_sent_in_the_view_before_the_joiner_has_it_is_kept_for_it() -> None:
     """An old member has the view and sends before the joiner's own tick has installed it; nothing of that is lost."""
-    world = gathered(1, Gathering(2, **FAST), tail_delay="5s")
+    world = gathered(1, MembershipGroup(2, **FAST), tail_delay="5s")
     world.join("b")
     world.wait(lambda: world["a"].pending is not None or len(members(world, "a")) == 2)
     world.settle()
@@ -328,7 +329,7 @@ def test_joins_under_full_load_with_late_views_stop_nobody(
 ) -> None:
     """A sender at full speed on a small window; the view comes late to it, so it acks and purges without the joiner."""
     world = gathered(
-        2, Gathering(4, **{**FAST, "profile": profile, "capacity": 16, "suspect_after": "3s"})
+        2, MembershipGroup(4, **{**FAST, "profile": profile, "capacity": 16, "suspect_after": "3s"})
     )
     sent = {"count": 0}
 
@@ -360,7 +361,9 @@ def test_joins_under_full_load_with_late_views_stop_nobody(
 @pytest.mark.behaviour("P-01")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_join_at_a_full_window_under_loss_loses_nothing(seed: int) -> None:
-    world = gathered(3, Gathering(4, **{**FAST, "capacity": 8, "suspect_after": "3s"}, seed=seed))
+    world = gathered(
+        3, MembershipGroup(4, **{**FAST, "capacity": 8, "suspect_after": "3s"}, seed=seed)
+    )
     lossy(world, 0.2, seed)
     for number in range(100):
         world.send("b", b"%d" % number)
@@ -378,7 +381,7 @@ def test_a_join_at_a_full_window_under_loss_loses_nothing(seed: int) -> None:
 
 @pytest.mark.behaviour("G-06", "G-05")
 def test_every_stream_of_a_joiner_starts_where_its_sender_says() -> None:
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     for name, count in (("a", 3), ("b", 5), ("c", 0)):
         for number in range(count):
             world.send(name, b"%d" % number)
@@ -397,13 +400,12 @@ def test_every_stream_of_a_joiner_starts_where_its_sender_says() -> None:
 
 def crash_points(count: int, victim: str) -> int:
     """Return how many datagrams arrive until a join of one more member has settled."""
-    world = gathered(count, Clock(count + 1))
-    assert isinstance(world, Clock)
-    world.before(10**9, lambda: None)
+    world = gathered(count, MembershipGroup(count + 1, **FAST))
+    timer = ArrivalTimer(world)
     world.join(victim)
     world.settle()
     world.run(0.05)
-    return world.arrived
+    return timer.arrived
 
 
 @pytest.mark.parametrize("dies", ["a", "b", "d"])
@@ -413,9 +415,8 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
     assert points > 10
     worst = 0.0
     for point in range(points + 1):
-        world = gathered(3, Clock(4))
-        assert isinstance(world, Clock)
-        world.before(point, partial(world.crash, dies))
+        world = gathered(3, MembershipGroup(4, **FAST))
+        ArrivalTimer(world).before(point, partial(world.crash, dies))
         world.join("d")
         world.run(0.6)
         worst = max(worst, world.settle(10))
@@ -428,10 +429,10 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
 
 def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
     for point in range(40):
-        world = Clock(3)
+        world = MembershipGroup(3, **FAST)
         world.join("a")
         world.settle()
-        world.before(point, partial(world.crash, "a"))
+        ArrivalTimer(world).before(point, partial(world.crash, "a"))
         world.join("b", "c")
         world.run(0.5)
         if world.hosts["a"].member is not None:
@@ -442,7 +443,7 @@ def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
 
 def test_a_joiner_reaches_a_coordinator_that_does_not_hear_it_by_way_of_another_member() -> None:
     """The words of the joiner come to b only; b passes its wish on, and the coordinator's answer goes straight."""
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     world.drop = lambda source, target, frame: (
         source == "c" and target == "a" and isinstance(frame, Join)
     )
@@ -504,7 +505,7 @@ def test_late_frames_of_the_former_life_change_nothing() -> None:
 
 
 def test_one_that_leaves_while_it_joins_is_gone_at_once() -> None:
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     views = len(world.hosts["a"].views)
     world.join("c")
     world.leave("c")
@@ -562,11 +563,11 @@ def test_confirmations_of_nobody_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.behaviour("J-02", "P-21")
 def test_what_is_sent_in_answer_to_the_first_view_reaches_everybody() -> None:
     """The application may send as soon as it is told its first view; the old members have that view by then or wait."""
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     world.join("c")
     world.wait(lambda: bool(events(world, "c", ViewInstalled)))
     world.send("c", b"hello")
     world.settle()
     world.run(1)
     assert all(("c", b"hello") in world.hosts[name].got for name in "abc")
-    assert not any(isinstance(frame, Data) for _, name, frame in world.sent if name in "ab")
+    assert not any(isinstance(frame, Data) for _, name, _, frame in world.sent if name in "ab")

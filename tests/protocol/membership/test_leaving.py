@@ -12,7 +12,7 @@ from gapless.protocol.events import Expelled, Left, Lost, Stalled, Suspected
 from gapless.wire.frames import Data, Leave
 from tests.support.membership_checks import (
     FAST,
-    Clock,
+    ArrivalTimer,
     check_views,
     events,
     frames_of,
@@ -21,7 +21,8 @@ from tests.support.membership_checks import (
     lossy,
     members,
 )
-from tests.support.virtual_membership import Gathering, S
+from tests.support.virtual_group import SECOND as S
+from tests.support.virtual_membership import MembershipGroup
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
@@ -50,7 +51,7 @@ def test_what_was_sent_before_leaving_is_delivered_first(
         "leave_timeout": "30s",
         "stability_interval": "100ms",
     }
-    world = gathered(3, Gathering(3, **knobs))
+    world = gathered(3, MembershipGroup(3, **knobs))
     lossy(world, share)
     for number in range(40):
         world.send(name, b"%d" % number)
@@ -184,13 +185,7 @@ def test_nothing_goes_to_one_that_has_left() -> None:
     world.wait(lambda: world.hosts["c"].member is None)
     world.settle()
     seen: list[Address | None] = []
-    work = world._work
-
-    def watch(name: str, ready: object) -> None:
-        seen.extend(to for to, _ in ready.transmits)  # type: ignore[attr-defined]
-        work(name, ready)  # type: ignore[arg-type]
-
-    world._work = watch  # type: ignore[method-assign]
+    world.observers.append(lambda _, ready: seen.extend(to for to, _ in ready.transmits))
     world.send("a", *[b"%d" % number for number in range(20)])
     world.run(5)
     assert seen
@@ -219,21 +214,20 @@ def test_frames_of_one_that_is_gone_change_nothing() -> None:
 def test_a_death_at_any_step_of_a_leave_leaves_one_view_of_the_living(
     leaves: str, dies: str
 ) -> None:
-    def begin() -> Clock:
-        world = gathered(3, Clock(3))
-        assert isinstance(world, Clock)
+    def begin() -> MembershipGroup:
+        world = gathered(3)
         world.send(leaves, b"last words")
         return world
 
     world = begin()
-    world.before(10**9, lambda: None)
+    timer = ArrivalTimer(world)
     world.leave(leaves)
     world.settle()
     world.run(0.05)
-    points = world.arrived
+    points = timer.arrived
     for point in range(points + 1):
         world = begin()
-        world.before(point, partial(world.crash, dies))
+        ArrivalTimer(world).before(point, partial(world.crash, dies))
         world.leave(leaves)
         world.run(2.1)  # the leave itself ends within its timeout
         assert world.hosts[leaves].member is None

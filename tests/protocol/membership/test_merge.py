@@ -12,7 +12,7 @@ from gapless.protocol.events import Expelled, Located
 from gapless.wire.frames import Beacon, MergeAsk, MergeReply
 from tests.support.membership_checks import (
     FAST,
-    Clock,
+    ArrivalTimer,
     check_no_twice,
     check_views,
     events,
@@ -22,7 +22,8 @@ from tests.support.membership_checks import (
     members,
     say,
 )
-from tests.support.virtual_membership import Gathering, S
+from tests.support.virtual_group import SECOND as S
+from tests.support.virtual_membership import MembershipGroup
 
 SPLITS: dict[int, list[tuple[str, ...]]] = {
     2: [("ab", "cd"), ("a", "bcd"), ("abc", "d"), ("ad", "bc")],
@@ -31,10 +32,10 @@ SPLITS: dict[int, list[tuple[str, ...]]] = {
 }
 
 
-def parted(*sides: str, world: Gathering | None = None) -> Gathering:
+def parted(*sides: str, world: MembershipGroup | None = None) -> MembershipGroup:
     """Return a gathering that has come apart: each side in a view of its own."""
     count = sum(map(len, sides))
-    world = gathered(count, world or Gathering(count, **FAST))
+    world = gathered(count, world or MembershipGroup(count, **FAST))
     world.part(*sides)
     world.wait(
         lambda: all(
@@ -66,7 +67,7 @@ def test_sides_that_hear_each_other_again_are_one_view_and_lives_go_on(
 @pytest.mark.behaviour("G-09", "P-17")
 @pytest.mark.parametrize("profile", ["nakack4", "nakack", "classic"])
 def test_what_was_sent_apart_stays_with_its_side(profile: str) -> None:
-    world = parted("ab", "cd", world=Gathering(4, **FAST, profile=profile))
+    world = parted("ab", "cd", world=MembershipGroup(4, **FAST, profile=profile))
     for name in world.hosts:
         for number in range(5):
             world.send(name, b"apart %s %d" % (name.encode(), number))
@@ -91,7 +92,7 @@ def test_what_was_sent_apart_stays_with_its_side(profile: str) -> None:
 
 
 def test_sends_that_wait_for_the_other_side_go_on_when_it_is_given_up_and_after_the_merge() -> None:
-    world = gathered(4, Gathering(4, **FAST, capacity=4))
+    world = gathered(4, MembershipGroup(4, **FAST, capacity=4))
     world.part("ab", "cd")
     for number in range(20):
         world.send("a", b"%d" % number)
@@ -110,7 +111,7 @@ def test_sends_that_wait_for_the_other_side_go_on_when_it_is_given_up_and_after_
 
 
 def test_groups_that_never_knew_each_other_are_one() -> None:
-    world = Gathering(6, **FAST)
+    world = MembershipGroup(6, **FAST)
     world.part("abc", "def")
     world.join(*world.hosts)
     world.wait(
@@ -234,21 +235,20 @@ def test_one_side_that_never_gets_the_merged_view_is_expelled_or_merged_later() 
 
 @pytest.mark.parametrize("dies", ["a", "b", "c", "d"])
 def test_a_death_at_any_step_of_a_merge_leaves_one_view_of_the_living(dies: str) -> None:
-    def begin() -> Clock:
-        world = parted("ab", "cd", world=Clock(4))
-        assert isinstance(world, Clock)
+    def begin() -> MembershipGroup:
+        world = parted("ab", "cd")
         world.heal()
         return world
 
     world = begin()
-    world.before(10**9, lambda: None)
+    timer = ArrivalTimer(world)
     world.settle()
     world.run(0.05)
-    points = world.arrived
+    points = timer.arrived
     assert points > 10
     for point in range(points + 1):
         world = begin()
-        world.before(point, partial(world.crash, dies))
+        ArrivalTimer(world).before(point, partial(world.crash, dies))
         world.run(1)
         if world.hosts[dies].member is not None:
             world.crash(dies)
@@ -259,9 +259,8 @@ def test_a_death_at_any_step_of_a_merge_leaves_one_view_of_the_living(dies: str)
 @pytest.mark.parametrize("sides", [("ab", "cd"), ("ac", "bd"), ("a", "bcd")])
 def test_a_partition_at_any_step_of_a_merge_heals(sides: tuple[str, ...]) -> None:
     for point in range(0, 60, 2):
-        world = parted("ab", "cd", world=Clock(4))
-        assert isinstance(world, Clock)
-        world.before(point, partial(world.part, *sides))
+        world = parted("ab", "cd")
+        ArrivalTimer(world).before(point, partial(world.part, *sides))
         world.heal()
         world.run(1.5)
         world.heal()
@@ -273,7 +272,7 @@ def test_a_partition_at_any_step_of_a_merge_heals(sides: tuple[str, ...]) -> Non
 @pytest.mark.parametrize("deaf", ["a", "c"])
 def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
     """Coordinators that do not hear each other do not merge, and do not stop making views either."""
-    world = gathered(4, Gathering(5, **FAST))
+    world = gathered(4, MembershipGroup(5, **FAST))
     world.part("abe", "cd")
     world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
     world.heal()
@@ -291,7 +290,7 @@ def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
 
 
 def test_a_merge_has_a_number_higher_than_those_of_all_sides() -> None:
-    world = gathered(4, Gathering(5, **FAST))
+    world = gathered(4, MembershipGroup(5, **FAST))
     world.part("ab", "cde")
     world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
     for _ in range(5):
@@ -314,7 +313,7 @@ def test_a_merge_has_a_number_higher_than_those_of_all_sides() -> None:
 
 def test_one_that_has_agreed_to_a_merge_makes_no_view_for_a_while() -> None:
     """Its roster is on the way to the leader; it stays true until the leader had its time, and no longer."""
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     ghost = world["a"].me._replace(node=99)
     say(world, "a", ghost, MergeAsk(ghost, 1), to_me=True)
     assert [reply.willing for reply in frames_of(world, MergeReply, "a")] == [True]
@@ -347,7 +346,7 @@ def test_a_group_alone_sends_one_beacon_per_interval() -> None:
 
 def test_coordinators_that_do_not_know_where_the_other_is_are_introduced() -> None:
     """Beacons reach only the member of the other coordinator: that one sends its roster, which says where all are."""
-    world = Gathering(4, **FAST)
+    world = MembershipGroup(4, **FAST)
     world.part("ab", "cd")
     world.join(*"abcd")
     world.wait(

@@ -20,7 +20,8 @@ from tests.support.membership_checks import (
     members,
     say,
 )
-from tests.support.virtual_membership import MS, Gathering
+from tests.support.virtual_group import MS
+from tests.support.virtual_membership import MembershipGroup
 
 if TYPE_CHECKING:
     from gapless.protocol.ready import Ready
@@ -38,11 +39,11 @@ def _nothing(ready: Ready) -> bool:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_nothing_comes_of_a_life_that_is_over(profile: str) -> None:
-    world = gathered(3, Gathering(3, rejoin=False, **FAST, profile=profile, unread_limit=2))
+    world = gathered(3, MembershipGroup(3, rejoin=False, **FAST, profile=profile, unread_limit=2))
     member, a = world["c"], world["a"].me
     world.send("a", *(b"a%d" % at for at in range(8)))
     world.send("c", *(b"c%d" % at for at in range(8)))
-    world._work("a", world["a"].expel(member.me, world.now_ns))
+    world.process("a", world["a"].expel(member.me, world.now_ns))
     world.run(5)
     assert events(world, "c", Expelled)
     assert member.phase == "over"
@@ -61,9 +62,9 @@ def test_nothing_comes_of_a_life_that_is_over(profile: str) -> None:
 # A view that one member never saw
 
 
-def _skip_a_view(profile: str, who: str, boss: str) -> Gathering:
+def _skip_a_view(profile: str, who: str, boss: str) -> MembershipGroup:
     """Return a group that came apart and is one again, where ``who`` never saw the view of its part."""
-    world = gathered(4, Gathering(4, rejoin=False, **FAST, profile=profile))
+    world = gathered(4, MembershipGroup(4, rejoin=False, **FAST, profile=profile))
     for name in "abcd":
         world.send(name, b"%s1" % name.encode())
     world.run(0.5)
@@ -123,12 +124,7 @@ def test_nobody_is_expelled_as_slow_by_one_that_stood_still_itself(sleeper: str)
     world.run(0.02)  # all but e have acknowledged
     world.pause(sleeper)
     world.run(0.45)
-    host = world.hosts[sleeper]
-    host.paused = False
-    world._work(
-        sleeper, world[sleeper].tick(world.now_ns)
-    )  # the clock comes first, then the acks that waited
-    world.resume(sleeper)
+    world.resume(sleeper, tick_first=True)  # the timers fire before the acks that waited
     world.run(3)
     assert members(world, sleeper) == list("abcde")
     assert not events(world, sleeper, SlowReceivers)
@@ -153,7 +149,7 @@ def test_one_that_really_pins_is_expelled_also_by_one_that_stood_still_before() 
 
 @pytest.mark.parametrize(("group", "other"), [("abc", "d"), ("bcd", "a")])
 def test_two_with_one_durable_name_do_not_make_views_for_ever(group: str, other: str) -> None:
-    world = Gathering(4, **FAST)
+    world = MembershipGroup(4, **FAST)
     for name in group:
         world.join(name, durable="twin" if name == group[-1] else "")
         world.settle(5)
@@ -169,16 +165,16 @@ def test_two_with_one_durable_name_do_not_make_views_for_ever(group: str, other:
 
 
 def test_a_wish_to_expel_outlives_the_view_that_is_on_its_way() -> None:
-    world = gathered(6, Gathering(6, rejoin=False, **FAST))
-    world._work("a", world["a"].expel(world["c"].me, world.now_ns))
+    world = gathered(6, MembershipGroup(6, rejoin=False, **FAST))
+    world.process("a", world["a"].expel(world["c"].me, world.now_ns))
     world.wait(lambda: world["a"].pending is not None, 1)
-    world._work("a", world["a"].expel(world["d"].me, world.now_ns))
+    world.process("a", world["a"].expel(world["d"].me, world.now_ns))
     world.run(2)
     assert members(world, "a") == list("abef")
 
 
 def test_a_wish_to_expel_outlives_a_lost_datagram() -> None:
-    world = gathered(4, Gathering(4, rejoin=False, **FAST))
+    world = gathered(4, MembershipGroup(4, rejoin=False, **FAST))
     lost: list[Frame] = []
 
     def drop(source: str, target: str, frame: Frame) -> bool:
@@ -188,7 +184,7 @@ def test_a_wish_to_expel_outlives_a_lost_datagram() -> None:
         return False
 
     world.drop = drop
-    world._work("b", world["b"].expel(world["d"].me, world.now_ns))
+    world.process("b", world["b"].expel(world["d"].me, world.now_ns))
     world.run(2)
     assert len(lost) == 2
     assert members(world, "b") == list("abc")
@@ -196,7 +192,7 @@ def test_a_wish_to_expel_outlives_a_lost_datagram() -> None:
 
 def test_a_wish_to_expel_that_is_not_granted_is_not_repeated_for_ever() -> None:
     world = gathered(2)
-    world._work("b", world["b"].expel(world["a"].me, world.now_ns))
+    world.process("b", world["b"].expel(world["a"].me, world.now_ns))
     world.run(2)
     since_ns = world.now_ns
     world.run(5)
@@ -205,21 +201,14 @@ def test_a_wish_to_expel_that_is_not_granted_is_not_repeated_for_ever() -> None:
 
 
 def test_many_wishes_to_expel_fit_the_frames() -> None:
-    world = gathered(25, Gathering(25, rejoin=False, **FAST, max_frame_bytes=256))
+    world = gathered(25, MembershipGroup(25, rejoin=False, **FAST, max_frame_bytes=256))
     out = list(world.hosts)[-11:]
-    work = world._work
-
-    def watched(name: str, ready: Ready) -> None:
-        assert all(len(datagram) <= 256 for _, datagram in ready.transmits)
-        work(name, ready)
-
-    world._work = watched  # type: ignore[method-assign]
     world.drop = lambda source, target, frame: (
         isinstance(frame, Suspect) and world.now_ns == asked_ns
     )
     asked_ns = world.now_ns
     for name in out:
-        world._work("b", world["b"].expel(world[name].me, world.now_ns))
+        world.process("b", world["b"].expel(world[name].me, world.now_ns))
     world.run(2)
     assert members(world, "b") == list(world.hosts)[:-11]
 
@@ -241,17 +230,15 @@ def test_talk_with_strangers_is_not_remembered() -> None:
 # Joining while the coordinator is dead, and nobody knows it yet
 
 
-def _provide(world: Gathering) -> None:
+def _provide(world: MembershipGroup) -> None:
     """Let every member answer at once when it is asked for its state."""
-    work = world._work
 
-    def answering(name: str, ready: Ready) -> None:
-        work(name, ready)
+    def answer(name: str, ready: Ready) -> None:
         for event in ready.events:
             if isinstance(event, StateWanted):
-                world._work(name, world[name].provide(event.transfer, b"state", world.now_ns))
+                world.process(name, world[name].provide(event.transfer, b"state", world.now_ns))
 
-    world._work = answering  # type: ignore[method-assign]
+    world.observers.append(answer)
 
 
 @pytest.mark.parametrize("joiner", ["a", "d"])
@@ -259,7 +246,7 @@ def _provide(world: Gathering) -> None:
 def test_who_joins_while_the_coordinator_is_dead_finds_the_group_and_its_state(
     joiner: str, knobs: Any
 ) -> None:
-    world = Gathering(4, **knobs)
+    world = MembershipGroup(4, **knobs)
     _provide(world)
     for name in "abc":
         world.join(name)
@@ -275,7 +262,7 @@ def test_who_joins_while_the_coordinator_is_dead_finds_the_group_and_its_state(
 
 
 def test_the_next_life_of_the_coordinator_need_not_wait_until_the_old_one_was_silent() -> None:
-    world = Gathering(3)
+    world = MembershipGroup(3)
     for name in "abc":
         world.join(name)
         world.settle(10)

@@ -22,7 +22,7 @@ from gapless.wire.frames import (
 )
 from gapless.wire.roster import encode_roster
 from tests.support.membership_checks import FAST, check_views, events, gathered, members, say
-from tests.support.virtual_membership import Gathering
+from tests.support.virtual_membership import MembershipGroup
 
 GHOST = Address(77, 1)
 
@@ -71,7 +71,7 @@ def test_a_view_without_me_from_a_stranger_expels_nobody() -> None:
 
 @pytest.mark.parametrize("number", [U32_MAX - 1, U32_MAX])
 def test_a_view_with_the_last_number_there_is_raises_nothing(number: int) -> None:
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     a, b, c = (world[name].me for name in "abc")
     say(world, "b", a, forged(a, roster_of(number, a, b, c)))
     world.run(1)
@@ -148,7 +148,7 @@ def test_life_signs_of_strangers_change_no_view_and_are_answered_now_and_then_on
         say(world, "a", GHOST, Alive(GHOST, ViewId(60 + number, GHOST), True))
         say(world, "a", GHOST, Alive(GHOST, ViewId(60 + number, GHOST), False))
         say(world, "a", GHOST, Alive(GHOST, None, False))
-    assert sum(isinstance(frame, Alive) for _, name, frame in world.sent if name == "a") <= 1
+    assert sum(isinstance(frame, Alive) for _, name, _, frame in world.sent if name == "a") <= 1
     world.run(2)
     assert world["a"].view == view
 
@@ -182,7 +182,7 @@ def test_a_stranger_that_asks_for_the_view_gets_it_and_nothing_changes() -> None
 
 
 def test_two_joiners_with_one_durable_name_are_not_in_one_view() -> None:
-    world = gathered(1, Gathering(3, **FAST))
+    world = gathered(1, MembershipGroup(3, **FAST))
     world.join("b", "c", durable="n")
     world.run(3)
     assert sorted(members(world, "a")) in (["a", "b"], ["a", "c"])
@@ -190,7 +190,7 @@ def test_two_joiners_with_one_durable_name_are_not_in_one_view() -> None:
 
 
 def test_one_whose_name_is_in_use_hears_of_the_group_and_waits_before_it_founds_its_own() -> None:
-    world = Gathering(2, **{**FAST, "merge_interval": "1h"})  # no beacon tells of the group
+    world = MembershipGroup(2, **{**FAST, "merge_interval": "1h"})  # no beacon tells of the group
     world.join("a", durable="n")
     world.settle()
     world.join("b", durable="n")
@@ -210,7 +210,7 @@ def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -
     soon out again.
     """
     rng = Random(seed)
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     real = [world[name].me for name in "abc"]
     views = [world["a"].view.id, ViewId(2, real[0]), ViewId(9, GHOST), ViewId(U32_MAX, GHOST)]  # type: ignore[union-attr]
     world.join("d")

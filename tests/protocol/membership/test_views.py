@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,7 +19,7 @@ from gapless.wire.frames import Alive, AskView, Data, NewView
 from gapless.wire.roster import encode_roster
 from tests.support.membership_checks import (
     FAST,
-    Clock,
+    ArrivalTimer,
     check_no_twice,
     check_views,
     events,
@@ -30,7 +29,8 @@ from tests.support.membership_checks import (
     members,
     say,
 )
-from tests.support.virtual_membership import GROUP, MS, Gathering, S
+from tests.support.virtual_group import MS, SECOND as S
+from tests.support.virtual_membership import GROUP, MembershipGroup
 
 
 @pytest.mark.behaviour("G-01")
@@ -88,7 +88,7 @@ def test_what_follows_the_gap_of_a_departed_member_is_counted_as_discarded() -> 
 
 @pytest.mark.behaviour("P-21", "G-10")
 def test_a_view_comes_alone_by_a_tick_and_in_one_order_with_the_messages() -> None:
-    world = gathered(2, Gathering(3, **FAST))
+    world = gathered(2, MembershipGroup(3, **FAST))
     world.join("c")
     world.wait(lambda: world["b"].pending is not None)
     pending = world["b"].pending
@@ -110,7 +110,7 @@ def test_a_view_comes_alone_by_a_tick_and_in_one_order_with_the_messages() -> No
 def test_members_that_stay_see_the_same_views_in_the_same_order(seed: int) -> None:
     """Everything delivered from a member lies between views that hold it, at everybody."""
     rng = Random(seed)
-    world = gathered(3, Gathering(6, **FAST, seed=seed))
+    world = gathered(3, MembershipGroup(6, **FAST, seed=seed))
     world.drop = lambda *_: rng.random() < 0.1
     number = 0
     for _ in range(30):
@@ -201,7 +201,7 @@ def test_a_view_that_does_not_arrive_is_sent_again(lost: int) -> None:
 @pytest.mark.behaviour("G-11")
 def test_members_are_not_waited_for_while_a_view_is_on_its_way() -> None:
     """One that does not get its view holds up neither the next view nor anybody's messages."""
-    world = gathered(4, Gathering(5, **FAST))
+    world = gathered(4, MembershipGroup(5, **FAST))
     world.drop = lambda _, target, frame: target == "d" and is_roster(frame)
     world.join("e")
     world.wait(lambda: len(members(world, "a")) == 5)
@@ -225,7 +225,7 @@ def test_confirmed_views_are_not_sent_again() -> None:
 
 @pytest.mark.behaviour("G-12")
 def test_members_are_told_the_change_and_joiners_the_whole() -> None:
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     world.sent.clear()
     world.join("d")
     world.settle()
@@ -295,7 +295,7 @@ def test_one_that_is_ahead_is_asked_for_its_view() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
     rng = Random(seed)
-    world = gathered(3, Gathering(8, **FAST, seed=seed))
+    world = gathered(3, MembershipGroup(8, **FAST, seed=seed))
     world.drop = lambda _, __, frame: is_roster(frame) and rng.random() < 0.4
     world.delay = lambda _, __, frame: int(rng.random() * 300 * MS) if is_roster(frame) else 0
     world.join("d", "e", "f", "g", "h")
@@ -311,7 +311,7 @@ def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
 
 def test_a_view_of_a_stranger_that_is_too_late_takes_nobody_in() -> None:
     """Its maker belongs to another group: the two become one by a merge, and not on the word of one of them."""
-    world = gathered(3, Gathering(4, **FAST))
+    world = gathered(3, MembershipGroup(4, **FAST))
     world.part("abc", "d")
     world.join("d")
     world.wait(lambda: world["d"].phase == "member")
@@ -332,19 +332,23 @@ def test_a_view_of_a_stranger_that_is_too_late_takes_nobody_in() -> None:
     assert world["a"].view.id.number > view.id.number
 
 
-class Twice(Gathering):
-    """A network in which every third datagram comes again, up to a second later."""
+def duplicating(world: MembershipGroup, seed: int) -> MembershipGroup:
+    """Let three of ten datagrams arrive again, up to a second later."""
+    rng = Random(seed)
 
-    def _push(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
-        super()._push(at_ns, handler, *args)
-        if handler == self._arrive and self._rng.random() < 0.3:
-            super()._push(at_ns + int(self._rng.random() * S), handler, *args)
+    def copies_ns(delay_ns: int) -> tuple[int, ...]:
+        if rng.random() >= 0.3:
+            return (delay_ns,)
+        return delay_ns, delay_ns + int(rng.random() * S)
+
+    world.copies_ns = copies_ns
+    return world
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
     """Joins, leaves, views, signs of life and messages of earlier views come again in later ones."""
-    world = gathered(3, Twice(5, seed=seed, **FAST))
+    world = gathered(3, duplicating(MembershipGroup(5, seed=seed, **FAST), seed))
     for number, name in enumerate(("d", "e", "d", "e")):
         if world.hosts[name].member is None:
             world.join(name)
@@ -399,7 +403,7 @@ def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
 
 def test_a_group_whose_roster_goes_in_lost_and_mixed_up_parts() -> None:
     rng = Random(1)
-    world = gathered(1, Gathering(16, max_frame_bytes=256, **FAST))
+    world = gathered(1, MembershipGroup(16, max_frame_bytes=256, **FAST))
     world.drop = lambda _, __, frame: is_roster(frame) and rng.random() < 0.2
     world.delay = lambda _, __, frame: int(rng.random() * 30 * MS) if is_roster(frame) else 0
     world.join(*list(world.hosts)[1:])
@@ -412,23 +416,22 @@ def test_a_group_whose_roster_goes_in_lost_and_mixed_up_parts() -> None:
 def test_a_death_at_any_step_of_a_takeover_leaves_one_view_of_the_living(dies: str) -> None:
     """The coordinator dies; while the next one takes over, it or the one after it dies too, at every datagram."""
 
-    def begin() -> Clock:
-        world = gathered(4, Clock(4))
-        assert isinstance(world, Clock)
+    def begin() -> MembershipGroup:
+        world = gathered(4)
         world.crash("a")
         world.run(0.55)  # silence is about to be noticed
         return world
 
     world = begin()
-    world.before(10**9, lambda: None)
+    timer = ArrivalTimer(world)
     world.settle()
     world.run(0.05)
-    points = world.arrived
+    points = timer.arrived
     assert points > 10
     second = "b" if dies == "a" else "c"
     for point in range(points + 1):
         world = begin()
-        world.before(point, partial(world.crash, second))
+        ArrivalTimer(world).before(point, partial(world.crash, second))
         world.run(0.6)
         if world.hosts[second].member is not None:
             continue

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from gapless.protocol.events import StateReceived, StateWanted
-from gapless.protocol.member import Member
 from gapless.protocol.ready import Ready
 from gapless.wire.frames import Frame, StateChunk, StateOffer
-from tests.support.virtual_membership import Gathering, Host
+from tests.support.virtual_membership import MembershipGroup
 
 
-class Office(Gathering):
+class Office(MembershipGroup):
     """Participants whose application keeps a log of all messages; the log is its state."""
 
     def __init__(self, *args: Any, padding: bytes = b"", **knobs: Any) -> None:
@@ -22,28 +21,29 @@ class Office(Gathering):
         self.logs: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
         self.received: dict[str, list[StateReceived]] = defaultdict(list)
         self.serial: dict[str, int] = defaultdict(int)
+        self._incarnations: dict[str, int] = {}
+        self.observers.insert(0, self._keep_log)
+        self.observers.append(self._provide_state)
 
-    def start(self, where: str, **options: Any) -> Member:
-        """Begin a life with an empty log."""
-        self.logs[where] = []
-        return super().start(where, **options)
-
-    def _work(self, name: str, ready: Ready) -> None:
+    def _keep_log(self, name: str, ready: Ready) -> None:
+        """Log deliveries; a new incarnation begins with an empty log, or with a received state."""
+        if self._incarnations.get(name) != self.hosts[name].incarnation:
+            self._incarnations[name] = self.hosts[name].incarnation
+            self.logs[name] = []
         for event in ready.events:
             if isinstance(event, StateReceived):
                 assert not self.logs[name], "nothing is delivered before the state"
                 self.received[name].append(event)
                 lines = event.state.removeprefix(self.padding).split(b"\0") if event.state else []
                 self.logs[name] = [(chr(line[0]), line) for line in lines if line]
-        super()._work(name, ready)
+        for delivery in ready.deliveries:
+            self.logs[name] += ((chr(line[0]), line) for line in delivery.messages())
+
+    def _provide_state(self, name: str, ready: Ready) -> None:
         for event in ready.events:
             if isinstance(event, StateWanted) and self.hosts[name].member is not None:
                 state = self.padding + b"\0".join(line for _, line in self.logs[name])
-                self._work(name, self[name].provide(event.transfer, state, self.now_ns))
-
-    def _got(self, host: Host, delivery: Any) -> None:
-        super()._got(host, delivery)
-        self.logs[host.name] += ((chr(line[0]), line) for line in delivery.messages())
+                self.process(name, self[name].provide(event.transfer, state, self.now_ns))
 
     def chat(self, names: str, rounds: int, pause: float = 0.01) -> None:
         """Let members send, one message each in every round."""

@@ -9,14 +9,15 @@ from gapless.protocol.events import StateReceived, StateWanted
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES
 from gapless.run import Run
 from gapless.wire.frames import Data, Frame, StateAsk, StateChunk, StateOffer, StatePull
-from tests.support.virtual_state_transfer import MS, SECOND, Company, address
+from tests.support.virtual_group import MS, SECOND
+from tests.support.virtual_state_transfer import StateTransferGroup, address
 
 
 def noise(size_bytes: int, seed: int = 1) -> bytes:
     return Random(seed).randbytes(size_bytes)
 
 
-def chunk_bytes(company: Company, by: str) -> int:
+def chunk_bytes(company: StateTransferGroup, by: str) -> int:
     return sum(len(chunk.body) for chunk in company.frames(StateChunk, by=by))
 
 
@@ -28,7 +29,7 @@ def test_when_the_provider_dies_another_is_asked_and_equal_blocks_are_not_fetche
     same: bool,
 ) -> None:
     padding = noise(40 * BLOCK_BYTES)
-    company = Company("ab", padding=padding, delay_ns=(5 * MS, 5 * MS))
+    company = StateTransferGroup("ab", padding=padding, delay_ns=(5 * MS, 5 * MS))
     if not same:
         company.apps["b"].padding = noise(40 * BLOCK_BYTES, seed=2)
     company.enter("c")
@@ -47,7 +48,7 @@ def test_when_the_provider_dies_another_is_asked_and_equal_blocks_are_not_fetche
 
 def test_blocks_are_known_again_at_another_place() -> None:
     head, rest = noise(BLOCK_BYTES, seed=5), noise(9 * BLOCK_BYTES)
-    company = Company("ab", padding=rest, delay_ns=(5 * MS, 5 * MS))
+    company = StateTransferGroup("ab", padding=rest, delay_ns=(5 * MS, 5 * MS))
     company.apps["b"].padding = head + rest
     company.enter("c")
     assert company.run_for(SECOND, lambda: chunk_bytes(company, "a") >= 9 * BLOCK_BYTES)
@@ -60,13 +61,15 @@ def test_blocks_are_known_again_at_another_place() -> None:
 
 
 def test_silence_is_no_failure_while_the_group_may_not_know_the_new_member_yet() -> None:
-    company = Company("ab", state_timeout="100ms", suspect_after="2s", verify_timeout="1s")
+    company = StateTransferGroup(
+        "ab", state_timeout="100ms", suspect_after="2s", verify_timeout="1s"
+    )
     company.send("a", b"a1")
     losing = company.lose(StateOffer)
     company.enter("c", lag_ns=0)
     company.run_for(SECOND)
     assert company.apps["c"].received == []
-    assert {target for _, target, frame in company.sent if isinstance(frame, StateAsk)} == {
+    assert {target for _, target, frame in company.crossings if isinstance(frame, StateAsk)} == {
         "a",
         "b",
     }
@@ -76,7 +79,9 @@ def test_silence_is_no_failure_while_the_group_may_not_know_the_new_member_yet()
 
 
 def test_a_silent_provider_is_left_for_the_next_one_and_everything_fails_in_the_end() -> None:
-    company = Company("ab", state_timeout="1s", suspect_after="400ms", verify_timeout="400ms")
+    company = StateTransferGroup(
+        "ab", state_timeout="1s", suspect_after="400ms", verify_timeout="400ms"
+    )
     company.send("a", b"a1")
     company.lose(StateOffer)
     start_ns = company.now_ns
@@ -86,7 +91,7 @@ def test_a_silent_provider_is_left_for_the_next_one_and_everything_fails_in_the_
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(None, b"")]
     assert 4 * SECOND <= company.now_ns - start_ns <= 5 * SECOND, "two members, twice each"
-    assert {target for _, target, frame in company.sent if isinstance(frame, StateAsk)} == {
+    assert {target for _, target, frame in company.crossings if isinstance(frame, StateAsk)} == {
         "a",
         "b",
     }
@@ -95,7 +100,7 @@ def test_a_silent_provider_is_left_for_the_next_one_and_everything_fails_in_the_
 
 
 def test_a_member_without_a_state_refuses_and_the_next_one_is_asked_at_once() -> None:
-    company = Company("ab", padding=b"x")
+    company = StateTransferGroup("ab", padding=b"x")
     company.apps["a"].able = False
     company.enter("c")
     company.until_state("c", within_ns=100 * MS)
@@ -103,7 +108,7 @@ def test_a_member_without_a_state_refuses_and_the_next_one_is_asked_at_once() ->
 
 
 def test_when_nobody_has_a_state_there_is_none() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     company.apps["a"].able = company.apps["b"].able = False
     company.enter("c")
     company.until_state("c", within_ns=SECOND)
@@ -111,7 +116,7 @@ def test_when_nobody_has_a_state_there_is_none() -> None:
 
 
 def test_two_that_wait_for_the_state_do_not_wait_for_each_other() -> None:
-    company = Company("a", state_timeout="1s")
+    company = StateTransferGroup("a", state_timeout="1s")
     company.lose(StateOffer, by="a")
     company.enter("bc")
     company.until_state("b", "c")
@@ -123,7 +128,7 @@ def test_two_that_wait_for_the_state_do_not_wait_for_each_other() -> None:
 
 
 def test_an_application_that_takes_its_time_is_waited_for() -> None:
-    company = Company("ab", state_timeout="1s", padding=b"x")
+    company = StateTransferGroup("ab", state_timeout="1s", padding=b"x")
     company.answer_ns = 3 * SECOND
     company.enter("c")
     company.until_state("c")
@@ -132,7 +137,7 @@ def test_an_application_that_takes_its_time_is_waited_for() -> None:
 
 
 def test_an_application_that_never_answers_is_not() -> None:
-    company = Company("ab", state_timeout="1s", padding=b"x")
+    company = StateTransferGroup("ab", state_timeout="1s", padding=b"x")
     company.apps["a"].answers = False
     company.enter("c")
     company.until_state("c")
@@ -144,7 +149,7 @@ def test_an_application_that_never_answers_is_not() -> None:
 def test_an_application_that_never_answers_is_not_waited_for_without_end_by_one_that_has_no_choice() -> (
     None
 ):
-    company = Company("a", state_timeout="1s")
+    company = StateTransferGroup("a", state_timeout="1s")
     company.apps["a"].answers = False
     company.enter("c")
     company.until_state("c")
@@ -153,7 +158,7 @@ def test_an_application_that_never_answers_is_not_waited_for_without_end_by_one_
 
 
 def test_a_block_that_is_spoilt_again_and_again_makes_the_member_turn_to_another() -> None:
-    company = Company("ab", padding=noise(1000))
+    company = StateTransferGroup("ab", padding=noise(1000))
 
     def spoil(source: str, target: str, frame: Frame) -> Frame | None:
         return (
@@ -170,7 +175,7 @@ def test_a_block_that_is_spoilt_again_and_again_makes_the_member_turn_to_another
 
 
 def test_a_provider_forgets_one_that_is_silent() -> None:
-    company = Company("ab", padding=noise(200_000), state_timeout="1s")
+    company = StateTransferGroup("ab", padding=noise(200_000), state_timeout="1s")
     company.enter("c")
     company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
     company.crash("c")
@@ -181,7 +186,7 @@ def test_a_provider_forgets_one_that_is_silent() -> None:
 
 
 def test_a_provider_forgets_one_that_has_left() -> None:
-    company = Company("ab", padding=noise(200_000))
+    company = StateTransferGroup("ab", padding=noise(200_000))
     company.enter("c")
     company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
     company.crash("c")
@@ -193,7 +198,7 @@ def test_a_provider_forgets_one_that_has_left() -> None:
 
 
 def test_many_that_come_at_once_share_one_state() -> None:
-    company = Company("ab", padding=noise(100_000))
+    company = StateTransferGroup("ab", padding=noise(100_000))
     newcomers = "cdefghijklmnopqrst"
     company.enter(newcomers, lag_ns=0)
     company.until_state(*newcomers)
@@ -208,7 +213,7 @@ def test_many_that_come_at_once_share_one_state() -> None:
 def test_a_state_that_was_taken_for_another_is_not_given_to_one_that_needs_a_later_one(
     profile: str,
 ) -> None:
-    company = Company("ab", padding=noise(1000), profile=profile)
+    company = StateTransferGroup("ab", padding=noise(1000), profile=profile)
     company.lose(StatePull, by="c")
     company.enter("c", lag_ns=0)
     assert company.run_for(SECOND, lambda: bool(company.frames(StatePull)))
@@ -222,7 +227,7 @@ def test_a_state_that_was_taken_for_another_is_not_given_to_one_that_needs_a_lat
 
 
 def test_two_that_came_one_after_the_other_share_a_state_only_if_it_covers_both() -> None:
-    company = Company("ab", padding=noise(1000))
+    company = StateTransferGroup("ab", padding=noise(1000))
     lagging = company.lose(Data, by="b", to="a")
     company.lose(StatePull, by="c")
     silent = company.lose(StateAsk)
@@ -249,7 +254,7 @@ def test_two_that_came_one_after_the_other_share_a_state_only_if_it_covers_both(
 
 def test_a_question_about_many_streams_fits_its_frames() -> None:
     names = "".join(chr(ord("a") + number) for number in range(26))
-    company = Company(names, max_frame_bytes="256B")
+    company = StateTransferGroup(names, max_frame_bytes="256B")
     for name in names:
         company.send(name, name.encode())
     company.run_for(2 * SECOND)
@@ -263,7 +268,7 @@ def test_a_question_about_many_streams_fits_its_frames() -> None:
 
 
 def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
-    company = Company(
+    company = StateTransferGroup(
         "ab",
         capacity=32,
         state_backlog_bytes="4KiB",
@@ -291,7 +296,7 @@ def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
 
 
 def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -> None:
-    company = Company("ab", unread_limit=5)
+    company = StateTransferGroup("ab", unread_limit=5)
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     late = company.lose(Data, to="c")
@@ -312,7 +317,7 @@ def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -
 
 
 def test_one_that_lives_and_does_not_come_on_is_left_for_another() -> None:
-    company = Company("ab", padding=b"p", state_timeout="1s")
+    company = StateTransferGroup("ab", padding=b"p", state_timeout="1s")
     company.lose(Data, by="b", to="a")
     company.send("b", b"b1")
     company.run_for(50 * MS)

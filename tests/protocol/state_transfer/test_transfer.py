@@ -19,14 +19,15 @@ from gapless.wire.frames import (
     StateOffer,
     StatePull,
 )
-from tests.support.virtual_state_transfer import MS, SECOND, Company, address, kinds
+from tests.support.virtual_group import MS, SECOND
+from tests.support.virtual_state_transfer import StateTransferGroup, address, kinds
 
 
 def noise(size_bytes: int, seed: int = 1) -> bytes:
     return Random(seed).randbytes(size_bytes)
 
 
-def chunk_bytes(company: Company, by: str) -> int:
+def chunk_bytes(company: StateTransferGroup, by: str) -> int:
     return sum(len(chunk.body) for chunk in company.frames(StateChunk, by=by))
 
 
@@ -34,7 +35,7 @@ def chunk_bytes(company: Company, by: str) -> int:
 
 
 def test_a_new_member_gets_the_state_and_what_follows() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     company.send("a", b"a1", b"a2")
     company.send("b", b"b1")
     company.run_for(SECOND)
@@ -51,7 +52,7 @@ def test_a_new_member_gets_the_state_and_what_follows() -> None:
 
 
 def test_alone_there_is_no_state() -> None:
-    company = Company("")
+    company = StateTransferGroup("")
     company.enter("a")
     assert company.apps["a"].received == [StateReceived(None, b"")]
     company.send("a", b"a1")
@@ -63,7 +64,7 @@ def test_alone_there_is_no_state() -> None:
 )
 def test_a_state_of_any_size_comes_whole(size_bytes: int) -> None:
     padding = noise(size_bytes)
-    company = Company("ab", padding=padding)
+    company = StateTransferGroup("ab", padding=padding)
     company.enter("c")
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(address("a"), padding)]
@@ -72,7 +73,7 @@ def test_a_state_of_any_size_comes_whole(size_bytes: int) -> None:
 
 def test_a_large_state_comes_through_a_bad_network() -> None:
     padding = noise(1_000_000)
-    company = Company("ab", padding=padding, loss=0.1, twice=0.1, delay_ns=(MS, 20 * MS))
+    company = StateTransferGroup("ab", padding=padding, loss=0.1, twice=0.1, delay_ns=(MS, 20 * MS))
     company.enter("c")
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(address("a"), padding)]
@@ -80,7 +81,7 @@ def test_a_large_state_comes_through_a_bad_network() -> None:
 
 
 def test_no_more_is_asked_for_at_once_than_the_window_allows() -> None:
-    company = Company(
+    company = StateTransferGroup(
         "ab", padding=noise(300_000), state_window_bytes="32KiB", delay_ns=(10 * MS, 10 * MS)
     )
     company.enter("c")
@@ -98,7 +99,7 @@ def test_no_more_is_asked_for_at_once_than_the_window_allows() -> None:
 
 
 def test_a_long_offer_goes_out_bit_by_bit() -> None:
-    company = Company("ab", padding=bytes(200 * BLOCK_BYTES), state_window_bytes="1KiB")
+    company = StateTransferGroup("ab", padding=bytes(200 * BLOCK_BYTES), state_window_bytes="1KiB")
     company.enter("c")
     most_bytes, seen = 0, 0
 
@@ -117,7 +118,7 @@ def test_a_long_offer_goes_out_bit_by_bit() -> None:
 
 
 def test_equal_blocks_are_fetched_once() -> None:
-    company = Company("ab", padding=bytes(20 * BLOCK_BYTES))
+    company = StateTransferGroup("ab", padding=bytes(20 * BLOCK_BYTES))
     company.enter("c")
     company.until_state("c")
     assert chunk_bytes(company, "a") == BLOCK_BYTES
@@ -128,7 +129,7 @@ def test_equal_blocks_are_fetched_once() -> None:
 
 
 def test_what_the_state_covers_and_comes_late_is_dropped() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     late = company.lose(Data, to="c")
@@ -146,7 +147,7 @@ def test_what_the_state_covers_and_comes_late_is_dropped() -> None:
 
 
 def test_a_run_across_the_mark_is_cut() -> None:
-    company = Company("ab", max_frame_bytes="1400B")
+    company = StateTransferGroup("ab", max_frame_bytes="1400B")
     company.send("a", b"a0")
     company.run_for(SECOND)
     company.enter("c", lag_ns=0)
@@ -165,7 +166,7 @@ def test_a_run_across_the_mark_is_cut() -> None:
 
 
 def test_the_provider_waits_until_it_has_delivered_what_the_new_member_will_not_get() -> None:
-    company = Company("ab", padding=b"p")
+    company = StateTransferGroup("ab", padding=b"p")
     company.lose(Data, to="a")
     company.send("b", b"b1", b"b2")
     company.run_for(50 * MS)
@@ -182,7 +183,7 @@ def test_the_provider_waits_until_it_has_delivered_what_the_new_member_will_not_
 
 
 def test_a_message_that_the_new_member_gets_the_end_of_is_in_the_state() -> None:
-    company = Company("ab", capacity=8)
+    company = StateTransferGroup("ab", capacity=8)
     large = b"b" + noise(40_000).replace(b"\0", b"\1")
     company.send("b", large)
     company.run_for(2 * MS)
@@ -211,7 +212,7 @@ def test_a_message_that_the_new_member_gets_the_end_of_is_in_the_state() -> None
 
 
 def test_a_message_that_the_provider_has_begun_to_send_is_in_the_state() -> None:
-    company = Company("ab", capacity=8)
+    company = StateTransferGroup("ab", capacity=8)
     large = b"a" + noise(40_000).replace(b"\0", b"\1")
     company.lose(Ack, by="b")
     company.send("a", large)
@@ -228,7 +229,7 @@ def test_a_message_that_the_provider_has_begun_to_send_is_in_the_state() -> None
 
 
 def test_a_message_in_pieces_of_which_the_provider_has_a_part_comes_behind_the_state() -> None:
-    company = Company("ab", capacity=64)
+    company = StateTransferGroup("ab", capacity=64)
     large = b"b" + noise(20_000).replace(b"\0", b"\1")
     company.enter("c", lag_ns=0)
     late = company.lose(StateAsk)
@@ -251,7 +252,7 @@ def test_a_message_in_pieces_of_which_the_provider_has_a_part_comes_behind_the_s
 
 
 def test_connections_are_held_and_all_handed_out() -> None:
-    company = Company("ab", padding=noise(200_000))
+    company = StateTransferGroup("ab", padding=noise(200_000))
     company.enter("c", lag_ns=0)
     company.run_for(2 * MS)
     company.send("a", b"one", to=address("c"))
@@ -265,7 +266,7 @@ def test_connections_are_held_and_all_handed_out() -> None:
 
 
 def test_out_of_band_messages_are_in_the_state_or_handed_out() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     company.lose(StateAsk)
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
@@ -289,7 +290,7 @@ def test_out_of_band_messages_are_in_the_state_or_handed_out() -> None:
 
 
 def test_an_out_of_band_message_that_comes_behind_the_state_is_not_handed_out_again() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     late = company.lose(OutOfBand, to="c")
@@ -303,7 +304,7 @@ def test_an_out_of_band_message_that_comes_behind_the_state_is_not_handed_out_ag
 
 
 def test_one_that_has_just_got_the_state_gives_a_state_that_covers_as_much() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     company.crash("b")
     company.leave_out("b")
     company.enter("cd", lag_ns=0)
@@ -322,7 +323,7 @@ def test_one_that_has_just_got_the_state_gives_a_state_that_covers_as_much() -> 
 
 
 def test_what_one_that_left_sent_and_the_provider_never_got_is_reported() -> None:
-    company = Company("abz")
+    company = StateTransferGroup("abz")
     company.lose(Data, by="z", to="a")
     company.lose(Data, by="z", to="b")
     company.send("z", b"z1", b"z2")
@@ -346,7 +347,7 @@ def test_state_and_messages_together_are_everything_once(data: st.DataObject) ->
     draw = data.draw
     seed = draw(st.integers(0, 2**32))
     rng = Random(seed)
-    company = Company(
+    company = StateTransferGroup(
         "ab",
         seed=seed,
         loss=draw(st.sampled_from([0.0, 0.05, 0.2])),
@@ -394,12 +395,12 @@ def test_state_and_messages_together_are_everything_once(data: st.DataObject) ->
 def test_before_the_state_is_taken_the_start_of_everybody_who_has_come_meanwhile_is_waited_for() -> (
     None
 ):
-    company = Company("ab", padding=noise(1000), state_timeout="3s")
+    company = StateTransferGroup("ab", padding=noise(1000), state_timeout="3s")
     late = company.lose(StateChunk)
     company.enter("c", lag_ns=0)
     assert company.run_for(SECOND, lambda: bool(company.frames(StatePull)))
     mute = company.lose(by="d", to="c")
-    company.add("d")
+    company.begin("d")
     company.view("abcd")
     company.tampers.remove(late)
     company.run_for(SECOND)
@@ -413,7 +414,7 @@ def test_before_the_state_is_taken_the_start_of_everybody_who_has_come_meanwhile
 
 
 def test_a_start_that_is_never_told_does_not_keep_the_state_away() -> None:
-    company = Company("ab", padding=b"x", state_timeout="1s")
+    company = StateTransferGroup("ab", padding=b"x", state_timeout="1s")
     company.lose(by="b", to="c")
     company.enter("c", lag_ns=0)
     company.until_state("c", within_ns=1100 * MS)

@@ -28,7 +28,8 @@ from gapless.protocol.state_transfer.requester import MAX_OFFER_BYTES, NO_STATE,
 from gapless.run import PRIVATE, Run
 from gapless.wire.frames import Frame, StateAsk, StateChunk, StateOffer, StatePull, StreamProgress
 from gapless.wire.state_offer import OfferContent, encode_offer
-from tests.support.virtual_state_transfer import MS, SECOND, Company, address
+from tests.support.virtual_group import MS, SECOND
+from tests.support.virtual_state_transfer import StateTransferGroup, address
 
 A, B, C, D = map(address, "abcd")
 STATE = Random(3).randbytes(100_000)
@@ -37,18 +38,18 @@ STATE = Random(3).randbytes(100_000)
 # Frames
 
 
-def pulling() -> Company:
+def pulling() -> StateTransferGroup:
     """A company in which c has the offer of a and waits for the chunks."""
-    company = Company("ab", padding=STATE)
+    company = StateTransferGroup("ab", padding=STATE)
     company.lose(StateChunk)
     company.enter("c", lag_ns=0)
     assert company.run_for(SECOND, lambda: bool(company.frames(StatePull, by="c")))
     return company
 
 
-def asking() -> Company:
+def asking() -> StateTransferGroup:
     """A company in which c has asked a and has no offer yet."""
-    company = Company("ab", padding=STATE)
+    company = StateTransferGroup("ab", padding=STATE)
     company.lose(StateOffer)
     company.enter("c", lag_ns=0)
     assert company.run_for(SECOND, lambda: bool(company.frames(StateAsk, by="c")))
@@ -189,7 +190,7 @@ def test_an_older_question_does_not_take_the_place_of_a_later_one() -> None:
 
 
 def test_frames_of_nobody_in_particular_at_one_that_has_no_part_in_any_transfer() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     before = company.transfer("a").snapshot()
     company.receive(
         "a", "b", StateOffer(B, 1, 0, 1, offer()), StateChunk(B, 1, 0, b"x"), StatePull(B, 1, 0, 1)
@@ -200,7 +201,7 @@ def test_frames_of_nobody_in_particular_at_one_that_has_no_part_in_any_transfer(
 
 
 def test_an_offer_is_not_sent_twice_for_questions_that_follow_each_other_closely() -> None:
-    company = Company("ab", padding=STATE)
+    company = StateTransferGroup("ab", padding=STATE)
     company.lose(StatePull)
     company.enter("c", lag_ns=0)
     assert company.run_for(SECOND, lambda: company.transfer("c").requester.stage == "pulling")
@@ -230,8 +231,8 @@ def test_a_state_that_does_not_reach_the_start_of_a_stream_is_not_taken() -> Non
 # The application's answer
 
 
-def wanted() -> tuple[Company, int]:
-    company = Company("ab", padding=STATE)
+def wanted() -> tuple[StateTransferGroup, int]:
+    company = StateTransferGroup("ab", padding=STATE)
     company.apps["a"].answers = False
     company.enter("c", lag_ns=0)
     assert company.run_for(
@@ -268,7 +269,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_only_counted() -> None:
 
 
 def test_one_that_has_a_view_cannot_ask_for_the_state() -> None:
-    company = Company("ab")
+    company = StateTransferGroup("ab")
     with pytest.raises(LocalProtocolError, match="before joining"):
         company["a"].request_state()
 
@@ -377,7 +378,7 @@ def test_empty_messages_fill_the_backlog_too_and_unreliable_ones_are_then_droppe
 def test_where_numbers_restart_with_every_view_the_state_and_the_messages_are_everything_too() -> (
     None
 ):
-    company = Company("ab", profile="classic", padding=STATE)
+    company = StateTransferGroup("ab", profile="classic", padding=STATE)
     for number in range(10):
         company.send("a", b"a%d" % number)
     company.run_for(SECOND)

@@ -176,7 +176,7 @@ def test_p07_frames_that_are_still_flying_do_not_disturb(row: str, known: bool, 
     group.run_for(5 * SECOND)
     assert [message for message in got(group, "b", "a") if message != b"old"] == numbers(1, 30)
     assert marks_of(group, "a", "b") == (30, 30)
-    assert group.told("b", Lost) == []
+    assert group.events_of("b", Lost) == []
 
 
 @pytest.mark.behaviour("P-07", "P-18")
@@ -227,7 +227,7 @@ def test_a_new_connection_when_the_end_of_the_former_one_was_lost(row: str) -> N
     assert got(group, "b", "a") == [
         b"%d.%d" % (turn, seqno) for turn in range(5) for seqno in range(1, 4)
     ]
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
 
 
 @pytest.mark.behaviour("P-18")
@@ -240,10 +240,10 @@ def test_who_asks_for_a_connection_that_has_ended_is_told_so() -> None:
         group.send("a", b"%d" % seqno, to=B)
     close(group, "a", "b")
     group.settle()
-    assert group.told("a", Undelivered) == [Undelivered(B, 1, 3)]
+    assert group.events_of("a", Undelivered) == [Undelivered(B, 1, 3)]
     assert len(group.frames(Close)) == 2
     assert group["b"].connections.incoming == {}
-    assert group.told("b", Discarded) == [Discarded(A, 1)]
+    assert group.events_of("b", Discarded) == [Discarded(A, 1)]
 
 
 # What becomes of what was not sent, not acknowledged, not consumed
@@ -292,8 +292,8 @@ def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> N
     group.run_for(MS)
     before = len(group.sent)
     group.install(View.of(2, B), [B])
-    assert [event.reason for event in group.told("b", GivenUp)] == ["departed"] * 4
-    assert group.told("b", Undelivered) != []
+    assert [event.reason for event in group.events_of("b", GivenUp)] == ["departed"] * 4
+    assert group.events_of("b", Undelivered) != []
     group.run_for(10 * SECOND)
     assert [sent for sent in group.sent[before:] if sent.by == B] == []
     assert group["b"].armed_timers() == ()
@@ -329,7 +329,7 @@ def test_what_a_departed_peer_had_sent_is_delivered_whatever_the_room() -> None:
     group.receive("b", A, one(A, 1, *numbers(1, 3), opens=True), one(A, 5))
     group.install(View.of(2, B, C), [B])
     assert got(group, "b", "a") == numbers(1, 3)
-    assert group.told("b", Discarded) == [Discarded(A, 1)]
+    assert group.events_of("b", Discarded) == [Discarded(A, 1)]
     ready = group.consumed("b", 3)
     assert (ready.deliveries, ready.transmits) == ([], [])
     assert group["b"].deliveries.awaiting_credit == {}
@@ -412,7 +412,7 @@ def test_the_connection_to_oneself_ends_too_but_not_before_everything_is_consume
     group.consumed("a", 2)
     assert got(group, "a", "a") == [b"1", b"2", b"x" * 500]
     group.settle()
-    assert (group["a"].connections.outgoing, group.sent, group.told("a", Undelivered)) == (
+    assert (group["a"].connections.outgoing, group.sent, group.events_of("a", Undelivered)) == (
         {},
         [],
         [],
@@ -451,7 +451,7 @@ def test_connections_come_and_go_on_a_bad_network(row: str, seed: int) -> None:
         assert arrived == sorted(set(arrived))
         assert (
             len(arrived)
-            + sum(event.last - event.first + 1 for event in group.told(by, Undelivered))
+            + sum(event.last - event.first + 1 for event in group.events_of(by, Undelivered))
             >= 60
         )
         assert (group[by].connections.outgoing, group[by].connections.incoming) == ({}, {})

@@ -86,7 +86,7 @@ def test_a_closing_connection_still_sends_what_is_not_acknowledged(row: str) -> 
     group.rules.remove(lost)
     group.settle()
     assert got(group, "b", "a") == numbers(1, 3)
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
     assert states(group, "a", outgoing=True) == ["open", "closing", "closed"]
 
 
@@ -118,7 +118,7 @@ def test_closing_while_others_send_loses_nothing(row: str) -> None:
         group.run_for((seqno % 7) * 9 * MS)
     group.settle()
     assert got(group, "b", "a") == numbers(1, 100)
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
     assert len({frame.epoch for frame in group.frames(Data)}) > 3, (
         "some have closed, others were opened again"
     )
@@ -136,8 +136,8 @@ def test_a_send_that_has_to_wait_does_not_keep_a_dead_connection_alive() -> None
         tickets.append(group.send("a", b"more", to=B).ticket)
     assert states(group, "a", outgoing=True) == ["open", "closing"]
     group.run_for(600 * MS)
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 0, "closed") for ticket in tickets]
-    assert group.told("a", Undelivered) == [Undelivered(B, 1, 2)]
+    assert group.events_of("a", GivenUp) == [GivenUp(ticket, 0, "closed") for ticket in tickets]
+    assert group.events_of("a", Undelivered) == [Undelivered(B, 1, 2)]
     assert B not in group["a"].connections.outgoing
 
 
@@ -162,7 +162,7 @@ def test_a_peer_that_answers_keeps_the_connection_alive() -> None:
     group = pair(unread_limit=1, **IDLE)
     group.send("a", *numbers(1, 5), to=B)
     group.run_for(60 * SECOND)
-    assert group.told("a", Undelivered) == []
+    assert group.events_of("a", Undelivered) == []
     for _ in range(5):
         group.consumed("b", 1)
     group.run_for(SECOND)

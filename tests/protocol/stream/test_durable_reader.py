@@ -335,7 +335,7 @@ def test_kept_places_are_part_of_the_state() -> None:
     sender.check_invariants()
     assert sender.outbound.retention.minimum == 3
     send(group, 7, 8)
-    assert len(group.told("a", RetentionReleased)) == 2
+    assert len(group.events_of("a", RetentionReleased)) == 2
     sender.restore(released)
     assert sender.snapshot() == released
     gone(group, 3)

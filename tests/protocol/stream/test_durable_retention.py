@@ -143,10 +143,10 @@ def test_acknowledged_sends_wait_for_one_that_is_away() -> None:
     group.settle()
     assert group["a"].outbound.delivered_by_members
     assert group["a"].armed_timers() == ()
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     back(group)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, C2) == numbers(4, 4)
 
 
@@ -157,14 +157,14 @@ def test_an_acknowledged_send_is_in_vain_when_the_place_is_released() -> None:
     gone(group)
     ticket = group.send("a", b"5", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(first)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(first)]
     group.install(View.of(3, A, B))
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(first)]
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(first)]
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
     last = group.send("a", b"6", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(first), Acknowledged(last)], (
+    assert group.events_of("a", Acknowledged) == [Acknowledged(first), Acknowledged(last)], (
         "nobody is waited for any more"
     )
 
@@ -175,11 +175,11 @@ def test_an_acknowledged_send_is_in_vain_when_a_full_window_releases_the_place()
     ticket = group.send("a", b"4", mode=DeliveryMode.ACKNOWLEDGED).ticket
     send(group, 5, 7)
     group.settle()
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     send(group, 8, 8)
     group.settle()
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
-    assert not group.told("a", Acknowledged)
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
+    assert not group.events_of("a", Acknowledged)
 
 
 def test_an_acknowledged_send_waits_for_a_member_whose_ack_is_lost_and_for_one_that_is_away() -> (
@@ -191,10 +191,10 @@ def test_an_acknowledged_send_waits_for_a_member_whose_ack_is_lost_and_for_one_t
     ticket = group.send("a", b"4", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
     assert group["a"].outbound.delivered_by_members
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     back(group)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 def test_a_member_that_pins_is_named_while_a_place_is_kept() -> None:
@@ -203,11 +203,11 @@ def test_a_member_that_pins_is_named_while_a_place_is_kept() -> None:
     send(group, 4, 5)
     group.settle()
     group.run_for(SECOND)
-    assert not group.told("a", SlowReceivers)
+    assert not group.events_of("a", SlowReceivers)
     group.lose(by="b")
     send(group, 6, 7)
     group.run_for(150 * MS)
-    (pinned,) = group.told("a", SlowReceivers)
+    (pinned,) = group.events_of("a", SlowReceivers)
     assert (pinned.members, pinned.low, pinned.high) == ((B,), 5, 7)
 
 
@@ -220,13 +220,13 @@ def test_who_is_back_is_waited_for_like_any_other() -> None:
     back(group)
     group.run_for(250 * MS)
     assert not group["a"].is_quiet
-    assert {pinned.members for pinned in group.told("a", SlowReceivers)} == {(C2,)}
+    assert {pinned.members for pinned in group.events_of("a", SlowReceivers)} == {(C2,)}
     ticket = group.send("a", b"6", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(50 * MS)
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     group.rules.remove(rule)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, C2) == numbers(4, 6)
 
 
@@ -454,13 +454,13 @@ def test_a_full_window_names_the_place_once_and_goes_on_when_the_reader_is_back(
     gone(group)
     send(group, 4, 7)
     group.settle()
-    assert not group.told("a", RetentionBlocking)
+    assert not group.events_of("a", RetentionBlocking)
     first = group.send("a", b"8").ticket
-    assert group.told("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
+    assert group.events_of("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
     group.cancel("a", first)
     send(group, 8, 9)
     group.settle()
-    assert group.told("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
+    assert group.events_of("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
     assert not group["a"].is_quiet
     assert not group["a"].outbound.delivered_by_members
     back(group)
@@ -479,7 +479,7 @@ def test_a_second_episode_is_told_again() -> None:
     gone(group, 4, last=C2)
     send(group, 9, 13)
     group.settle()
-    assert group.told("a", RetentionBlocking) == [
+    assert group.events_of("a", RetentionBlocking) == [
         RetentionBlocking(NAME, C),
         RetentionBlocking(NAME, C2),
     ]
@@ -491,10 +491,10 @@ def test_a_window_that_a_member_fills_as_well_is_not_blamed_on_the_place() -> No
     group.lose(Ack, by="b")
     send(group, 4, 8)
     group.run_for(10 * MS)
-    assert not group.told("a", RetentionReleased)
+    assert not group.events_of("a", RetentionReleased)
     group.rules.clear()
     group.settle()
-    assert group.told("a", RetentionReleased) == [RetentionReleased(NAME, C, "capacity")]
+    assert group.events_of("a", RetentionReleased) == [RetentionReleased(NAME, C, "capacity")]
 
 
 def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
@@ -502,21 +502,21 @@ def test_a_place_is_released_at_once_if_that_is_wanted() -> None:
     gone(group)
     send(group, 4, 9)
     group.settle()
-    assert group.told("a", RetentionReleased) == [RetentionReleased(NAME, C, "capacity")]
-    assert not group.told("a", RetentionBlocking)
+    assert group.events_of("a", RetentionReleased) == [RetentionReleased(NAME, C, "capacity")]
+    assert not group.events_of("a", RetentionBlocking)
     assert group["a"].outbound.window.low == 9
     gone(group, 3)  # others keep it still
     send(group, 10, 11)
     group.settle()
     assert group["a"].outbound.window.low == 11
-    assert len(group.told("a", Retained)) == 1
+    assert len(group.events_of("a", Retained)) == 1
     back(group, 4, resume={A: 3})
     send(group, 12, 12)
     group.settle()
     assert got(group, C2) == [b"12"]
     assert told(group, C2, Lost) == [Lost(A, 4, 11)]
     gone(group, 5, last=C2)
-    assert group.told("a", Retained)[1:] == [Retained(NAME, C2)]
+    assert group.events_of("a", Retained)[1:] == [Retained(NAME, C2)]
 
 
 def test_only_the_places_that_are_furthest_behind_are_released() -> None:
@@ -529,7 +529,7 @@ def test_only_the_places_that_are_furthest_behind_are_released() -> None:
     group.install(View.of(3, A, B), absent={"c": C, "d": D})
     send(group, 3, 5)
     group.settle()
-    assert group.told("a", RetentionReleased) == [RetentionReleased("d", D, "capacity")]
+    assert group.events_of("a", RetentionReleased) == [RetentionReleased("d", D, "capacity")]
     assert group["a"].outbound.window.low == 2
 
 
@@ -544,7 +544,7 @@ def test_a_place_that_goes_leaves_what_another_needs() -> None:
     send(group, 3, 4)
     group.settle()
     group.install(View.of(4, A, B), absent={"c": C})
-    assert group.told("a", RetentionReleased) == [RetentionReleased("d", D, "timeout")]
+    assert group.events_of("a", RetentionReleased) == [RetentionReleased("d", D, "timeout")]
     assert group["a"].outbound.window.marks == Marks(2, 4, 4)
     group.begin(C2, resume={})
     group.install(View.of(5, A, B, C2), [C2, A, B], returning={C2: C})
@@ -577,7 +577,7 @@ def test_bytes_that_are_kept_take_nothing_from_the_buffers_of_the_members() -> N
     for _ in range(60):
         group.send("a", bytes(100))
         group.settle()
-    assert not group.told("a", RetentionBlocking)
+    assert not group.events_of("a", RetentionBlocking)
     assert group["a"].outbound.window.stored_bytes == 60 * 102
     group.send("a", *[bytes(100)] * 60)
     outstanding = group["a"].outbound.window.high - 63
@@ -585,7 +585,7 @@ def test_bytes_that_are_kept_take_nothing_from_the_buffers_of_the_members() -> N
         "as much as the members' buffers take, and as is left of the window"
     )
     group.settle()
-    assert group.told("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
+    assert group.events_of("a", RetentionBlocking) == [RetentionBlocking(NAME, C)]
     back(group)
     group.settle()
     assert len(got(group, C2)) == 120
@@ -597,5 +597,5 @@ def test_a_place_is_not_blamed_for_buffers_that_members_fill() -> None:
     for _ in range(5):
         group.send("a", *[bytes(100)] * 100)
         group.settle()
-    assert not group.told("a", RetentionReleased)
+    assert not group.events_of("a", RetentionReleased)
     assert group["a"].outbound.window.marks == Marks(3, 503, 503)

@@ -44,10 +44,10 @@ def test_m16_a_slow_application_slows_the_sender() -> None:
     assert group.messages("b", "a") == numbers(1, 3)
     assert group["b"].digest()[A] == Marks(3, 3, 7)
     assert group["a"].digest()[A].high == 7
-    assert group.told("a", Accepted) == []
+    assert group.events_of("a", Accepted) == []
     consume_all(group, "b")
     assert group.messages("b", "a") == numbers(1, 30)
-    assert group.told("a", Accepted) == [Accepted(1, 1, 30)]
+    assert group.events_of("a", Accepted) == [Accepted(1, 1, 30)]
     assert (
         group["b"].counters.get("dropped.far", 0) == group["b"].counters.get("dropped.full", 0) == 0
     ), "S12"
@@ -394,15 +394,15 @@ def test_p03_an_event_names_the_member_that_pins_the_window() -> None:
     group.send("a", *numbers(4, 20))
     group.receive("a", B, Ack(A, 5, 1 << 20))
     group.run_for(2 * SECOND - 1)
-    assert group.told("a", SlowReceivers) == []
+    assert group.events_of("a", SlowReceivers) == []
     group.run_for(1)
-    assert group.told("a", SlowReceivers) == [SlowReceivers((C,), 3, 7, start_ns)]
+    assert group.events_of("a", SlowReceivers) == [SlowReceivers((C,), 3, 7, start_ns)]
     group.run_for(4 * SECOND)
-    assert group.told("a", SlowReceivers) == [SlowReceivers((C,), 3, 7, start_ns)] * 3
+    assert group.events_of("a", SlowReceivers) == [SlowReceivers((C,), 3, 7, start_ns)] * 3
     group.rules.clear()
     group.settle()
     group.run_for(10 * SECOND)
-    assert len(group.told("a", SlowReceivers)) == 3
+    assert len(group.events_of("a", SlowReceivers)) == 3
     assert group["a"].armed_timers() == ()
 
 
@@ -417,7 +417,7 @@ def test_a_window_that_moves_is_not_pinned() -> None:
     for _ in range(3):
         group.send("a", b"x")
         group.run_for(400 * MS)
-    assert [event.members for event in group.told("a", SlowReceivers)] == [(B,)]
+    assert [event.members for event in group.events_of("a", SlowReceivers)] == [(B,)]
 
 
 def test_the_own_application_may_be_the_one_that_pins() -> None:
@@ -425,7 +425,7 @@ def test_the_own_application_may_be_the_one_that_pins() -> None:
     group.send("a", b"1", b"2")
     group.receive("a", B, Ack(A, 2, 1 << 20))
     group.run_for(SECOND)
-    assert group.told("a", SlowReceivers)[0].members == (A,)
+    assert group.events_of("a", SlowReceivers)[0].members == (A,)
 
 
 # Cost

@@ -43,7 +43,7 @@ def test_ol13_it_is_delivered_by_all_acknowledged_by_each_and_reported(profile: 
             ((1, 1),),
             ((2, 2),),
         ]
-    assert group.told("a", Acknowledged) == [Acknowledged(ready.ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ready.ticket)]
     assert group["a"].is_quiet
 
 
@@ -97,7 +97,7 @@ def test_s46_many_in_one_send_of_which_two_are_lost(profile: str) -> None:
     group.settle()
     assert got(group, "b") == [b"1", b"3", b"5", b"2", b"4"]
     assert got(group, "b", GROUP) == [b"ordered"]
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 # Once, across views
@@ -141,7 +141,7 @@ def test_v08_what_is_not_acknowledged_is_sent_again_after_a_view_change(profile:
     group.rules.remove(lost)
     group.settle()
     assert got(group, "b") == [b"1"]
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-12", "I-19")
@@ -160,7 +160,7 @@ def test_v08_a_resend_after_a_view_change_is_delivered_once_though_the_ack_was_l
     group.settle()
     assert got(group, "b") == [b"1"]
     assert len(sent_again(group, B)) > 1
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-12", "OL-18")
@@ -175,7 +175,7 @@ def test_ol12_it_is_neither_queued_nor_discarded_because_of_a_view(
     ticket = group.send("a", b"flush", mode=ASIDE).ticket
     group.run_for(3 * MS)
     assert got(group, "b") == [b"flush"]
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-12", "P-05")
@@ -226,7 +226,7 @@ def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: st
     group.run_for(3 * MS)
     assert got(group, "b") == [b"now"]
     assert got(group, "b", GROUP) == []
-    assert waiting not in {accepted.ticket for accepted in group.told("a", Accepted)}
+    assert waiting not in {accepted.ticket for accepted in group.events_of("a", Accepted)}
     group.receive("b", A, *(aside(A, seqno) for seqno in range(2, 11)))
     assert len(got(group, "b")) == 10  # the application has room for one: nothing here waits for it
 
@@ -260,10 +260,10 @@ def test_s57_it_is_sent_again_to_exactly_those_that_have_not_acknowledged(profil
     group.run_for(20 * MS)
     assert [sent_again(group, to) for to in (B, C, D)] == [[], [2], [1, 2]]
     group.receive("a", D, OutOfBandAck(A, ((1, 1),)))
-    assert group.told("a", Acknowledged) == [Acknowledged(first)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(first)]
     group.rules.remove(lost)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(first), Acknowledged(second)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(first), Acknowledged(second)]
     count = len(group.sent)
     group.run_for(10 * SECOND)
     assert len(group.sent) == count  # the entry is gone
@@ -280,11 +280,11 @@ def test_s58_one_that_leaves_completes_it(profile: str) -> None:
     group.lose(OutOfBand, to="c")
     ticket = group.send("a", b"1", mode=ASIDE).ticket
     group.run_for(4 * SECOND)
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     group.install(View.of(2, A, B, D))
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     group.install(View.of(3, A, B))
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     count = len(group.frames(OutOfBand))
     group.run_for(2 * SECOND)
     assert len(group.frames(OutOfBand)) == count
@@ -332,7 +332,7 @@ def test_one_who_joins_gets_what_is_sent_from_then_on(profile: str) -> None:
     group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
     group.settle()
     assert got(group, "c")[-1:] == [b"2"]
-    assert {told.ticket for told in group.told("a", Acknowledged)} == {first, second}
+    assert {told.ticket for told in group.events_of("a", Acknowledged)} == {first, second}
     assert sent_again(group, C) == []
 
 
@@ -352,10 +352,10 @@ def test_acks_that_cannot_be_true_change_nothing() -> None:
     assert group["a"].counters["dropped.not mine"] == 1
     group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
     group.receive("a", B, OutOfBandAck(A, ((1, 1),)))  # twice from one is not once from both
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     group.rules.remove(lost)
     group.settle()
-    assert len(group.told("a", Acknowledged)) == 1
+    assert len(group.events_of("a", Acknowledged)) == 1
 
 
 @pytest.mark.behaviour("OL-11")
@@ -376,7 +376,7 @@ def test_to_one_member_only_that_one_gets_it_and_acknowledges(profile: str) -> N
     ticket = group.send("a", b"1", to=B, mode=ASIDE).ticket
     group.settle()
     assert [got(group, name) for name in "abc"] == [[], [b"1"], []]
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-20", "P-15")
@@ -388,8 +388,10 @@ def test_to_one_member_that_leaves_it_ends_unacknowledged() -> None:
     ]
     group.run_for(50 * MS)
     group.install(View.of(2, A, C))
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (B,)) for ticket in tickets]
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Unacknowledged) == [
+        Unacknowledged(ticket, (B,)) for ticket in tickets
+    ]
+    assert group.events_of("a", Acknowledged) == []
     count = len(group.sent)
     group.run_for(SECOND)
     assert len([entry for entry in group.sent[count:] if entry.to == B]) == 0
@@ -405,9 +407,9 @@ def test_what_waits_its_turn_for_one_that_leaves_is_given_up() -> None:
     group.run_for(50 * MS)
     group.install(View.of(2, A, C))
     group.settle()
-    assert group.told("a", GivenUp) == [GivenUp(to_b, 0, "departed")]
+    assert group.events_of("a", GivenUp) == [GivenUp(to_b, 0, "departed")]
     assert got(group, "c") == [b"1", b"3"]
-    assert Acknowledged(to_c) in group.told("a", Acknowledged)
+    assert Acknowledged(to_c) in group.events_of("a", Acknowledged)
 
 
 @pytest.mark.behaviour("OL-20")
@@ -420,7 +422,7 @@ def test_what_waits_its_turn_is_for_those_that_are_members_when_it_goes_out() ->
     group.install(View.of(2, A, B))
     group.settle()
     assert got(group, "b") == [b"1", b"2"]
-    assert Acknowledged(ticket) in group.told("a", Acknowledged)
+    assert Acknowledged(ticket) in group.events_of("a", Acknowledged)
 
 
 @pytest.mark.parametrize("loopback", [True, False])
@@ -444,7 +446,7 @@ def test_m09_the_own_message_is_delivered_once_or_not_at_all(profile: str, loopb
     group.settle()
     assert got(group, "a") == ([b"1"] if loopback else [])
     assert got(group, "b") == [b"1"]
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.parametrize("profile", GROUP_PROFILE_NAMES)

@@ -32,8 +32,14 @@ def test_at_most_so_many_wait_for_acks_and_the_rest_waits_its_turn(profile: str)
     group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
     group.settle()
     assert got(group, "b") == [b"%d" % at for at in range(1, 7)]
-    assert group.told("a", Accepted) == [Accepted(ready.ticket, 1, 5), Accepted(later.ticket, 6, 6)]
-    assert group.told("a", Acknowledged) == [Acknowledged(ready.ticket), Acknowledged(later.ticket)]
+    assert group.events_of("a", Accepted) == [
+        Accepted(ready.ticket, 1, 5),
+        Accepted(later.ticket, 6, 6),
+    ]
+    assert group.events_of("a", Acknowledged) == [
+        Acknowledged(ready.ticket),
+        Acknowledged(later.ticket),
+    ]
 
 
 @pytest.mark.behaviour("OL-13", "OL-18")
@@ -68,12 +74,12 @@ def test_a_send_that_waits_its_turn_can_end(how: str) -> None:
     if how == "cancel":
         group.cancel("a", given_up)
     group.run_for(15 * MS)
-    assert group.told("a", GivenUp) == [GivenUp(given_up, 0, how)]
+    assert group.events_of("a", GivenUp) == [GivenUp(given_up, 0, how)]
     group.rules.remove(lost)
     group.settle()
     assert got(group, "b") == [b"1", b"3"]
-    assert Accepted(after, 2, 2) in group.told("a", Accepted)  # no hole
-    assert given_up not in {told.ticket for told in group.told("a", Acknowledged)}
+    assert Accepted(after, 2, 2) in group.events_of("a", Accepted)  # no hole
+    assert given_up not in {told.ticket for told in group.events_of("a", Acknowledged)}
 
 
 @pytest.mark.behaviour("OL-18")
@@ -82,11 +88,11 @@ def test_a_send_that_has_gone_out_in_part_says_how_much() -> None:
     lost = group.lose(OutOfBandAck)
     ticket = group.send("a", b"1", b"2", b"3", mode=ASIDE).ticket
     group.cancel("a", ticket)
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 2, "cancel")]
+    assert group.events_of("a", GivenUp) == [GivenUp(ticket, 2, "cancel")]
     group.rules.remove(lost)
     group.settle()
     assert got(group, "b") == [b"1", b"2"]
-    assert group.told("a", Acknowledged) == []
+    assert group.events_of("a", Acknowledged) == []
     assert group["a"].is_quiet
 
 
@@ -170,7 +176,7 @@ def test_a_snapshot_holds_everything_that_decides_what_comes() -> None:
     assert got(group, "b") == [b"1", b"2", b"5"]
     assert got(group, "c") == [b"1", b"2", b"3", b"4", b"6"]
     assert (
-        len(group.told("a", Acknowledged)) == 4
+        len(group.events_of("a", Acknowledged)) == 4
     )  # one for each send, however many messages it has, even in parts
     group.receive("a", B, aside(B, 2))
     assert got(group, "a") == [b"2", b"1", b"2"]
@@ -180,5 +186,5 @@ def test_a_snapshot_knows_what_is_for_one_member_alone() -> None:
     group = busy()
     group["a"].restore(group["a"].snapshot())
     group.install(View.of(2, A, B))
-    assert [told.members for told in group.told("a", Unacknowledged)] == [(C,)]
-    assert [told.accepted for told in group.told("a", GivenUp)] == [1]
+    assert [told.members for told in group.events_of("a", Unacknowledged)] == [(C,)]
+    assert [told.accepted for told in group.events_of("a", GivenUp)] == [1]

@@ -211,9 +211,9 @@ def test_s24_each_freed_slot_lets_exactly_one_message_in() -> None:
     fill(group, 10)
     tickets = [group.send("a", b"%d" % seqno).ticket for seqno in range(11, 15)]
     group.receive("a", B, Ack(A, 1, 1 << 20))
-    assert group.told("a", Accepted)[1:] == [Accepted(tickets[0], 11, 11)]
+    assert group.events_of("a", Accepted)[1:] == [Accepted(tickets[0], 11, 11)]
     group.receive("a", B, Ack(A, 6, 1 << 20))
-    assert group.told("a", Accepted)[2:] == [
+    assert group.events_of("a", Accepted)[2:] == [
         Accepted(ticket, ticket + 9, ticket + 9) for ticket in tickets[1:]
     ]
     window = group["a"].outbound.window
@@ -314,9 +314,9 @@ def test_p14_a_timed_out_send_leaves_no_hole() -> None:
     fill(group, 2)
     ticket = group.send("a", b"3", b"never", b"never", timeout_ns=50 * MS).ticket
     group.run_for(50 * MS - 1)
-    assert group.told("a", GivenUp) == []
+    assert group.events_of("a", GivenUp) == []
     group.run_for(1)
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 1, "timeout")]
+    assert group.events_of("a", GivenUp) == [GivenUp(ticket, 1, "timeout")]
     group.rules.remove(rule)
     group.send("a", b"4")
     group.settle()
@@ -333,7 +333,7 @@ def test_every_send_has_its_own_timeout() -> None:
     ends: dict[int, int] = {}
     for after in range(1, 40):
         group.run_until(start_ns + after * MS)
-        ends = {event.ticket: after for event in group.told("a", GivenUp)} | ends
+        ends = {event.ticket: after for event in group.events_of("a", GivenUp)} | ends
     assert ends == dict(zip(tickets, (30, 10, 20), strict=True))
     assert patient not in ends
     assert timers.TIMEOUT not in group["a"].armed_timers(), "no deadline is left, no timer is armed"
@@ -345,7 +345,7 @@ def test_a_timeout_of_nothing_ends_at_the_next_moment() -> None:
     fill(group, 1)
     ticket = group.send("a", b"x", timeout_ns=0).ticket
     group.run_for(0)
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 0, "timeout")]
+    assert group.events_of("a", GivenUp) == [GivenUp(ticket, 0, "timeout")]
 
 
 @pytest.mark.behaviour("P-03", "P-14")
@@ -393,7 +393,7 @@ def test_a_message_larger_than_the_whole_window_goes_through() -> None:
     group.settle()
     assert group.messages("b", "a") == group.messages("a", "a") == [message, b"next"]
     pieces = -(-len(message) // (run_room_bytes(256) - LENGTH_BYTES))
-    assert group.told("a", Accepted) == [Accepted(1, 1, pieces + 1)]
+    assert group.events_of("a", Accepted) == [Accepted(1, 1, pieces + 1)]
     assert pieces > 50
 
 
@@ -420,8 +420,8 @@ def test_a_message_under_way_in_pieces_is_finished(reason: str) -> None:
         assert group.cancel("a", ticket).events == [GivenUp(ticket, 2, "cancel")]
         assert group.cancel("a", ticket).events == [], "it has ended already"
     group.settle()
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 2, reason)]
-    assert [event.ticket for event in group.told("a", Accepted)] == [following]
+    assert group.events_of("a", GivenUp) == [GivenUp(ticket, 2, reason)]
+    assert [event.ticket for event in group.events_of("a", Accepted)] == [following]
     assert group.messages("b", "a") == [b"1", message, b"next"]
 
 

@@ -188,7 +188,7 @@ def test_a_sender_that_waits_for_room_does_not_wait_for_the_interval() -> None:
     group.send("b", *[b"x" * 1000] * 50)
     group.run_for(SECOND)
     assert len(group.messages("c", "b")) == 50
-    assert group.told("b", Accepted) == [Accepted(1, 1, 50)]
+    assert group.events_of("b", Accepted) == [Accepted(1, 1, 50)]
 
 
 @pytest.mark.behaviour("N7-17", "P-13")
@@ -470,11 +470,11 @@ def test_the_coordinator_names_the_member_that_holds_up_purging() -> None:
     group.lose(Vote, by="c")
     group.send("a", b"1", b"2")
     group.run_for(1500 * MS)
-    (pinned,) = group.told("a", SlowReceivers)
+    (pinned,) = group.events_of("a", SlowReceivers)
     assert pinned == SlowReceivers((C,), 0, 2, SECOND)
     group.rules.clear()
     group.settle()
-    assert len(group.told("a", SlowReceivers)) == 1
+    assert len(group.events_of("a", SlowReceivers)) == 1
 
 
 @pytest.mark.behaviour("P-13")
@@ -484,7 +484,7 @@ def test_another_sender_is_told_that_its_window_is_held_up() -> None:
     group.lose(Vote, by="c")
     group.send("b", b"1")
     group.run_for(1500 * MS)
-    assert group.told("b", SlowReceivers) == [SlowReceivers((), 0, 1, SECOND)]
+    assert group.events_of("b", SlowReceivers) == [SlowReceivers((), 0, 1, SECOND)]
 
 
 @pytest.mark.behaviour("N7-18")

@@ -53,10 +53,10 @@ def test_an_acknowledged_send_means_stored() -> None:
     group = make()
     ticket = group.send("a", b"1", mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(1_000 * MS)
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     store(group, 1)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 def test_a_full_window_waits_for_the_store() -> None:
@@ -117,10 +117,10 @@ def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
     store(group, 2)
     group.run_for(5_000 * MS)
     assert got(group, C)[-1] == b"x" * 8000
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     store(group, group["a"].outbound.window.high)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -141,7 +141,7 @@ def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged
             break
         group.run_for(MS // 10)
     assert 4 <= window.low < window.high
-    assert not group.told("a", Acknowledged)
+    assert not group.events_of("a", Acknowledged)
     gone(group)
     group.begin(C2).resume({}, stores=True)
     for member in (C2, A, B):
@@ -152,8 +152,8 @@ def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged
     group.settle()
     assert got(group, C2) == [b"later"]
     assert told(group, C2, Lost)
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C2,))]
-    assert group.told("a", Acknowledged) == [Acknowledged(later)]
+    assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (C2,))]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(later)]
 
 
 def test_what_is_handed_out_and_not_stored_takes_no_room_from_the_receive_buffer() -> None:

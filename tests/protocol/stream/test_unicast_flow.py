@@ -47,7 +47,7 @@ def test_a_slow_reader_slows_its_sender_and_nobody_else(row: str) -> None:
     group.run_for(2 * SECOND)
     assert got(group, "d", "a") == numbers(1, 3)
     assert len(got(group, "c", "a") + got(group, "c", "b")) == 3
-    assert group.told("b", Accepted) == []
+    assert group.events_of("b", Accepted) == []
     for _ in range(80):
         group.consumed("c", 1)
         group.run_for(20 * MS)
@@ -85,14 +85,14 @@ def test_a_send_that_waits_can_time_out_be_cancelled_or_refused() -> None:
     group.cancel("a", cancelled)
     waiting = group.send("a", b"3", to=B).ticket
     group.run_for(100 * MS)
-    assert group.told("a", GivenUp) == [
+    assert group.events_of("a", GivenUp) == [
         GivenUp(cancelled, 0, "cancel"),
         GivenUp(late, 0, "timeout"),
     ]
     group.rules.remove(lost)
     group.settle()
     assert got(group, "b", "a") == numbers(1, 3)
-    assert group.told("a", Accepted)[-1] == Accepted(waiting, 3, 3)
+    assert group.events_of("a", Accepted)[-1] == Accepted(waiting, 3, 3)
 
 
 @pytest.mark.behaviour("P-03")
@@ -101,9 +101,9 @@ def test_who_pins_a_connection_is_named() -> None:
     group.lose(to="b")
     group.send("a", b"1", to=B)
     group.run_for(1500 * MS)
-    assert [(event.members, event.low, event.high) for event in group.told("a", SlowReceivers)] == [
-        ((B,), 0, 1)
-    ]
+    assert [
+        (event.members, event.low, event.high) for event in group.events_of("a", SlowReceivers)
+    ] == [((B,), 0, 1)]
 
 
 # Large messages, acknowledged messages, modes
@@ -125,7 +125,7 @@ def test_a_message_over_the_limit_is_reported_by_its_reader() -> None:
     group["b"].connections.config = group.config.replace(max_message_bytes="3000B")
     group.send("a", b"x" * 5000, b"after", to=B)
     group.settle()
-    assert group.told("b", Oversized)[0].origin == A
+    assert group.events_of("b", Oversized)[0].origin == A
     assert got(group, "b", "a") == [b"after"]
 
 
@@ -138,7 +138,7 @@ def test_an_acknowledged_message_to_one(row: str) -> None:
     group.run_for(10 * MS)
     ticket = group.send("a", b"1", to=B, mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.run_for(2 * MS)
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
 
 
 @pytest.mark.behaviour("OL-03", "OL-20")
@@ -148,7 +148,7 @@ def test_an_acknowledged_message_whose_ack_is_lost(row: str) -> None:
     group.lose(Ack, times=3)
     ticket = group.send("a", b"1", to=B, mode=DeliveryMode.ACKNOWLEDGED).ticket
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.events_of("a", Acknowledged) == [Acknowledged(ticket)]
     assert got(group, "b", "a") == [b"1"]
 
 
@@ -186,7 +186,7 @@ def test_messages_to_oneself_wait_for_a_slow_application() -> None:
     group = Group(2, capacity=4, unread_limit=2)
     group.send("a", *numbers(1, 20), to=A)
     assert got(group, "a", "a") == numbers(1, 2)
-    assert group.told("a", Accepted) == []
+    assert group.events_of("a", Accepted) == []
     for seqno in range(3, 21):
         group.consumed("a", 1)
         assert got(group, "a", "a") == numbers(1, seqno)

@@ -16,7 +16,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from tests.support.companions import ENVIRONMENT
+from tests.support.processes import ENVIRONMENT
 from tests.support.sink_receiver import receiver, sink_options
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_groups import check_complete
-from tests.support.companions import QUICK, Process, ask_all, companions
+from tests.support.companions import QUICK, Companion, ask_all, companions
 from tests.support.networks import free_stream_ports, seeds
 from tests.support.tcp_relay import Relays
 
@@ -14,8 +14,8 @@ PATIENT = {**QUICK, "suspect_after": "20s", "stall_after": "3s"}
 REPAIRS = {"sent.repair", "received.repair", "sent.nak", "received.nak"}
 
 
-def start(name: str, node: int, **options: Any) -> Process:
-    return Process(name, node, transport="tcp", **options)
+def start(name: str, node: int, **options: Any) -> Companion:
+    return Companion(name, node, transport="tcp", **options)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -46,23 +46,25 @@ def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -
         ]
         try:
             for member in members:
-                member.hear()
+                member.read_json()
             for answer in ask_all(members, "members", nodes=[1, 2, 3]):
                 assert answer["met"], answer
             cuts_before, own_cuts = relays.cuts, 0
             for _ in range(3):
                 for member in members:
-                    member.tell("send", count=4000, size_bytes=400, batch=50, within_s=60)
-                    member.tell("cut", times=10, pause_s=0.01)
+                    member.request("send", count=4000, size_bytes=400, batch=50, within_s=60)
+                    member.request("cut", times=10, pause_s=0.01)
                 for member in members:
-                    assert member.hear()["accepted"]
-                    own_cuts += member.hear()["cut"]  # none, where the relays were always faster
+                    assert member.read_json()["accepted"]
+                    own_cuts += member.read_json()[
+                        "cut"
+                    ]  # none, where the relays were always faster
             assert own_cuts > 0
             answers = ask_all(members, "got", wanted=dict.fromkeys("abc", 12_000), within_s=60)
             assert relays.cuts - cuts_before >= 10
         finally:
             for member in members:
-                member.end()
+                member.close()
     for answer in answers:
         assert answer["next"] == dict.fromkeys("abc", 12_000)
         assert (answer["wrong"], answer["skipped"], answer["count"]) == ([], 0, 36_000)
@@ -84,7 +86,7 @@ def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
     a, b, c = members
     try:
         for member in members:
-            member.hear()
+            member.read_json()
         for answer in ask_all(members, "members", nodes=[1, 2, 3]):
             assert answer["met"], answer
         check_complete(members, 200)
@@ -95,7 +97,7 @@ def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
 
         again = start("d", 3, ports=ports[2], **options)
         members.append(again)
-        again.hear()
+        again.read_json()
         for answer in ask_all([a, b, again], "members", nodes=[1, 2, 3], within_s=10):
             assert answer["met"], answer
         ask_all([a, b, again], "send", count=100)
@@ -115,7 +117,7 @@ def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
             assert {"a": 1500, "b": 1400, "d": 200}.items() <= answer["next"].items()
     finally:
         for member in members:
-            member.end()
+            member.close()
 
 
 def test_a_process_that_does_not_read_slows_the_others_down() -> None:
@@ -129,10 +131,10 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
     }
     with companions(2, seeds(ports), ports=ports, transport="tcp", knobs=knobs) as (a, b):
         b.ask("hold")
-        a.tell("send", count=3000, batch=50)
+        a.request("send", count=3000, batch=50)
         assert b.ask("held back", count=100) == {"outstanding": 100, "stored": True, "expelled": 0}
         b.ask("release")
-        assert a.hear()["accepted"]
+        assert a.read_json()["accepted"]
         answer = b.ask("got", wanted={"a": 3000})
         assert (answer["wrong"], answer["skipped"], answer["count"], answer["stalled"]) == (
             [],
