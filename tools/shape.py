@@ -4,7 +4,8 @@ Counted: import cycles between modules and between the packages of every folder,
 layers (``tools/tidy.py``), files in each package, public classes that share a name, lines, asserts
 and comments. Imports inside functions and for annotations only close no cycle when a program
 starts; a cycle that needs one of them is counted apart. ``--messages`` also counts the calls and
-files of one message (``tools/message_path.py``), ``--json`` prints everything for a program.
+files of one message (``tools/message_path.py``); their limits are half of what version 0.1 needed.
+``--json`` prints everything for a program, ``--write`` writes the tables into docs/internals.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import ast
 import io
 import json
+import re
 import sys
 import tokenize
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +34,11 @@ from tools import tidy  # noqa: E402  # the folder of this script alone is on th
 PACKAGES = ("gapless", "pyspark_gapless", "gapless_lab")
 MAX_FILES = 20
 """Maximum number of a package's own files, without ``__init__``."""
+MIN_PROTOCOL_ASSERTS = 0.5
+"""Minimum number of asserts per function of ``gapless.protocol`` and the packages inside it."""
+MESSAGE_LIMITS = {"send": {"calls": 103, "files": 21}, "receive": {"calls": 99, "files": 19}}
+"""Maximum calls and files of one message with threads: half of version 0.1 (207, 42; 199, 39)."""
+PAGE = ROOT / "docs" / "internals" / "shape.md"
 TWINS = frozenset({"gapless.aio", "gapless.blocking"})
 """Modules whose classes may share names: the same API for asyncio and for threads."""
 
@@ -61,6 +68,21 @@ class TreeShape:
     layer_breaks: list[str] = field(default_factory=list)
     duplicate_classes: dict[str, list[str]] = field(default_factory=dict)
     packages: dict[str, PackageShape] = field(default_factory=dict)
+
+    @property
+    def protocol_asserts(self) -> float:
+        """Asserts per function of the machine, all its packages together."""
+        machine = [
+            package
+            for name, package in self.packages.items()
+            if f"{name}.".startswith("gapless.protocol.")
+        ]
+        functions = sum(package.functions for package in machine)
+        return _ratio(sum(package.asserts for package in machine), functions)
+
+
+MessageCosts = dict[str, dict[str, dict[str, int]]]
+"""Calls and files of one message, by API and side."""
 
 
 @dataclass
@@ -122,12 +144,28 @@ def broken_limits(shape: TreeShape) -> list[str]:
         f"class {name} is defined in {', '.join(owners)}"
         for name, owners in shape.duplicate_classes.items()
     ]
+    if shape.protocol_asserts < MIN_PROTOCOL_ASSERTS:
+        problems.append(
+            f"protocol/ has {shape.protocol_asserts:.2f} asserts per function, at least"
+            f" {MIN_PROTOCOL_ASSERTS} are required"
+        )
     return problems
+
+
+def broken_message_limits(costs: MessageCosts) -> list[str]:
+    """Return one line for each limit that a message breaks with threads."""
+    return [
+        f"{side} takes {costs['threads'][side][unit]} {unit}, at most {limit} are allowed"
+        for side, limits in MESSAGE_LIMITS.items()
+        for unit, limit in limits.items()
+        if costs and costs["threads"][side][unit] > limit
+    ]
 
 
 def table(shape: TreeShape) -> str:
     """Return the figures as the Markdown of docs/internals/shape.md."""
     largest = max(shape.packages.values(), key=lambda package: package.files)
+    asserts = shape.protocol_asserts
     lines = [
         "| figure | value | limit |",
         "|---|---:|---:|",
@@ -138,6 +176,7 @@ def table(shape: TreeShape) -> str:
         f"| breaks of the layers | {len(shape.layer_breaks)} | 0 |",
         f"| public classes that share a name | {len(shape.duplicate_classes)} | 0 |",
         f"| files of the largest package | {largest.files} | {MAX_FILES} |",
+        f"| asserts per function of protocol/ | {asserts:.2f} | ≥ {MIN_PROTOCOL_ASSERTS} |",
         "",
         "| package | files | lines | functions | asserts per function | comments per 100 lines |",
         "|---|---:|---:|---:|---:|---:|",
@@ -149,6 +188,49 @@ def table(shape: TreeShape) -> str:
             f" {100 * _ratio(package.comments, package.lines):.1f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def message_table(costs: MessageCosts) -> str:
+    """Return the calls and files of one message as Markdown."""
+    lines = ["| API | side | calls | limit | files | limit |", "|---|---|---:|---:|---:|---:|"]
+    for api, sides in costs.items():
+        for side, cost in sides.items():
+            limits = MESSAGE_LIMITS[side] if api == "threads" else {"calls": "", "files": ""}
+            lines.append(
+                f"| {api} | {side} | {cost['calls']} | {limits['calls']} |"
+                f" {cost['files']} | {limits['files']} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def write_page(page: Path, shape: TreeShape, costs: MessageCosts) -> None:
+    """Write the tables into their places in ``page``."""
+    text = _replace_block(page.read_text(encoding="utf-8"), "generated: shape", table(shape))
+    if costs:
+        text = _replace_block(text, "measured: messages", message_table(costs))
+    page.write_text(text, encoding="utf-8")
+
+
+def _replace_block(text: str, name: str, body: str) -> str:
+    end = f"<!-- end {name.partition(':')[0]} -->"
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?({end})", re.DOTALL)
+    replaced, times = pattern.subn(lambda found: found[1] + body + found[2], text)
+    if times != 1:
+        raise ValueError(f"the page has {times} parts called {name!r}, expected one")
+    return replaced
+
+
+def measure_messages() -> MessageCosts:
+    """Return the calls and files of one message, measured with real processes."""
+    from tools import message_path
+
+    return {
+        api: {
+            side: {unit: cost[unit] for unit in ("calls", "files")}
+            for side, cost in message_path.measure(api).items()
+        }
+        for api in message_path.APIS
+    }
 
 
 def shape_table() -> str:
@@ -231,7 +313,7 @@ def _package_cycles(modules: Mapping[str, _Module], graph: _Graph) -> list[list[
 
 
 def _child(name: str, prefix: str) -> str:
-    """Return the part of a package that a module lies in; a package's own face is no part of it."""
+    """Return the child of a package that holds a module; the package's own file is no child."""
     return prefix + name.removeprefix(prefix).partition(".")[0] if name.startswith(prefix) else ""
 
 
@@ -270,20 +352,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--messages", action="store_true", help="count the calls and files of one message, too"
     )
+    parser.add_argument(
+        "--write", action="store_true", help="write the tables into docs/internals/shape.md"
+    )
     options = parser.parse_args(argv)
     shape = measure()
-    problems = broken_limits(shape)
-    message_path: dict[str, Any] = {}
-    if options.messages:
-        from tools import message_path as counter
-
-        message_path = {api: counter.measure(api) for api in counter.APIS}
+    costs = measure_messages() if options.messages else {}
+    problems = broken_limits(shape) + broken_message_limits(costs)
     if options.json:
-        print(json.dumps(asdict(shape) | {"problems": problems, "messages": message_path}))
+        print(json.dumps(asdict(shape) | {"problems": problems, "messages": costs}))
     else:
         print(table(shape), end="")
-        for api, sides in message_path.items():
-            print(f"{api}: {sides}")
+        if costs:
+            print("\n" + message_table(costs), end="")
+    if options.write:
+        write_page(PAGE, shape, costs)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
