@@ -36,7 +36,7 @@ class LedgerError(GaplessError):
 
 
 class BehaviourLedger(NamedTuple):
-    """The behaviours by id, and the tests that show each; a test may name an id that is in no row."""
+    """The behaviours by id, and the tests of each; a test may name an id without a row."""
 
     behaviours: dict[str, str]
     tests: dict[str, list[str]]
@@ -205,14 +205,15 @@ def _pytestmarks(parent: ast.Module | ast.ClassDef) -> Iterator[ast.expr]:
 
 
 def _ids(value: ast.expr, path: str) -> Iterator[str]:
-    """Yield the ids of every behaviour mark in an expression: a decorator, a list of marks, a set of parameters."""
+    """Yield the ids of every behaviour mark in a decorator, a list of marks or parameters."""
     for node in ast.walk(value):
         if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.behaviour")):
             continue
         for argument in node.args:
             if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
                 raise LedgerError(
-                    f'{path}:{node.lineno}: a behaviour mark names ids as plain text, such as "N4-24"'
+                    f"{path}:{node.lineno}: a behaviour mark names ids as plain text,"
+                    ' such as "N4-24"'
                 )
             yield argument.value
 

@@ -1,4 +1,4 @@
-"""What MkDocs needs to make a site of pages that are written for a Markdown host: links out of ``docs`` lead somewhere.
+"""MkDocs hooks for pages that are written for a Markdown host: links out of ``docs`` work.
 
 A page may link to a file of the project that is no page: a source file, a folder, CONTRIBUTING.md.
 On the host the link opens that file. For the site, each such file becomes a page of its own, and
@@ -38,7 +38,7 @@ _NOT_SHOWN = {"__pycache__"}
 
 
 def site_path(target: str) -> str:
-    """Return where a file or folder of the project is on the site; both paths are relative, with slashes."""
+    """Return the path of a project file or folder on the site; paths are relative, with slashes."""
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     if target in TOP:
@@ -62,7 +62,7 @@ def outward(text: str, folder: str) -> Iterator[tuple[int, int, str]]:
 
 
 def rewritten(text: str, folder: str, page: str) -> str:
-    """Return a page with its outward links leading to pages of the site; ``page`` is where it is itself on the site."""
+    """Return a page whose outward links lead to pages of the site; ``page`` is its own path."""
     for start, end, goal in sorted(outward(text, folder), reverse=True):
         link = posixpath.relpath(site_path(goal), posixpath.dirname(page) or ".")
         text = text[:start] + link + text[end:]
@@ -70,7 +70,7 @@ def rewritten(text: str, folder: str, page: str) -> str:
 
 
 def top_page(name: str, root: Path = ROOT) -> str:
-    """Return a page at the top of the project as it is on the site; whoever searches does not look for changes."""
+    """Return a page at the top of the project as it is on the site, out of the search index."""
     head = "---\nsearch:\n  exclude: true\n---\n\n" if name == "CHANGELOG.md" else ""
     return head + rewritten((root / name).read_text("utf-8"), ".", TOP[name])
 
@@ -97,7 +97,7 @@ def _entries(folder: Path) -> list[str]:
 
 
 def linked(root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "CHANGELOG.md")) -> set[str]:
-    """Return what the pages in ``docs`` and ``first`` link to that is no page in ``docs``, and ``first`` itself.
+    """Return ``first``, and what ``docs`` and ``first`` link to outside the pages of ``docs``.
 
     A folder brings its files, a page at the top of the project what it links to in turn.
     """

@@ -100,7 +100,7 @@ _LATE = {
     "cli": frozenset({"gapless_lab", "pyspark_gapless"}),
     "doctor": frozenset({"pyspark_gapless"}),
 }
-"""Packages that a module of ``gapless`` may import inside a function, where an extra is optional."""
+"""Packages that a module of ``gapless`` may import inside a function, for an optional extra."""
 
 NOT_IN_BYTES = frozenset({"become_server_queue_size", "max_batch_size", "max_xmit_req_size"})
 """Names of JGroups that say size and count messages; they are kept because users know them."""
@@ -120,7 +120,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def impure_imports(source: str) -> list[str]:
-    """Return imports of clocks, randomness, sockets and the like; ``Random`` may be imported as a type only."""
+    """Return imports of clocks, randomness, sockets and the like; ``Random`` only as a type."""
     tree = ast.parse(source)
     type_only = {node for block in _type_checking_blocks(tree) for node in ast.walk(block)}
     found = []
@@ -204,7 +204,7 @@ def long_file(source: str) -> list[str]:
 
 
 def missing_docstrings(source: str) -> list[str]:
-    """Return the public module, classes, functions and methods that say nothing about themselves."""
+    """Return the public modules, classes, functions and methods without a docstring."""
     tree = ast.parse(source)
     found = [] if ast.get_docstring(tree) else ["1: the module has no docstring"]
     for name, node in _public(tree, ""):
@@ -313,7 +313,7 @@ def _public(parent: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef | 
 
 
 def _is_repeat(node: ast.ClassDef | _Function) -> bool:
-    """Tell whether a decorator says that the docstring stands at another definition of the same name."""
+    """Return whether a decorator means that another definition has the docstring."""
     names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
     return bool(names & {"deleter", "overload", "override", "setter"})
 

@@ -1,4 +1,7 @@
-"""One Spark for all tests that need one; they share an xdist group, so that only one worker starts a JVM."""
+"""One Spark for all tests that need one.
+
+They share an xdist group, so that one worker starts a JVM.
+"""
 
 from __future__ import annotations
 

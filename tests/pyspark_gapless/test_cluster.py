@@ -1,7 +1,7 @@
-"""One program, unchanged, on a standalone cluster and through Spark Connect: it reads a spool, and runs a sweep.
+"""One program on a standalone cluster and through Spark Connect reads a spool and runs a sweep.
 
-The Python of the executors of the cluster has everything but this package: they run what the
-session has sent them.
+The Python of the executors has everything but this package: they run the code that the session
+has sent them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     program.chmod(0o755)
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    check = "import importlib.util as u; print(bool(u.find_spec('pyarrow')), bool(u.find_spec('gapless')))"
+    check = (
+        "import importlib.util as u;"
+        "print(bool(u.find_spec('pyarrow')), bool(u.find_spec('gapless')))"
+    )
     said = subprocess.run(
         [program, "-c", check], env=environ, cwd=folder, capture_output=True, text=True, check=True
     )
@@ -130,7 +133,7 @@ def test_on_a_standalone_cluster(
     find_spec("grpc") is None, reason="grpcio is not installed: pip install 'gapless[connect]'"
 )
 def test_through_spark_connect(spool: Path, tmp_path: Path) -> None:
-    """The package is installed at the server: Spark sends no code to where the offsets of a stream are planned."""
+    """The package is installed at the server: Spark sends no code to the planner of offsets."""
     (tmp_path / "server").mkdir()
     with connect_server(tmp_path / "server", {"PYTHONPATH": str(package_root())}) as url:
         found = run_program(

@@ -106,7 +106,7 @@ def test_a_server_that_is_not_there_is_named_at_once(form: str) -> None:
 
 
 def test_spark_submit_says_where_and_how(tmp_path: Path) -> None:
-    """The way to YARN and Kubernetes: the JVM is there first, and what it was told is left alone."""
+    """As on YARN and Kubernetes: the JVM is there first, and its settings are left alone."""
     environ = {
         key: value
         for key, value in os.environ.items()

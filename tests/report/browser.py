@@ -34,7 +34,7 @@ _KEYS = {
 
 
 def find() -> str | None:
-    """Return the path of a browser: what GAPLESS_BROWSER names, or the first of the usual names that is installed."""
+    """Return the path of a browser: GAPLESS_BROWSER, or the first usual one that is installed."""
     named = os.environ.get("GAPLESS_BROWSER", "")
     if named and named != "required":
         return named if Path(named).exists() else shutil.which(named)
@@ -140,7 +140,7 @@ class Browser:
         scripts: bool = True,
         first: str = "",
     ) -> Page:
-        """Open a file in a page of its own and wait until it is loaded; the script ``first`` runs before its own."""
+        """Open a file in a new page and wait for its load; the script ``first`` runs first."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call(
             "Target.createTarget", {"url": "about:blank", "browserContextId": context}

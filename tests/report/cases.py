@@ -1,4 +1,4 @@
-"""Figures at the edges: nothing, one member, a crowd, names that nobody would choose, a sample, many violations."""
+"""Edge cases of figures: none, one member, a crowd, odd names, a sample, many violations."""
 
 from __future__ import annotations
 

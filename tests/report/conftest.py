@@ -42,7 +42,7 @@ def page_of(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A real browser; without one the tests that need it are left out, unless GAPLESS_BROWSER=required."""
+    """A real browser; without one its tests are skipped, unless GAPLESS_BROWSER=required."""
     path = find()
     if path is None:
         wanted = "no browser: install chromium, or name one in GAPLESS_BROWSER"

@@ -1,4 +1,4 @@
-"""Figures of real simulated runs, in the form that a report is drawn from: made here in plain Python, without Spark."""
+"""Figures of simulated runs in the form that a report draws, computed in plain Python."""
 
 from __future__ import annotations
 
@@ -578,7 +578,7 @@ def _violation(rows: list[TraceRow], violation: Any, seed: int) -> dict[str, Any
 
 
 def _frames(rows: list[TraceRow], lo_ns: int, hi_ns: int, lives: set[str]) -> list[dict[str, Any]]:
-    """Return the frames between two lives in a stretch of time, with the first arrival after each that was not lost."""
+    """Return the frames between two incarnations in a time span, each with its first arrival."""
     lost = {row.frame_id for row in rows if row.event == "NET_DROP"}
     came: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:

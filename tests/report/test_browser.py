@@ -1,4 +1,4 @@
-"""The page in a real browser: for eyes, fingers, keys and screen readers, without a network and without scripts."""
+"""The page in a real browser: eyes, fingers, keys and screen readers; no network, no scripts."""
 
 from __future__ import annotations
 
@@ -206,11 +206,13 @@ def test_nothing_moves_while_the_page_loads(browser: Browser, pages: Pages, widt
     shifts = """new Promise(done => { let sum = 0;
       new PerformanceObserver(list => { for (const one of list.getEntries()) sum += one.value; })
         .observe({type: 'layout-shift', buffered: true});
-      requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => done(sum), 0))); })"""
+      const frame = requestAnimationFrame;
+      frame(() => frame(() => setTimeout(() => done(sum), 0))); })"""
     # The class that hides all but one of many figures: if it came when some of them had been laid
     # out, all would jump.
     look = """new MutationObserver(() => {
-      if (document.documentElement?.classList.contains('js')) window.late ??= document.body !== null; })
+      const root = document.documentElement;
+      if (root?.classList.contains('js')) window.late ??= document.body !== null; })
         .observe(document, {subtree: true, childList: true, attributes: true});"""
     with opened(browser, pages("story"), width=width, first=look) as page:
         assert page.run(shifts) == 0
@@ -357,7 +359,8 @@ def test_the_page_may_not_talk_to_anybody(browser: Browser, pages: Pages) -> Non
 def test_on_paper(browser: Browser, pages: Pages) -> None:
     with opened(browser, pages("broken"), dark=True) as page:
         page.media(printed=True, dark=True)
-        hidden = f"[...document.querySelectorAll('.top, .skip, .control, .say')].filter({VISIBLE}).length"
+        controls = "document.querySelectorAll('.top, .skip, .control, .say')"
+        hidden = f"[...{controls}].filter({VISIBLE}).length"
         assert page.run(hidden) == 0
         assert page.run("getComputedStyle(document.body).color") == "rgb(23, 32, 43)"
         assert len(page.call("Page.printToPDF", {"printBackground": True})["data"]) > 10_000

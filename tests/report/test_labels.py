@@ -31,7 +31,7 @@ def test_the_lives_of_a_member_are_told_apart() -> None:
 
 
 def test_lives_that_have_their_names_already_keep_them() -> None:
-    """In a simulated run the lives of c are called c and c', and the member c: they must not become one."""
+    """In a simulated run c and c' are incarnations of c: their labels must stay apart."""
     given = figures(("c", "c", 100), ("c'", "c", 900), windows=[{"member": "c"}, {"member": "c'"}])
     assert with_display_names(given) == given
 

@@ -1,4 +1,4 @@
-"""The page as text: what it says first, what it escapes, how large it is, and that all of it hangs together."""
+"""The page as text: what comes first, what is escaped, its size, and how its parts fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are sent one after another share frames, keep their order and their numbers, and leave soon."""
+"""Messages sent one after another share frames, keep their order and seqnos, and leave soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One member in the protocol thread, without the thread: the order in which its answers are worked through."""
+"""One member runtime without its thread: the order in which its answers are processed."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Who drives: the thread that waits, the one that sends, or the protocol thread; what may happen to it meanwhile."""
+"""Who drives the reactor: the thread that waits, the one that sends, or the protocol thread."""
 
 import os
 import signal
@@ -28,11 +28,11 @@ from tests.support.companions import QUICK
 from tests.support.handles import PATIENCE_S, Guest, HookedQueue, gathering
 
 SELDOM = {**QUICK, "heartbeat_interval": "60s", "suspect_after": "200s", "merge_interval": "200s"}
-"""Knobs with which a member alone has nothing to do for a minute, so that no timer hides what does not happen."""
+"""Settings with which a lone member has no timer for a minute, so that none hides a defect."""
 
 
 class Watched:
-    """A member alone, with a note of the thread of every turn that had something for the application."""
+    """A lone member that records the thread of every turn with deliveries."""
 
     def __init__(self, **knobs: Any) -> None:
         self.threads: list[int] = []
@@ -196,7 +196,7 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
         baton = driver._turn_lock
 
         class Late:
-            """The baton; somebody wants something, and finds it taken, just before it is put down."""
+            """A turn lock: another thread finds it taken just before its release."""
 
             acquire, locked, owner = baton.acquire, baton.locked, None
 
@@ -212,7 +212,7 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
 
 
 def test_one_group_that_fails_may_tell_another() -> None:
-    """What is called at the end of a member may send by another one; that waits for no turn of its own thread."""
+    """A callback at the end of a member may send by another member without waiting for a turn."""
     with watched() as failing, watched() as other:
         told: Future[None] = Future()
         in_a_turn: list[bool] = []
@@ -304,7 +304,7 @@ def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> No
     def send(guest: Guest, way: str) -> None:
         for number in range(each):
             message = b"%s %d" % (way.encode(), number)
-            # A receipt of its own for each message; not to be bundled, so that a failed try is sent.
+            # A receipt for each message; not bundled, so that a failed try is sent.
             if (
                 way == "lone"
                 and guest.handle.send_lone(message, Receipt(), loopback=True) is not None

@@ -1,4 +1,4 @@
-"""Signals in the main thread while it is in a turn: kept, called afterwards, and every handler is where it was."""
+"""Signals in the main thread during a turn: deferred, called afterwards, handlers restored."""
 
 import os
 import signal

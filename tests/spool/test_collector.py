@@ -1,4 +1,4 @@
-"""A collector in this process, over real sockets: what it keeps, what it does not, how it comes and goes."""
+"""A collector in this process, over real sockets: what it stores, how it joins and leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector whose spool cannot take more, or that the group goes on without: real processes, and nothing is lost."""
+"""A collector with a full spool, or that was expelled: real processes, and no message is lost."""
 
 from __future__ import annotations
 

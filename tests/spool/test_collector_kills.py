@@ -66,7 +66,7 @@ def test_a_former_life_that_the_group_still_believes_in_is_waited_for(
     spool = tmp_path / "spool"
     rounds = iter(
         [0]
-    )  # the first try ends before the group can have noticed it, and a look at who has the name follows
+    )  # the first try ends before the group notices, and the holder of the name is looked up
     made = collectors.Collector._make_member
 
     def make_member(self: collectors.Collector, store: SpoolWriter) -> blocking.Group:

@@ -1,4 +1,4 @@
-"""Real failures of real files: nothing that was committed is lost, and the error says which file and what to do."""
+"""Real failures of real files: no committed message is lost, the error names file and remedy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_killed_writer_loses_nothing_that_it_called_committed(tmp_path: Path) 
 
 
 def test_a_file_limit_of_the_system_is_a_full_disk(tmp_path: Path) -> None:
-    """The limit cuts a write in the middle; the half-written record is cut off, and the commit goes on after it."""
+    """The limit cuts a write; the half-written record is removed, and the commit continues."""
     with started(tmp_path, commits=20, size_bytes=500, file_bytes=50_000) as child:
         lines = [child.stdout.readline()]
         while lines[-1].startswith("committed"):
@@ -285,7 +285,7 @@ def test_an_active_segment_that_somebody_changes(tmp_path: Path, change: str) ->
 def test_after_a_failed_fdatasync_the_segment_is_never_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one failure that no test can get from a healthy disk: fdatasync itself is made to fail."""
+    """The one failure that a healthy disk cannot show: fdatasync itself is made to fail."""
     spool = SpoolWriter.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))
     spool.commit()
@@ -315,7 +315,7 @@ def test_after_a_failed_fdatasync_the_segment_is_never_written_again(
 def test_what_a_failed_fdatasync_left_is_not_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If even cutting fails, the tail stays in the file; the next segment says where the file really ends."""
+    """If even cutting fails, the tail stays; the next segment says where the file ends."""
     spool = SpoolWriter.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))
     spool.commit()

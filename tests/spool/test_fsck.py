@@ -1,4 +1,4 @@
-"""Check finds every flipped bit; repair says which messages that has cost, and leaves a spool that is in order."""
+"""Check finds every flipped bit; repair names the lost messages, and leaves a valid spool."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_damaged_record_costs_its_messages_and_no_other(
 
 
 def test_a_damaged_header_of_the_very_last_record_of_a_stream(spool: Path) -> None:
-    """Nothing behind it tells what it was: the mark of the stream goes back, and the origin is asked again."""
+    """No later record names its messages: the mark goes back, and the origin is asked again."""
     path, offset, size_bytes = record_of(spool, "b2.7", 60)
     flip(path, offset + 40)
     assert [(each.offset, each.what) for each in check(spool).problems] == [

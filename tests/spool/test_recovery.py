@@ -1,5 +1,4 @@
-"""What a machine without power leaves behind: recovery gives a prefix with everything that was committed, never
-garbage."""
+"""Recovery after a power failure: a prefix with everything that was committed, never garbage."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Disk:
-    """A spool of three commits in one segment, of which the last may or may not have become durable."""
+    """A spool of three commits in one segment; the last may or may not be durable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -50,7 +49,7 @@ class Disk:
         return segment_path(self.root, 1)
 
     def crash(self, data: bytes, committed: int) -> None:
-        """Leave the segment with these bytes; the file of the hint is as it was after so many commits."""
+        """Leave the segment with these bytes, and the hint as it was after so many commits."""
         shutil.rmtree(self.root / "segments")
         (self.root / "segments").mkdir()
         self.segment.write_bytes(data)
@@ -114,7 +113,7 @@ def test_a_tail_of_zeros(disk: Disk) -> None:
 
 
 def test_blocks_that_came_twice(disk: Disk) -> None:
-    """A block of another place, even a whole good record, is not taken for what should stand there."""
+    """A block from elsewhere, even a whole valid record, is not accepted at its position."""
     start, middle, end = disk.ends
     for block in (
         disk.data[start:middle],
@@ -129,7 +128,7 @@ def test_blocks_that_came_twice(disk: Disk) -> None:
 
 
 def test_a_block_written_to_the_wrong_place(tmp_path: Path) -> None:
-    """A whole good commit in the place of another: its messages are not read twice, the others are missed."""
+    """A valid commit in the position of another: none is read twice, the others are missing."""
     ends = []
     with opened(tmp_path) as spool:
         for at in range(3):
@@ -166,7 +165,7 @@ def test_a_block_of_another_spool_or_segment(disk: Disk, tmp_path: Path) -> None
 
 
 def blocks_lost(disk: Disk, rng: random.Random) -> Iterator[bytes]:
-    """The last commit as it is when only some of its small blocks have reached the disk, in any order."""
+    """The last commit with only some of its small blocks on disk, in any order."""
     for _ in range(150):
         data = bytearray(disk.data)
         spans = [(at, min(at + 64, disk.ends[2])) for at in range(disk.ends[1], disk.ends[2], 64)]

@@ -36,7 +36,7 @@ def row(number: int, batch: int = 0) -> bytes:
 
 
 def life(origin: Address, count: int, cuts: list[int]) -> list[Delivery]:
-    """The first rows of a batch as one life of the sink has sent them; every fifth run is a message in pieces."""
+    """The first rows of a batch as one incarnation sent them; every fifth run is fragmented."""
     found: list[Delivery] = []
     at, seqno = 0, 1
     while at < count:

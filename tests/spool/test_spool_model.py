@@ -18,7 +18,7 @@ ORIGINS = st.sampled_from([A, B, C])
 
 
 class SpoolMachine(RuleBasedStateMachine):
-    """The model is, for each stream, what was appended, how much of it was committed, and how far the reader is."""
+    """The model of each stream: what was appended and committed, and the reader's position."""
 
     def __init__(self) -> None:
         super().__init__()

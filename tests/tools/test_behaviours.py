@@ -181,7 +181,10 @@ def _complains(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[st
         ("pytestmark: list[object] = [mark.behaviour('A')]\ndef test_a(): ...", [("test_a", "A")]),
         ("other = pytest.mark.behaviour('A')\ndef test_a(): ...", []),
         (
-            "@mark.behaviour('A')\nclass TestX:\n def test_a(self): ...\n @mark.behaviour('B')\n def test_b(self): ...",
+            (
+                "@mark.behaviour('A')\nclass TestX:\n"
+                " def test_a(self): ...\n @mark.behaviour('B')\n def test_b(self): ..."
+            ),
             [("TestX::test_a", "A"), ("TestX::test_b", "A"), ("TestX::test_b", "B")],
         ),
         (

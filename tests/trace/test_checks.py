@@ -118,9 +118,10 @@ def bad(name: str) -> list[TraceRow]:
     return changed[name]()
 
 
-BAD = """S1 never sent, S1 a number left out, S2, S3 left out, S3 no start, S3 another start, S3 own, S4, S6 sender, S6
-    receiver, S7 order, S7 back, S8, S9, S10, S11 it has that, S11 there is none, S15 two lists, S15 not in it,
-    S15 another maker, S15 never lived, S15 number, L1, L2, L6 somebody more, L6 two views"""
+BAD = """S1 never sent, S1 a number left out, S2, S3 left out, S3 no start, S3 another start,
+    S3 own, S4, S6 sender, S6 receiver, S7 order, S7 back, S8, S9, S10, S11 it has that,
+    S11 there is none, S15 two lists, S15 not in it, S15 another maker,
+    S15 never lived, S15 number, L1, L2, L6 somebody more, L6 two views"""
 NAMES = [" ".join(name.split()) for name in BAD.split(",")]
 
 

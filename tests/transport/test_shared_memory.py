@@ -1,4 +1,4 @@
-"""Memory that is shared: large datagrams arrive as they were, by notes; whatever goes wrong is no more than loss."""
+"""Shared memory: large datagrams arrive unchanged by descriptors; every failure is mere loss."""
 
 import os
 import select
@@ -387,7 +387,8 @@ def test_no_more_memories_are_kept_open_than_allowed(opened: Opener) -> None:
 def test_a_killed_process_leaves_nothing_behind() -> None:
     """What it shared is gone with it, unless somebody still reads it."""
     program = (
-        "import sys; from gapless.transport.shared_memory import SharedRing; ring = SharedRing(); ring.write([b'x' * 50_000]);"
+        "import sys; from gapless.transport.shared_memory import SharedRing;"
+        "ring = SharedRing(); ring.write([b'x' * 50_000]);"
         "print(*ring.ring_id[:2], ring.ring_id[2].hex(), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program]

@@ -278,7 +278,8 @@ def test_multicast_without_a_group_says_so(opened: Opener) -> None:
 
 def test_full_buffers_and_missing_routes_are_counted() -> None:
     setup = (
-        "ip link add one type veth peer name two; ip addr add 198.51.100.1/24 dev one; ip link set one up;"
+        "ip link add one type veth peer name two;"
+        "ip addr add 198.51.100.1/24 dev one; ip link set one up;"
         " ip link set two up; ip neigh add 198.51.100.2 lladdr 02:00:00:00:00:02 dev one;"
         " tc qdisc add dev one root tbf rate 8kbit burst 2000 limit 1000000"
     )

@@ -1,4 +1,4 @@
-"""Datagrams that come together: runs that continue each other become one, and nothing else changes."""
+"""Datagrams that arrive together: runs that continue each other are joined, no other changes."""
 
 from collections.abc import Iterable, Sequence
 from zlib import crc32

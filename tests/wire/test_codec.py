@@ -127,7 +127,7 @@ def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
 
 
 def test_a_nak_for_a_million_messages_fits_a_packet() -> None:
-    """S-18: what a request costs does not grow with what is missing, only with the number of gaps."""
+    """S-18: the size of a request grows with the number of gaps, not of missing messages."""
     gaps = [(first, first + 9_998) for first in range(1, 1_000_000, 10_000)]
     datagram = encode(GROUP, SENDER, [Nak(ORIGIN, tuple(gaps))])
     assert len(datagram) == 32 + 22 + 100 * 12 <= 1400

@@ -121,7 +121,7 @@ def corpus(random: Random) -> list[bytes]:
 
 
 def somewhere(datagram: bytearray, random: Random) -> int:
-    """Choose a position; half of the time in a header or a frame's prefix, where a byte means most."""
+    """Choose a position; half of the time in a header or a prefix, where a byte means most."""
     if not datagram:
         return 0
     return random.randrange(

@@ -66,7 +66,7 @@ def rosters(draw: st.DrawFn) -> Roster:
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[Roster, Roster]:
-    """A base, and a roster that is a change of it: some are gone, some are new, with whatever is away."""
+    """A base, and a roster that is a change of it: departed, new and absent members."""
     base = draw(rosters())
     stay = [place for place in base.entries if draw(st.booleans())]
     taken = {place.name for place in stay}

@@ -478,7 +478,7 @@ def test_every_flipped_bit_is_noticed(frames: list[Frame], where: int, bit: int)
 def test_a_flipped_header_flag_is_noticed_even_where_the_rest_still_makes_sense(
     addressee: int | None,
 ) -> None:
-    """The flag ADDRESSED decides where the frames begin: without it in the checksum, another frame would be read."""
+    """The checksum covers the flag ADDRESSED, which decides where the frames begin."""
     origin = Address(0x0030_0105_0000_0000, 5)
     datagram = bytearray(encode(GROUP, SENDER, [Tail(origin, 6, 7, 7, 9, epoch=9)], addressee))
     datagram[3] ^= 0x02

@@ -46,7 +46,7 @@ def join_markup(parts: Iterable[object]) -> Html:
 
 
 def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
-    """Return an element. ``class_`` is ``class``, ``_`` is ``-``; None and False omit attributes."""
+    """Return an element; ``class_`` is ``class``, ``_`` is ``-``; None and False omit a name."""
     shown = "".join(
         f" {key.rstrip('_').replace('_', '-')}"
         + ("" if value is True else f'="{to_markup(value)}"')

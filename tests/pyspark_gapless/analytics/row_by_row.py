@@ -1,4 +1,4 @@
-"""The figures of a trace worked out row by row, in plain Python: slow, and hard to get wrong in the same way."""
+"""The figures of a trace, computed row by row in plain Python as an independent reference."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def latencies(rows: Sequence[TraceRow]) -> dict[tuple[int, str, str, str], list[
 
 
 def fate(rows: Sequence[TraceRow]) -> dict[str, int]:
-    """Return what became of messages, from sets of seqnos alone: neither ``k`` nor ``part`` is looked at."""
+    """Return the fate of messages from sets of seqnos alone, without ``k`` and ``part``."""
     sent: dict[tuple[int, str, int, str], set[int]] = defaultdict(set)
     got: dict[At, Counter[int]] = defaultdict(Counter)
     reached: dict[At, int] = {}
@@ -135,7 +135,7 @@ _KINDS = ("data", "repair")
 
 
 def blocked(rows: Sequence[TraceRow]) -> dict[Life, dict[str, Any]]:
-    """Return who waited, by walking over the rows of each life with a set of the tickets that wait."""
+    """Return the blocked sends, from the rows of each incarnation and a set of open tickets."""
     ends = {life(row): row.t_ns for row in rows}
     signs = {}
     for row in rows:

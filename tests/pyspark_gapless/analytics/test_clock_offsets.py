@@ -27,7 +27,7 @@ OFFSETS_NS = st.lists(st.integers(-5 * S, 5 * S), min_size=2, max_size=7)
 def test_true_offsets_lie_within_the_uncertainty(
     offsets_ns: list[int], data: st.DataObject
 ) -> None:
-    """Delays of every kind: none, long, and quite different in the two directions; some pairs never speak."""
+    """Delays of every kind: none, long, different in the two directions; some pairs are silent."""
     lives = range(len(offsets_ns))
     ring = [*pairwise(lives), (lives[-1], 0)]
     pairs = [*ring, *data.draw(st.lists(st.sampled_from(list(permutations(lives, 2)))))]
@@ -101,7 +101,7 @@ def test_drift_is_told_only_if_it_is_larger_than_what_can_be_known() -> None:
 
 @pytest.mark.xdist_group("spark")
 def test_planted_offsets_are_found_in_rows(spark: SparkSession) -> None:
-    """Three lives with clocks that are seconds apart; c never sends, and is heard by its acks alone."""
+    """Three incarnations with clocks seconds apart; c sends nothing but acks."""
     begin_ns, ahead_ns = 1_790_000_000 * S, {"a": 0, "b": 3 * S, "c": -2 * S}
     rng, rows, idx = Random(1), [], 0
     for number in range(1, 200):

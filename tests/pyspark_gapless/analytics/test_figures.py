@@ -1,4 +1,4 @@
-"""The figures of simulated runs of every profile, against the same figures worked out row by row in plain Python."""
+"""The figures of simulated runs of every profile equal those computed row by row in Python."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Told(NamedTuple):
 
 
 def measured_run() -> tuple[list[TraceRow], list[IncarnationRecord], profile_cost._ProfileMeter]:
-    """Let the default profile work on a lossy network, with a trace and with the meter of the comparison."""
+    """Run the default profile on a lossy network, with a trace and the meter of the comparison."""
     load = profile_cost.ProfileWorkload(messages=60, seed=MEASURED)
     names = ("a", "b", "c")
     faults: list[Fault] = [Loss(split(MEASURED, "loss"), (0.05,))]
@@ -64,7 +64,7 @@ def measured_run() -> tuple[list[TraceRow], list[IncarnationRecord], profile_cos
 
 
 def planted_run() -> tuple[list[TraceRow], list[IncarnationRecord]]:
-    """Return a run of two lives: of 20 messages 5 come twice, 8 and 9 out of order, 12 and 13 never."""
+    """Return a run of 20 messages: 5 arrives twice, 8 and 9 out of order, 12 and 13 never."""
     a = TraceRow(PLANTED, "a", 0, 1, 1_000, "BEGIN", high=64)
     rows = [
         a,
@@ -241,7 +241,7 @@ def test_latencies_by_stream_and_of_all(told: Told) -> None:
 
 
 def test_latency_is_what_the_meter_of_the_comparison_saw(told: Told) -> None:
-    """The meter counts from the call of send; here nobody waits for room, so that is when a message gets its number."""
+    """The meter counts from the call of send; without waiting, a message gets its seqno then."""
     rows = [row for row in told.figures["latency"] if row["member"].startswith(f"{MEASURED}:")]
     assert sum(row["count"] for row in rows) == told.meter.delivered > 0
     assert max(row["max_ns"] for row in rows) == told.meter.percentile_ns(100)

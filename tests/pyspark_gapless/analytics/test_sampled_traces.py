@@ -1,4 +1,4 @@
-"""The parts of figures that runs of the simulator never need: sampled traces, and many more gaps than are told."""
+"""Figures that simulated runs never need: sampled traces, and more gaps than are listed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.xdist_group("spark")
 def test_sampled_rows_stand_for_what_was_left_out(spark: SparkSession) -> None:
-    """Runs of 10 messages, 40 of them; of the sampled life those are there that hold a multiple of 32."""
+    """40 runs of 10 messages; the sampled incarnation has the runs with a multiple of 32."""
     rows = []
     for member, every in (("a", 1), ("b", 32)):
         for first in range(1, 400, 10):

@@ -1,4 +1,4 @@
-"""Which Java is taken, tried with programs that answer as Java does; and the real ones that are here."""
+"""Which Java is chosen, with programs that answer as Java does, and with the installed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python that Spark starts imports PySpark as it is installed, not from a zip file of sources."""
+"""The Python of Spark imports the installed PySpark, not a zip file of its sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pyspark_gapless.runtime.python_executable import interpreter, is_ours
 
 HOME = Path(pyspark.__file__).parent
 ZIPS = sorted(map(str, (HOME / "python" / "lib").glob("*.zip")))
-SAY = "import json, sys, pyspark, py4j; print(json.dumps([pyspark.__file__, py4j.__file__, sys.path, sys.executable]))"
+SAY = (
+    "import json, sys, pyspark, py4j;"
+    "print(json.dumps([pyspark.__file__, py4j.__file__, sys.path, sys.executable]))"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ DRIVER = Path(__file__).resolve().parents[2] / "support" / "programs" / "sink_dr
 
 
 class Files:
-    """A folder of files, each of which is one batch, and the checkpoint of the query that reads them."""
+    """A folder of files, one per batch, and the checkpoint of the query that reads them."""
 
     def __init__(self, folder: Path) -> None:
         self.input = folder / "input"
@@ -203,7 +203,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """End a driver, its JVM and its Python processes at once, as a machine does that loses its power."""
+    """Kill a driver, its JVM and its Python processes at once, like a power failure."""
     processes = descendants(process.pid)
     for each in processes:
         os.kill(each, signal.SIGSTOP)

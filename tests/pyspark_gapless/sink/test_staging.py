@@ -340,7 +340,7 @@ def test_batches_are_published_by_one_member_that_stays_and_then_leaves(tmp_path
 
 
 def test_the_process_that_publishes_leaves_when_it_is_left_alone(tmp_path: Path) -> None:
-    """A member that vanished would hold up the group for ``suspect_after``, which is a minute here."""
+    """A member that vanished would block the group for ``suspect_after``, a minute here."""
     staging = Staging(tmp_path, "q")
     rows = [b"%d" % row for row in range(3000)]
     knobs = {"suspect_after": "60s", "capacity": 64, "unread_limit": 64}

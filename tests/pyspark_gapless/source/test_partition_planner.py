@@ -1,4 +1,7 @@
-"""Plans: every wanted seqno in exactly one stretch, in order, whatever the cuts; work spread evenly."""
+"""Plans: each wanted seqno in exactly one stretch, in order, whatever the cuts.
+
+Work spread evenly.
+"""
 
 from __future__ import annotations
 

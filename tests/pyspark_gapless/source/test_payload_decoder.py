@@ -122,7 +122,10 @@ def test_json_has_the_types_of_spark() -> None:
             ("tags", pa.list_(pa.string())),
         ]
     )
-    text = '{"at":"2026-01-02T03:04:05Z","day":"2026-01-02","sum":12.34,"where":{"x":1,"since":"2020-02-03"},"tags":["a"]}'
+    text = (
+        '{"at":"2026-01-02T03:04:05Z","day":"2026-01-02","sum":12.34,'
+        '"where":{"x":1,"since":"2020-02-03"},"tags":["a"]}'
+    )
     (row,) = decode("json", fields, text.encode()).values.to_pylist()
     assert row == {
         "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),

@@ -191,7 +191,7 @@ def test_what_is_lost_in_one_replica_is_waited_for_while_another_cannot_be_read(
 
 
 def test_a_stream_stays_in_the_offset_while_a_spool_shows_less_than_it_has(writer: Writer) -> None:
-    """After a power failure the committed file may be older than the segments, until a collector opens the spool."""
+    """After a power failure the committed file may be older than the segments."""
     writer.runs(A, 40)
     writer.commit()
     old = (writer.path / "committed").read_bytes()

@@ -245,7 +245,7 @@ def test_the_same_offsets_give_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_the_first_batch_is_done_again_from_where_it_began(tmp_path: Path) -> None:
-    """Spark does not log where the first batch began; it asks again, and by then the answer would be another."""
+    """Spark does not log the start of the first batch; it asks again, when it has changed."""
     for options in ({"reader": "mine"}, {}):
         writer = Writer(tmp_path / f"spool{len(options)}")
         writer.runs(A, 10)
@@ -307,7 +307,7 @@ def test_more_partitions_give_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_a_bounded_spool_never_locks_up(tmp_path: Path) -> None:
-    """The spool is full, so nothing new comes; what Spark has committed must be released without anything new."""
+    """The spool is full: what Spark has committed must be released without new messages."""
     writer = Writer(tmp_path / "spool", limits=SpoolLimits(max_bytes=40_000))
     reader = stream_reader(writer.path, reader="r")
     start = reader.initialOffset()
@@ -413,7 +413,7 @@ def test_the_last_word_of_a_former_life_is_no_rival(writer: Writer) -> None:
 def test_a_new_query_under_an_old_name_is_kept_for_at_once(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The former query of that name was further; what the new one needs must not go while a release is on its way."""
+    """The former query of that name was further; a late release must not purge what is needed."""
     writer.runs(A, 10)
     writer.commit()
     former = stream_reader(writer.path, reader="r")

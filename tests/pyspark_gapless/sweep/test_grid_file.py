@@ -1,4 +1,4 @@
-"""The grid file: which cells it makes, what it refuses, and that a cell's commands say exactly what the cell is."""
+"""The grid file: its cells, what it rejects, and that the commands of a cell describe the cell."""
 
 from __future__ import annotations
 

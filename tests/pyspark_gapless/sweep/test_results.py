@@ -1,4 +1,4 @@
-"""What a task hands out, the files of results, how chunks are sized, and what is told of it all; without Spark."""
+"""The results of a task, their files, the sizes of chunks, and the progress, without Spark."""
 
 from __future__ import annotations
 
@@ -347,7 +347,8 @@ def tell(progress):
 
 if __name__ == "__main__":
     cells = read_grid(Path(sys.argv[1]).read_text())
-    running.run(running.SweepPlan(cells, range(100_000), Path(sys.argv[2]), None, 1), tell, threading.Event())
+    plan = running.SweepPlan(cells, range(100_000), Path(sys.argv[2]), None, 1)
+    running.run(plan, tell, threading.Event())
 """
 
 

@@ -1,4 +1,4 @@
-"""Sweeps on Spark: the same rows as anywhere, the dataset that comes of them, and a planted bug from end to end."""
+"""Sweeps on Spark: the same rows as elsewhere, the dataset, and a planted bug from end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline in a real Spark: types, problems, windows, watermarks, batches done again, runs that are killed."""
+"""The pipeline in a real Spark: types, problems, windows, watermarks, repeated batches, kills."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def sent_by(output: Path) -> dict[tuple[str, int], bytes]:
 def expected_gold(
     output: Path, counts: dict[int, int]
 ) -> dict[tuple[datetime, str], tuple[Any, ...]]:
-    """Return what gold has to say of windows that are over, by a loop over all readings that are not too late."""
+    """Return the expected gold rows of complete windows, by a loop over all timely readings."""
     over: defaultdict[tuple[datetime, str], list[Reading]] = defaultdict(list)
     watermark = watermark_of(output / "checkpoints" / "gold")
     assert watermark is not None

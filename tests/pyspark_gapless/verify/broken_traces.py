@@ -131,7 +131,7 @@ def never_delivered(which: Which, nth: int = 0) -> Change:
 
 
 def started_anew(which: Which, nth: int = 0) -> Change:
-    """Leave a delivery out, and say in its place that the stream starts behind it: the rest is a part of its own."""
+    """Replace a delivery by a START behind it: the rest of the stream is a part of its own."""
 
     def change(rows: Rows) -> Rows:
         place = at(rows, which, nth)

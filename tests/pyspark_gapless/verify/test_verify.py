@@ -1,4 +1,4 @@
-"""Traces verified in a real Spark: each check is content with good traces, and finds what is wrong with a bad one."""
+"""Traces verified in a real Spark: each check passes good traces, and finds every planted error."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ BASES = ("loss", "aside", "stable")
 
 
 def naks_written_late(rows: list[TraceRow]) -> list[TraceRow]:
-    """Let whoever asks twice write down the first time just before the second: it was kept from running."""
+    """Write the first NAK of each range just before the second, as after a long pause."""
     asked = [row for row in rows if row.event == "NAK_OUT"]
     again = next(row for at, row in enumerate(asked) for one in asked[:at] if _same_nak(one, row))
     late = [
@@ -221,7 +221,7 @@ def record_swarm(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def verdict(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> TraceVerdict:
-    """Return what is found in one trace with all that can be wrong, each in a simulated group of its own."""
+    """Return the violations in one trace with every error, each in a simulated group of its own."""
     folder = tmp_path_factory.mktemp("planted")
     runs = {seed: (base, change) for seed, (base, change, _) in enumerate(PLANTED.values(), 1)}
     good_ones: dict[int, tuple[str, Change]] = {
@@ -349,7 +349,7 @@ def test_a_process_that_still_writes_makes_nobody_guilty(
 
 
 def test_a_sample_makes_nobody_guilty(spark: SparkSession, tmp_path: Path) -> None:
-    """One sampled life among full ones, which has sent a message in pieces: only the seventh piece has a row."""
+    """A sampled incarnation among full ones: of its fragments only the seventh has a row."""
     outcome = good("loss")
     sends = is_a("SEND", member="a", to="")
     change = replace(sends, seqno=7, seqno_last=7, k=6)

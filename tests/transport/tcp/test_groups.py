@@ -34,7 +34,7 @@ def test_three_processes_exchange_messages(host: str, profile: str) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -> None:
-    """Three members send without pause; relays cut their streams at any byte, and members cut their own."""
+    """Three members send without pause; relays and members cut streams at any byte."""
     ports = free_stream_ports(3)
     knobs = {**PATIENT, "profile": "ordered"}
     with Relays(ports, seed, 1, 400_000) as relays:

@@ -1,4 +1,4 @@
-"""The two ends of a link, with streams that end anywhere: every datagram arrives once and in order."""
+"""The two ends of a link, with streams that end anywhere: each datagram arrives once, in order."""
 
 from functools import partial
 from random import Random

@@ -271,7 +271,7 @@ def test_a_new_process_at_the_same_place_starts_anew(net: Net) -> None:
 def test_large_datagrams_in_a_row_are_not_copied_together(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a large one only the length of the next is read, then all of that in one piece, if it is there."""
+    """Behind a large datagram only the length of the next is read, then all of it at once."""
     a, b = net.open(), net.open()
     net.meet(a, b)
     datagrams = [bytes([number]) * 200_000 for number in range(6)]
