@@ -216,7 +216,7 @@ def test_true_and_false_are_words_for_where_repairs_go() -> None:
 
 def test_unknown_knob_names_the_nearest_and_all() -> None:
     message = error_of(Config.make, capacty=4)
-    assert "unknown knob 'capacty': did you mean 'capacity'?" in message
+    assert "unknown setting 'capacty': did you mean 'capacity'?" in message
     assert all(key in message for key in SETTINGS)
 
 
@@ -248,7 +248,7 @@ def test_replace_reads_like_make_and_leaves_the_original() -> None:
     changed = config.replace(xmit_interval="1s")
     assert (changed.capacity, changed.xmit_interval_ns) == (64, 1000 * NS_PER_MS)
     assert config.xmit_interval_ns == 500 * NS_PER_MS
-    assert "unknown knob" in error_of(config.replace, nope=1)
+    assert "unknown setting" in error_of(config.replace, nope=1)
     assert "lower ack_threshold or raise capacity" in error_of(config.replace, ack_threshold=65)
 
 

@@ -50,7 +50,7 @@ def test_the_three_forms_of_configuration_agree() -> None:
     assert Config.from_properties(properties) == expected
 
 
-def test_every_knob_is_in_the_table() -> None:
+def test_every_setting_is_in_the_table() -> None:
     text = (ROOT / "docs/configuration.md").read_text()
     assert [key for key in SETTINGS if f"| `{key}` |" not in text] == []
 
@@ -90,7 +90,7 @@ def test_a_marker_shown_as_code_is_no_marker() -> None:
 def test_stale_page_fails_the_check_and_is_mended_by_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = "<!-- generated: knobs -->\n<!-- end generated -->\n"
+    stale = "<!-- generated: settings -->\n<!-- end generated -->\n"
     write(tmp_path, "docs/page.md", stale)
     run = ["--root", str(tmp_path)]
     assert docs.main([*run, "--check"]) == 1

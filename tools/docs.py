@@ -53,9 +53,9 @@ _HTML_ANCHOR = re.compile(r"<[a-z]+[^>]*\b(?:id|name)=[\"']([^\"']+)[\"']", re.I
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
-def knob_table() -> str:
+def setting_table() -> str:
     """Return the table of every setting, from the declarations in :mod:`gapless.config`."""
-    lines = ["| knob | kind | default | takes | meaning |", "|---|---|---|---|---|"]
+    lines = ["| setting | kind | default | allowed | meaning |", "|---|---|---|---|---|"]
     for row in Config().explain():
         default = str(row.default).lower() if isinstance(row.default, bool) else row.default
         lines.append(f"| `{row.key}` | {row.kind} | `{default}` | {row.allowed} | {row.meaning} |")
@@ -141,10 +141,10 @@ def not_in_trace_table() -> str:
 GENERATORS: dict[str, Callable[[], str]] = {
     "examples": example_table,
     "group-events": group_event_sections,
-    "knobs": knob_table,
     "liveness-invariants": partial(invariant_table, "L"),
     "not-in-trace": not_in_trace_table,
     "safety-invariants": partial(invariant_table, "S"),
+    "settings": setting_table,
     "trace-columns": column_table,
     "trace-events": event_table,
     "trace-fields": field_table,

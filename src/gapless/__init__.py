@@ -1,8 +1,8 @@
 """Gapless: brokerless, reliable, ordered group messaging for Python.
 
-``async with gapless.join("orders") as group:`` joins a group; ``gapless.blocking.join`` does the same
-for threads. Names are imported when they are first used, so that the protocol and the simulator can
-be used without sockets and threads.
+``async with gapless.join("orders") as group:`` joins a group; ``gapless.blocking.join`` is the same
+for threads. Names are imported on first use, so that the protocol and the simulator work without
+sockets and threads.
 """
 
 import importlib as _importlib

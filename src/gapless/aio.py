@@ -65,7 +65,7 @@ async def run_steps(steps: Steps[_T]) -> _T:
         while True:
             try:
                 result = await _await_future(wait)
-            except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+            except BaseException as error:  # noqa: BLE001 - the steps handle the error
                 wait = steps.throw(error)
             else:
                 wait = steps.send(result)
@@ -91,12 +91,12 @@ def _notify_waiter(
     loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], thread: int, _: Future[Any]
 ) -> None:
     if get_ident() == thread:
-        _wake(waiter)  # it was this loop that saw to it
+        _wake(waiter)  # this loop completed the future itself
         return
     try:
         loop.call_soon_threadsafe(_wake, waiter)
     except RuntimeError:
-        log.debug("a loop was closed while something waited in it")
+        log.debug("an event loop was closed while a call waited in it")
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
@@ -105,25 +105,24 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class LoopFlushScheduler:
-    """Lets the sends of one round of an event loop leave together, at its end, in the thread of that loop.
+    """Flushes the sends of one round of an event loop together, in the thread of that loop.
 
-    So many tasks that send at the same time share frames, and none of them waits for another
-    thread.
+    Tasks that send in the same round share frames, and none of them waits for another thread.
     """
 
     def __init__(self) -> None:
         self._scheduled: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
-    def __call__(self, see_to: Callable[[], None]) -> None:
-        """Plan to see to what was sent, once a round."""
+    def __call__(self, flush: Callable[[], None]) -> None:
+        """Schedule ``flush`` at the end of the present round, once."""
         loop = asyncio.get_running_loop()
         if loop not in self._scheduled:
             self._scheduled.add(loop)
-            loop.call_soon(self._flush, loop, see_to)
+            loop.call_soon(self._flush, loop, flush)
 
-    def _flush(self, loop: asyncio.AbstractEventLoop, see_to: Callable[[], None]) -> None:
+    def _flush(self, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         self._scheduled.discard(loop)
-        see_to()
+        flush()
 
 
 class Receipt(ReceiptBase):
@@ -225,7 +224,7 @@ class Group(GroupBase):
             ran_turn = own.send_lone(payload, receipt, None, None)
             if ran_turn is not None:
                 if ran_turn:
-                    await asyncio.sleep(0)  # a task that sends without a pause lets others run
+                    await asyncio.sleep(0)  # a task that sends without a pause lets other tasks run
                 return receipt
         receipt = await self.send_many(
             (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
@@ -281,7 +280,7 @@ class Group(GroupBase):
         """Return the next message; asking for it marks the previous one as consumed."""
         self._taken += 1
         if self._taken % YIELD_EVERY == 0:
-            await asyncio.sleep(0)  # where messages never end, other tasks have their turn too
+            await asyncio.sleep(0)  # other tasks run even if messages never end
         message = self._session.try_next_message() or await self.receive()
         if message is None:
             raise StopAsyncIteration
@@ -410,7 +409,7 @@ async def _requests(core: GroupSession) -> AsyncIterator[Request]:
 
 
 async def _serve(core: GroupSession, handler: Callable[[Request], Any]) -> None:
-    """Let a handler work on requests, many at a time; it does not keep the group from being closed."""
+    """Handle requests concurrently until the group is closed."""
     room = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
     async with asyncio.TaskGroup() as tasks:
         try:
@@ -431,8 +430,8 @@ async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
         if not request._answered:
             await request.reply(result)
     except DepartedError:
-        log.debug("%s has left before its request was answered", request.sender)
-    except Exception as error:  # noqa: BLE001 - a handler may do anything, and others wait for answers too
+        log.debug("%s left before its request was answered", request.sender)
+    except Exception as error:  # noqa: BLE001 - the error of a handler is the answer to its request
         log.warning("a request of %s failed", request.sender, exc_info=error)
         if not request._answered:
             await request.fail(error)

@@ -55,7 +55,7 @@ def run_steps(steps: Steps[_T]) -> _T:
         while True:
             try:
                 result = _wait_for_future(wait)
-            except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+            except BaseException as error:  # noqa: BLE001 - the steps handle the error
                 wait = steps.throw(error)
             else:
                 wait = steps.send(result)

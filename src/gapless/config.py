@@ -1,10 +1,10 @@
-"""Every knob of a member, in one frozen value.
+"""All settings of a member, in one frozen value.
 
-There are four ways to make a :class:`Config`, and all of them check every value and how the values
-fit together: ``Config.make(xmit_interval="200ms")`` in Python, :meth:`Config.from_toml` and
-:meth:`Config.load` for TOML, and :meth:`Config.from_properties` for a line such as
-``capacity=64;xmit_interval=500``. ``Config(...)`` itself takes the inner form, nanoseconds and
-bytes. What is wrong is always a :class:`gapless.errors.ConfigError` that names the knob.
+A :class:`Config` is made by ``Config.make(xmit_interval="200ms")`` in Python, by
+:meth:`Config.from_toml` and :meth:`Config.load` from TOML, or by :meth:`Config.from_properties`
+from a line such as ``capacity=64;xmit_interval=500``. ``Config(...)`` itself takes the inner form,
+nanoseconds and bytes. Each way checks every value, and that the values are consistent. An error is
+always a :class:`gapless.errors.ConfigError` that names the setting.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GROUP_PROFILE_NAMES = tuple(GROUP_PROFILES)
-"""The profiles of messages to all."""
+"""The names of the profiles for messages to the group."""
 UNICAST_PROFILE_NAMES = tuple(UNICAST_PROFILES)
-"""The profiles of messages to one."""
+"""The names of the profiles for messages to one member."""
 
 WindowKind = Literal["fixed", "growing"]
 RepairTo = Literal["auto", "always", "never"]
@@ -47,7 +47,7 @@ OnRetentionFull = Literal["wait", "release"]
 
 
 class SettingInfo(NamedTuple):
-    """One knob as :meth:`Config.explain` shows it; ``value`` and ``default`` are in the form a person writes."""
+    """One setting as :meth:`Config.explain` shows it; values are in the outer form."""
 
     key: str
     kind: str
@@ -61,7 +61,7 @@ class SettingInfo(NamedTuple):
 class Config:
     """The settings of one member; ``Config()`` is the default for a local network."""
 
-    profile: str = choice("nakack4", GROUP_PROFILE_NAMES, "The protocol of messages to all.")
+    profile: str = choice("nakack4", GROUP_PROFILE_NAMES, "The protocol of messages to the group.")
     unicast: str = choice(
         "unicast3", UNICAST_PROFILE_NAMES, "The protocol of messages to one member."
     )
@@ -69,112 +69,117 @@ class Config:
     window: WindowKind = choice(
         "fixed",
         get_args(WindowKind),
-        "A fixed window makes the sender wait when it is full; a growing one takes whatever comes.",
+        "A sender waits while a fixed window is full; a growing window has no limit of messages.",
     )
     capacity: int = count(
-        16384, "Messages that a fixed window holds.", minimum=1, maximum=1_048_576
+        16384, "Maximum number of messages in a fixed window.", minimum=1, maximum=1_048_576
     )
     max_seqno_ahead: int = count(
         262_144,
-        "How far above the delivered mark a growing window still takes a seqno.",
+        "How far above the delivered mark a growing window accepts a seqno.",
         minimum=1,
         maximum=2**31,
     )
-    window_bytes: int = size("16MiB", "Bytes that a window holds.", minimum="1KiB")
+    window_bytes: int = size("16MiB", "Maximum number of bytes in a window.", minimum="1KiB")
 
     ack_threshold: int = count(
         0,
-        "Deliveries after which an ack goes out at once; 0 means a quarter of the capacity.",
+        "Deliveries after which an ack is sent at once; 0 means a quarter of the capacity.",
         maximum=1_048_576,
     )
-    ack_delay_ns: int = duration("10ms", "Longest time that an ack is owed before it goes out.")
+    ack_delay_ns: int = duration("10ms", "Maximum delay of an ack.")
 
     min_ack_interval_ns: int = duration(
-        "20ms", "Shortest time between two acks of a connection (unicast3)."
+        "20ms", "Minimum time between two acks of a connection (unicast3)."
     )
 
     xmit_interval_ns: int = duration(
         "500ms",
-        "Upper bound of the grace of a gap, of the back-off between naks and of the pause between tail announcements;"
-        " the fixed timer of all three when adaptive_grace is off. 0 switches retransmission off.",
+        "Upper bound of the grace of a gap, of the back-off between naks and of the time between"
+        " tail announcements; without adaptive_grace the fixed value of all three. 0 switches"
+        " retransmission off.",
     )
-    adaptive_grace: bool = flag(True, "Whether the grace of a gap follows the measured round trip.")
-    min_grace_ns: int = duration(
-        "1ms", "Shortest grace that a fresh gap gets before it is asked for."
+    adaptive_grace: bool = flag(
+        True, "Whether the grace of a gap follows the measured round-trip time."
     )
+    min_grace_ns: int = duration("1ms", "Minimum time between a new gap and its first nak.")
     min_retry_ns: int = duration(
-        "5ms", "Shortest pause before the same gap is asked for again.", minimum="1us"
+        "5ms", "Minimum time between two naks for the same gap.", minimum="1us"
     )
     initial_rtt_ns: int = duration(
-        "10ms", "Round trip that is assumed until one has been measured.", minimum="1us"
+        "10ms", "Round-trip time that is assumed until one has been measured.", minimum="1us"
     )
     jitter_percent: int = percent(
-        25, "Share of a repair timer that is drawn at random, so that members do not ask at once."
+        25, "Random share of a repair timer, so that members do not send naks at the same time."
     )
     max_xmit_req_size: int = count(
-        1024, "Seqnos that one nak names at most; 0 means what fits a frame.", maximum=2**31
+        1024, "Maximum number of seqnos in one nak; 0 means what fits a frame.", maximum=2**31
     )
 
     use_mcast_xmit: RepairTo = choice(
         "auto",
         get_args(RepairTo),
-        "Whether a repair goes to all members (always), to the one that asked (never), or as the naks suggest (auto).",
+        "Whether a repair is sent to all members (always), to the requesting one (never), or as the"
+        " naks suggest (auto).",
         aliases=((True, "always"), (False, "never")),
     )
     xmit_from_random_member: bool = flag(
         False,
-        "Whether a receiver asks any member that may hold a message, rather than its origin (nakack).",
+        "Whether naks go to any member that may hold the message, not to its origin (nakack).",
     )
     discard_delivered: bool = flag(
-        False, "Whether receivers forget what they have delivered before it is stable (nakack)."
+        False, "Whether receivers drop delivered messages before they are stable (nakack)."
     )
     stability_interval_ns: int = duration(
-        "250ms", "Time between two votes on what is stable, while something is not.", minimum="1ms"
+        "250ms", "Time between two stability votes while messages are not stable.", minimum="1ms"
     )
     stability_bytes: int = size(
-        "1MiB", "Bytes received after which a member votes at once.", minimum="1B"
+        "1MiB",
+        "Received bytes after which a member sends its stability vote at once.",
+        minimum="1B",
     )
     repair_budget_bytes: int = size(
-        "8MiB", "Bytes of repairs that a member sends per xmit_interval.", minimum="256B"
+        "8MiB", "Maximum number of bytes of repairs per xmit_interval.", minimum="256B"
     )
     tail_delay_ns: int = duration(
-        "20ms", "Quiet time after the last data before a sender announces its tail.", minimum="1us"
+        "20ms",
+        "Idle time after the last message before a sender announces its tail.",
+        minimum="1us",
     )
 
     max_frame_bytes: int = size(
-        "1400B", "Largest frame that is sent.", minimum="256B", maximum="65000B"
+        "1400B", "Maximum size of a frame.", minimum="256B", maximum="65000B"
     )
     max_run_bytes: int = size(
         "60000B",
-        "Bytes of messages that are numbered, stored and sent as one, unless a frame holds more.",
+        "Maximum size of a run of messages, unless a frame holds more.",
         minimum="256B",
         maximum="256000B",
     )
     whole_runs: bool = flag(
         False,
-        "Whether a run that is larger than a frame goes in one datagram, or in many frames; a transport sets it.",
+        "Whether a run larger than a frame is sent in one datagram instead of many frames; the"
+        " transport sets it.",
     )
     checksum: Checksum = choice(
         "auto",
         get_args(Checksum),
-        "What the checksum of a datagram covers: everything (all), everything but messages (headers), or everything"
-        " unless it stays within this machine (auto).",
+        "What the checksum of a datagram covers: everything (all), all but messages (headers), or"
+        " everything unless the datagram stays on this machine (auto).",
     )
     max_message_bytes: int = size(
-        "64MiB", "Largest message that is sent or put together.", minimum="1B"
+        "64MiB", "Maximum size of a message, sent or received.", minimum="1B"
     )
-    max_batch_size: int = count(
-        0, "Messages that one delivery hands out at most; 0 means no limit."
-    )
+    max_batch_size: int = count(0, "Maximum number of messages in one delivery; 0 means no limit.")
     unread_limit: int = count(
-        0, "Messages that may be handed out and not yet reported as consumed; 0 means no limit."
+        0, "Maximum number of delivered messages that are not consumed; 0 means no limit."
     )
     become_server_queue_size: int = count(
-        50, "Runs that are kept of a stream whose start is not known yet."
+        50, "Maximum number of buffered runs of a stream whose start is not known yet."
     )
     stall_after_ns: int = duration(
         "2s",
-        "Age at which a gap that nobody will repair is reported as a stall.",
+        "Age at which a gap that no member will repair is reported as a stall.",
         minimum="1ms",
         maximum="24h",
     )
@@ -185,49 +190,49 @@ class Config:
     )
     max_out_of_band: int = count(
         1024,
-        "Out-of-band messages that may wait for acks; more have to wait.",
+        "Maximum number of unacknowledged out-of-band messages; further sends wait.",
         minimum=1,
         maximum=MAX_OUT_OF_BAND,
     )
     conn_expiry_timeout_ns: int = duration(
-        "2min", "Idle time after which a connection is closing; 0 means never."
+        "2min", "Idle time after which a connection starts to close; 0 means never."
     )
     conn_close_timeout_ns: int = duration(
-        "4min", "Time after which a connection that is closing is closed; 0 means never."
+        "4min", "How long a closing connection waits before it is closed; 0 means for ever."
     )
     sync_min_interval_ns: int = duration(
         "200ms",
-        "Shortest time between two questions for the first message of a connection.",
+        "Minimum time between two requests for the first message of a connection.",
         minimum="1us",
     )
     receive_buffer_bytes: int = size(
         "208KiB",
-        "What this member tells the senders that its socket buffer takes.",
+        "Size of the socket buffer that this member announces to senders.",
         minimum="1KiB",
         maximum="2GiB",
     )
     max_frames_ahead: int = count(
         512,
-        "Frames that others may send ahead of what this member has read, as far as its buffer takes them; 0 means as"
-        " many as it takes.",
+        "Maximum number of frames that others may send ahead of what this member has read; 0 means"
+        " as many as its buffer holds.",
         maximum=1_048_576,
     )
     slow_receiver_after_ns: int = duration(
         "5s",
-        "How long a member may pin the window before an event names it.",
+        "How long a member may block the window before an event names it.",
         minimum="1ms",
         maximum="24h",
     )
     on_slow_receiver: OnSlowReceiver = choice(
         "warn",
         get_args(OnSlowReceiver),
-        "What comes of a member that pins the window: it is named again and again (warn), named once (wait), or"
-        " expelled.",
+        "What to do with a member that blocks the window: report it repeatedly (warn), report it"
+        " once (wait), or expel it (expel).",
     )
 
     heartbeat_interval_ns: int = duration(
         "1s",
-        "Time after which a member that has sent nothing else shows that it lives.",
+        "Time after which an idle member sends a heartbeat.",
         minimum="1ms",
     )
     suspect_after_ns: int = duration(
@@ -235,78 +240,79 @@ class Config:
     )
     verify_timeout_ns: int = duration(
         "1s",
-        "Time in which a suspected member may still answer before it is expelled.",
+        "How long a suspected member may take to answer before it is expelled.",
         minimum="1ms",
     )
-    monitors: int = count(2, "Members that watch each member.", minimum=1, maximum=64)
+    monitors: int = count(2, "Number of members that monitor each member.", minimum=1, maximum=64)
     found_after_ns: int = duration(
-        "1s", "Time in which a new member looks for a group before it founds one.", minimum="1ms"
+        "1s", "How long a new member looks for a group before it founds one.", minimum="1ms"
     )
     join_interval_ns: int = duration(
         "200ms",
-        "Shortest time between two tries to join, to leave, or to bring a member a view.",
+        "Minimum time between two attempts to join, to leave, or to send a member its view.",
         minimum="1ms",
     )
     join_timeout_ns: int = duration(
         "1s",
-        "Time in which a new member must confirm its view before others are told.",
+        "How long a new member may take to confirm its view before it is dropped from it.",
         minimum="1ms",
     )
     bundle_delay_ns: int = duration(
         "500us",
-        "Time in which messages that are sent one after another, without a pause, are gathered into one frame; 0 lets"
-        " each leave at once.",
+        "How long messages that are sent without a pause are collected into one frame; 0 sends each"
+        " at once.",
         maximum="100ms",
     )
     view_bundle_delay_ns: int = duration(
-        "20ms", "Time in which joins and leaves are gathered into one view."
+        "20ms", "How long joins and leaves are collected into one view."
     )
     merge_interval_ns: int = duration(
         "2s",
-        "Time between two beacons by which the coordinators of separate views find each other.",
+        "Time between two beacons, by which coordinators of separate views find each other.",
         minimum="1ms",
     )
     leave_timeout_ns: int = duration(
         "10s",
-        "Time in which a leaving member waits for acks and for the group to take note.",
+        "How long a leaving member waits for acks, and then for the view without it.",
         minimum="1ms",
     )
     retention_timeout_ns: int = duration(
         "1min",
-        "Time for which the place of a durable member is kept while it is away.",
+        "How long messages are retained for an absent durable member.",
         maximum="24h",
     )
     on_retention_full: OnRetentionFull = choice(
         "wait",
         get_args(OnRetentionFull),
-        "What comes of a window that is full because a durable member is away: sends wait, or its place is released.",
+        "What to do when messages retained for an absent durable member fill the window: let sends"
+        " wait (wait), or stop retaining them (release).",
     )
     state_window_bytes: int = size(
-        "256KiB", "Bytes of a state that are asked for at once.", minimum="1KiB"
+        "256KiB", "Maximum number of bytes of a state that are requested at once.", minimum="1KiB"
     )
     state_backlog_bytes: int = size(
         "64MiB",
-        "Bytes of messages that a new member keeps while it waits for the state.",
+        "Maximum number of bytes of messages that are held while the state is transferred.",
         minimum="1KiB",
     )
     state_timeout_ns: int = duration(
-        "5s", "Silence of one that gives the state after which another is asked.", minimum="1ms"
+        "5s", "Silence of a state provider after which another member is asked.", minimum="1ms"
     )
-    loopback: bool = flag(True, "Whether a sender's own messages are delivered to it too.")
+    loopback: bool = flag(True, "Whether a sender receives its own messages.")
 
     def __post_init__(self) -> None:
-        for knob in SETTINGS.values():
-            knob.check(getattr(self, knob.name))
+        for setting in SETTINGS.values():
+            setting.check(getattr(self, setting.name))
         self._check_consistency()
 
     @property
     def effective_ack_threshold(self) -> int:
-        """Deliveries after which an ack goes out at once."""
+        """Deliveries after which an ack is sent at once."""
         return self.ack_threshold or max(1, self.capacity // 4)
 
     @property
     def group_profile(self) -> Profile:
-        """The policies of messages to all."""
+        """The policies of messages to the group."""
         return GROUP_PROFILES[self.profile]
 
     @property
@@ -316,27 +322,27 @@ class Config:
 
     @property
     def retransmits(self) -> bool:
-        """Whether what is missing is asked for, and the end of a stream announced."""
+        """Whether missing messages are requested and tails announced."""
         return self.xmit_interval_ns > 0
 
     @property
     def reach(self) -> int:
-        """How many messages may be outstanding in a stream."""
+        """Maximum number of outstanding messages in a stream."""
         return self.capacity if self.window == "fixed" else self.max_seqno_ahead
 
     @classmethod
-    def make(cls, **knobs: object) -> Config:
-        """Return a config with the named knobs set, durations and sizes as text: ``make(xmit_interval="200ms")``.
+    def make(cls, **settings: object) -> Config:
+        """Return a config from settings in their outer form, such as ``xmit_interval="200ms"``.
 
-        What a profile sets by itself (``profile="ordered"`` switches retransmission off) holds
-        unless it is named too.
+        A profile changes defaults (``profile="ordered"`` switches retransmission off), but never a
+        setting that is given.
         """
-        return cls(**_with_defaults(_read(knobs)))
+        return cls(**_with_defaults(_read(settings)))
 
     @classmethod
     def from_toml(cls, text: str, *, table: str = "gapless") -> Config:
-        """Return the config that a TOML text holds in ``table`` (dots for nesting, ``""`` for the top level)."""
-        import tomllib  # few programs have such a file, and it takes a while
+        """Return the config in ``table`` of a TOML text; ``""`` is the top level, dots nest."""
+        import tomllib  # imported late: few programs have a file, and the import is slow
 
         try:
             found: object = tomllib.loads(text)
@@ -346,13 +352,13 @@ class Config:
             found = found.get(part) if isinstance(found, dict) else None
         if not isinstance(found, dict):
             raise ConfigError(
-                f"there is no table [{table}]; add one, or name the table that holds the knobs"
+                f"there is no table [{table}]; add one, or name the table with the settings"
             )
         return cls.make(**found)
 
     @classmethod
     def load(cls, path: str | Path, *, table: str = "gapless") -> Config:
-        """Return the config that a TOML file holds in ``table``."""
+        """Return the config in ``table`` of a TOML file."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -366,29 +372,28 @@ class Config:
     def from_properties(cls, text: str) -> Config:
         """Return the config of a line such as ``capacity=64;xmit_interval=500``.
 
-        The form is that of JGroups, and so is its convention that a bare duration counts
-        milliseconds. A duration or size may carry a unit as well. The names that JGroups has for
-        some knobs are understood too.
+        This is the form of JGroups, with its convention that a duration without a unit is in
+        milliseconds. A duration or size may have a unit. JGroups' names of settings are accepted.
         """
         values: dict[str, Any] = {}
         for part in text.strip().removesuffix(";").split(";") if text.strip() else ():
-            key, equals, value = (piece.strip() for piece in part.partition("="))
+            key, equals, value = (word.strip() for word in part.partition("="))
             if not equals or not key or not value:
                 raise ConfigError(
                     f"{part.strip()!r} is not a property; write name=value;name=value"
                 )
-            knob, value = _property(key, value)
-            if knob.name in values:
-                raise ConfigError(f"{key} sets {knob.key} a second time; keep one of them")
-            values[knob.name] = knob.parse_text(value)
+            setting, value = _property(key, value)
+            if setting.name in values:
+                raise ConfigError(f"{key} sets {setting.key} a second time; keep one of them")
+            values[setting.name] = setting.parse_text(value)
         return cls(**_with_defaults(values))
 
-    def replace(self, **knobs: object) -> Config:
-        """Return a copy with the named knobs set, in the same form that :meth:`make` takes.
+    def replace(self, **settings: object) -> Config:
+        """Return a copy with changed settings, given as for :meth:`make`.
 
-        With another profile comes what that profile sets, in the place of what the former one did.
+        Another profile brings its own defaults in the place of those of the former profile.
         """
-        values = _read(knobs)
+        values = _read(settings)
         if values.get("profile", self.profile) != self.profile:
             before = _read(self.group_profile.defaults)
             left = {
@@ -400,16 +405,23 @@ class Config:
         return dataclasses.replace(self, **values)
 
     def as_dict(self) -> dict[str, Value]:
-        """Return every knob in the form a person writes; ``Config.make(**config.as_dict())`` equals ``config``."""
-        return {key: knob.format(getattr(self, knob.name)) for key, knob in SETTINGS.items()}
+        """Return every setting in its outer form; ``Config.make`` is the inverse."""
+        return {
+            key: setting.format(getattr(self, setting.name)) for key, setting in SETTINGS.items()
+        }
 
     def explain(self) -> list[SettingInfo]:
-        """Return one row for each knob: its value here, its default, what it may be, and what it means."""
+        """Return each setting with its value, default, allowed values and meaning."""
         return [
             SettingInfo(
-                key, knob.kind.value, value, knob.format(knob.default), knob.allowed, knob.meaning
+                key,
+                setting.kind.value,
+                value,
+                setting.format(setting.default),
+                setting.allowed,
+                setting.meaning,
             )
-            for (key, value), knob in zip(self.as_dict().items(), SETTINGS.values(), strict=True)
+            for (key, value), setting in zip(self.as_dict().items(), SETTINGS.values(), strict=True)
         ]
 
     def _check_consistency(self) -> None:
@@ -418,7 +430,7 @@ class Config:
                 self,
                 "ack_threshold",
                 "capacity",
-                "or no ack would go out before the window is full",
+                "or no ack would be sent before the window is full",
             )
         if self.window == "growing" and self.max_seqno_ahead < self.capacity:
             raise _pair_error(
@@ -433,8 +445,8 @@ class Config:
             raise _pair_error(self, "min_retry", "xmit_interval", "which bounds it from above")
         if self.xmit_from_random_member and self.discard_delivered:
             raise ConfigError(
-                "xmit_from_random_member = True with discard_delivered = True: nobody holds what it has delivered, so "
-                "nobody but the origin can repair it; set one of them to false"
+                "xmit_from_random_member = True with discard_delivered = True: receivers drop what"
+                " they have delivered, so only the origin can repair; set one of them to false"
             )
         if self.max_frame_bytes > self.repair_budget_bytes:
             raise _pair_error(
@@ -447,23 +459,24 @@ class Config:
         ):
             values = self.as_dict()
             raise ConfigError(
-                f"slow_receiver_after = {values['slow_receiver_after']!r} with xmit_interval = {values['xmit_interval']!r} and on_slow_receiver = "
-                "'expel': a member would be expelled before what it lost could be repaired, again and again; raise "
-                "slow_receiver_after to two xmit_intervals or more"
+                f"slow_receiver_after = {values['slow_receiver_after']!r} with xmit_interval ="
+                f" {values['xmit_interval']!r} and on_slow_receiver = 'expel': a member would be"
+                " expelled before its losses are repaired; raise slow_receiver_after to two"
+                " xmit_intervals or more"
             )
 
 
 def _pair_error(config: Config, small: str, large: str, why: str) -> ConfigError:
     values = config.as_dict()
     return ConfigError(
-        f"{small} = {values[small]!r} with {large} = {values[large]!r}: {small} must not exceed {large}, {why}; "
-        f"lower {small} or raise {large}"
+        f"{small} = {values[small]!r} with {large} = {values[large]!r}: {small} must not exceed"
+        f" {large}, {why}; lower {small} or raise {large}"
     )
 
 
-def _read(knobs: Mapping[str, object]) -> dict[str, Any]:
+def _read(settings: Mapping[str, object]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for key, value in knobs.items():
+    for key, value in settings.items():
         setting = SETTINGS.get(_current_key(key))
         if setting is None:
             raise unknown_setting(key, SETTINGS)
@@ -499,7 +512,7 @@ def _current_key(key: str) -> str:
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with what their profile sets where they say nothing."""
+    """Return ``values`` with the defaults of their profile for settings that are not given."""
     row = GROUP_PROFILES.get(str(values.get("profile")))
     return values if row is None else {**_read(row.defaults), **values}
 
@@ -519,21 +532,21 @@ def _property(key: str, value: str) -> tuple[SettingSpec, str]:
         return SETTINGS["window"], kinds[value.lower()]
     key = _current_key(_JGROUPS_NAMES.get(key, key))
     if key == "xmit_interval" and value.startswith("-"):
-        return SETTINGS[key], "0"  # whatever is not above zero switches retransmission off
+        return SETTINGS[key], "0"  # JGroups: every value below zero switches retransmission off
     if key not in SETTINGS:
         raise unknown_setting(key, [*SETTINGS, *_JGROUPS_NAMES, "dynamic_buffers"])
     return SETTINGS[key], value
 
 
 def _settings() -> dict[str, SettingSpec]:
-    knobs = [
+    settings = [
         SettingSpec(name=field.name, default=cast("Value", field.default), **field.metadata)
         for field in dataclasses.fields(Config)
     ]
-    return {knob.key: knob for knob in knobs}
+    return {setting.key: setting for setting in settings}
 
 
 SETTINGS: dict[str, SettingSpec] = _settings()
-"""Every knob by the name that a person writes, in the order of the docs."""
-SETTINGS_BY_FIELD: dict[str, SettingSpec] = {knob.name: knob for knob in SETTINGS.values()}
-"""The same by the name of the field."""
+"""Every setting by its key, in the order of the docs."""
+SETTINGS_BY_FIELD: dict[str, SettingSpec] = {setting.name: setting for setting in SETTINGS.values()}
+"""Every setting by the name of its field."""

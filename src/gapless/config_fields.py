@@ -1,6 +1,6 @@
-"""The knob: one setting's name, kind, bounds and meaning, and how it is read, checked and printed.
+"""Settings: name, kind, bounds and meaning of each, and how it is parsed, checked and printed.
 
-A knob has two forms. The *inner* form is what the machine uses (``xmit_interval_ns =
+A setting has two forms. The *inner* form is what the machine uses (``xmit_interval_ns =
 500_000_000``); the *outer* form is what a person writes (``xmit_interval = "500ms"``).
 :class:`gapless.config.Config` declares its fields with the functions at the end of this file;
 validation, the table in the docs and the command line all read the declaration.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Value = int | bool | str
-"""What a knob holds, in either form."""
+"""The value of a setting, in either form."""
 
 _T = TypeVar("_T", bound=Value)
 
@@ -34,7 +34,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class Kind(StrEnum):
-    """What sort of value a knob takes."""
+    """The kinds of values of settings."""
 
     DURATION = "duration"
     SIZE = "size"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSpec:
-    """One setting. ``minimum`` and ``maximum`` are in the inner form; ``None`` means that there is no bound."""
+    """One setting. Its bounds are in the inner form; ``maximum`` None means no upper bound."""
 
     name: str
     kind: Kind
@@ -59,12 +59,12 @@ class SettingSpec:
 
     @property
     def key(self) -> str:
-        """The name that a person writes: that of the field, without the unit where the value brings its own."""
+        """The name that a person writes: the name of the field without its unit."""
         return self.name.removesuffix("_ns")
 
     @property
     def allowed(self) -> str:
-        """What values the knob takes, in words."""
+        """The allowed values, in words."""
         if self.kind is Kind.CHOICE:
             return f"one of {', '.join(self.choices)}"
         if self.kind is Kind.FLAG:
@@ -75,7 +75,7 @@ class SettingSpec:
         return f"{what} from {self.format(self.minimum)} to {self.format(self.maximum)}"
 
     def format(self, inner: Value) -> Value:
-        """Return the outer form of an inner value; :meth:`read` turns it back."""
+        """Return the outer form of an inner value; :meth:`parse` is the inverse."""
         if self.kind is Kind.DURATION:
             return format_duration(int(inner))
         if self.kind is Kind.SIZE:
@@ -83,13 +83,13 @@ class SettingSpec:
         return inner
 
     def parse(self, outer: object) -> Value:
-        """Return the inner form of what Python code or a TOML file says."""
+        """Return the inner form of a value from Python code or a TOML file."""
         value = self._parse(outer)
         self.check(value, shown=outer)
         return cast("Value", value)
 
     def parse_text(self, text: str) -> Value:
-        """Return the inner form of what a property string says: there a bare duration counts milliseconds."""
+        """Return the inner form of a property; a duration without a unit is in milliseconds."""
         outer: object = text
         if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
             outer = int(text)
@@ -101,7 +101,7 @@ class SettingSpec:
         return self.parse(outer)
 
     def check(self, inner: object, *, shown: object = None) -> None:
-        """Raise unless ``inner`` is a value of the right type within the bounds; ``shown`` is what the user wrote."""
+        """Raise ConfigError unless ``inner`` is allowed; ``shown`` is what the user wrote."""
         if self.kind is Kind.CHOICE:
             fits = inner in self.choices
         elif self.kind is Kind.FLAG:
@@ -140,18 +140,18 @@ class SettingSpec:
 
 
 def close_matches(word: str, choices: Iterable[str], most: int) -> list[str]:
-    """Return what may have been meant by a word that is none of ``choices``, the nearest first."""
-    from difflib import get_close_matches  # only a mistake needs it
+    """Return the ``most`` choices that are most similar to ``word``, the nearest first."""
+    from difflib import get_close_matches  # imported late: needed for errors only
 
     return get_close_matches(word, list(choices), most)
 
 
 def unknown_setting(name: str, keys: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is no knob: the nearest ones first, then all of them."""
+    """Return the error for an unknown setting, with similar names first, then all names."""
     choices = sorted(keys)
     near = close_matches(name, choices, 3)
     hint = f"did you mean {' or '.join(repr(key) for key in near)}? " if near else ""
-    return ConfigError(f"unknown knob {name!r}: {hint}The knobs are {', '.join(choices)}")
+    return ConfigError(f"unknown setting {name!r}: {hint}The settings are {', '.join(choices)}")
 
 
 def duration(default: str, meaning: str, *, minimum: str = "0s", maximum: str = "1h") -> int:
@@ -174,7 +174,7 @@ def size(default: str, meaning: str, *, minimum: str, maximum: str | None = None
 
 
 def count(default: int, meaning: str, *, minimum: int = 0, maximum: int | None = None) -> int:
-    """Declare a field that holds a number of things."""
+    """Declare a field that holds a count."""
     return _declare(Kind.COUNT, default, meaning, minimum=minimum, maximum=maximum)
 
 
@@ -195,7 +195,7 @@ def choice(
     *,
     aliases: tuple[tuple[bool, str], ...] = (),
 ) -> Any:
-    """Declare a field that is one of a few words; ``aliases`` lets true and false stand for two of them."""
+    """Declare a field with a few allowed words; ``aliases`` maps true and false to two of them."""
     return _declare(Kind.CHOICE, default, meaning, choices=choices, aliases=aliases)
 
 

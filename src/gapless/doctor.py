@@ -1,7 +1,7 @@
-"""What a group needs of a machine, tried out: each finding with a verdict, and what to do where it is not ``ok``.
+"""Checks of this machine: each tries what a group needs, and returns a finding with advice.
 
-Verdicts: ``ok``; ``note`` (nothing is wrong, something could be had); ``warning`` (a group works,
-not as well as it could); ``bad`` (a group does not work).
+Verdicts: ``ok``; ``note`` (a group works, and an option is not available); ``warning`` (a group
+works worse than it could); ``bad`` (a group does not work).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gapless.transport.udp import PORTS
 from gapless.units import format_size
 
 PROBE_GROUP = "gapless doctor"
-"""The group that is used to try things out."""
+"""The name of the group that the checks use."""
 MIN_OPEN_FILES = 256
-"""Open files below which groups and their connections may run out of them."""
+"""Minimum number of open files that groups and their connections need."""
 
 _SIOCGIFADDR, _SIOCGIFFLAGS = 0x8915, 0x8913
 _UP, _LOOPBACK, _MULTICAST = 0x1, 0x8, 0x1000
@@ -38,7 +38,7 @@ _FLAGS = Struct("16xH")
 
 
 class DoctorFinding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     verdict: str
@@ -47,9 +47,9 @@ class DoctorFinding(NamedTuple):
 
 
 def run_checks(host: str | None = None, ports: int | range | None = None) -> list[DoctorFinding]:
-    """Look at everything; no check keeps another from being made."""
+    """Run every check; an error in one does not stop the others."""
     chosen = host or socket_options.default_host()
-    tried: list[tuple[str, Callable[[], DoctorFinding]]] = [
+    checks: list[tuple[str, Callable[[], DoctorFinding]]] = [
         ("python", python),
         ("interfaces", interfaces),
         ("address", lambda: address(chosen)),
@@ -69,17 +69,18 @@ def run_checks(host: str | None = None, ports: int | range | None = None) -> lis
         ("extras", extras),
     ]
     findings = []
-    for name, check in tried:
+    for name, check in checks:
         try:
             findings.append(check())
         except (OSError, GaplessError) as error:
-            findings.append(DoctorFinding(name, "bad", str(error), "see to what the error says"))
+            findings.append(DoctorFinding(name, "bad", str(error), "fix the cause of this error"))
     return findings
 
 
 def python() -> DoctorFinding:
-    """Which Python, on which system."""
-    found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {platform.machine()}"
+    """Return the version of Python and the system."""
+    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    found = f"Python {platform.python_version()} on {system}"
     if sys.platform != "linux":
         return DoctorFinding(
             "python",
@@ -120,13 +121,13 @@ def list_interfaces() -> list[NetworkInterface]:
     return found
 
 
-def _ioctl(name: str, question: int) -> bytes | None:
+def _ioctl(name: str, request: int) -> bytes | None:
     if sys.platform != "linux":
         return None
     from fcntl import ioctl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        answer: bytes = ioctl(probe, question, name.encode()[:15].ljust(256, b"\0"))
+        answer: bytes = ioctl(probe, request, name.encode()[:15].ljust(256, b"\0"))
         return answer
     return None
 
@@ -140,13 +141,15 @@ def _ipv6_addresses() -> dict[str, list[str]]:
     return found
 
 
+def _describe(interface: NetworkInterface) -> str:
+    addresses = ", ".join(interface.addresses) or "no address"
+    return f"{interface.name} ({addresses}{', multicast' if interface.multicast else ''})"
+
+
 def interfaces() -> DoctorFinding:
-    """Which interfaces are up."""
+    """Check which interfaces are up."""
     found = list_interfaces()
-    shown = "; ".join(
-        f"{one.name} ({', '.join(one.addresses) or 'no address'}{', multicast' if one.multicast else ''})"
-        for one in found
-    )
+    shown = "; ".join(map(_describe, found))
     if not any(one.addresses for one in found):
         return DoctorFinding(
             "interfaces", "bad", shown or "none is up", "bring an interface up, at least lo"
@@ -162,7 +165,7 @@ def interfaces() -> DoctorFinding:
 
 
 def address(host: str) -> DoctorFinding:
-    """Which address members use, and how large frames are there."""
+    """Check which address members use, and the size of frames there."""
     from gapless.locator import Locator
 
     with socket_options.bind(host, [0]) as probe:
@@ -177,7 +180,7 @@ def address(host: str) -> DoctorFinding:
 
 
 def group_of_two(host: str) -> DoctorFinding:
-    """Whether two members find each other over UDP and a message gets through."""
+    """Check that two members find each other over UDP, and that a message arrives."""
     from gapless import blocking
 
     quick = {"found_after": "100ms", "join_interval": "20ms"}
@@ -209,19 +212,21 @@ def group_of_two(host: str) -> DoctorFinding:
 
 
 def multicast(family: int) -> DoctorFinding:
-    """Whether a multicast group gives back what is sent to it, on the interface that the system chooses."""
+    """Check that a multicast group loops datagrams back on the default interface."""
     name = f"multicast, IPv{family}"
     group = Multicast(default_group(PROBE_GROUP, 6 if family == 6 else 4), port=_free_udp_port())
     if socket_options.multicast_loops_back(group):
-        return DoctorFinding(name, "ok", f"{group.address} gives back what is sent to it")
+        return DoctorFinding(name, "ok", f"{group.address} loops datagrams back")
     why = (
-        "; ".join(problem.last for problem in group.problems.of(group.name)) or "nothing came back"
+        "; ".join(problem.last for problem in group.problems.of(group.name))
+        or "no datagram came back"
     )
     return DoctorFinding(
         name,
         "note",
         f"{group.address} does not work: {why}",
-        "not needed: members meet in a directory on one machine, or by discover='seeds://…' (docs/discovery.md)",
+        "not needed: members meet in a directory on one machine, or by discover='seeds://…'"
+        " (docs/discovery.md)",
     )
 
 
@@ -231,8 +236,8 @@ def _free_udp_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def buffer(what: str, option: int, knob: str) -> DoctorFinding:
-    """How large a socket buffer the kernel grants."""
+def buffer(what: str, option: int, sysctl: str) -> DoctorFinding:
+    """Check the size of the socket buffer that the kernel grants."""
     name = f"{what} buffer"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         with suppress(OSError):
@@ -240,12 +245,12 @@ def buffer(what: str, option: int, knob: str) -> DoctorFinding:
         granted_bytes = probe.getsockopt(socket.SOL_SOCKET, option) // (
             2 if sys.platform == "linux" else 1
         )
-    limit = _read(f"/proc/sys/net/core/{knob}")
+    limit = _read(f"/proc/sys/net/core/{sysctl}")
     found = f"asked for {format_size(RECEIVE_BUFFER_BYTES)}, granted {format_size(granted_bytes)}"
-    found += f" (net.core.{knob} = {limit})" if limit else ""
+    found += f" (net.core.{sysctl} = {limit})" if limit else ""
     if granted_bytes >= RECEIVE_BUFFER_BYTES:
         return DoctorFinding(name, "ok", found)
-    advice = f"bursts are held back to what fits: sysctl -w net.core.{knob}={RECEIVE_BUFFER_BYTES}"
+    advice = f"bursts are limited to this size: sysctl -w net.core.{sysctl}={RECEIVE_BUFFER_BYTES}"
     return DoctorFinding(name, "warning", found, advice)
 
 
@@ -256,7 +261,7 @@ def _read(path: str) -> str:
 
 
 def offload() -> DoctorFinding:
-    """Whether one call can send, and receive, many datagrams."""
+    """Check whether one system call can send, and receive, many datagrams."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         able = {
             "UDP_SEGMENT": socket_options.supports_gso(probe),
@@ -271,17 +276,17 @@ def offload() -> DoctorFinding:
 
 
 def free_ports(host: str, ports: int | range) -> DoctorFinding:
-    """How many of the ports that members try are free."""
-    asked: Iterable[int] = [ports] if isinstance(ports, int) else ports
+    """Check how many of the ports that members try are free."""
+    tried: Iterable[int] = [ports] if isinstance(ports, int) else ports
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     used = []
-    for port in asked:
+    for port in tried:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.bind((host, port))
             except OSError:
                 used.append(port)
-    total = len(list(asked))
+    total = len(list(tried))
     found = f"{total - len(used)} of {total} are free on {host}" + (
         f"; in use: {_sample(used)}" if used else ""
     )
@@ -295,12 +300,15 @@ def _sample(ports: list[int]) -> str:
 
 
 def rendezvous() -> DoctorFinding:
-    """Whether members of this machine can meet without a network."""
+    """Check whether members on this machine can meet in a directory."""
     from gapless.group.join_options import local_rendezvous as find
 
     found = find()
     if found is None:
-        advice = "say discover='seeds://127.0.0.1:7800-7810', or see to the directory for temporary files"
+        advice = (
+            "use discover='seeds://127.0.0.1:7800-7810', or make the folder for temporary files"
+            " writable for this user only"
+        )
         return DoctorFinding(
             "meeting place", "warning", "members of this machine cannot meet in a directory", advice
         )
@@ -313,18 +321,18 @@ def rendezvous() -> DoctorFinding:
 
 
 def open_files() -> DoctorFinding:
-    """How many files a process may have open."""
+    """Check how many files a process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
     if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
         return DoctorFinding(
-            "open files", "warning", found, "ulimit -n 1024 before members are started"
+            "open files", "warning", found, "run ulimit -n 1024 before starting members"
         )
     return DoctorFinding("open files", "ok", found)
 
 
 def clock() -> DoctorFinding:
-    """Whether the clock is fine enough, and how late a short wait ends."""
+    """Check the resolution of the clock, and how late short sleeps end."""
     resolution_ns = time.get_clock_info("monotonic").resolution * 1e9
     late_ms = 0.0
     for _ in range(20):
@@ -332,13 +340,16 @@ def clock() -> DoctorFinding:
         time.sleep(0.001)
         late_ms = max(late_ms, (time.monotonic() - start_s) * 1000 - 1)
     source = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    found = f"{f'{source}, ' if source else ''}resolution {resolution_ns:.0f} ns, waits of 1 ms end {late_ms:.1f} ms late"
+    found = (
+        f"{f'{source}, ' if source else ''}resolution {resolution_ns:.0f} ns,"
+        f" waits of 1 ms end {late_ms:.1f} ms late"
+    )
     if time.time() < 1_700_000_000:
         return DoctorFinding(
             "clock",
             "bad",
-            f"{found}; it stands before 2023",
-            "set it: a new life is known by a later time",
+            f"{found}; the date is before 2023",
+            "set the clock: a new incarnation is recognized by its later time",
         )
     if late_ms > 50:
         return DoctorFinding(
@@ -351,7 +362,7 @@ def clock() -> DoctorFinding:
 
 
 def processors() -> DoctorFinding:
-    """How busy the processors are."""
+    """Check how busy the processors are."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     found = f"{cores}, load {load:.1f}"
     if load > 2 * cores:
@@ -359,7 +370,7 @@ def processors() -> DoctorFinding:
             "processors",
             "warning",
             found,
-            "more work than processors: figures will be low and uneven",
+            "the load exceeds the processors: measurements will be low and uneven",
         )
     return DoctorFinding("processors", "ok", found)
 
@@ -368,7 +379,7 @@ def processors() -> DoctorFinding:
 
 
 def java() -> DoctorFinding:
-    """Whether there is a Java, which only Spark needs."""
+    """Check for Java, which only Spark needs."""
     from pyspark_gapless.runtime.java import JavaMissingError, find_java
 
     try:
@@ -378,18 +389,18 @@ def java() -> DoctorFinding:
     shown = f"{found.program}, version {found.version}, found by {found.found_in}"
     if found.rejected:
         shown = f"{shown}; passed over: {'; '.join(found.rejected)}"
-        return DoctorFinding("java", "note", shown, "correct what was passed over, or take it away")
+        return DoctorFinding("java", "note", shown, "fix or remove what was passed over")
     return DoctorFinding("java", "ok", shown)
 
 
 def spark() -> DoctorFinding:
-    """Whether there is a Spark that the data pipeline can use, and where it would run."""
+    """Check for a Spark that the data pipeline can use, and its master."""
     from pyspark_gapless.runtime.spark_config import choose_master, external_settings
     from pyspark_gapless.runtime.spark_install import SparkMissingError, find_installation
 
     try:
-        here = find_installation()
-        master = choose_master(None, external_settings(here.home, os.environ), os.environ)
+        spark_install = find_installation()
+        master = choose_master(None, external_settings(spark_install.home, os.environ), os.environ)
     except SparkMissingError as error:
         return DoctorFinding(
             "spark", "note", error.problem, f"only the data pipeline needs it: {error.advice}"
@@ -398,19 +409,22 @@ def spark() -> DoctorFinding:
         return DoctorFinding(
             "spark", "note", str(error), "correct it, or unset it to run on this machine"
         )
-    packages = ", ".join(f"{name} {version}" for name, version in here.packages.items())
-    reach = "" if here.has_connect else "; no Spark Connect (pip install 'gapless[connect]')"
+    packages = ", ".join(f"{name} {version}" for name, version in spark_install.packages.items())
+    reach = (
+        "" if spark_install.has_connect else "; no Spark Connect (pip install 'gapless[connect]')"
+    )
     return DoctorFinding(
         "spark",
         "ok",
-        f"PySpark {here.version} in {here.home}, with {packages}; runs on {master.url}{reach}",
+        f"PySpark {spark_install.version} in {spark_install.home}, with {packages};"
+        f" runs on {master.url}{reach}",
     )
 
 
 def extras() -> DoctorFinding:
-    """Which optional packages are there."""
+    """Check which optional packages are installed."""
     wanted = {"pyspark": "the data pipeline", "opentelemetry": "metrics"}
-    there = [name for name in wanted if find_spec(name) is not None]
-    missing = [f"{name} ({use})" for name, use in wanted.items() if name not in there]
-    found = f"here: {', '.join(there) or 'none'}; not here: {', '.join(missing) or 'none'}"
+    installed = [name for name in wanted if find_spec(name) is not None]
+    missing = [f"{name} ({use})" for name, use in wanted.items() if name not in installed]
+    found = f"installed: {', '.join(installed) or 'none'}; missing: {', '.join(missing) or 'none'}"
     return DoctorFinding("extras", "ok", found)

@@ -1,20 +1,17 @@
-"""Where one member is reached: an address of the network, with its one form in bytes and its one form in text.
+"""Locators: the network address of a member, with one form in bytes and one in text.
 
-The machine carries locators and does not look inside; a transport and discovery do. In bytes a
-locator is
+The machine passes locators on without reading them; transports and discovery read them. In bytes,
+with little-endian numbers as everywhere on the wire, a locator is
 
-    IPv4:   4, the 4 bytes of the address, the port (2 bytes)                                   7
-    bytes IPv6:   6, the 16 bytes of the address, the port (2 bytes), the scope (4 bytes)
-    23 bytes
+    IPv4:  4, the address (4 bytes), the port (2 bytes): 7 bytes
+    IPv6:  6, the address (16 bytes), the port (2 bytes), the scope (4 bytes): 23 bytes
 
-with numbers little-endian, as everywhere on the wire. In text it is ``192.0.2.1:7800``,
-``[2001:db8::1]:7800`` or ``[fe80::1%2]:7800``. Each locator has one form only: an IPv4 address in
-IPv6 clothes is an IPv4 address.
+In text it is ``192.0.2.1:7800``, ``[2001:db8::1]:7800`` or ``[fe80::1%2]:7800``. Each locator has
+only one form: an IPv4-mapped IPv6 address is written as the IPv4 address.
 
-The scope says through which interface a link-local address is reached, by the number that this
-interface has *on the machine that uses it*. On another machine the interface may have another
-number; members that are to be found by link-local addresses need machines that agree on it, and are
-better off with other addresses.
+The scope is the number of the interface through which a link-local address is reached, *on the
+machine that uses it*. Another machine may number its interfaces differently, so link-local
+addresses work only between machines that agree on these numbers. Prefer other addresses.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _EXPECTED = "expected an address and a port such as 192.0.2.1:7800 or [2001:db8:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Locator:
-    """An address of the network (4 bytes for IPv4, 16 for IPv6), a port, and for link-local IPv6 the interface."""
+    """An IP address (4 or 16 bytes), a port, and for link-local IPv6 the interface."""
 
     packed: bytes
     port: int
@@ -57,7 +54,7 @@ class Locator:
             )
         if not 0 <= self.scope <= U32_MAX:
             raise ConfigError(
-                f"scope {self.scope} is no number of an interface; expected 0 to {U32_MAX}"
+                f"scope {self.scope} is not an interface number; expected 0 to {U32_MAX}"
             )
         ip = self.ip
         if ip.is_unspecified or ip.is_multicast or ip == IPv4Address("255.255.255.255"):
@@ -65,11 +62,9 @@ class Locator:
                 f"{ip} is not the address of one member; name the address that others reach it at"
             )
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-            raise ConfigError(f"{ip} is an IPv4 address in IPv6 clothes; write {ip.ipv4_mapped}")
+            raise ConfigError(f"{ip} is an IPv4-mapped address; write {ip.ipv4_mapped}")
         if self.scope and not (isinstance(ip, IPv6Address) and ip.is_link_local):
-            raise ConfigError(
-                f"{ip} is not link-local, so it has no scope; leave %{self.scope} out"
-            )
+            raise ConfigError(f"{ip} is not link-local, so it has no scope; omit %{self.scope}")
 
     @property
     def ip(self) -> IPv4Address | IPv6Address:
@@ -78,22 +73,22 @@ class Locator:
 
     @property
     def family(self) -> socket.AddressFamily:
-        """The family of sockets that reach it."""
+        """The address family of sockets that reach the locator."""
         return socket.AF_INET if len(self.packed) == 4 else socket.AF_INET6
 
     @property
     def sockaddr(self) -> tuple[str, int] | tuple[str, int, int, int]:
-        """The address in the form that a socket of :attr:`family` takes."""
+        """The address as a socket of :attr:`family` expects it."""
         host = str(self.ip)
         return (host, self.port) if len(self.packed) == 4 else (host, self.port, 0, self.scope)
 
     @classmethod
     def of(cls, host: str, port: int) -> Locator:
-        """Return the locator of a literal address, ``fe80::1%eth0`` with its interface by name or number."""
+        """Return the locator of an IP address such as ``fe80::1%eth0`` or ``fe80::1%2``."""
         try:
             ip = ip_address(host)
         except ValueError as error:
-            raise ConfigError(f"{host!r} is no IP address: {_EXPECTED}") from error
+            raise ConfigError(f"{host!r} is not an IP address: {_EXPECTED}") from error
         if isinstance(ip, IPv4Address):
             return cls(ip.packed, port)
         if ip.ipv4_mapped is not None:
@@ -105,26 +100,30 @@ class Locator:
         """Return the locator that a text such as ``192.0.2.1:7800`` or ``[::1]:7800`` names."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ConfigError(f"{text!r} is no locator: {_EXPECTED}")
+            raise ConfigError(f"{text!r} is not a locator: {_EXPECTED}")
         return cls.of(match[1] or match[2], int(match[3]))
 
     @classmethod
     def from_sockaddr(cls, sockaddr: Sequence[object]) -> Locator:
-        """Return the locator of what ``getsockname``, ``recvfrom`` or ``getaddrinfo`` of an IP socket gives."""
+        """Return the locator of a result of ``getsockname``, ``recvfrom`` or ``getaddrinfo``."""
         host, port, *rest = sockaddr
         ip = ip_address(str(host).partition("%")[0])
         scope = rest[1] if len(rest) == 2 and ip.is_link_local else 0
         return cls.of(f"{ip}%{scope}" if scope else str(ip), int(str(port)))
 
     def encode(self) -> bytes:
-        """Return the bytes under which the locator travels."""
+        """Return the locator in bytes, as on the wire."""
         if len(self.packed) == 4:
             return _V4.pack(4, self.packed, self.port)
         return _V6.pack(6, self.packed, self.port, self.scope)
 
     @classmethod
     def decode(cls, data: bytes) -> Locator:
-        """Return the locator that ``data`` holds; whatever else it is gives a RemoteProtocolError, reason locator."""
+        """Return the locator in ``data``.
+
+        Raises:
+            RemoteProtocolError: ``data`` is not a locator; the reason is ``locator``.
+        """
         try:
             if len(data) == _V4.size and data[0] == 4:
                 return cls(*_V4.unpack(data)[1:])
@@ -133,7 +132,9 @@ class Locator:
         except ConfigError as error:
             raise RemoteProtocolError("locator", str(error)) from error
         family = data[0] if data else "none"
-        raise RemoteProtocolError("locator", f"{len(data)} bytes of family {family} are no locator")
+        raise RemoteProtocolError(
+            "locator", f"{len(data)} bytes of family {family} are not a locator"
+        )
 
     def __str__(self) -> str:
         if len(self.packed) == 4:
@@ -150,6 +151,5 @@ def _scope(ip: IPv6Address) -> int:
     try:
         return socket.if_nametoindex(name)
     except OSError as error:
-        raise ConfigError(
-            f"this machine has no interface {name!r}; it has {', '.join(name for _, name in socket.if_nameindex())}"
-        ) from error
+        names = ", ".join(name for _, name in socket.if_nameindex())
+        raise ConfigError(f"this machine has no interface {name!r}; it has {names}") from error

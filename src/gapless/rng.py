@@ -1,8 +1,7 @@
 """Randomness from one seed, split by name.
 
-Every part of a simulation draws from a stream of its own, so that one more draw in one part does
-not shift the others: a failing seed stays a failing seed when a fault elsewhere learns to do
-something new.
+Every part of a simulation draws from its own stream. An additional draw in one part does not shift
+the others, so a failing seed keeps failing when another part changes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from random import Random
 
 
 def split(seed: int, name: str) -> Random:
-    """Return the random stream called ``name`` of ``seed``: the same in every process and Python version."""
+    """Return the stream ``name`` of ``seed``: the same in every process and Python version."""
     return Random(
         int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
     )
@@ -24,7 +23,7 @@ def per_mille(rng: Random, choices: tuple[int, ...]) -> float:
 
 
 def exponential_ns(rng: Random, mean_ns: int) -> int:
-    """Draw a duration with the given mean; it is never longer than ten times the mean, so that bounds exist."""
+    """Draw a duration with the given mean, bounded by ten times the mean."""
     if not mean_ns:
         return 0
     return min(int(rng.expovariate(1.0) * mean_ns), 10 * mean_ns)

@@ -1,8 +1,8 @@
 """Durations and sizes, to and from text.
 
-Inside, a duration is a whole number of nanoseconds and a size a whole number of bytes. A person
-writes ``"500ms"`` or ``"16MiB"``. What :func:`format_duration` and :func:`format_size` print, the
-parsers read back to the same number.
+Internally a duration is a whole number of nanoseconds, and a size a whole number of bytes. A person
+writes ``"500ms"`` or ``"16MiB"``. The parsers read the texts of :func:`format_duration` and
+:func:`format_size` back to the same numbers.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _DURATION_NS = {
     "ns": 1,
 }
 _SIZE_BYTES = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
-# Read, never printed: binary units are exact for the powers of two that buffers have.
+# Parsed, never printed: buffers are powers of two, which binary units print exactly.
 _DECIMAL_SIZE_BYTES = {"GB": 1000**3, "MB": 1000**2, "kB": 1000}
 
 MAX_DIGITS = 40
-"""The longest number that is read; no knob takes a larger one, and Python itself refuses numbers of some thousand."""
+"""Maximum number of digits; no setting needs more, and Python refuses a few thousand."""
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
-    """Return the nanoseconds that a text such as ``"500ms"`` or ``"1.5s"`` names."""
+    """Return the nanoseconds of a text such as ``"500ms"`` or ``"1.5s"``."""
     number, unit = _split(text, "a duration", _DURATION_NS, '"500ms"')
     if not unit:
         raise ConfigError(
@@ -49,19 +49,19 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a text such as ``"16MiB"``, ``"64kB"`` or ``"1400"`` names; without a unit it is bytes."""
+    """Return the bytes of a text such as ``"16MiB"``, ``"64kB"`` or, without a unit, ``"1400"``."""
     number, unit = _split(text, "a size", _SIZE_BYTES | _DECIMAL_SIZE_BYTES, '"16MiB"')
     factor = (_SIZE_BYTES | _DECIMAL_SIZE_BYTES)[unit] if unit else 1
     return _whole(number * factor, text, "bytes")
 
 
 def format_duration(duration_ns: int) -> str:
-    """Return the shortest exact text of a duration, in the largest unit that it is a whole multiple of."""
+    """Return the exact text of a duration, in the largest unit that divides it."""
     return _format(duration_ns, _DURATION_NS, zero="0s")
 
 
 def format_size(size_bytes: int) -> str:
-    """Return the shortest exact text of a size, in the largest binary unit that it is a whole multiple of."""
+    """Return the exact text of a size, in the largest binary unit that divides it."""
     return _format(size_bytes, _SIZE_BYTES, zero="0B")
 
 

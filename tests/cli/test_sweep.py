@@ -65,7 +65,7 @@ def test_a_bad_grid_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(["sweep", "--grid", str(grid), "--output", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "grid.toml: [grid] unknown knob 'capactiy': did you mean 'capacity'" in err
+    assert "grid.toml: [grid] unknown setting 'capactiy': did you mean 'capacity'" in err
     assert not (tmp_path / "out").exists()
 
 

@@ -113,7 +113,7 @@ def test_a_planted_bug_belongs_to_the_file() -> None:
         (f"{RULE}\nok\n", "f.txt:1: there is no script above the rule"),
         ("group a b\n\nfly\n", "f.txt:3: cannot read 'fly'"),
         ("knobs capacity=0\ngroup a\n", "f.txt:1: capacity = 0: expected a whole number"),
-        ("group a\nknobs speed=3\n", "f.txt:2: unknown knob 'speed'"),
+        ("group a\nknobs speed=3\n", "f.txt:2: unknown setting 'speed'"),
         ("planted: gremlins\ngroup a\n", "f.txt:1: no planted bug is called 'gremlins'"),
     ],
 )
