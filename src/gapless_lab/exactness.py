@@ -149,14 +149,9 @@ class ExactnessVerdict:
         return dict(vars(self))
 
 
-def check_table(
-    ledgers: Mapping[int, LedgerContents], table: Iterable[FileRows]
-) -> ExactnessVerdict:
-    """Compare a table with the ledgers of its producers."""
-    return _TableCheck(ledgers).run(table)
+class TableCheck:
+    """The comparison of a table with the ledgers of its producers."""
 
-
-class _TableCheck:
     def __init__(self, ledgers: Mapping[int, LedgerContents]) -> None:
         self.verdict = ExactnessVerdict()
         self.ledgers = ledgers
@@ -167,6 +162,7 @@ class _TableCheck:
         """Of each stream and micro-batch, the lowest and the highest seqno."""
 
     def run(self, table: Iterable[FileRows]) -> ExactnessVerdict:
+        """Check every row of the table."""
         batches = set()
         for rows in table:
             batches.add(rows.batch)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gapless_lab.chaos import table
-from gapless_lab.exactness import FAULTS, ExactnessVerdict, FileRows, check_table
+from gapless_lab.exactness import FAULTS, ExactnessVerdict, FileRows, TableCheck
 from gapless_lab.workload import (
     AckedBatch,
     LedgerContents,
@@ -57,7 +57,7 @@ class World:
             )
             for at, file in enumerate(self.rows)
         ]
-        return check_table(self.ledgers, files)
+        return TableCheck(self.ledgers).run(files)
 
 
 def row(number: int, stream: str, seqno: int, count: int | None = None) -> tuple[str, int, bytes]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,8 @@ def chaos(
     try:
         with SparkSide(base / "spark") as spark:
             for plan in plans:
-                testbed = kind(
-                    plan,
-                    fresh_folder(base, f"seed{plan.seed}"),
-                    spark,
-                    _seed_callback(on_progress, plan.seed),
-                )
+                seed_folder = fresh_folder(base, f"seed{plan.seed}")
+                testbed = kind(plan, seed_folder, spark, partial(on_progress, plan.seed))
                 result = run_one(testbed, keep=keep)
                 left |= result.folder is not None
                 yield result
@@ -99,10 +96,6 @@ def chaos(
             shutil.rmtree(base / "spark", ignore_errors=True)
             with suppress(OSError):
                 base.rmdir()
-
-
-def _seed_callback(tell: SeedProgress, seed: int) -> Callable[[str], None]:
-    return lambda what: tell(seed, what)
 
 
 def fresh_folder(base: Path, name: str) -> Path:

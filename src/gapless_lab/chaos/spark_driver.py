@@ -9,7 +9,6 @@ again, as an operator would.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +62,7 @@ class ChaosDriver:
         self.work: TableTask | None = None
         self.query: StreamingQuery | None = None
         self._last_batch = -1
+        self._draining = False
         self._lock = threading.Lock()
 
     def serve(self) -> None:
@@ -72,7 +72,7 @@ class ChaosDriver:
         while commands.is_alive():
             with self._lock:
                 if self.query is not None:
-                    self._check_query()
+                    self._check_query(self.query)
             commands.join(POLL_INTERVAL_S)
 
     def run(self, **work: Any) -> None:
@@ -81,70 +81,55 @@ class ChaosDriver:
             self.work = TableTask(**work)
             self._start()
 
-    def _start(self, *, now: bool = False) -> None:
-        assert self.work is not None
-        work = self.work
-        reader = (
-            self.spark.readStream.format("gapless")
-            .option("spool", work.spool)
-            .option("reader", "chaos")
-        )
-        reader = reader.option("minPartitions", 2)
-        if work.rows is not None:
-            reader = reader.option("maxRowsPerTrigger", work.rows)
-        rows = reader.option("columns", "origin,seqno,payload").load()
-        writer = rows.writeStream.format("parquet").option("path", work.table)
-        writer = writer.option("checkpointLocation", work.checkpoint)
-        writer = (
-            writer.trigger(availableNow=True)
-            if now
-            else writer.trigger(processingTime="100 milliseconds")
-        )
-        self.query = writer.start()
-
-    def _check_query(self) -> None:
-        assert self.query is not None
-        self._report_progress()
-        if self.query.isActive:
-            return
-        error = self.query.exception()
-        emit("failed", error=str(error)[:2000])
-        self._start()
-
-    def _report_progress(self) -> None:
-        assert self.query is not None
-        for progress in self.query.recentProgress:
-            if progress.batchId > self._last_batch and progress.numInputRows:
-                self._last_batch = progress.batchId
-                emit("batch", number=progress.batchId, rows=progress.numInputRows)
-
     def halt(self) -> None:
         """Stop the query."""
         with self._lock:
             self._stop()
         emit("halted")
 
+    def drain(self) -> None:
+        """Read to the end of the spool; ``drained`` follows."""
+        with self._lock:
+            self._stop()
+            self._draining = True
+            self._start()
+
+    def _start(self) -> None:
+        work = self.work
+        assert work is not None
+        reader = self.spark.readStream.format("gapless").options(
+            spool=work.spool, reader="chaos", minPartitions=2, columns="origin,seqno,payload"
+        )
+        if work.rows is not None:
+            reader = reader.option("maxRowsPerTrigger", work.rows)
+        writer = reader.load().writeStream.format("parquet")
+        writer = writer.options(path=work.table, checkpointLocation=work.checkpoint)
+        if self._draining:
+            self.query = writer.trigger(availableNow=True).start()
+        else:
+            self.query = writer.trigger(processingTime="100 milliseconds").start()
+
     def _stop(self) -> None:
         if self.query is not None:
             self.query.stop()
             self.query = None
 
-    def drain(self) -> None:
-        """Read to the end of the spool, and stop; a query that fails is started again."""
-        with self._lock:
-            self._stop()
-            self._start(now=True)
-            assert self.query is not None
-            while self.query.isActive or self.query.exception() is not None:
-                if not self.query.isActive:
-                    emit("failed", error=str(self.query.exception())[:2000])
-                    self._start(now=True)
-                self._report_progress()
-                time.sleep(POLL_INTERVAL_S)
-            self._report_progress()
-            self.query = None
-            self._last_batch = -1
-        emit("drained")
+    def _check_query(self, query: StreamingQuery) -> None:
+        # In this order: the progress of a query that has ended is complete.
+        is_active = query.isActive
+        for progress in query.recentProgress:
+            if progress.batchId > self._last_batch and progress.numInputRows:
+                self._last_batch = progress.batchId
+                emit("batch", number=progress.batchId, rows=progress.numInputRows)
+        if is_active:
+            return
+        error = query.exception()
+        if self._draining and error is None:
+            self.query, self._draining, self._last_batch = None, False, -1
+            emit("drained")
+            return
+        emit("failed", error=str(error)[:2000])
+        self._start()
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from gapless_lab.chaos.plan import (
 )
 from gapless_lab.chaos.producer import ChaosTask
 from gapless_lab.chaos.spark_side import SLOW_WORKER_ERROR, SparkSide
-from gapless_lab.exactness import ExactnessVerdict, check_table
+from gapless_lab.exactness import ExactnessVerdict, TableCheck
 from gapless_lab.nemesis import NemesisOp, run_schedule
 from gapless_lab.process import (
     LabError,
@@ -323,7 +323,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         ledgers = {
             number: read_ledger(ledger_path(self.ledgers, number)) for number in self._numbers
         }
-        verdict = check_table(ledgers, table.read_rows(self.folder / "table"))
+        verdict = TableCheck(ledgers).run(table.read_rows(self.folder / "table"))
         report = check(self.folder / "spool")
         self.findings += [f"spool: {problem}" for problem in report.problems]
         view = SpoolReader(self.folder / "spool")

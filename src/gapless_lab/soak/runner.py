@@ -23,7 +23,7 @@ from gapless.trace import TraceRow, check, read
 from gapless.units import NS_PER_S
 from gapless_lab.nemesis import CONTINUE, KILL, RESTART, STOP, NemesisOp, run_schedule
 from gapless_lab.ports import free_ports
-from gapless_lab.process import LabProcess, Message, Testbed, worker_command
+from gapless_lab.process import LabProcess, Testbed, worker_command
 from gapless_lab.soak.plan import SoakPlan, SoakReport, SoakTask
 
 WORKER = "gapless_lab.soak.worker"
@@ -115,13 +115,9 @@ class SoakTestbed(Testbed[SoakProcess]):
 
         return self.start(str(index), make)
 
-    def command_all(self, command: str, **arguments: Any) -> list[Message]:
-        """Send a command to all members; return their answers."""
-        return self.ask(command, ANSWER_TIMEOUT_S, **arguments)
-
     def run_load(self, progress: Callable[[float], None]) -> None:
         """Run the load and the schedule of faults; a delay shifts all that follows."""
-        self.command_all("go")
+        self.ask("go", ANSWER_TIMEOUT_S)
         sample_s = self.plan.seconds / MEMORY_SAMPLES
         samples = [NemesisOp(sample_s * turn) for turn in range(1, MEMORY_SAMPLES + 1)]
         began_s = time.monotonic()
@@ -153,9 +149,11 @@ class SoakTestbed(Testbed[SoakProcess]):
 
     def wait_for_rest(self) -> bool:
         """End the load and wait until every message is delivered; return whether all are."""
-        self.command_all("halt")
+        self.ask("halt", ANSWER_TIMEOUT_S)
         until_s = time.monotonic() + REST_TIMEOUT_S
-        while not (rested := is_at_rest(self.command_all("look"))) and time.monotonic() < until_s:
+        while not (rested := is_at_rest(self.ask("look", ANSWER_TIMEOUT_S))):
+            if time.monotonic() > until_s:
+                break
             threading.Event().wait(POLL_INTERVAL_S)
         return rested
 
@@ -197,10 +195,10 @@ def soak(
             plan, _check_empty(folder or Path(temporary)), network or SoakNetwork()
         ) as group,
     ):
-        group.command_all("members", count=plan.members)
+        group.ask("members", ANSWER_TIMEOUT_S, count=plan.members)
         group.run_load(progress)
         rested = group.wait_for_rest()
-        ends = group.command_all("end")
+        ends = group.ask("end", ANSWER_TIMEOUT_S)
         struck: Counter[str] = sum((Counter(end["struck"]) for end in ends), Counter())
         memory = {
             member.name: member.memory
