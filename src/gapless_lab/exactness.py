@@ -43,7 +43,7 @@ class ExactnessChecker:
         self._layout = Struct(f"<I{size_bytes - NUMBER_BYTES}x")
 
     def add(self, messages: bytes) -> None:
-        """Add delivered messages, laid end to end."""
+        """Add delivered messages, concatenated."""
         found = self._numbers(messages)
         self.count += len(found)
         after = self._next + len(found)

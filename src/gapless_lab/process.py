@@ -147,7 +147,7 @@ class LabProcess:
         self.write_line(json.dumps({"do": command, **arguments}))
 
     def notify(self, command: str, **arguments: Any) -> None:
-        """Send a command that nobody waits for; any thread may."""
+        """Send a command that has no answer; any thread may call this."""
         self.write_line(json.dumps({"notify": command, **arguments}))
 
     def write_line(self, line: str) -> None:

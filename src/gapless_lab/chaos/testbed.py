@@ -74,7 +74,11 @@ class ChaosTestbed(Testbed[ChaosProcess]):
     """The processes of one seed, in a folder of its own."""
 
     def __init__(
-        self, plan: ChaosPlan, folder: Path, spark: SparkSide, tell: PhaseCallback = lambda _: None
+        self,
+        plan: ChaosPlan,
+        folder: Path,
+        spark: SparkSide,
+        on_phase: PhaseCallback = lambda _: None,
     ) -> None:
         super().__init__(folder, self._check_schedules)
         self.plan = plan
@@ -84,7 +88,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         self.findings: list[str] = []
         self.seconds: dict[str, float] = {}
         self._spark_kills = 0
-        self._on_phase = tell
+        self._on_phase = on_phase
         self._table_task = {
             "spool": str(folder / "spool"),
             "table": str(folder / "table"),

@@ -14,7 +14,7 @@ from gapless.units import NS_PER_MS
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What came of the demo.
+    """The result of the demo.
 
     ``sent`` are different messages; ``delivered`` counts them at every member but their sender.
     ``lost`` are messages that were acknowledged and are not in the table (without Spark: the
@@ -44,7 +44,7 @@ class DemoResult:
     checks: int
     violations: int
     problems: list[str] = field(default_factory=list)
-    """What is not as it should be, in words."""
+    """The faults found, in words."""
     seconds: dict[str, float] = field(default_factory=dict)
     """How long each part took."""
     tables: dict[str, str] = field(default_factory=dict)
@@ -53,18 +53,18 @@ class DemoResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything is as it should be."""
+        """Whether no fault was found."""
         return not (
             self.lost or self.duplicates or self.out_of_order or self.violations or self.problems
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the result for a program."""
         return {**asdict(self), "sound": self.is_sound}
 
 
 def count_trace(rows: Iterable[TraceRow]) -> dict[str, Any]:
-    """Count what the rows of a trace say; all clocks are taken for one."""
+    """Count the events of a trace, as if all rows had one clock."""
     found: Counter[str] = Counter()
     waits_ns: Counter[int] = Counter()
     for row in rows:
@@ -88,7 +88,7 @@ def count_trace(rows: Iterable[TraceRow]) -> dict[str, Any]:
 
 
 def _quantile(waits_ns: Counter[int], share: float) -> float:
-    """Return in milliseconds what this share of all waits did not exceed."""
+    """Return the wait, in milliseconds, that this share of all waits does not exceed."""
     values = sorted(waits_ns)
     for value, reached in zip(values, accumulate(waits_ns[value] for value in values), strict=True):
         if reached >= share * waits_ns.total():

@@ -68,14 +68,14 @@ ProgressCallback = Callable[[DemoProgress], None]
 """Receives the progress."""
 
 
-def run(plan: DemoPlan, tell: ProgressCallback = lambda _: None) -> DemoResult:
+def run(plan: DemoPlan, on_progress: ProgressCallback = lambda _: None) -> DemoResult:
     """Run the demo in the folder of the plan; return its result."""
     with plan.locked_output():
-        return _Demo(plan, tell).run()
+        return _Demo(plan, on_progress).run()
 
 
 class _Demo:
-    def __init__(self, plan: DemoPlan, tell: ProgressCallback) -> None:
+    def __init__(self, plan: DemoPlan, on_progress: ProgressCallback) -> None:
         self.plan = plan
         parts = (
             (STARTING, SENDING, FILLING, CHECKING, DRAWING)
@@ -84,7 +84,7 @@ class _Demo:
         )
         self.kills = 0
         self.progress = DemoProgress(dict.fromkeys(parts), expected=plan.total_messages)
-        self._tell = tell
+        self._on_progress = on_progress
         self.pipeline = Pipeline(plan.output, plan.spool_dir)
         self.ledgers = [ledger_path(plan.ledgers, number) for number in range(1, PRODUCERS + 1)]
         task = plan.member_task(
@@ -101,7 +101,7 @@ class _Demo:
     def run(self) -> DemoResult:
         with ExitStack() as stack:
             stack.enter_context(self.testbed)
-            stack.enter_context(reporting(self._tell, self._update_progress))
+            stack.enter_context(reporting(self._on_progress, self._update_progress))
             with self._phase(STARTING):
                 spark = self._start(stack)
             if spark is None:
@@ -223,9 +223,7 @@ class _Demo:
             problems.append(
                 f"bronze has {report.bronze:,} rows of {self.plan.total_messages:,} messages"
             )
-        problems += [
-            f"the trace of {life['life']} has not everything" for life in verdict.incomplete
-        ]
+        problems += [f"the trace of {each['life']} is incomplete" for each in verdict.incomplete]
         return DemoResult(
             **self._plan_figures(),
             **{

@@ -22,9 +22,9 @@ MEGA = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineReport:
-    """What came of a run.
+    """The result of a run.
 
-    Everything about tables is of all runs with this output, except what is said to be of this run.
+    Figures of tables cover all runs with this output, unless their description says otherwise.
     ``lost`` are messages that were acknowledged and are not in bronze, ``repeated`` rows that are
     there more than once. Of the good rows of silver those of windows that are over are in gold, but
     for those that came ``too_late``; the others are in windows that are ``still_open``.
@@ -54,7 +54,7 @@ class PipelineReport:
     """From the send to the row in bronze: p50, p99 and max, of this run."""
     watermark: str = ""
     problems: tuple[str, ...] = ()
-    """What is not as it should be; empty if all is well."""
+    """The faults found, in words."""
     tables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -68,7 +68,7 @@ class PipelineReport:
         return self.new_bytes / MEGA / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the report for a program."""
         return {**asdict(self), "mb_per_s": round(self.mb_per_s, 3), "exact": self.is_exact}
 
 
@@ -87,21 +87,21 @@ def build_report(
     """
     held = rows_by_stream(spark, pipeline)
     if high is not None:
-        acknowledged, problems = missing_by_stream(held, high, pipeline.spool)
+        acknowledged, missing = missing_by_stream(held, high, pipeline.spool)
     else:
-        acknowledged, problems = missing_by_incarnation(
-            held, [life for path in ledgers for life in read_ledger(path).incarnations]
+        acknowledged, missing = missing_by_incarnation(
+            held, [each for path in ledgers for each in read_ledger(path).incarnations]
         )
     bronze, repeated = (
         sum(each.rows for each in held.values()),
         sum(each.rows - each.distinct for each in held.values()),
     )
-    lost = sum(problems.values())
-    told = [
+    lost = sum(missing.values())
+    problems = [
         f"{key}: {count:,} messages were acknowledged and are not in bronze"
-        for key, count in problems.items()
+        for key, count in missing.items()
     ]
-    told += [
+    problems += [
         f"{key}: {each.rows - each.distinct:,} rows are repeated"
         for key, each in held.items()
         if each.rows > each.distinct
@@ -112,12 +112,12 @@ def build_report(
     }
     silver, good = sum(counts.values()), counts.pop(None, 0)
     if silver != bronze:
-        told.append(f"silver has {silver:,} rows, and bronze {bronze:,}")
+        problems.append(f"silver has {silver:,} rows, and bronze {bronze:,}")
     gold, in_gold = _gold(spark, pipeline)
     watermark = watermark_of(pipeline.steps[2].checkpoint)
     still_open = _rows_in_open_windows(spark, pipeline, watermark)
     if in_gold + still_open > good:
-        told.append(
+        problems.append(
             f"gold has {in_gold:,} readings, and silver {good - still_open:,} of closed windows"
         )
     return PipelineReport(
@@ -134,7 +134,7 @@ def build_report(
         too_late=max(0, good - still_open - in_gold),
         still_open=still_open,
         watermark=watermark.isoformat().replace("+00:00", "Z") if watermark else "",
-        problems=tuple(told),
+        problems=tuple(problems),
         tables={table.kind.name: str(table.folder) for table in pipeline.tables},
         **_throughput(pipeline, since),
     )
@@ -154,9 +154,9 @@ def missing_by_stream(
 ) -> tuple[int, dict[str, int]]:
     """Return how many messages the spool has had, and how many of each stream are missing.
 
-    ``high`` is where its streams ended before the last batch. A message in pieces has several
-    seqnos and one row, so of each stream only the end is compared; and what a limit has dropped is
-    told by the spool.
+    ``high`` is where its streams ended before the last batch. A message in fragments has several
+    seqnos and one row, so only the ends of streams are compared. The spool itself knows which
+    messages a limit has dropped.
     """
     view = SpoolReader(path)
     view.refresh()
@@ -198,18 +198,18 @@ def _rows_in_open_windows(
 
 
 def watermark_of(checkpoint: Path) -> datetime | None:
-    """Return the watermark that a query has written down last; None if it has none yet."""
+    """Return the last watermark in a checkpoint; None if there is none yet."""
     batches = [path for path in (checkpoint / "offsets").glob("*") if path.name.isdecimal()]
     if not batches:
         return None
     last = max(batches, key=lambda path: int(path.name))
-    told = json.loads(last.read_text(encoding="utf-8").splitlines()[1])
-    watermark_ms = int(told.get("batchWatermarkMs", 0))
+    planned = json.loads(last.read_text(encoding="utf-8").splitlines()[1])
+    watermark_ms = int(planned.get("batchWatermarkMs", 0))
     return datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms else None
 
 
 def _throughput(pipeline: Pipeline, since: int) -> dict[str, Any]:
-    """Return how many rows this run has added, and how long they took to come."""
+    """Return the rows that this run has added, and their latency."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

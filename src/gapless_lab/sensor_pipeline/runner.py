@@ -1,10 +1,10 @@
 """One run of the pipeline: producers, collector, Spark and tables, from their start to the report.
 
-On the start: nothing is begun that another run in the same folder still does. A run that was killed
-may have left a JVM that is about to end; it is waited for. While it runs: all steps follow the
-spool. When the producers are done, or the time is over, or somebody asks for the end, they are
-stopped, and then each takes what is there, one after the other: so everything is in every table. On
-the end: what is in the tables is counted and compared with what was acknowledged.
+On the start: wait for the JVM of a killed run, which may still use the checkpoints of this folder.
+While it runs: all steps follow the spool. When the producers are done, the time is over or the end
+is requested: stop the producers, then let each step read to the end of its source, one after the
+other, so that every table has everything. At the end: count the tables, and compare them with the
+acknowledged messages.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ ProgressCallback = Callable[[PipelineProgress], None]
 
 
 def run(
-    plan: PipelinePlan, tell: ProgressCallback = lambda _: None, stop: threading.Event | None = None
+    plan: PipelinePlan,
+    on_progress: ProgressCallback = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> PipelineReport:
     """Run the pipeline until it is done or ``stop`` is set; return the report."""
     find_installation()
@@ -92,16 +94,20 @@ def run(
     plan = replace(plan, output=plan.output.absolute(), spool=plan.spool and plan.spool.absolute())
     with locked(plan.output):
         about = PipelineInfo.of(plan)
-        return _PipelineRun(plan, about, tell, stop or threading.Event()).run()
+        return _PipelineRun(plan, about, on_progress, stop or threading.Event()).run()
 
 
 class _PipelineRun:
     def __init__(
-        self, plan: PipelinePlan, about: PipelineInfo, tell: ProgressCallback, stop: threading.Event
+        self,
+        plan: PipelinePlan,
+        about: PipelineInfo,
+        on_progress: ProgressCallback,
+        stop: threading.Event,
     ) -> None:
         self.plan = plan
         self.about = about
-        self.tell = tell
+        self.on_progress = on_progress
         self.stop = stop
         self.start_s = time.monotonic()
         self.spool = plan.spool_dir
@@ -118,7 +124,7 @@ class _PipelineRun:
             SpoolReader(self.spool)  # raises if there is none
         self._check_checkpoint()
         with ExitStack() as stack:
-            stack.enter_context(reporting(self.tell, self.progress))
+            stack.enter_context(reporting(self.on_progress, self.progress))
             spark = stack.enter_context(
                 quiet_session(self.plan.master, self.plan.output / "spark.log", NAME)
             )
@@ -300,15 +306,15 @@ def following(
 
 
 @contextmanager
-def reporting(tell: Callable[[T], None], progress: Callable[[], T]) -> Iterator[None]:
+def reporting(on_progress: Callable[[T], None], progress: Callable[[], T]) -> Iterator[None]:
     """Report the progress from a thread, until the end of the block."""
     over = threading.Event()
 
     def work() -> None:
         while not over.wait(POLL_INTERVAL_S):
-            tell(progress())
+            on_progress(progress())
 
-    tell(progress())
+    on_progress(progress())
     thread = threading.Thread(target=work, name="progress", daemon=True)
     thread.start()
     try:

@@ -160,11 +160,11 @@ class SoakTestbed(Testbed[SoakProcess]):
 
 def is_at_rest(seen: list[dict[str, Any]]) -> bool:
     """Return whether all share one view, and every message is accepted and delivered."""
-    lives = sorted(one["me"] for one in seen)
+    present = sorted(one["me"] for one in seen)
     return all(
         one["idle"]
         and one["low"] == one["high"]
-        and sorted(one["members"]) == lives
+        and sorted(one["members"]) == present
         and all(
             other["heard"].get(one["me"], 0) == one["high"] for other in seen if other is not one
         )

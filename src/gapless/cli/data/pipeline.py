@@ -85,9 +85,9 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
             quiet=as_json,
             auto_refresh=False,
             transient=True,
-        ) as tell,
+        ) as on_progress,
     ):
-        report = run(plan, tell, stop)
+        report = run(plan, on_progress, stop)
     show_report = partial(show, report)
     return print_result(report.as_dict(), show_report, is_sound=report.is_exact, as_json=as_json)
 
@@ -103,36 +103,36 @@ class Speeds:
         self._throttle = LineThrottle()
         self.per_s: dict[str, float] = {}
 
-    def look(self, stand: PipelineProgress) -> bool:
+    def look(self, progress: PipelineProgress) -> bool:
         """Take a sample; return whether a second has passed or a new phase has begun since."""
-        if not self._throttle.is_due(stand.phase, stand.seconds):
+        if not self._throttle.is_due(progress.phase, progress.seconds):
             return False
-        before, self._before = self._before, stand
-        if before is not None and stand.seconds > before.seconds:
-            passed_s = stand.seconds - before.seconds
-            rows, former = counts(stand), counts(before)
+        before, self._before = self._before, progress
+        if before is not None and progress.seconds > before.seconds:
+            passed_s = progress.seconds - before.seconds
+            rows, former = counts(progress), counts(before)
             self.per_s = {name: (rows[name] - former[name]) / passed_s for name in rows}
         return True
 
 
-def counts(stand: PipelineProgress) -> dict[str, int]:
+def counts(progress: PipelineProgress) -> dict[str, int]:
     """Return how many messages have reached each stage."""
-    rows = {name: stand.rows.get(name, 0) for name in ("bronze", "silver", "gold")}
-    return {"sent": stand.sent, "acknowledged": stand.acknowledged, **rows}
+    rows = {name: progress.rows.get(name, 0) for name in ("bronze", "silver", "gold")}
+    return {"sent": progress.sent, "acknowledged": progress.acknowledged, **rows}
 
 
-def live_view(output: Path, speeds: Speeds, stand: PipelineProgress) -> Group:
+def live_view(output: Path, speeds: Speeds, progress: PipelineProgress) -> Group:
     """Return the progress as a table."""
-    speeds.look(stand)
+    speeds.look(progress)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("stage", *RIGHT, ""):
         table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
-    behind = f"{stand.lag:,} behind" if stand.lag else "all read"
+    behind = f"{progress.lag:,} behind" if progress.lag else "all read"
     more = {
-        "acknowledged": f"spool {short_size(stand.spool_bytes)}, {behind}",
-        **{name: f"{count:,} batches" for name, count in stand.batches.items()},
+        "acknowledged": f"spool {short_size(progress.spool_bytes)}, {behind}",
+        **{name: f"{count:,} batches" for name, count in progress.batches.items()},
     }
-    for name, count in counts(stand).items():
+    for name, count in counts(progress).items():
         style = {"bronze": "orange3", "silver": "bright_white", "gold": "gold1"}.get(name, "")
         table.add_row(
             Text(name, style),
@@ -143,28 +143,28 @@ def live_view(output: Path, speeds: Speeds, stand: PipelineProgress) -> Group:
     head = Text.assemble(
         ("gapless pipeline", "bold"),
         f" → {output}  ",
-        (stand.phase, "cyan"),
-        f"  {stand.seconds:.0f} s",
+        (progress.phase, "cyan"),
+        f"  {progress.seconds:.0f} s",
     )
-    if not stand.expected:
+    if not progress.expected:
         return Group(head, table)
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=stand.expected, completed=stand.arrived, width=BAR))
+    bar.add_row(ProgressBar(total=progress.expected, completed=progress.arrived, width=BAR))
     return Group(head, bar, table)
 
 
-def line(speeds: Speeds, stand: PipelineProgress) -> str:
+def line(speeds: Speeds, progress: PipelineProgress) -> str:
     """Return the progress in one line, if one is due."""
-    if not speeds.look(stand):
+    if not speeds.look(progress):
         return ""
-    expected = f" of {stand.expected:,}" if stand.expected else ""
-    parts = [f"sent {stand.sent:,}{expected}", f"acknowledged {stand.acknowledged:,}"]
-    parts.append(f"spool {short_size(stand.spool_bytes)} with {stand.lag:,} unread")
+    expected = f" of {progress.expected:,}" if progress.expected else ""
+    parts = [f"sent {progress.sent:,}{expected}", f"acknowledged {progress.acknowledged:,}"]
+    parts.append(f"spool {short_size(progress.spool_bytes)} with {progress.lag:,} unread")
     parts += [
         f"{name} {rows:,} (+{speeds.per_s.get(name, 0):,.0f}/s)"
-        for name, rows in stand.rows.items()
+        for name, rows in progress.rows.items()
     ]
-    return f"{stand.seconds:5.0f} s  {stand.phase}: {', '.join(parts)}"
+    return f"{progress.seconds:5.0f} s  {progress.phase}: {', '.join(parts)}"
 
 
 # At the end

@@ -66,9 +66,9 @@ def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
     plan = DemoPlan(spark=not no_spark, **options)
     line = partial(render_line, LineThrottle())
     display = live_display(render_progress, line, quiet=as_json, refresh_per_second=8)
-    with signals_and_logs_handled(quiet=as_json), display as tell:
+    with signals_and_logs_handled(quiet=as_json), display as on_progress:
         try:
-            result = run(plan, tell)
+            result = run(plan, on_progress)
         except LabError as error:  # a member died or stalled: that is a result of the demo
             note(f"gapless demo: {error}")
             return 1
@@ -87,30 +87,30 @@ STAGES = {
 }
 
 
-def render_line(throttle: LineThrottle, stand: DemoProgress) -> str:
+def render_line(throttle: LineThrottle, progress: DemoProgress) -> str:
     """Return the progress in one line, if one is due."""
     now_s = time.monotonic()
-    if not throttle.is_due(stand.phase, now_s):
+    if not throttle.is_due(progress.phase, now_s):
         return ""
-    since_s = now_s - stand.began_s
-    return f"{since_s:5.0f} s  {STAGES[stand.phase]}{_stage_progress(stand)}"
+    since_s = now_s - progress.began_s
+    return f"{since_s:5.0f} s  {STAGES[progress.phase]}{_stage_progress(progress)}"
 
 
-def _stage_progress(stand: DemoProgress) -> str:
+def _stage_progress(progress: DemoProgress) -> str:
     """Return how far the current phase is."""
-    if stand.phase == "send":
-        rows = f", {stand.rows:,} rows in bronze" if "tables" in stand.seconds else ""
-        return f": {stand.acknowledged:,} of {stand.expected:,} acknowledged{rows}"
-    return f": {stand.note}" if stand.note else ""
+    if progress.phase == "send":
+        rows = f", {progress.rows:,} rows in bronze" if "tables" in progress.seconds else ""
+        return f": {progress.acknowledged:,} of {progress.expected:,} acknowledged{rows}"
+    return f": {progress.note}" if progress.note else ""
 
 
-def render_progress(stand: DemoProgress) -> Group:
+def render_progress(progress: DemoProgress) -> Group:
     """Return the phases, with the progress of each."""
     table = Table.grid(padding=(0, 1))
-    for name, took_s in stand.seconds.items():
-        if name == stand.phase and not took_s:
+    for name, took_s in progress.seconds.items():
+        if name == progress.phase and not took_s:
             mark: Any = Spinner("dots", style="cyan")
-            time_text = f"{time.monotonic() - stand.began_s:.0f} s"
+            time_text = f"{time.monotonic() - progress.began_s:.0f} s"
         else:
             mark = Text("✓", "green") if took_s is not None else Text("·", "dim")
             time_text = "" if took_s is None else f"{took_s:.1f} s"
@@ -119,11 +119,11 @@ def render_progress(stand: DemoProgress) -> Group:
         )
     parts: list[Any] = [Text("gapless demo", "bold"), table]
     more = Table.grid(padding=(0, 1))
-    if stand.phase == "send":
-        bar = ProgressBar(total=stand.expected, completed=stand.acknowledged, width=BAR)
-        more.add_row("", bar, Text(_stage_progress(stand).strip(": "), "dim"))
-    elif stand.note:
-        more.add_row("", Text(stand.note, "dim"))
+    if progress.phase == "send":
+        bar = ProgressBar(total=progress.expected, completed=progress.acknowledged, width=BAR)
+        more.add_row("", bar, Text(_stage_progress(progress).strip(": "), "dim"))
+    elif progress.note:
+        more.add_row("", Text(progress.note, "dim"))
     return Group(*parts, more)
 
 

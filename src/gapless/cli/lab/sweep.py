@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark_gapless.sweep.cell import SweepCell
-    from pyspark_gapless.sweep.runner import SweepOutcome, SweepPlan, SweepProgress as Stand
+    from pyspark_gapless.sweep.runner import SweepOutcome, SweepPlan, SweepProgress
     from pyspark_gapless.sweep.summary import CellSummary, HuntSummary, SweepSummary
 
     Figure = Callable[[CellSummary], str]
 
 SHOWN_FAILURES = 10
-"""So many failures are printed; --json and the table of results have more."""
+"""Maximum number of failures that are printed; --json and the table of results have more."""
 GRID_SEEDS, HUNT_SEEDS = 10, 300
-"""Seeds for each cell if nobody says how many."""
+"""Seeds of each cell, by default."""
 EXIT_INTERRUPTED = 130
 ENDING = "what is under way is still kept"
 
@@ -144,8 +144,8 @@ def sweep(  # noqa: PLR0917 - one parameter per option
     )
     stop = threading.Event()
     began_s = perf_counter()
-    with graceful_interrupt(stop, ENDING), _shown(spark=not no_spark, quiet=as_json) as tell:
-        done = run(plan, tell, stop)
+    with graceful_interrupt(stop, ENDING), _shown(spark=not no_spark, quiet=as_json) as on_progress:
+        done = run(plan, on_progress, stop)
     wall_s = perf_counter() - began_s
     if as_json:
         print_json(as_dict(plan, done, wall_s))
@@ -168,8 +168,8 @@ def _check_spark_options(master: str | None, workers: int | None, *, no_spark: b
 
 
 @contextmanager
-def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
-    """Show how far it is, on standard error, if that is a terminal."""
+def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[SweepProgress], None]]:
+    """Show the progress on standard error, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -186,30 +186,30 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
         with Progress(*columns, console=screen, transient=True) as progress:
             task = progress.add_task("Spark starts" if spark else "runs", total=None, speed="")
 
-            def tell(stand: Stand) -> None:
-                failed = f", {stand.failed:,} failed" if stand.failed else ""
+            def show(status: SweepProgress) -> None:
+                failed = f", {status.failed:,} failed" if status.failed else ""
                 label = (
-                    f"runs{failed}" if stand.done > stand.before or not spark else "Spark starts"
+                    f"runs{failed}" if status.done > status.before or not spark else "Spark starts"
                 )
                 progress.update(
                     task,
-                    total=stand.total,
-                    completed=stand.done,
-                    speed=progress_text(stand),
+                    total=status.total,
+                    completed=status.done,
+                    speed=progress_text(status),
                     description=label,
                 )
 
-            yield tell
+            yield show
 
 
-def progress_text(stand: Stand) -> str:
+def progress_text(status: SweepProgress) -> str:
     """Return the rate and the remaining time; nothing before the first runs are done."""
-    if stand.done == stand.before:
+    if status.done == status.before:
         return ""
-    left_s = round((stand.total - stand.done) / stand.per_s)
+    left_s = round((status.total - status.done) / status.per_s)
     hours, minutes = left_s // 3600, left_s // 60 % 60
     left = f"{hours}:{minutes:02}:{left_s % 60:02}" if hours else f"{minutes}:{left_s % 60:02}"
-    return f"{stand.per_s:,.1f}/s, {left} left"
+    return f"{status.per_s:,.1f}/s, {left} left"
 
 
 # What is printed
@@ -259,8 +259,8 @@ def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
         soft_wrap=True,
     )
     if done.other_code_runs:
-        told = f"{done.other_code_runs:,} of the runs present are of other code and do not count"
-        screen.print(told, style="yellow")
+        other = f"{done.other_code_runs:,} of the runs present are of other code and do not count"
+        screen.print(other, style="yellow")
     if summary.missing:
         screen.print(
             f"{summary.missing:,} runs are still to do: the same command goes on", style="yellow"
@@ -274,9 +274,9 @@ def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
 
 def _axes(cells: Sequence[SweepCell]) -> list[str]:
     """Return the columns that vary; the last one varies within a section."""
-    told = [cell.describe() for cell in cells]
-    names = list(dict.fromkeys(name for one in told for name in one))
-    differ = [name for name in names if len({one.get(name, "") for one in told}) > 1]
+    conditions = [cell.describe() for cell in cells]
+    names = list(dict.fromkeys(name for each in conditions for name in each))
+    differ = [name for name in names if len({each.get(name, "") for each in conditions}) > 1]
     if "profile" in differ or not differ:
         differ = [*(name for name in differ if name != "profile"), "profile"]
     return differ
@@ -289,9 +289,9 @@ def grid_lines(
     *outer, inner = _axes([part.cell for part in parts])
     sections: dict[str, list[CellSummary]] = {}
     for part in parts:
-        told = part.cell.describe()
+        conditions = part.cell.describe()
         sections.setdefault(
-            ", ".join(f"{name} {told[name]}" for name in outer if told.get(name)), []
+            ", ".join(f"{name} {conditions[name]}" for name in outer if conditions.get(name)), []
         ).append(part)
     idle = {"runs"} if len({part.runs for part in parts}) == 1 else set()
     idle |= set() if any(part.sums["stalls"] for part in parts) else {"stalls"}
