@@ -174,13 +174,13 @@ class Environment:
             return Peer(
                 peer.name, peer.version, f"there is no {name}, neither from a wheel nor on the path"
             )
-        told = _run([found, "--version"], 20)
-        if told.returncode:
+        done = _run([found, "--version"], 20)
+        if done.returncode:
             return Peer(
-                peer.name, peer.version, f"{name} does not run: {_last(told.stderr or told.stdout)}"
+                peer.name, peer.version, f"{name} does not run: {_last(done.stderr or done.stdout)}"
             )
         self._servers[peer.name] = found
-        words = told.stdout.split()
+        words = done.stdout.split()
         version = next(
             (word[2:] for word in words if word.startswith("v=")), words[-1] if words else ""
         )
@@ -218,9 +218,9 @@ class Environment:
         compiled = _run([javac, "-cp", self.jar, "-d", str(self.classes), str(source)], 120)
         if compiled.returncode:
             return Peer("jgroups", reason=f"javac: {_last(compiled.stderr)}")
-        told = _run([java, "-version"], 60).stderr.splitlines()
+        done = _run([java, "-version"], 60).stderr.splitlines()
         version = jars[-1].stem.removeprefix("jgroups-")
-        return Peer("jgroups", version, server=told[0] if told else "")
+        return Peer("jgroups", version, server=done[0] if done else "")
 
 
 def _run(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:

@@ -118,7 +118,7 @@ class Group:
         self._start_server()
         for at in range(self.shape.members - self.shape.late):
             self.spawn(at)
-        self.ready = self.hear()
+        self.ready = self.answers()
 
     def spawn(self, at: int, *, joins_late: bool = False) -> None:
         """Start one process."""
@@ -199,20 +199,20 @@ class Group:
     def _all(self) -> list[LabProcess]:
         return [*self._processes, *([self._server] if self._server else ())]
 
-    # Speaking
+    # Commands
 
-    def tell(self, what: str, **words: Any) -> list[dict[str, Any]]:
-        """Tell all processes something; return their answers."""
+    def ask(self, what: str, **words: Any) -> list[dict[str, Any]]:
+        """Send a command to all processes; return their answers."""
         for process in self._processes:
             process.send(what, **words)
-        return self.hear()
+        return self.answers()
 
-    def tell_one(self, at: int, what: str, **words: Any) -> dict[str, Any]:
-        """Tell one process something; return its answer."""
+    def ask_one(self, at: int, what: str, **words: Any) -> dict[str, Any]:
+        """Send a command to one process; return its answer."""
         self._processes[at].send(what, **words)
-        return self.hear([at])[0]
+        return self.answers([at])[0]
 
-    def hear(self, whom: list[int] | None = None) -> list[dict[str, Any]]:
+    def answers(self, whom: list[int] | None = None) -> list[dict[str, Any]]:
         """Return the next answer of each."""
         asked = [self._processes[at] for at in whom] if whom is not None else self._processes
         try:
@@ -236,19 +236,19 @@ class Group:
 
     def mark(self) -> Mark:
         """Let all processes say what they have got and spent so far."""
-        return Mark(self.tell("mark"), self.server_cpu_s())
+        return Mark(self.ask("mark"), self.server_cpu_s())
 
     def server_cpu_s(self) -> float:
         """Return the CPU time of the server so far."""
         if self._server is None:
             return 0.0
-        told = (
+        fields = (
             Path(f"/proc/{self._server.pid}/stat")
             .read_text(encoding="utf-8")
             .rpartition(")")[2]
             .split()
         )
-        return sum(map(int, told[11:13])) / _TICKS_PER_S
+        return sum(map(int, fields[11:13])) / _TICKS_PER_S
 
     def server_memory_bytes(self) -> int:
         """Return the memory of the server."""
@@ -269,7 +269,7 @@ class Group:
 
     def end_round(self) -> list[dict[str, Any]]:
         """Let senders stop; return what was lost, repeated, out of order."""
-        sent = [answer["sent"] for answer in self.tell("stop")]
+        sent = [answer["sent"] for answer in self.ask("stop")]
         sent += [0] * (self.shape.members - len(sent))
-        checks = self.tell("check", sent=sent)
+        checks = self.ask("check", sent=sent)
         return [{**check, "sent": count} for check, count in zip(checks, sent, strict=False)]

@@ -49,12 +49,12 @@ def tree_cpu_s() -> float:
     spent: dict[int, float] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            told = entry.read_text().rpartition(")")[2].split()
+            fields = entry.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
         process = int(entry.parent.name)
-        parents[process] = int(told[1])
-        spent[process] = sum(map(int, told[11:15])) / _TICKS_PER_S
+        parents[process] = int(fields[1])
+        spent[process] = sum(map(int, fields[11:15])) / _TICKS_PER_S
     mine = {os.getpid()}
     while more := {process for process, parent in parents.items() if parent in mine} - mine:
         mine |= more

@@ -99,7 +99,7 @@ class Network:
             name,
         )
         for space, link in ((hub, f"v{at}"), (name, "eth0")):
-            # one packet for each frame of the wire, whoever sends it
+            # one packet for each frame of the wire, whichever member sends it
             _call(
                 "ip",
                 "-n",

@@ -27,9 +27,9 @@ STAMP = Struct("<q")
 SLACK_S = 0.02
 
 
-def command(role: str, **told: Any) -> list[str]:
+def command(role: str, **arguments: Any) -> list[str]:
     """Return the command line of such a process."""
-    return [sys.executable, str(Path(__file__).resolve()), json.dumps([role, told])]
+    return [sys.executable, str(Path(__file__).resolve()), json.dumps([role, arguments])]
 
 
 def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
 
 
 def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float = 0.0) -> None:
-    """Collect until nobody wants it any more; with ``seconds``, say how much comes in that time."""
+    """Collect until the supervisor ends; with ``seconds``, report how much arrives in that time."""
     with Collector(
         spool, "bench", transport="udp", host="127.0.0.1", sync=sync, **joining(ports, at)
     ) as collector:

@@ -42,14 +42,14 @@ def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str,
     specs = [BenchTask(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
     commands = [worker_command(WORKER, spec) for spec in specs]
     if kind != LISTENER:
-        told = {
+        arguments = {
             "spool": str(folder),
             "ports": ports,
             "at": SENDERS,
             "sync": kind == SYNCED,
             "seconds": seconds,
         }
-        commands[-1] = command("collect", **told)
+        commands[-1] = command("collect", **arguments)
     here = Path(__file__).resolve().parent.parent
     try:
         with ProcessGroup(commands, lab_environ(here)) as processes:

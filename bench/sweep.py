@@ -48,7 +48,7 @@ from pyspark_gapless.sweep.summary import summarise
 WAYS = ("spark", "plain")
 
 
-class Told(NamedTuple):
+class TurnResult(NamedTuple):
     """What one way said of some seeds."""
 
     digest: str
@@ -66,7 +66,7 @@ class Turns:
         self._folder = folder
         self._workers = workers
         self._membership = membership
-        self.told: dict[str, list[Told]] = {way: [] for way in WAYS}
+        self.results: dict[str, list[TurnResult]] = {way: [] for way in WAYS}
         self.failing: list[int] = []
 
     def spark(self, seeds: range) -> None:
@@ -76,14 +76,14 @@ class Turns:
         with results.locked(), ThreadPoolExecutor(MAX_CONCURRENT_JOBS + 1) as pool:
             sweep(wanted, SparkSweepExecutor(self._spark, pool), results)
         (hunt,) = summarise(results, wanted).hunts
-        self.told["spark"].append(Told(hunt.digest, hunt.violations, hunt.sums["events"]))
+        self.results["spark"].append(TurnResult(hunt.digest, hunt.violations, hunt.sums["events"]))
 
     def plain(self, seeds: range) -> None:
         """Do some seeds in a pool of processes."""
         found = plain_sweep(seeds, workers=self._workers, membership=self._membership)
         violations = sum(len(outcome.violations) for outcome in found.failed)
         self.failing += [outcome.seed for outcome in found.failed]
-        self.told["plain"].append(Told(found.digest, violations, found.events))
+        self.results["plain"].append(TurnResult(found.digest, violations, found.events))
 
 
 def take_own(turn: Callable[[], None]) -> Sample:
@@ -131,11 +131,11 @@ def report(
         "rounds_wall_s": {way: [round(sample.wall_s, 2) for sample in found[way]] for way in WAYS},
         "spark_start_s": round(start_s, 2),
         "overhead_with_start": round((wall_s["spark"] + start_s) / wall_s["plain"] - 1, 4),
-        "same_digests": [told.digest for told in turns.told["spark"]]
-        == [told.digest for told in turns.told["plain"]],
-        "violations": sum(told.violations for told in turns.told["spark"]),
+        "same_digests": [each.digest for each in turns.results["spark"]]
+        == [each.digest for each in turns.results["plain"]],
+        "violations": sum(each.violations for each in turns.results["spark"]),
         "failing_seeds": sorted(turns.failing),
-        "events": sum(told.events for told in turns.told["spark"]),
+        "events": sum(each.events for each in turns.results["spark"]),
     }
 
 

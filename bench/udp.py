@@ -79,7 +79,7 @@ class RawMember:
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self) -> None:
-        """Count what comes."""
+        """Count received messages."""
         buffer = bytearray(1 << 16)
         while True:
             self.count += self.socket.recv_into(buffer) // self.message_bytes
@@ -111,7 +111,7 @@ class RawStreams:
         return sum(self.counts) // self.message_bytes
 
     def read(self, one: socket.socket, number: int) -> None:
-        """Count what comes."""
+        """Count received messages."""
         buffer = bytearray(1 << 18)
         while size := one.recv_into(buffer):
             self.counts[number] += size

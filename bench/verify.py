@@ -160,7 +160,7 @@ def table(me: int, columns: dict[str, Any], view: int = 1) -> pa.Table:
 
 
 def rare(me: int, events: list[dict[str, Any]], idx: int, step: int, t_ns: int) -> pa.Table:
-    """Return a table of a few rows; lives are given by their place."""
+    """Return a table of a few rows; incarnations are given by their index."""
     ids = {name: incarnation_id(name) for name in MEMBERS}
     defaults = {"seed": 0, "member": ids[MEMBERS[me]], "view": 1, "step": step, "t_ns": t_ns}
     rows = []
@@ -252,7 +252,7 @@ def break_promises(columns: dict[str, Any], me: int) -> None:
     found = np.arange(len(event))
 
     def place(block: int, name: str, of: int, why: str = "") -> int:
-        """Return the first row of an event about a life's stream in a block."""
+        """Return the first row of an event about an incarnation's stream in a block."""
         near = (
             (found >= block * rows)
             & (event == EVENT_CODES[name])
@@ -310,12 +310,12 @@ def used(root: int) -> tuple[int, float]:
     page_bytes, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            told = entry.read_text().rpartition(")")[2].split()
+            fields = entry.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
         one = int(entry.parent.name)
-        parents[one], sizes[one] = int(told[1]), int(told[21]) * page_bytes
-        spent[one] = (int(told[11]) + int(told[12])) / ticks
+        parents[one], sizes[one] = int(fields[1]), int(fields[21]) * page_bytes
+        spent[one] = (int(fields[11]) + int(fields[12])) / ticks
     tree = {root}
     while more := {one for one, parent in parents.items() if parent in tree} - tree:
         tree |= more

@@ -73,8 +73,8 @@ def record(mutant: Mutant, number: int, target: Path, seeds: int, runs: int) -> 
             continue
         rows += [row._replace(seed=number * OF_ONE + done) for row in traced.trace or ()]
         lines += [
-            life._replace(seed=number * OF_ONE + done).to_json_line()
-            for life in traced.incarnations
+            incarnation._replace(seed=number * OF_ONE + done).to_json_line()
+            for incarnation in traced.incarnations
         ]
         done += 1
         if done == runs:

@@ -197,7 +197,7 @@ class Course:
             group.start()
             warm_s = contender.warm_s * self.warm
             if case.how == "rtt":
-                group.tell("rtt", size_bytes=case.size_bytes, seconds=warm_s)
+                group.ask("rtt", size_bytes=case.size_bytes, seconds=warm_s)
             else:
                 sizes = list(dict.fromkeys(each.size_bytes for each in cases))
                 for size_bytes in sizes:  # a JVM compiles for what it sees
@@ -260,8 +260,8 @@ class Course:
 
 def work(group: Group, size_bytes: int, seconds: float) -> None:
     """Let a group work for a while, unmeasured."""
-    group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
-    group.tell("go")
+    group.ask("prepare", turn=group.next_turn(), size_bytes=size_bytes)
+    group.ask("go")
     time.sleep(seconds)
     group.end_round()
 
@@ -270,8 +270,8 @@ def flow(
     group: Group, size_bytes: int, seconds: float, measured: Callable[[], None] = lambda: None
 ) -> Round:
     """Let all senders send at full speed; measure between two marks, and call ``measured``."""
-    group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
-    group.tell("go")
+    group.ask("prepare", turn=group.next_turn(), size_bytes=size_bytes)
+    group.ask("go")
     time.sleep(SETTLE_S)
     first = group.mark()
     time.sleep(seconds)
@@ -313,7 +313,7 @@ def faults(checks: Sequence[dict[str, Any]]) -> Round:
 
 def trips(group: Group, size_bytes: int, seconds: float) -> Round:
     """Measure round trips."""
-    times_ns = sorted(group.tell("rtt", size_bytes=size_bytes, seconds=seconds)[0]["times_ns"])
+    times_ns = sorted(group.ask("rtt", size_bytes=size_bytes, seconds=seconds)[0]["times_ns"])
     if not times_ns:
         raise FailedError("no round trip was done in time")
     marks = {key: percentile(times_ns, share) / 1000 for key, share in SHARES.items()}
@@ -328,8 +328,8 @@ def stopped(course: Course, case: Case, contender: Contender, outcome: Outcome) 
     with course.group(contender, case.shape) as group:
         outcome.promises = group.ready[0].get("promises", "")
         work(group, case.size_bytes, contender.warm_s * course.warm)
-        group.tell("prepare", turn=group.next_turn(), size_bytes=case.size_bytes)
-        group.tell("go", samples=True)
+        group.ask("prepare", turn=group.next_turn(), size_bytes=case.size_bytes)
+        group.ask("go", samples=True)
         time.sleep(LEAD_S)
         victim = case.shape.members - 1
         stopped_ns = time.monotonic_ns()
@@ -390,8 +390,8 @@ def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -
         turn, slow = group.next_turn(), case.shape.members - 1
         for at in range(case.shape.members):
             rate = SLOW_PER_S if at == slow else 0.0
-            group.tell_one(at, "prepare", turn=turn, size_bytes=case.size_bytes, slow_per_s=rate)
-        group.tell("go")
+            group.ask_one(at, "prepare", turn=turn, size_bytes=case.size_bytes, slow_per_s=rate)
+        group.ask("go")
         time.sleep(FILL_S)
         first = group.mark().answers
         time.sleep(SLOW_S)
@@ -412,12 +412,12 @@ def joined(course: Course, case: Case, contender: Contender, outcome: Outcome) -
     with course.group(contender, shape) as group:
         outcome.promises = group.ready[0].get("promises", "")
         work(group, case.size_bytes, contender.warm_s * course.warm)
-        group.tell("prepare", turn=turn, size_bytes=case.size_bytes)
-        group.tell("go", samples=True)
+        group.ask("prepare", turn=turn, size_bytes=case.size_bytes)
+        group.ask("go", samples=True)
         time.sleep(LEAD_S)
         started_ns = time.monotonic_ns()
         group.spawn(newcomer, joins_late=True)
-        ready = group.hear([newcomer])[0]
+        ready = group.answers([newcomer])[0]
         time.sleep(AFTER_S)
         checks = group.end_round()
     first_ns = checks[newcomer]["first_ns"]
@@ -463,7 +463,7 @@ def started(course: Course, case: Case, contender: Contender, outcome: Outcome) 
     shape = replace(case.shape, begin=(1000, case.size_bytes))
     with course.group(contender, shape, defaults=True) as group:
         outcome.promises = group.ready[0].get("promises", "")
-        group.tell("go", total=1)
+        group.ask("go", total=1)
         checks = group.end_round()
         first_ns = checks[1]["first_ns"]
         if not first_ns:

@@ -186,7 +186,7 @@ def _print_joins(rows: Sequence[JoinResult], report: dict[str, Any]) -> None:
         "late: by how much views are; pause: the longest without a new message while members join;"
     )
     screen.print(
-        "calm: the same while nobody does; join, max: until a message is delivered; virtual seconds"
+        "calm: the same without joins; join, max: until a message is delivered; virtual seconds"
     )
     before_view = report["delivered_before_view"]
     totals = f"{report['stuck']} stuck, {report['lost']} lost, {before_view} from before the view"

@@ -69,7 +69,7 @@ class JoinResult:
     """What came of one setting.
 
     ``pause_ns`` is the longest time for which the sender sent nothing new while members joined,
-    ``baseline_ns`` the same while nobody did, ``leave_pause_ns`` the same while they left.
+    ``baseline_ns`` the same without joins, ``leave_pause_ns`` the same while they left.
     ``join_ns`` has, for each join that came to an end, the time from the first question to the
     first message that was delivered.
     """
@@ -95,7 +95,7 @@ class JoinResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nobody was stuck, and everybody got what was meant for it and nothing else."""
+        """Whether no member got stuck, and each received its messages and nothing else."""
         return not (self.stuck or self.lost or self.before_view or self.problems)
 
 
@@ -118,7 +118,7 @@ def join_under_load(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> list[JoinResult]:
-    """Run every setting, in ``workers`` processes; ``progress`` is told how many are done."""
+    """Run every setting, in ``workers`` processes; ``progress`` receives how many are done."""
     found = []
     for done, row in enumerate(results([partial(run_trial, row) for row in rows], workers), 1):
         found.append(row)
@@ -179,7 +179,7 @@ class _JoinTrial:
             sender.refill()
 
     def _keep_sending(self) -> None:
-        """See to it that the sender always has something to send."""
+        """Keep the sender's queue full."""
         node = self.sender
         assert node is not None
         if (
@@ -228,8 +228,8 @@ class _JoinTrial:
 
     def _has_received(self, receiver: LightNode, upto: int) -> bool:
         assert self.sender is not None
-        heard = receiver.received.get(self.sender.address)
-        return heard is not None and heard.last >= upto
+        span = receiver.received.get(self.sender.address)
+        return span is not None and span.last >= upto
 
     def _count_mismatch(self, receiver: LightNode, upto: int) -> None:
         assert self.sender is not None
@@ -257,7 +257,7 @@ class _JoinTrial:
         )
 
     def _end(self) -> None:
-        """Let the sender stop, and everybody get what is still on its way; then compare."""
+        """Stop the sender, wait for datagrams in flight, then compare."""
         crowd, sender = self.world, self.sender
         assert sender is not None
         sender.refill, self._stopped = None, True

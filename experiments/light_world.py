@@ -1,20 +1,20 @@
 """A light world of participants, for experiments with many members or many messages.
 
-It is no judge: the worlds of the swarm check everything after every step, and are too slow for
+It is not an oracle: the worlds of the swarm check everything after every step, and are too slow for
 hundreds of members. What is checked here costs next to nothing, and is seen from outside the
 machine:
 
 * views (S15): numbers rise, one id is one list, a member is in its own view, messages come from
   members of the view;
 * every message carries its number, so a hole, a repetition or a wrong order at any receiver is
-  seen; a hole may be only where the receiver is told of it and the sender has it no more in its own
-  view, as one that is about to leave;
-* what a receiver should have: everything that a sender put on the network from the moment at which
-  the receiver came into the sender's own view. What came before that must not be delivered.
+  found; a hole is permitted only if the receiver gets a notice of the loss, and the sender's own
+  view no longer has the receiver, as when it is about to leave;
+* a receiver has to deliver everything that a sender put on the network since the receiver entered
+  the sender's own view, and nothing from before.
 
-Every datagram is decoded once, whoever it goes to. One to all is put on every link, as a network
-with multicast does. A process may be given a time that it needs for each datagram that it reads or
-writes: it then does one after the other, and what comes meanwhile waits.
+Every datagram is decoded once, for all receivers. A datagram to all is put on every link, as on a
+network with multicast. A process may need time for each datagram that it reads or writes: it then
+handles one after the other, and datagrams that arrive meanwhile wait.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DeliveryMismatch(NamedTuple):
 
 
 class LightNode:
-    """One place in the crowd and its life."""
+    """One member of the crowd, and its current incarnation."""
 
     def __init__(self, number: int, address: Address) -> None:
         self.number = number
@@ -130,10 +130,10 @@ class LightWorld:
         self._in_view: Counter[ViewId] = Counter()
         self.latest_view: View | None = None
 
-    # Lives
+    # Incarnations
 
     def join(self, number: int) -> LightNode:
-        """Begin a life at place ``number`` and let it look for the group."""
+        """Start an incarnation of member ``number``, which looks for the group."""
         before = self.nodes.get(number)
         address = Address(number, 1 if before is None else before.address.incarnation + 1)
         node = self.nodes[number] = LightNode(number, address)
@@ -152,7 +152,7 @@ class LightWorld:
         self._process_ready(node, node.member.leave(self.now_ns))
 
     def crash(self, node: LightNode) -> None:
-        """End a life without a word."""
+        """Crash an incarnation."""
         self._end(node)
 
     def _end(self, node: LightNode) -> None:
@@ -162,7 +162,7 @@ class LightWorld:
             self._in_view[node.view.id] -= 1
 
     def has_converged(self) -> bool:
-        """Return whether all that live are in one view, and nobody else is."""
+        """Return whether the view of all running members has exactly these members."""
         view, living = self.latest_view, len(self.live_nodes)
         return view is not None and len(view.members) == living == self._in_view[view.id]
 
@@ -183,18 +183,18 @@ class LightWorld:
         self, sender: LightNode, receiver: LightNode, upto: int
     ) -> DeliveryMismatch:
         """Compare the deliveries of ``receiver`` with what ``sender`` sent up to ``upto``."""
-        heard = receiver.received.get(sender.address)
+        span = receiver.received.get(sender.address)
         since = sender.counted_from.get(receiver.address)
         if since is None:
-            return DeliveryMismatch(0, 0 if heard is None else heard.last - heard.first + 1)
-        if heard is None:
+            return DeliveryMismatch(0, 0 if span is None else span.last - span.first + 1)
+        if span is None:
             return DeliveryMismatch(max(0, upto - since), 0)
         missing = (
-            max(0, min(heard.first - 1, upto) - since)
-            + heard.holes
-            + max(0, upto - max(heard.last, since))
+            max(0, min(span.first - 1, upto) - since)
+            + span.holes
+            + max(0, upto - max(span.last, since))
         )
-        return DeliveryMismatch(missing, max(0, min(since, heard.last) - heard.first + 1))
+        return DeliveryMismatch(missing, max(0, min(since, span.last) - span.first + 1))
 
     # Time
 
@@ -363,29 +363,29 @@ class LightWorld:
             self._report_problem(
                 f"{node.address}: message {delivery.first} of {origin}, which is not in its view"
             )
-        heard = node.received.get(origin)
-        if heard is None:
-            heard = node.received[origin] = ReceivedRange(
+        span = node.received.get(origin)
+        if span is None:
+            span = node.received[origin] = ReceivedRange(
                 int.from_bytes(messages[0][:_NUMBER_BYTES], "big")
             )
         for message in messages:
             number = int.from_bytes(message[:_NUMBER_BYTES], "big")
-            if number <= heard.last:
+            if number <= span.last:
                 self._report_problem(
-                    f"{node.address}: message {number} of {origin} after message {heard.last}"
+                    f"{node.address}: message {number} of {origin} after message {span.last}"
                 )
                 continue
-            if number > heard.last + 1 and not _is_reported_lost(
-                node.reported_losses, origin, heard.last + 1, number - 1
+            if number > span.last + 1 and not _is_reported_lost(
+                node.reported_losses, origin, span.last + 1, number - 1
             ):
                 self._report_problem(
-                    f"{node.address}: message {number} of {origin} right after message {heard.last}"
+                    f"{node.address}: message {number} of {origin} right after message {span.last}"
                 )
-                heard.holes += number - heard.last - 1
-            heard.last = number
+                span.holes += number - span.last - 1
+            span.last = number
 
     def _is_receiver(self, sender: Address, receiver: Address) -> bool:
-        """Return whether ``sender`` lives and has ``receiver`` in its own view."""
+        """Return whether ``sender`` runs and has ``receiver`` in its own view."""
         node = self.live_nodes.get(sender.node)
         return node is not None and node.address == sender and receiver in node.members
 
@@ -394,9 +394,9 @@ class LightWorld:
             self.problems.append(f"at {self.now_ns / NS_PER_MS:.1f} ms: {text}")
 
 
-def _is_reported_lost(told: Iterable[Lost], origin: Address, first: int, last: int) -> bool:
+def _is_reported_lost(losses: Iterable[Lost], origin: Address, first: int, last: int) -> bool:
     """Return whether losses reported to a receiver cover ``first .. last``."""
-    for lost in told:
+    for lost in losses:
         if lost.origin == origin and lost.first <= first <= lost.last:
             first = lost.last + 1
     return first > last

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MEMBERS = (2, 10, 50, 100, 300)
-"""The sizes of the group, if nobody says otherwise."""
+"""The sizes of the group, by default."""
 DELAY_NS = NS_PER_MS
 """How long a frame takes."""
 HANDLING_NS = 10 * NS_PER_US
@@ -39,7 +39,7 @@ SIZE_BYTES = 100
 PACE_NS = 5 * NS_PER_MS
 """A sender sends a message so often."""
 IDLE_NS = 10 * NS_PER_S
-"""For so long nothing is sent, and signs of life are counted."""
+"""How long the group is idle while heartbeats are counted."""
 ONE_BY_ONE = 50
 """Up to this size the group is also formed by members that come one after the other."""
 
@@ -69,7 +69,7 @@ class TrafficCost(NamedTuple):
 class MembershipChangeCost(NamedTuple):
     """What one change of the membership took.
 
-    ``total_ns`` is the time until everybody is in the view that the change led to (None: that did
+    ``total_ns`` is the time until all members are in the view after the change (None: that did
     not come), ``view_ns`` that from the first member that installed it to the last. ``cost``
     includes what follows right after.
     """
@@ -106,7 +106,7 @@ class GroupSizeResult:
 
     @property
     def heartbeats(self) -> float:
-        """Signs of life that a member of an idle group sends in a second."""
+        """Heartbeats that a member of an idle group sends in a second."""
         return self.idle.frames.get("ALIVE", 0) * NS_PER_S / IDLE_NS / self.members
 
     @property
@@ -126,7 +126,7 @@ class GroupSizeResult:
 
     @property
     def join_ns(self) -> int | None:
-        """How long it took until one more member was in everybody's view."""
+        """How long until one more member was in the view of all."""
         return self.changes["join"].total_ns
 
     @property
@@ -151,7 +151,7 @@ def scale(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> list[GroupSizeResult]:
-    """Measure every size, in ``workers`` processes; ``progress`` is told how many are done."""
+    """Measure every size, in ``workers`` processes; ``progress`` receives how many are done."""
     found = []
     tasks = [partial(measure, members, messages=messages, seed=seed) for members in sizes]
     for done, size in enumerate(results(tasks, workers), 1):
@@ -166,8 +166,8 @@ def measure(
 ) -> GroupSizeResult:
     """Measure one size."""
     began_s = process_time()
-    told = _ScaleRun(members, messages, seed)
-    size = told.run()
+    run = _ScaleRun(members, messages, seed)
+    size = run.run()
     if members <= ONE_BY_ONE if one_by_one is None else one_by_one:
         size.one_by_one, problems = _form_one_by_one(members, seed)
         size.problems += problems
@@ -244,7 +244,7 @@ class _ScaleRun:
         form = meter.change(crowd.run(_PATIENCE_NS, crowd.has_converged))
         crowd.run(
             _AFTERMATH_NS
-        )  # the view is there: now everybody tells everybody where its stream starts
+        )  # the view is there: now each member announces its stream to all others
         form = form._replace(cost=meter.cost())
         crowd.run(_SETTLE_NS - _AFTERMATH_NS)
         meter = _TrafficMeter(crowd)
@@ -340,7 +340,7 @@ class _ScaleRun:
         return crowd.now_ns - began_ns if knows else None
 
     def _count_mismatch(self) -> tuple[int, int]:
-        """Compare what everybody has with what it should have."""
+        """Compare the deliveries of each member with the messages sent."""
         senders = [node for node in self.senders if node.member is not None]
         pairs = [(s, r) for s in senders for r in self.world.live_nodes.values() if r is not s]
         gaps = [

@@ -1,9 +1,9 @@
 """What an adapter is, and what the process around it does: ``python -m bench.peers.base TASK``.
 
-The process says one line when it has reached everybody, then does what it is told, a JSON object a
+The process prints one line when it reaches all others, then runs commands, a JSON object a
 line, with one line for an answer: ``prepare`` a round, ``go`` and send as fast as the library lets
 it, ``mark`` what has come and what it has cost so far, ``stop``, ``check`` that everything has
-come, ``rtt`` for round trips. When nobody speaks to it any more, it ends.
+come, ``rtt`` for round trips. When its standard input ends, it exits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Task:
     loss: float = 0.0
     """Share that the library's own fault injection drops, where the network loses nothing."""
     begin: tuple[int, int] = (1, 8)
-    """Round and size of the messages that may come before it is told so."""
+    """Round and size of messages that may arrive before the command."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> str:
@@ -74,7 +74,7 @@ class Task:
 
     @property
     def others(self) -> list[int]:
-        """Everybody else."""
+        """All other members."""
         return [at for at in range(len(self.hosts)) if at != self.at]
 
     @property
@@ -83,7 +83,7 @@ class Task:
         return self.at < self.senders
 
     @property
-    def heard(self) -> list[int]:
+    def sources(self) -> list[int]:
         """Those whose messages come here."""
         return [at for at in self.others if at < self.senders]
 
@@ -115,16 +115,16 @@ class Member(ABC):
         raise NotImplementedError
 
     def serve(self) -> None:
-        """Begin to echo what comes, in a thread if need be."""
+        """Begin to echo received messages, in a thread if necessary."""
         raise NotImplementedError
 
     def extra(self) -> dict[str, float]:
-        """Return whatever else is counted, such as repairs; a round is told what has been added."""
+        """Return other counters, such as repairs; a round reports how much they have risen."""
         return {}
 
 
 class Process:
-    """Does what it is told."""
+    """Runs the commands of the supervisor."""
 
     def __init__(self, member: Member) -> None:
         self.member, self.task = member, member.task
@@ -137,11 +137,11 @@ class Process:
         self._extra: dict[str, float] | None = None
 
     def run(self) -> None:
-        """Be ready, then do what comes."""
+        """Become ready, then run commands."""
         begun_ns = time.monotonic_ns()
         threading.Thread(
             target=self._listen, daemon=True
-        ).start()  # first of all, to hear when nobody is there any more
+        ).start()  # first, to notice the end of the supervisor
         self.do_prepare(*self.task.begin)
         self.member.open()
         self._extra = self.member.extra()
@@ -159,7 +159,7 @@ class Process:
 
     def _greet(self) -> None:
         until_s = time.monotonic() + PATIENCE_S
-        wanted = set(self.task.heard)
+        wanted = set(self.task.sources)
         if self.task.members:
             wanted = {at for at in wanted if at < self.task.members}
         while not self.member.tally.greeted >= wanted:
@@ -196,7 +196,7 @@ class Process:
             "memory_bytes": memory_bytes(),
         }
 
-    # What it can be told
+    # Commands
 
     def do_prepare(self, turn: int, size_bytes: int, slow_per_s: float = 0.0) -> dict[str, Any]:
         """Begin a round, before anybody sends."""
@@ -209,7 +209,7 @@ class Process:
         return {}
 
     def do_go(self, samples: bool = False, total: int = 0) -> dict[str, Any]:
-        """Send until told to stop, or until so many are sent."""
+        """Send until the command ``stop``, or until so many are sent."""
         self._sending.set()
         if samples:
             threading.Thread(target=self._sample, daemon=True).start()
@@ -260,12 +260,12 @@ class Process:
         tally, before = self.member.tally, self._extra or {}
         patience_s = PATIENCE_S if self.member.keeps_all else QUIET_S
         until_s, count = time.monotonic() + patience_s, tally.count
-        while tally.lost(sent, self.task.heard) and time.monotonic() < until_s:
+        while tally.lost(sent, self.task.sources) and time.monotonic() < until_s:
             if tally.count != count:
                 until_s, count = time.monotonic() + patience_s, tally.count
             time.sleep(0.005)
         return {
-            "lost": tally.lost(sent, self.task.heard),
+            "lost": tally.lost(sent, self.task.sources),
             "duplicated": tally.duplicated,
             "out_of_order": tally.out_of_order,
             "late": tally.late,
@@ -293,8 +293,8 @@ class Process:
 def memory_bytes() -> int:
     """Return what this process has of the memory of the machine now."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as told:  # noqa: PTH123 - this is on the path that is measured
-            return int(told.read().split()[1]) * resource.getpagesize()
+        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - this is on the path that is measured
+            return int(statm.read().split()[1]) * resource.getpagesize()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 

@@ -76,8 +76,8 @@ class Adapter(Member):
         ]
         self._writer = DataWriter(self._participant, topics[task.at], qos=qos)
         self._echoed = threading.Semaphore(0)
-        heard = task.others if task.mode == "rtt" else task.heard
-        self._readers = [DataReader(self._participant, topics[at], qos=qos) for at in heard]
+        sources = task.others if task.mode == "rtt" else task.sources
+        self._readers = [DataReader(self._participant, topics[at], qos=qos) for at in sources]
         if self._readers:
             threading.Thread(target=self._read, daemon=True).start()
 
@@ -110,7 +110,7 @@ class Adapter(Member):
             write(Sample(message))
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo; the first ones may find nobody there."""
+        """Send a message, and wait for its echo; the peer may miss the first ones."""
         self._echo(message)
         while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
             self._echo(message)

@@ -107,7 +107,7 @@ class Adapter(Member):
         self.group.receive(PATIENCE_S)
 
     def serve(self) -> None:
-        """Echo what comes."""
+        """Echo received messages."""
         threading.Thread(target=self._echo, daemon=True).start()
 
     def _echo(self) -> None:

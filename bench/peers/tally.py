@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HEAD_BYTES = 8
 """No message is shorter."""
 GREETING = 0
-"""The round of messages that only say that somebody is there."""
+"""The round of greetings, which carry no load."""
 
 _HEAD = Struct("<IHH")
 _NUMBER = Struct("<I")
@@ -38,7 +38,7 @@ def filling(size_bytes: int) -> bytes:
 
 
 def greeting(sender: int) -> bytes:
-    """Return what a member says until everybody has heard it."""
+    """Return the greeting that a member repeats until all others have received it."""
     return _HEAD.pack(0, sender, GREETING)
 
 

@@ -52,7 +52,7 @@ class Adapter(Member):
         handle = (self._echo if task.at else self._note) if task.mode == "rtt" else self._take
         self._subscribers = [
             self._session.declare_subscriber(f"bench/{at}", handle)
-            for at in (task.heard or task.others)
+            for at in (task.sources or task.others)
         ]
 
     def _take(self, sample: Any) -> None:
@@ -71,7 +71,7 @@ class Adapter(Member):
             put(message)
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo; the first ones may find nobody there."""
+        """Send a message, and wait for its echo; the peer may miss the first ones."""
         self._publisher.put(message)
         while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
             self._publisher.put(message)

@@ -173,7 +173,7 @@ def test_nothing_is_left_running(ending: signal.Signals) -> None:
         "from bench.groups import Group, Shape; from bench.run import interrupted;"
         "signal.signal(signal.SIGTERM, interrupted); signal.signal(signal.SIGINT, interrupted)\n"
         "with Group(CONTENDERS['raw-udp'], Shape(2, 2), Environment()) as group:\n"
-        "    group.tell('prepare', turn=1, size_bytes=100); group.tell('go')\n"
+        "    group.ask('prepare', turn=1, size_bytes=100); group.ask('go')\n"
         "    print(*group.pids, flush=True)\n"
         "    sys.stdin.read()\n"
     )
