@@ -322,6 +322,7 @@ def reporting(on_progress: Callable[[T], None], progress: Callable[[], T]) -> It
     finally:
         over.set()
         thread.join()
+        on_progress(progress())
 
 
 @contextmanager
