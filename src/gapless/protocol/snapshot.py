@@ -259,6 +259,7 @@ def _blockers(
 ) -> Iterator[WindowBlocker]:
     """Yield the members that block the window of ``stream``, absent durable members last."""
     window = stream.window
+    # Acks that are merely on their way do not make a member a blocker.
     if stream.blocked_since_ns is not None:
         acked = dict(stream.acks.items())
         for one in stream.lagging_members(member.endpoint.stability):

@@ -116,6 +116,7 @@ class FailureDetector:
                 and member not in self.dead
             ):
                 self._probed_ns[member] = out.now_ns
+                # A mere question about presence is no news for the application.
                 if suspected:
                     out.emit(Suspected(member))
                     out.trace("SUSPECT", member, peer=member)

@@ -103,6 +103,7 @@ class MergeProtocol:
             self._conclude(out)
         if self._beacon_ns is None or self._beacon_ns > now_ns:
             return
+        # Only the acting coordinator speaks for its view.
         if not m.is_acting or m.roster is None:
             self._beacon_ns = None
             return
@@ -173,6 +174,7 @@ class MergeProtocol:
         ):
             out.drop("merge", peer=frame.origin)
             return
+        # A refusal may be temporary: the next beacon invites that coordinator again.
         if frame.willing:
             self._replies[frame.origin] = frame.view
         else:
@@ -192,6 +194,7 @@ class MergeProtocol:
             return
         found = [m.view_transfer.get(view) for view in self._replies.values()]
         rosters = [roster for roster in found if roster is not None]
+        # Every coordinator refused, or its roster was lost.
         if not rosters:
             return
         entries = self._merged_entries([m.roster, *rosters])

@@ -103,8 +103,10 @@ class ViewTransfer:
     def on_part(self, frame: NewView, out: ReadyBuilder) -> Roster | None:
         """Store a part of a roster. Return the roster if it is complete now."""
         known = self._known.get(frame.view)
+        # A repeated roster: answer it again, because a confirmation may have been lost.
         if known is not None:
             return known
+        # A hostile frame must not reserve memory for parts that never come.
         if frame.parts > _MAX_PARTS:
             out.drop("parts", frame.origin, peer=frame.origin)
             return None
@@ -126,6 +128,7 @@ class ViewTransfer:
         assert len(parts) == frame.parts, "all parts have arrived"
         base = None if frame.base is None else self._known.get(frame.base)
         if frame.base is not None and base is None:
+            # This member missed the base: the whole roster does not need one.
             out.transmit(frame.origin, AskView(self._me))
             return None
         try:

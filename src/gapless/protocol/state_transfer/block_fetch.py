@@ -104,6 +104,7 @@ class BlockFetcher:
         self._rtt_ns: int | None = None
         seen: set[bytes] = set()
         for index, name in enumerate(self._hashes):
+            # Equal blocks are fetched once.
             if name in seen:
                 continue
             seen.add(name)
@@ -175,6 +176,7 @@ class BlockFetcher:
         index, within = divmod(offset, BLOCK_BYTES)
         pull = self._pulls.get(index * BLOCK_BYTES + within - within % self._pull_bytes)
         last = offset + len(body) - 1
+        # Not requested, or across two requests: it cannot be checked against one block.
         if pull is None or last > pull.last or not body:
             return UNREQUESTED
         still_missing = ranges.subtract(pull.missing, [(offset, last)])
@@ -204,6 +206,7 @@ class BlockFetcher:
         assert not self._missing_bytes[index], "a complete block misses nothing"
         block, name = bytes(self._partial_blocks.pop(index)), self._hashes[index]
         del self._missing_bytes[index]
+        # Damaged, or the provider's state changed: fetch the whole block again.
         if block_hash(block) != name:
             self._wanted.extendleft(reversed(self._ranges(index)))
             return WRONG
@@ -225,6 +228,7 @@ class BlockFetcher:
             pull.tries += 1
             pull.retry_ns = now_ns + self._retry_delay_ns(pull.tries)
             yield from pull.missing[: _MAX_ASKED_AGAIN - 1]
+            # Many gaps: the last request covers the rest, so that one range never causes a burst.
             if len(pull.missing) >= _MAX_ASKED_AGAIN:
                 yield pull.missing[_MAX_ASKED_AGAIN - 1][0], pull.last
 

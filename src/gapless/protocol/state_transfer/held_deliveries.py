@@ -82,6 +82,7 @@ class HeldDeliveries:
     def hold(self, deliveries: Iterable[Delivery], out: ReadyBuilder) -> None:
         """Hold deliveries, in order."""
         for delivery in deliveries:
+            # Unreliable messages are not limited by a window, so the limit is enforced here.
             if delivery.kind == UNRELIABLE and self.full:
                 self._drop("backlog", delivery, delivery.message_count, out)
                 continue
@@ -107,6 +108,7 @@ class HeldDeliveries:
                 if mark > (starts.get(origin) or 0) or firsts.get(origin, mark + 1) <= mark:
                     self._marks[origin] = mark
             else:
+                # The origin joins later: its stream will start below the mark.
                 self._future_marks[origin] = mark
         for origin, first in firsts.items():
             # The origin has left, and the provider may never have received the messages between
@@ -166,10 +168,12 @@ class HeldDeliveries:
         if delivery.epoch != self._epoch:
             del self._marks[delivery.origin]
             return (delivery,)
+        # The stream has passed the mark: everything behind it is delivered from now on.
         if last >= mark:
             del self._marks[delivery.origin]
         if last <= mark:
             return ()
+        # A reassembled message ends behind the mark, so the state does not have it.
         if first > mark or not isinstance(content, Run):
             return (delivery,)
         return (delivery._replace(first=mark + 1, content=content.part(mark + 1, last)),)

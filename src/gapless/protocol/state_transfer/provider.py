@@ -134,10 +134,12 @@ class StateProvider:
 
     def on_ask(self, peer: Address, frame: StateAsk, out: ReadyBuilder, *, empty: bool) -> None:
         """Handle a request; ``empty`` says that this member waits for the state itself."""
+        # This member's own state is incomplete: the requester asks the next member at once.
         if empty:
             self._send_status(peer, frame.transfer, NO_STATE, out)
             return
         request = self._requests.get(peer)
+        # A late request of a transfer that its requester has given up.
         if request is not None and frame.transfer < request.transfer:
             out.drop("state ask", peer=peer)
             return
@@ -194,6 +196,7 @@ class StateProvider:
         if request.provided is not None:
             if request.provided.state is not None:
                 self._offer(peer, request, out)
+        # Each state is as large as the application's: few are kept, and other requests wait.
         elif len(states) < _MAX_STATES:
             self._number += 1
             covered = held.extend_coverage(streams.coverage())
@@ -284,6 +287,7 @@ class StateProvider:
             )
             sent_bytes += len(parts[request.part])
             request.part = (request.part + 1) % len(parts)
+            # A large offer would flood the requester's buffer: the rest follows its next request.
             if sent_bytes >= self.config.state_window_bytes:
                 break
 
@@ -295,6 +299,7 @@ class StateProvider:
         if request is None or request.transfer != frame.transfer:
             out.drop("state pull", peer=peer)
             return
+        # A pull of nothing: the requester has the state, or asks another member.
         if not frame.length:
             del self._requests[peer]
             return

@@ -124,6 +124,7 @@ class StateRequester:
         if not self.is_waiting:
             return
         self._view_ns = out.now_ns
+        # A new view is a new chance: members that failed may be ready now.
         self._failures = {}
         if self.provider not in self._others:
             self._try_next_provider(out)
@@ -151,6 +152,7 @@ class StateRequester:
         if self.provider in self._others and self._asked:
             self._end_transfer(out)
         candidates = self._candidates()
+        # Every member has failed twice: the group has no state.
         if not candidates:
             self._finish(None, b"", {}, out)
             return
@@ -203,6 +205,7 @@ class StateRequester:
         """Send the request with the stream starts, unless some are still unknown."""
         now_ns = out.now_ns
         if not self._asked:
+            # A request without the starts could be answered by a state that is too old.
             if not self._starts_known(starts, now_ns):
                 return
             self._asked = True
@@ -253,6 +256,7 @@ class StateRequester:
         elif frame.body == NOT_YET:
             # The provider is alive: its silence is counted from here.
             self._last_heard_ns = out.now_ns
+        # Parts of two different offers must not be mixed.
         elif self._parts_count not in {0, frame.parts} or not 0 <= frame.part < frame.parts:
             out.drop("state parts", peer=sender)
         elif frame.part in self._parts:
@@ -262,6 +266,7 @@ class StateRequester:
             self._parts_count = frame.parts
             self._parts[frame.part] = frame.body
             self._parts_bytes += len(frame.body)
+            # A hostile provider must not fill the memory.
             if self._parts_bytes > MAX_OFFER_BYTES:
                 out.drop("state size", peer=sender)
                 self._fail(out)
@@ -279,6 +284,7 @@ class StateRequester:
             out.drop(error.reason, peer=self.provider)
             self._fail(out)
             return
+        # Blocks are compared by hash across providers, so all must have one size.
         if offer.block_bytes != BLOCK_BYTES or len(offer.hashes) > MAX_BLOCKS:
             out.drop("state size", peer=self.provider)
             self._fail(out)
@@ -315,6 +321,7 @@ class StateRequester:
             return False
         if not self._fetch.is_complete:
             return True
+        # A member that joined meanwhile may not have announced its start yet.
         if self._starts_known(starts, out.now_ns):
             streams.mark_covered(self._covered)
             self._end_transfer(out)
@@ -362,6 +369,7 @@ class StateRequester:
         if found == block_fetch.WRONG:
             out.drop("state hash", peer=sender)
             self._wrong += 1
+            # A block may be damaged once in transit; three times, the provider is at fault.
             if self._wrong >= _MAX_WRONG:
                 self._fail(out)
 
@@ -415,6 +423,7 @@ class StateRequester:
             else:
                 # The provider may not have installed the view yet: its silence is no failure.
                 self._try_next_provider(out)
+        # The provider is alive but slow: prefer another member, if there is one.
         elif now_ns >= self._since_ns + PATIENCE * timeout_ns:
             self._since_ns = now_ns
             if self._candidates()[:1] != [self.provider]:

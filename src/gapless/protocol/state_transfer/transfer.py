@@ -68,7 +68,7 @@ class StateTransfer:
         self.provider = StateProvider(me, config)
         self._members: frozenset[Address] = frozenset()
         self.engaged = False
-        """Whether a transfer may be going on. Most members are idle nearly always, and look no further."""
+        """Whether a transfer may be under way; an idle member looks no further."""
 
     # The new member
 

@@ -134,6 +134,7 @@ class AckScheduler:
         self._messages += messages
         self._size_bytes += size_bytes
         self.pending = True
+        # One ack for many messages (N4-20), but never so late that the sender's window fills.
         if asked or self._messages >= self.threshold or self._size_bytes >= threshold_bytes:
             return True
         return self._policy is AckPolicy.EACH or (

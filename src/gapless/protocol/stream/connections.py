@@ -88,6 +88,7 @@ class _ConnectionEnd:
     def touch(self, now_ns: int) -> bool:
         """Record activity; return whether a closing connection is open again."""
         self.since_ns = now_ns
+        # Only a closing end is revived: a closed one is removed.
         revived = self.state is ConnectionState.CLOSING
         self.state = ConnectionState.OPEN
         return revived
@@ -230,6 +231,7 @@ class Connections:
     def touch(self, to: Address, out: ReadyBuilder) -> None:
         """Record that a message to ``to`` got its number: a closing connection is open again."""
         entry = self.outgoing[to]
+        # A message on a closing connection opens it again (U3-17).
         if entry.touch(out.now_ns):
             self._schedule_reap(entry)
             out.emit(Connected(to, ConnectionState.OPEN, True))
@@ -282,6 +284,7 @@ class Connections:
     ) -> IncomingConnection | None:
         """Handle a frame of an epoch that is not current; return the connection if it opens."""
         ended = self._tombstones.get((sender, frame.epoch))
+        # The sender has closed this connection: its late frames open nothing (U3-23).
         if ended is not None and ended.closed:
             self._drop("closed", sender, frame, out)
             return None
@@ -290,6 +293,8 @@ class Connections:
             # A late frame of a former epoch may be flagged first, too: ask the sender (P-07).
             confirmed = opening and self._confirms(sender, frame)
         else:
+            # No current epoch: the first message opens it, and a tombstone says where it resumes
+            # (P-05).
             confirmed = opening or ended is not None
         if not confirmed:
             self._buffer_unconfirmed(sender, frame, out)
@@ -338,20 +343,25 @@ class Connections:
         One epoch of a sender is buffered: the highest.
         """
         unconfirmed = self.unconfirmed_epochs.get(sender)
+        # One epoch per sender is buffered: the highest is the likeliest to be the live one.
         if unconfirmed is not None and unconfirmed.epoch > frame.epoch:
             self._drop("early", sender, frame, out)
             return
         if unconfirmed is None or unconfirmed.epoch < frame.epoch:
             self._drop_unconfirmed(sender, out)
+            # The first message may just be late: it gets the grace of a gap before it is asked for
+            # (U3-25).
             due_ns = out.now_ns + self.config.min_grace_ns
             if sender in self._first_requested_ns:
                 due_ns = max(
                     due_ns, self._first_requested_ns[sender] + self.config.sync_min_interval_ns
                 )
             unconfirmed = self.unconfirmed_epochs[sender] = _UnconfirmedEpoch(frame.epoch, due_ns)
+        # Announcements of an unconfirmed epoch only cause the question.
         if not isinstance(frame, Data):
             return
         config = self.config
+        # Early messages are limited, because a sender may never confirm them (P-09).
         limit = config.become_server_queue_size if config.retransmits else config.capacity
         if unconfirmed.has(frame):
             self._drop("duplicate", sender, frame, out)
@@ -393,6 +403,7 @@ class Connections:
             self._remove_incoming(sender, out, closed=True)
             if unconfirmed is not None and unconfirmed.first_message is not None:
                 return self._open(sender, unconfirmed.epoch, unconfirmed.first_message, out).stream
+        # The connection was removed here before: from now on it cannot resume either.
         elif (sender, epoch) in self._tombstones:
             self._add_tombstone(sender, epoch, self._resume_seqno(sender, epoch), closed=True)
         else:
@@ -456,6 +467,7 @@ class Connections:
         for ticket in stream.queue.tickets:
             stream.give_up(ticket, reason, out)
         first, last = stream.end(out)
+        # Never lost silently: the application learns which messages were not acknowledged.
         if first <= last:
             out.emit(Undelivered(peer, first, last))
         if notify:
@@ -501,6 +513,7 @@ class Connections:
         self._tombstones[peer, epoch] = _Tombstone(
             resume, closed, fragments, 0 if stream is None else stream.resume_seqno
         )
+        # Forgetting a tombstone risks a double delivery (P-05), so thousands are remembered.
         if len(self._tombstones) > _MAX_TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
         if fragments is not None:
@@ -515,6 +528,7 @@ class Connections:
         self.view = number
         present = set(members)
         for peer in [peer for peer in self.outgoing if peer not in present]:
+            # No CLOSE: a new process on the same port would get it (P-15).
             self._end_outgoing(peer, "departed", out, notify=False)
         for peer in [peer for peer in self.incoming if peer not in present]:
             self._remove_incoming(peer, out)

@@ -106,6 +106,7 @@ class DurableRetention:
         before, held = dict(acks.items()), self.retained
         returned: dict[Address, int] = {}
         for new, last in returning.items():
+            # A member that was in the last view has its own entry in the ack table.
             acked = None if new in before else self._known_ack(last, before, members)
             if acked is not None:
                 returned[new] = _message_boundary(acked, window)
@@ -117,6 +118,7 @@ class DurableRetention:
             # A position that was released because the window was full stays released.
             if name in self._released and last not in before:
                 released[name] = last
+            # Still absent: the position stays, because an absent member acknowledges nothing.
             elif name in held and last not in before:
                 positions[name] = RetainedPosition(last, held[name].acked)
             else:
@@ -142,6 +144,7 @@ class DurableRetention:
         known = {**dict(self.retained.values()), **before}
         if last in known:
             return known[last]
+        # The sender joined after that incarnation had left: an older one is the best that it knows.
         former = [other for other in known if other.node == last.node and other not in members]
         return known[max(former)] if former else None
 
@@ -157,6 +160,7 @@ class DurableRetention:
         for name, (last, acked) in self.retained.items():
             if name not in positions:
                 is_back = last in members or last.node in returned
+                # Acknowledged sends that waited for this member will not be completed.
                 if not is_back:
                     self._expired.append(RetainedPosition(last, acked))
                 out.emit(RetentionReleased(name, last, "back" if is_back else "timeout"))
@@ -239,6 +243,7 @@ def _message_boundary(acked: int, window: Window) -> int:
     while acked > window.low:
         # The run at ``acked``, not the next one: the next may wait for room and not be stored yet.
         run = window.get(acked, acked)[0]
+        # A message ends here. Otherwise go back to its start: a crashed member lost its fragments.
         if not run.flags & FRAGMENT or run.flags & LAST_FRAGMENT:
             break
         acked -= 1

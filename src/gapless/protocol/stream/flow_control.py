@@ -72,6 +72,7 @@ class FlowControl:
 
     def purge(self, low: int) -> None:
         """Forget runs up to ``low``, a few hundred at a time."""
+        # Deleting from the front of a list costs its length: do it rarely.
         if (old := bisect_right(self._lasts, low) - 1) > _MAX_PURGED_RUNS:
             del self._lasts[:old]
             del self._totals[:old]
@@ -147,6 +148,7 @@ class DeliveryCredit:
 
     def limit(self) -> int | None:
         """Return the maximum size of the next delivery: None is unlimited, 0 means wait."""
+        # Deliveries that wait for the state are over their limit.
         if self.blocked:
             return 0
         if not self._max_unconsumed or self.held:

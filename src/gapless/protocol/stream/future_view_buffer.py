@@ -66,6 +66,7 @@ class FutureViewBuffer:
     def buffer_frame(self, frame: Data) -> bool:
         """Buffer a message of a later view; return False if there was no room for it."""
         name = _frame_key(frame)
+        # A repeated message takes no second place.
         if name in self._frames:
             return True
         if len(self._frames) >= self.config.become_server_queue_size and self.config.retransmits:
@@ -94,6 +95,7 @@ class FutureViewBuffer:
                     else datagram
                 )
                 found += [datagram] if datagram.frames else []
+            # Still no member: with retransmission on, the sender repeats everything once it is one.
             elif self.config.retransmits or age >= _MAX_VIEWS:
                 out.drop("stranger", peer=datagram.sender)
             else:

@@ -124,6 +124,7 @@ class LossDetector:
     def on_gap(self, highest: int, now_ns: int) -> None:
         """Start the grace of a gap up to ``highest``, unless a pass comes before the grace ends."""
         assert highest >= 0, "a gap ends at a seqno"
+        # A pass that comes sooner remembers this gap as well (R-02).
         if self.due_ns is None or self.due_ns > now_ns + self.grace_ns:
             self.due_ns = now_ns + self.grace_ns
             self._grace_end_ns = self.due_ns
@@ -180,8 +181,10 @@ class LossDetector:
         # The original arrived after the NAK: the frame was late, not lost.
         if not repair:
             self.rtt.on_late_arrival(now_ns - asked.noticed_ns)
+        # One NAK, one repair: the round trip is known.
         elif asked.unanswered == 1:
             self.rtt.sample(now_ns - asked.sent_ns)
+            # Answers of several members have no order, so they prove no loss.
             if self._config.adaptive_grace and not self._config.xmit_from_random_member:
                 self._on_nak_answered(asked)
         else:
@@ -245,6 +248,7 @@ class LossDetector:
 
         A NAK that is due and was left out by the request limit stays: its tries count on.
         """
+        # Ranges are requested lowest first, so everything above the last one was left out.
         done = wanted[-1][1] if wanted else 0
         rested = [asked for asked in before if asked.retry_ns <= now_ns]
         left_out = [

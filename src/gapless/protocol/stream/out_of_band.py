@@ -154,6 +154,7 @@ class OutOfBandChannel:
         assert messages, "a send has messages left"
         queued.first = queued.first or self._high + 1
         queued.taken += len(messages)
+        # The receivers are fixed now: members that join later need not acknowledge.
         targets = {queued.to} if queued.to is not None else set(self._members)
         loops_back = self.me in targets and not queued.flags & NO_LOOPBACK
         receivers = targets - {self.me}
@@ -271,6 +272,7 @@ class OutOfBandChannel:
         for part in run.parts(fresh):
             out.trace("STORE_ASIDE", run.origin, part.first, part.last, peer=run.origin)
             self._deliver(Delivery(run.origin, part.first, part.last, part, OUT_OF_BAND), out)
+        # Acknowledged again: the sender repeats a message only if an ack was lost (P-04).
         if not fresh:
             out.drop("duplicate aside", run.origin, run.first, run.last, peer=run.origin)
         if frame.floor:
@@ -339,6 +341,7 @@ class OutOfBandChannel:
         ]:
             self._abort_queued(queued, "departed", out)
         for seqno, pending in list(self.pending.items()):
+            # The only receiver has left, so the message cannot be delivered any more (OL-20).
             if pending.to is not None and pending.to not in self._members:
                 del self.pending[seqno]
                 # Reported once for each ticket, however many messages it has.
@@ -348,6 +351,7 @@ class OutOfBandChannel:
             for peer in pending.unacked_by.difference(self._members):
                 self._on_acked(seqno, peer, out)
         departed = [origin for origin in self._delivered_ranges if origin not in self._members]
+        # The same incarnation may return after a partition and repeat its messages (OL-12).
         for origin in departed[: max(0, len(self._delivered_ranges) - _MAX_REMEMBERED_ORIGINS)]:
             del self._delivered_ranges[origin]
         self._flush(out)
@@ -378,6 +382,7 @@ class OutOfBandChannel:
             for peer in sorted(pending.unacked_by):
                 out.trace("REPAIR_ASIDE", self.me, seqno, seqno, peer=peer, run=pending.run)
                 out.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))
+            # Back off, so that a receiver that cannot answer is not flooded (P-11).
             interval_ns = min(2 * pending.interval_ns, self.config.xmit_interval_ns)
             again_ns = out.now_ns + interval_ns
             self.pending[seqno] = pending._replace(retransmit_ns=again_ns, interval_ns=interval_ns)

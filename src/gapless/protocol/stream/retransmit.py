@@ -117,6 +117,7 @@ class RetransmitHandler:
 
     def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
         """Return the destination of a repair: the requester, or None for all."""
+        # A connection has one receiver.
         choice = "never" if self._unicast else self._config.use_mcast_xmit
         if choice != "auto":
             return None if choice == "always" else requester
@@ -130,6 +131,7 @@ class RetransmitHandler:
         if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
             self._interval_ns = now_ns
             self._spent_bytes = 0
+        # Over the budget: the receiver asks again, later (P-11).
         if self._spent_bytes + size_bytes > self._config.repair_budget_bytes:
             return False
         self._spent_bytes += size_bytes
@@ -168,6 +170,7 @@ def send_repairs(
         out.trace("REPAIR", origin, run.first, run.last, peer=answer.to, epoch=epoch, run=run)
         out.transmit(answer.to, Data(run, True, epoch))
         out.count("sent.repair")
+    # Repairs that are held back are traced: S10 accepts no other reason.
     for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):
         for first, last in held:
             out.trace("SUPPRESSED", origin, first, last, peer=peer, reason=reason, epoch=epoch)

@@ -30,6 +30,7 @@ class RttEstimator:
     def sample(self, round_trip_ns: int) -> None:
         """Add one measurement; the first replaces the initial guess."""
         assert round_trip_ns >= 0, "a repair arrives after its NAK"
+        # The first sample replaces the initial guess, however wrong that was (RFC 6298).
         if not self.measured:
             self.measured = True
             self.smoothed_ns, self.deviation_ns = round_trip_ns, round_trip_ns // 2
@@ -37,7 +38,9 @@ class RttEstimator:
         self.smoothed_ns += error_ns // 8
         self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
         assert self.smoothed_ns >= 0, "a round trip is not negative"
+        # A single late frame must not lengthen the grace for ever.
         self.max_lateness_ns -= self.max_lateness_ns // 8
+        # An unambiguous answer: the retry delay follows the estimate again.
         self.backoff_ns = 0
 
     def on_ambiguous(self, rest_ns: int) -> None:

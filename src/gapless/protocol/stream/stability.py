@@ -91,6 +91,7 @@ class Stability:
 
     def schedule_vote(self, now_ns: int, *, unstable: bool) -> None:
         """Schedule the next vote while a message is unstable; otherwise cancel it."""
+        # Nothing to purge: a group at rest is silent (S16).
         if not unstable:
             self.due_ns = None
         elif self.due_ns is None:
@@ -133,6 +134,7 @@ class Stability:
         ``marks`` returns this member's own marks of a stream, which are counted along with the
         vote.
         """
+        # Votes of another view are void: a lost view message must not purge anything.
         if vote.view != self._view_number or not self.is_coordinator:
             out.drop("other view" if vote.view != self._view_number else "not mine", peer=peer)
             return []
@@ -166,6 +168,7 @@ class Stability:
         moved: dict[Address, None] = {}
         for origin, delivered, high in progress:
             before = table.get(origin, _NO_VOTE)
+            # Streams of departed members are not counted, and votes only rise.
             if origin not in self._lagging or (delivered <= before[0] and high <= before[1]):
                 continue
             table[origin] = after = max(before[0], delivered), max(before[1], high)
@@ -183,6 +186,7 @@ class Stability:
         # Never lower than before: votes only rise within a view (N7-19).
         for origin in moved:
             before = self._stable.get(origin, _NO_VOTE)
+            # Every member has voted beyond the stable seqno: only now the minimum can have risen.
             if not self._lagging[origin]:
                 self._stable[origin] = (
                     min(table[origin][0] for table in self._votes.values()),
