@@ -1,4 +1,4 @@
-"""Messages on their way in: that they are bytes, and how long each is, is found out once, through whichever hands."""
+"""Payloads: messages to send, validated and measured once on their way into the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Payloads(tuple[bytes, ...]):  # noqa: SLOT001 - a tuple has no room for slots
-    """Messages to send, at least one; ``uniform`` if all are of the same length."""
+    """At least one message to send; ``uniform`` if all have the same length."""
 
     sizes: list[int]
     uniform: bool
@@ -20,7 +20,7 @@ class Payloads(tuple[bytes, ...]):  # noqa: SLOT001 - a tuple has no room for sl
 
     @classmethod
     def of(cls, payloads: Iterable[object]) -> Self:
-        """Return messages that are bytes, or raise LocalProtocolError that says what they are."""
+        """Return validated messages; raise LocalProtocolError if one is not bytes."""
         if type(payloads) is cls:
             return payloads
         if isinstance(payloads, bytes | bytearray | memoryview | str):
@@ -37,7 +37,7 @@ class Payloads(tuple[bytes, ...]):  # noqa: SLOT001 - a tuple has no room for sl
 
     @classmethod
     def of_validated(cls, payloads: Iterable[bytes]) -> Self:
-        """Return messages of which somebody knows that they are bytes, and that there are any."""
+        """Return messages that are known to be bytes, and at least one."""
         made = cls(payloads)
         sizes = made.sizes = list(map(len, made))
         size, count = sizes[0], len(sizes)

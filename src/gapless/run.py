@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from gapless.identity import Address
 
 FRAGMENT = 0x01
-"""Flag: the run is one piece of a message that is larger than a frame."""
+"""Flag: the run is one fragment of a message that is larger than a frame."""
 FIRST_FRAGMENT = 0x02
-"""Flag: the first piece of its message."""
+"""Flag: the first fragment of its message."""
 LAST_FRAGMENT = 0x04
-"""Flag: the last piece of its message."""
+"""Flag: the last fragment of its message."""
 NO_LOOPBACK = 0x08
-"""Flag: the origin does not want its own message back."""
+"""Flag: the origin does not deliver its own message."""
 ACKED = 0x10
 """Flag: every receiver acknowledges the message as soon as it has delivered it."""
 PRIVATE = 0x20
-"""Flag of an out-of-band message: it is for one member, and no other gets it."""
+"""Flag of an out-of-band message: it was sent to one member only."""
 
 MAX_ENTRY_BYTES = 0xFFFF
-"""The longest single entry of a run; a longer message travels in pieces."""
+"""Maximum bytes of one message in a run; a longer message is sent in fragments."""
 LENGTH_BYTES = 2
-"""What one entry of the length table takes."""
+"""Bytes of one entry of the length table."""
 
 _LARGE_BYTES = 4096
-"""Messages of about so many bytes are not put together before somebody wants them so."""
+"""From about this size on, messages are not joined before their joined bytes are needed."""
 _LENGTH = Struct("<H")
 _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
-"""Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
+"""Prepared layouts for runs of the size of a packet; larger runs make theirs on demand."""
 
 
 def total_bytes(lengths: bytes) -> int:
-    """Return what the entries of a length table add up to; where all are equal, none is looked at."""
+    """Return the sum of a length table; a table of equal entries is not unpacked."""
     count = len(lengths) // LENGTH_BYTES
     one = lengths[:LENGTH_BYTES]
     if one * count == lengths:
@@ -56,7 +56,7 @@ def total_bytes(lengths: bytes) -> int:
 
 
 def length_table(sizes: Sequence[int]) -> bytes:
-    """Return the table of these lengths, at least one; struct.error if one of them does not fit."""
+    """Return the table of at least one length; struct.error if one does not fit."""
     count = len(sizes)
     if sizes.count(sizes[0]) == count:
         return _LENGTH.pack(sizes[0]) * count
@@ -104,7 +104,7 @@ class Run:
         self.count = len(lengths) // LENGTH_BYTES
         self.last = first + self.count - 1
         self.size_bytes = len(payload) + len(lengths)
-        """What the run costs in a window: its messages and their length entries."""
+        """The bytes that the run takes in a window: its messages and their length entries."""
 
     @classmethod
     def of(
@@ -130,8 +130,8 @@ class Run:
                 lengths = _LENGTH.pack(each_bytes) * len(messages)
         except StructError as error:
             raise LocalProtocolError(
-                f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_ENTRY_BYTES}); "
-                "send it in pieces"
+                f"a message of {max(map(len, messages))} bytes does not fit a run"
+                f" (at most {MAX_ENTRY_BYTES}): send it in fragments"
             ) from error
         if len(messages) > 1 and len(lengths) // LENGTH_BYTES * len(messages[0]) >= _LARGE_BYTES:
             return GatherRun(origin, first, lengths, messages, flags, view, sent_ns)
@@ -139,7 +139,7 @@ class Run:
 
     @property
     def buffers(self) -> Sequence[bytes]:
-        """What ends up as the payload when it is put together."""
+        """The parts of the payload, not joined."""
         return (self.payload,)
 
     @property
@@ -170,7 +170,7 @@ class Run:
         return zip(range(self.first, self.last + 1), self.messages(), strict=True)
 
     def part(self, first: int, last: int) -> Run:
-        """Return the run ``first .. last``, which must lie within this one; the whole of it is the run itself."""
+        """Return the part ``first .. last``, of this run; the run itself if that is all."""
         if not self.first <= first <= last <= self.last:
             raise LocalProtocolError(f"{first}..{last} is not a part of {self.first}..{self.last}")
         if first == self.first and last == self.last:
@@ -179,7 +179,7 @@ class Run:
         return self._cut(first, last, ends)
 
     def parts(self, ranges: Sequence[tuple[int, int]]) -> list[Run]:
-        """Return the part of each range; the length table is read once, however many ranges there are."""
+        """Return the part of each range; the length table is read once for all."""
         if len(ranges) < 2:
             return [self.part(first, last) for first, last in ranges]
         ends = list(accumulate(self.message_lengths(), initial=0))
@@ -264,11 +264,12 @@ class Run:
         return hash((self.first, self.payload))
 
     def __repr__(self) -> str:
-        return f"Run({self.origin} {self.first}..{self.last}, {len(self.payload)} bytes, flags={self.flags})"
+        size = f"{len(self.payload)} bytes"
+        return f"Run({self.origin} {self.first}..{self.last}, {size}, flags={self.flags})"
 
 
 class _LazyRun(Run):
-    """A large run whose messages are put together when somebody wants them so."""
+    """A large run whose messages are joined on demand."""
 
     __slots__ = ()
 
@@ -293,7 +294,7 @@ class _LazyRun(Run):
         self.size_bytes = payload_bytes + len(lengths)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Become a plain run elsewhere."""
+        """Pickle as a plain run."""
         return Run, (
             self.origin,
             self.first,
@@ -306,9 +307,9 @@ class _LazyRun(Run):
 
 
 class GatherRun(_LazyRun):
-    """A large run as it is sent: its messages are put together with what stands before them, or not at all.
+    """A large run as it is sent: its messages are joined with the headers of the datagram.
 
-    Who repairs it, or takes it all at once, has them put together first.
+    A repair, or a reader of the whole payload, joins them before.
     """
 
     __slots__ = ("_buffers",)
@@ -328,28 +329,30 @@ class GatherRun(_LazyRun):
 
     @property
     def buffers(self) -> Sequence[bytes]:
-        """What ends up as the payload when it is put together."""
+        """The parts of the payload, not joined."""
         return self._buffers
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
         """The messages end to end."""
-        pieces = self._buffers
-        if len(pieces) > 1:
-            self._buffers = pieces = (b"".join(pieces),)  # at once, as several threads may look
-        return pieces[0]
+        buffers = self._buffers
+        if len(buffers) > 1:
+            self._buffers = buffers = (
+                b"".join(buffers),
+            )  # one assignment: several threads may read
+        return buffers[0]
 
     def messages(self) -> list[bytes]:
         """Return every message of the run, in order."""
-        pieces = self._buffers
-        return list(pieces) if len(pieces) > 1 else super().messages()
+        buffers = self._buffers
+        return list(buffers) if len(buffers) > 1 else super().messages()
 
 
 class DatagramRun(_LazyRun):
-    """A large run as it came: its messages stay within their datagrams until somebody wants them.
+    """A large run as it was received: its messages stay in their datagrams until they are needed.
 
-    Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of
-    them, if they came in one datagram.
+    If they arrived in one datagram, reading them one by one, or in place (``buffer``), copies no
+    joined payload.
     """
 
     __slots__ = ("_sources",)
@@ -364,22 +367,22 @@ class DatagramRun(_LazyRun):
         view: int,
         sent_ns: int,
     ) -> None:
-        """Take the messages from ``where`` they are: each datagram, and where they begin; they go to its end."""
+        """Refer to the messages: each datagram of ``where``, from the given offset to its end."""
         payload_bytes = sum([len(datagram) - at for datagram, at in where])
         self._init_fields(origin, first, lengths, payload_bytes, flags, view, sent_ns)
         self._sources = where
 
     def _joined(self) -> tuple[bytes, int]:
-        """Return what holds all messages end to end, and where they begin."""
+        """Return the bytes that hold all messages end to end, and their offset."""
         where = self._sources
         if len(where) > 1:
             data = b"".join([memoryview(datagram)[at:] for datagram, at in where])
-            self._sources = where = ((data, 0),)  # at once, as several threads may look
+            self._sources = where = ((data, 0),)  # one assignment: several threads may read
         return where[0]
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
-        """The messages end to end; once somebody has wanted them so, the datagrams are let go."""
+        """The messages end to end; the datagrams are released when they are first needed so."""
         data, at = self._joined()
         if at:
             data = data[at:]
@@ -388,7 +391,7 @@ class DatagramRun(_LazyRun):
 
     @property
     def buffer(self) -> memoryview:
-        """The messages end to end, not copied if they came in one datagram."""
+        """The messages end to end, without a copy if they arrived in one datagram."""
         data, at = self._joined()
         return memoryview(data)[at:]
 

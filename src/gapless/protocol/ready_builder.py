@@ -1,8 +1,8 @@
-"""What the halves of the machine write their answer into while one input is worked on.
+"""The builder of a ``Ready``: the machines write their outcome into it during one input.
 
-It gathers frames per destination and packs them into datagrams, events and trace rows in the order
-in which they happen, and counts. One context lives as long as its member; ``ready`` takes what has
-gathered.
+Frames are collected per destination and packed into datagrams. Events, deliveries and trace rows
+keep the order in which they happen. Counters are never reset. A builder lives as long as its
+member; ``build`` returns the outcome of the input and starts the next.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ RECEIVED_COUNTERS = {kind: f"received.{kind.__name__.lower()}" for kind in get_a
 
 _RANGE_EVENTS = frozenset({"STORE", "PURGE"})
 _SAMPLED_EVENTS = _RANGE_EVENTS | {"ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
-"""What comes with every run, or all the time: of these a sample has some."""
+"""Events of every run or timer: a sampled trace has only some of them."""
 _make = tuple.__new__
 
 
 class ReadyBuilder:
-    """The answer in the making."""
+    """The outcome of the present input."""
 
     __slots__ = (
         "_bare",
@@ -69,7 +69,7 @@ class ReadyBuilder:
         *,
         tracing: int,
     ) -> None:
-        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
+        """Create a builder; ``tracing`` is the sampling interval in messages: 0 none, 1 all."""
         self._bare = config.checksum == "headers"
         self._whole_runs = config.whole_runs
         self._me = me
@@ -88,7 +88,7 @@ class ReadyBuilder:
 
     @property
     def sent_ns(self) -> int:
-        """What is said of messages that are sent now: the time of day, as far as the machine was told."""
+        """The wall-clock time, which messages that are sent now carry."""
         return self.now_ns + self.wall_offset_ns
 
     def count(self, name: str, by: int = 1) -> None:
@@ -100,35 +100,35 @@ class ReadyBuilder:
         self._frames.append((to, frame))
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hand messages to the application."""
+        """Deliver messages to the application."""
         self._ready.deliveries.append(delivery)
 
     def emit(self, event: Event) -> None:
-        """Tell the application."""
+        """Report an event to the application."""
         self._ready.events.append(event)
 
     def begin_view(self, event: ViewInstalled) -> None:
-        """Tell a view: what was delivered so far comes before it, what follows belongs to it."""
+        """Report a view: later deliveries of this input belong to it, earlier ones do not."""
         self._ready.before_view = len(self._ready.deliveries)
         self.emit(event)
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """What the application is to be handed so far."""
+        """The deliveries of this input so far."""
         return self._ready.deliveries
 
     @property
     def before_view(self) -> int:
-        """How many of the deliveries come before the view that is told."""
+        """How many of the deliveries precede the view of this input."""
         return self._ready.before_view
 
     def replace_deliveries(self, deliveries: list[Delivery], before_view: int) -> None:
-        """Hand the application this in the place of what has gathered."""
+        """Replace the deliveries of this input."""
         self._ready.deliveries, self._ready.before_view = deliveries, before_view
 
     @property
     def events(self) -> list[Event]:
-        """What the application is to be told so far."""
+        """The events of this input so far."""
         return self._ready.events
 
     def trace(
@@ -149,7 +149,7 @@ class ReadyBuilder:
         run: Run | None = None,
         sent_ns: int = 0,
     ) -> None:
-        """Write a row of the trace, if tracing is on; of what comes all the time only some, if it is sampled."""
+        """Add a row to the trace, if tracing is on and the row is in the sample."""
         tracing = self.tracing
         if not tracing:
             return
@@ -180,7 +180,7 @@ class ReadyBuilder:
         self._ready.trace.append(_make(TraceEntry, (*values, run, sent_ns)))
 
     def _crossed_sample(self, key: object, mark: int) -> bool:
-        """Return whether a mark has passed a multiple since the last time that this was so."""
+        """Return whether ``mark`` has passed a multiple of the interval since the last row."""
         passed = mark // self.tracing
         if self._sampled_marks.get(key) == passed:
             return False
@@ -198,7 +198,7 @@ class ReadyBuilder:
         message_count: int = 1,
         epoch: int = 0,
     ) -> None:
-        """Count what is dropped, under its reason."""
+        """Count dropped input under its reason."""
         self.count(f"dropped.{reason}", message_count)
         self.trace(
             "DROPPED",
@@ -212,12 +212,12 @@ class ReadyBuilder:
         )
 
     def discard(self) -> None:
-        """Neither send, deliver nor tell anything of what has gathered; what was counted stays."""
+        """Discard the frames, deliveries and events of this input; counters and trace stay."""
         self._frames = []
         self._ready = Ready(trace=self._ready.trace)
 
     def build(self, deadline_ns: int | None) -> Ready:
-        """Return what has gathered, and start anew."""
+        """Return the outcome of this input, and start the next."""
         ready = self._ready
         self._ready = Ready()
         ready.deadline_ns = deadline_ns
@@ -227,7 +227,7 @@ class ReadyBuilder:
         return ready
 
     def _pack(self, transmits: list[Transmit]) -> None:
-        """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
+        """Pack frames to the same destination into datagrams, in their order."""
         if len(self._frames) == 1:
             ((to, frame),) = self._frames
             if type(frame) is not Data or size_bytes(frame) <= self._max_body_bytes:
@@ -262,7 +262,7 @@ class ReadyBuilder:
         transmits += (self._make_transmit(to, frames) for to, frames in open_frames.items())
 
     def _transmit_split(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
-        """Send a run that is larger than a frame in parts."""
+        """Split a run that is larger than a frame into several datagrams."""
         room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
         addressee = None if to is None else to.incarnation
         parts = encode_split(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)

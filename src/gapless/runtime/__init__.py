@@ -1,1 +1,1 @@
-"""One protocol thread for all groups of a process: it runs the machines and serves their transports."""
+"""One protocol thread for all groups of a process: it runs the machines over their transports."""

@@ -1,15 +1,15 @@
-"""The tray: messages that are sent one after another wait a moment for each other, and leave in one frame.
+"""The bundler: messages that are sent closely one after another leave together, in one frame.
 
-On sending: a message that follows another at once is laid here, without a lock and without the
-machine, if the last turn has left room for it. The first one wakes whoever leads. One that fills a
-frame, or comes ``bundle_delay`` after the first, takes a turn itself: whoever sends without a pause
-need not wait for another thread to come to it.
+On sending: a message that follows another within ``BUNDLE_GAP_NS`` joins the bundle, without a lock
+and without the machine, if the last turn left room for it in the window. The first message of a
+bundle wakes the leader. A message that fills a frame, or comes ``bundle_delay`` after the first,
+makes its own thread run a turn: a thread that sends without a pause does not wait for another one.
 
-On a turn: the machine is given what lies here before anything else, so nothing overtakes it, and it
-gets its numbers.
+On a turn: the machine gets the bundle before any other command, so nothing overtakes it, and its
+messages get their seqnos.
 
-Any thread may lay a message, and the handler of a signal may: what is laid is one step, and so is
-what is taken.
+Any thread may add a message, and so may a signal handler: adding is one atomic step, and so is
+taking.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from gapless.protocol.events import GivenUp, Refused
 
 BUNDLE_GAP_NS = 100_000
-"""A message that comes so soon after the last one is likely not the last of them."""
+"""How closely a message must follow the last one to join a bundle: more of them are likely."""
 MAX_BUNDLED_BYTES = 1 << 18
-"""So many bytes lie here at most."""
+"""Maximum number of bytes in a bundle."""
 
 
 class LoneReceipt(Protocol):
-    """The receipt of one message. A bundle tells it where the seqno will be found."""
+    """The receipt of one message; a bundle records in it where the seqno will be found."""
 
     _accepted: Accepted | None
     """The seqno, if the message was sent by itself."""
@@ -42,26 +42,26 @@ class LoneReceipt(Protocol):
 
 
 class Bundle(Future[Accepted]):
-    """What left together; the result has the numbers. It is what a send is to those that count them."""
+    """Messages that left together; the result holds their seqnos. It acts as one send request."""
 
     def __init__(self, payloads: Payloads) -> None:
         super().__init__()
         self.payloads = payloads
 
     def resolve(self, outcome: Accepted | Refused | GivenUp) -> None:
-        """Tell the numbers; if there are none, since the group is gone, they are 0."""
+        """Set the seqnos; if the group has ended and there are none, they are 0."""
         accepted = outcome if isinstance(outcome, Accepted) else Accepted(outcome.ticket, 0, -1)
         if not self.done():
             self.set_result(accepted)
 
     def fail(self, error: BaseException) -> None:
-        """End it."""
+        """Set the error of all messages."""
         if not self.done():
             self.set_exception(error)
 
 
 class Bundler:
-    """The messages to the group that wait for each other; ``gap_ns`` is for how long, 0: not at all."""
+    """The open bundle of one member; ``gap_ns`` is the longest wait of a message, 0: no bundles."""
 
     __slots__ = (
         "_first_ns",
@@ -85,23 +85,22 @@ class Bundler:
     # Any thread
 
     def note_lone_send(self) -> None:
-        """Note that a message was sent by itself: the next one may follow it closely."""
+        """Record that a message was sent by itself: the next one may follow it closely."""
         self.last_ns = time.monotonic_ns()
 
     def accepts(self, size_bytes: int) -> bool:
-        """Return whether a message of this size may be laid here: it follows another, and there is room."""
-        laid = len(self.items) + 1
-        if laid > self.room or laid * size_bytes > self._room_bytes:
+        """Return whether a message may join the bundle: it follows another, and there is room."""
+        count = len(self.items) + 1
+        if count > self.room or count * size_bytes > self._room_bytes:
             return False
         return time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
 
     def add(self, payload: bytes, receipt: LoneReceipt) -> bool | None:
-        """Lay a message here; return True if it is time for a turn, False if nobody knows of it yet."""
+        """Add a message; return True if a turn is due, False if the leader must be woken."""
         self.items.append((payload, receipt))
         now_ns = self.last_ns = time.monotonic_ns()
-        if (
-            not self._wake_requested
-        ):  # looked at behind the append, as take clears it before it takes
+        if not self._wake_requested:
+            # Read after the append: ``take`` clears the flag before it takes the messages.
             self._wake_requested = True
             self._first_ns = now_ns
             return False
@@ -128,7 +127,7 @@ class Bundler:
             self._room_bytes = min(MAX_BUNDLED_BYTES, room_bytes // 2)
 
     def take(self) -> Bundle | None:
-        """Return what lies here, if anything does."""
+        """Remove and return the bundle; None if it is empty."""
         self._wake_requested = False
         items = [self.items.popleft() for _ in range(len(self.items))]
         if not items:

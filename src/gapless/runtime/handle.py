@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MAX_UNCONSUMED = 16_384
-"""Messages that may wait for the application, if the config sets no limit."""
+"""Maximum number of unconsumed messages, if the config sets no limit."""
 STOP_TIMEOUT_S = 5.0
 """How long ``close`` waits for the protocol thread to stop, at the very most."""
 EXIT_TIMEOUT_S = 1.0
@@ -53,12 +53,15 @@ EXIT_TIMEOUT_S = 1.0
 
 
 class MemberHandle:
-    """One member of the group called ``group``, over ``transport``; it begins to look for the group at once.
+    """One member of the group ``group``; it starts to join at once.
 
-    ``name`` makes it durable, ``join`` are options of ``Member.join``, ``rejoin`` says whether
-    an expelled life is followed by another. ``woken`` is called when there is something to take,
-    inside a turn: it must be quick, and must not hold the handle if its end is to be noticed: a
-    handle that nobody holds any more leaves. ``trace`` writes down everything that happens.
+    Args:
+        name: the durable name, if the member has one.
+        join: options of ``Member.join``.
+        rejoin: whether an expelled member joins again, as a new incarnation.
+        sink: where deliveries and events go, in a turn; by default a queue to ``take`` from. A sink
+            that refers to the handle keeps it alive; a handle that is garbage collected leaves.
+        trace: the recorder of the trace, if there is one.
     """
 
     def __init__(
@@ -105,12 +108,12 @@ class MemberHandle:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this member has come to its end; what has come until then can still be taken."""
+        """Whether this member has ended; items that were delivered before can still be taken."""
         return self._runtime.closed.is_set()
 
     @property
     def error(self) -> GaplessError | None:
-        """What ended this member, if it was a failure."""
+        """The failure that ended this member; None if it left, or is still open."""
         return self._runtime.error
 
     @property
@@ -120,12 +123,12 @@ class MemberHandle:
 
     @property
     def me(self) -> Address:
-        """The address of the present life."""
+        """The address of the present incarnation."""
         return self._runtime.member.me
 
     @property
     def roster(self) -> Roster | None:
-        """The present view, with what its members know of each other."""
+        """The present view, with the names and locators of its members."""
         return self._runtime.member.roster
 
     # Sending
@@ -145,7 +148,7 @@ class MemberHandle:
             try:
                 self.reactor.run_now(self._runtime)
             except BaseException:
-                self.cancel(request)  # Ctrl-C: nobody waits for the result
+                self.cancel(request)  # Ctrl-C: the caller does not wait for the result
                 raise
         elif when is When.WAKE:
             self.reactor.wake_up(self._runtime)
@@ -209,7 +212,7 @@ class MemberHandle:
         return True
 
     def note_lone_send(self) -> None:
-        """Note that a message to the group was sent by a request: the next may follow closely."""
+        """Record that a request sent a message to the group: the next may follow it closely."""
         self._runtime.bundler.note_lone_send()
 
     def _closed_error(self) -> GaplessError:
@@ -222,7 +225,7 @@ class MemberHandle:
         )
 
     def cancel(self, request: SendRequest) -> None:
-        """Give up a request that waits; its result says whether that was in time."""
+        """Cancel a request that waits for room; its result says whether that was in time."""
         if not request.cancel():
             self._post(
                 lambda now_ns: self._runtime.send_requests.cancel(
@@ -267,7 +270,7 @@ class MemberHandle:
     # Everything else
 
     def call(self, function: Callable[[Member, int], Ready]) -> Future[None]:
-        """Give the machine another input: ``handle.call(lambda member, now_ns: member.expel(other, now_ns))``."""
+        """Give the machine an input: ``call(lambda member, now_ns: member.expel(x, now_ns))``."""
         future: Future[None] = Future()
 
         def command(now_ns: int) -> Ready | None:
@@ -281,7 +284,7 @@ class MemberHandle:
         return future
 
     def query(self, function: Callable[[Member], _T]) -> Future[_T]:
-        """Return what ``function`` finds out about the machine, which it must not change."""
+        """Return what ``function(member)`` returns, in a turn; it must not change the machine."""
         future: Future[_T] = Future()
 
         def command(_: int) -> None:
@@ -294,32 +297,32 @@ class MemberHandle:
         return future
 
     def _run_query(self, future: Future[Any], function: Callable[[Member], _T]) -> _T | None:
-        """Run what the application wants of the machine; whatever goes wrong is its own affair."""
+        """Call ``function``; an exception goes to the caller, and does not end the member."""
         if future.set_running_or_notify_cancel():
             try:
                 return function(self._runtime.member)
-            except Exception as error:  # noqa: BLE001 - it goes to whoever asked
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(error)
         return None
 
     # Closing
 
     def leave(self) -> None:
-        """Begin to leave: when everything sent has arrived, or its time is over, this member ends."""
+        """Begin to leave: the member ends when all sends are acknowledged, or after a timeout."""
         self._leaving = True
         if not self.is_closed:
             self._post(self._runtime.leave)
 
     def stop(self) -> None:
-        """End at once, without a word to the group."""
+        """End at once, without notifying the group."""
         self._leaving = True
         if not self.is_closed:
             self._post(self._runtime.stop)
 
     def close(self, timeout_s: float | None = None, *, seal: bool = True) -> None:
-        """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits.
+        """Leave within ``timeout_s`` (None: ``leave_timeout``), then end; pending calls fail.
 
-        What was recorded is sealed, unless ``seal`` says that there is no time for that.
+        The recorded trace is sealed, unless ``seal`` is False because there is no time for that.
         """
         self._check_process()
         self.leave()
@@ -344,7 +347,7 @@ class MemberHandle:
 
     def _reject_late(self) -> None:
         if self.is_closed:
-            self._runtime.reject_pending()  # it may have ended before it could see this
+            self._runtime.reject_pending()  # the member ended before it saw this command
 
     def _check(self) -> None:
         self._check_process()
@@ -354,18 +357,19 @@ class MemberHandle:
     def _check_process(self) -> None:
         if self._process is not ProcessToken.current:
             raise ClosedError(
-                f"this member of {self.group} belongs to the process that forked: join again in this one"
+                f"this member of {self.group} belongs to the process that forked:"
+                " join again in this one"
             )
 
 
 def fit_config(config: Config, transport: Transport) -> Config:
-    """Return ``config`` as it fits the transport: its buffer, and frames and runs as large as its path takes well.
+    """Return ``config`` adapted to the transport.
 
-    A smaller frame that somebody has asked for stays, and runs then go in such frames. Work is by
-    the frame: of a large buffer no more is advertised than ``max_frames_ahead``, or more would wait in
-    it, and with it each question for what was lost, and each answer. Messages that cannot be
-    damaged on their way need no checksum. Without a limit of messages that wait for the application
-    an application that does not read would fill the memory, so there is one.
+    Frames and runs are as large as the path carries well; a smaller frame size that the user set
+    stays, and runs are then cut into such frames. The advertised receive buffer is at most
+    ``max_frames_ahead`` frames: the cost of receiving is per frame, and NAKs and repairs wait
+    behind the frames in the buffer. Messages that cannot be corrupted in transit need no checksum.
+    ``unread_limit`` gets a default: an application that does not read would fill the memory.
     """
     asked_bytes = config.max_frame_bytes
     if (
@@ -393,22 +397,22 @@ def fit_config(config: Config, transport: Transport) -> Config:
     )
 
 
-def _leave_abandoned(seat: MemberRuntime, driver: Reactor) -> None:
-    """Let the member leave whose handle nobody holds any more."""
-    if not seat.ended:
-        seat.calls.append(PendingCall(seat.leave))
-        driver.wake_up(seat)
+def _leave_abandoned(runtime: MemberRuntime, reactor: Reactor) -> None:
+    """Make a member leave whose handle was garbage collected."""
+    if not runtime.ended:
+        runtime.calls.append(PendingCall(runtime.leave))
+        reactor.wake_up(runtime)
 
 
 def _no_command(_: int) -> None:
-    """Want nothing of the machine but a turn: the first thing that it is told is what was consumed."""
+    """Request a turn: every turn with a command first reports the consumed messages."""
 
 
 _OPEN: WeakSet[MemberHandle] = WeakSet()
 
 
 def _close_all() -> None:
-    """Let everybody know that this process goes, if there is time."""
+    """Leave every group, within ``EXIT_TIMEOUT_S``: the process exits."""
     mine = [
         handle
         for handle in _OPEN

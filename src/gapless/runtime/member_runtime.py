@@ -1,9 +1,9 @@
-"""One member's place in the protocol thread: its machine, its transport, and the queues to and from the application.
+"""The runtime of one member: its machine, its transport, and the queues to the application.
 
-Everything that goes into the machine goes in here, and what comes out of it (``pump`` in driver.py)
-is handed on here. A life that the group has expelled is followed by the next one, unless that is
-not wanted; nothing of the former life counts in the next, but what was handed out stays the
-application's.
+Every input of the machine is given here, and every ``Ready`` is carried out here
+(``process_ready`` in reactor.py). When the group has expelled an incarnation, the next one joins,
+unless the application does not want that. The next incarnation takes over nothing from the former;
+messages that were delivered stay with the application.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
 
 DATAGRAMS_PER_TURN = 256
-"""So many datagrams are read, about, before what they lead to is sent."""
+"""How many datagrams a turn reads, about, before it sends the outcome."""
 
 EVENT_LOG_INTERVAL_NS = NS_PER_S
-"""The same kind of news is logged again after this time."""
+"""How long until the same kind of event is logged again."""
 
 TICKS_PER_TURN = 16
-"""So many times the clock is told at most before the network has its turn again."""
+"""Maximum number of ticks before the sockets are read again."""
 
 BACKLOG_GRACE_NS = 20_000_000
-"""So long the clock waits for datagrams that have come and are not read yet."""
+"""How long timers wait for datagrams that have arrived and are not read yet."""
 
 NEVER_NS = 1 << 63
-"""A time that never comes."""
+"""A deadline that never comes."""
 
 _CLOCK_SAMPLES = 5
 
 
 class PendingCall(NamedTuple):
-    """Something that the application wants of the protocol thread, and who waits for it."""
+    """A command for the machine, and the future of the caller, if one waits."""
 
     command: Callable[[int], Ready | None]
     future: Future[Any] | None = None
 
 
 class MemberRuntime:
-    """One member, through all its lives."""
+    """One member, through all its incarnations."""
 
     def __init__(
         self,
@@ -102,15 +102,16 @@ class MemberRuntime:
         self.stopped = self.ended = False
         self.registered = False
         self.due_ns = NEVER_NS
-        """When there is something to do though nothing has come, as of the last turn."""
+        """When the next turn is due without input, as of the last turn."""
         self._sink = sink
         self._items: list[DeliveryItem] = []
         self._machine_due_ns: int | None = None
-        # Messages that the application has consumed, and for how many of them the machine knows it
-        # or a turn was requested that tells it; and unconsumed ones of former incarnations.
+        # How many messages the application has consumed, for how many of them a turn was requested,
+        # and how many were reported to the machine.
         self._consumed_lock = threading.Lock()
         self._consumed = self._requested = self._reported = 0
         self._report_at = max(1, config.unread_limit // 4)
+        # Unconsumed messages of former incarnations: the present machine does not count them.
         self._former_outstanding = 0
         self.closed = threading.Event()
         """Set when this member has ended, and its sink has every item."""
@@ -129,30 +130,30 @@ class MemberRuntime:
         self.member = self._new_incarnation(time.time_ns())
         self.calls.append(PendingCall(self._join_group))
 
-    # Lives
+    # Incarnations
 
     def _new_incarnation(self, incarnation: int) -> Member:
-        place = RosterEntry(
+        entry = RosterEntry(
             Address(self._node, incarnation), self._name, self.transport.locator.encode()
         )
         group = group_id(self.group)
         now_ns = wall_clock_offset_ns()
         if self.trace is not None:
-            called, stores = (
+            label, stores = (
                 self._display_name or str(self.transport.locator),
                 bool(self._join_options.get("stores")),
             )
             self.trace.begin_incarnation(
-                place.address, self.config, now_ns, member=called, stores=stores
+                entry.address, self.config, now_ns, member=label, stores=stores
             )
-        self.transport.book.announce(place, group, retransmits=self.config.retransmits)
+        self.transport.book.announce(entry, group, retransmits=self.config.retransmits)
         return Member(
-            place.address,
+            entry.address,
             group,
             self.config,
             Random(),
-            name=place.name,
-            locator=place.locator,
+            name=entry.name,
+            locator=entry.locator,
             tracing=0 if self.trace is None else self.trace.every,
             wall_offset_ns=now_ns,
         )
@@ -161,19 +162,19 @@ class MemberRuntime:
         return self.member.join(now_ns, **self._join_options)
 
     def leave(self, now_ns: int) -> Ready:
-        """Begin to leave, for good."""
+        """Begin to leave, and do not rejoin."""
         self.rejoin = False
         return self.member.leave(now_ns)
 
     def stop(self, now_ns: int) -> Ready:
-        """End at once, without leaving; what is not known to have arrived is reported."""
+        """End at once, without leaving; unacknowledged messages are reported."""
         self.stopped = True
         self.rejoin = False
         self.send_requests.fail(self.closed_error())
         return self.member.abort(now_ns)
 
     def rejoin_if_expelled(self) -> None:
-        """Let the next life begin if the group has expelled this one."""
+        """Begin the next incarnation if the group has expelled this one."""
         if self.expelled and self.rejoin:
             self.expelled = False
             if self._name:
@@ -188,14 +189,14 @@ class MemberRuntime:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether this member has nothing left to do."""
         return self.stopped or (self.member.membership.phase == OVER and not self.calls)
 
     # Inputs
 
     @property
     def has_commands(self) -> bool:
-        """Whether the application wants something."""
+        """Whether a command of the application waits."""
         return (
             bool(self.calls)
             or self.send_requests.has_new
@@ -203,7 +204,7 @@ class MemberRuntime:
         )
 
     def end_turn(self) -> bool:
-        """Compute when the next turn is due, and the room of the bundler; return ``has_commands``."""
+        """Compute the next deadline and the bundler's room; return ``has_commands``."""
         due_ns = self._machine_due_ns
         transport_due_ns = self.transport.deadline_ns
         if transport_due_ns is not None and (due_ns is None or transport_due_ns < due_ns):
@@ -219,7 +220,7 @@ class MemberRuntime:
         return self.has_commands
 
     def run_commands(self, now_ns: int) -> Iterator[Ready]:
-        """Give the machine what the application wants: what it has sent, then all else."""
+        """Give the machine the commands of the application: sends first, then calls."""
         yield from self.flush_bundle(now_ns)
         yield from self.send_requests.flush(self.member, now_ns)
         if self.calls and (owed := self._take_unreported()):
@@ -229,10 +230,10 @@ class MemberRuntime:
                 yield ready
 
     def flush_bundle(self, now_ns: int) -> Iterator[Ready]:
-        """Give the machine what lies on the tray, once there is a view."""
-        if self.member.view is None or (laid := self.bundler.take()) is None:
+        """Give the machine the bundle, once there is a view."""
+        if self.member.view is None or (bundle := self.bundler.take()) is None:
             return
-        if (ready := self.send_requests.submit_bundle(laid, self.member, now_ns)) is not None:
+        if (ready := self.send_requests.submit_bundle(bundle, self.member, now_ns)) is not None:
             yield ready
 
     def send(
@@ -243,18 +244,18 @@ class MemberRuntime:
         mode: DeliveryMode,
         loopback: bool | None,
     ) -> tuple[Ready, Accepted | None]:
-        """Give the machine messages of one who does not wait for room; return its answer, and whether it took them."""
+        """Send without waiting for room; return the answer, and Accepted unless it refused."""
         ready = self.member.send(payloads, now_ns, to=to, mode=mode, wait=False, loopback=loopback)
         accepted = None
         for at, event in enumerate(ready.events):
             if type(event) is Accepted and event.ticket == ready.ticket:
                 accepted = event
-                del ready.events[at]  # nobody else waits for it
+                del ready.events[at]  # the caller gets it directly
                 break
         return ready, accepted
 
     def receive_datagrams(self, now_ns: int) -> Sequence[Ready]:
-        """Give the machine what has come."""
+        """Give the machine the datagrams that have arrived."""
         datagrams = self.transport.receive(DATAGRAMS_PER_TURN)
         self._has_backlog = (
             len(datagrams) >= DATAGRAMS_PER_TURN or sum(map(len, datagrams)) >= TURN_BYTES
@@ -262,15 +263,15 @@ class MemberRuntime:
         return self.member.receive_all(datagrams, now_ns) if datagrams else ()
 
     def is_due(self, now_ns: int) -> bool:
-        """Return whether the machine is to be told the time."""
+        """Return whether a timer of the machine is due."""
         due_ns = self._machine_due_ns
         return due_ns is not None and due_ns <= now_ns
 
     def run_timers(self, now_ns: int) -> Iterator[Ready]:
-        """Tell the machine the time for as long as something is due.
+        """Tick the machine for as long as a timer is due.
 
-        While more datagrams wait than one turn takes, what is due waits a little too: of what the
-        machine would ask for, or announce, much has come already and is only not read yet.
+        While more datagrams wait than one turn reads, timers wait a little too: many messages that
+        the machine would request have arrived already and are only not read yet.
         """
         if self._has_backlog:
             now_ns -= BACKLOG_GRACE_NS
@@ -297,15 +298,15 @@ class MemberRuntime:
             return unreported
 
     def report_consumed(self, messages: int, now_ns: int) -> Ready:
-        """Tell the machine how many messages the application is done with; those of a former life come first."""
+        """Report consumed messages to the machine; those of former incarnations come first."""
         former = min(messages, self._former_outstanding)
         self._former_outstanding -= former
         return self.member.consumed(messages - former, now_ns)
 
-    # What comes out
+    # Outputs
 
     def collect(self, ready: Ready) -> None:
-        """Keep what is for the application, in its order."""
+        """Collect what a ready holds for the application, in order."""
         self._machine_due_ns = ready.deadline_ns
         if ready.events:
             events = [
@@ -321,7 +322,7 @@ class MemberRuntime:
             self.trace.record_ready(ready)
 
     def record(self, transmits: Sequence[Transmit]) -> None:
-        """Write down what has happened, before anybody can notice it."""
+        """Write the trace of this turn, before its datagrams leave."""
         assert self.trace is not None
         self.trace.flush(transmits)
         if self.trace.stopped and "trace_stopped" not in self.event_counts:
@@ -352,7 +353,7 @@ class MemberRuntime:
                 )
 
     def deliver(self) -> None:
-        """Let the application have what was kept."""
+        """Pass the collected items to the sink."""
         if self._items:
             items, self._items = self._items, []
             self._sink.put(items)
@@ -369,7 +370,7 @@ class MemberRuntime:
         self.stopped = True
 
     def end(self) -> None:
-        """Let go of the network, and tell everything that waits."""
+        """Close the transport, and fail everything that waits."""
         self.ended = True
         if self.trace is not None:
             self.trace.finish(whole=self.error is None)
@@ -380,23 +381,25 @@ class MemberRuntime:
         self.reject_pending()
 
     def reject_pending(self) -> None:
-        """Tell whatever waits that this is the end; also what came too late to be seen."""
+        """Fail every pending send and call, also those that arrived after the last turn."""
         self.send_requests.fail(self.closed_error())
-        if (laid := self.bundler.take()) is not None:
-            laid.fail(self.closed_error())
-            log.warning("%s: %d messages came too late to be sent", self.group, len(laid.payloads))
+        if (bundle := self.bundler.take()) is not None:
+            bundle.fail(self.closed_error())
+            log.warning(
+                "%s: %d messages were sent too late and are lost", self.group, len(bundle.payloads)
+            )
         while self.calls:
             future = self.calls.popleft().future
             if future is not None and not future.done():
                 future.set_exception(self.closed_error())
 
     def closed_error(self) -> GaplessError:
-        """Return what to tell whoever wants something of a member that has ended."""
+        """Return the error for a call to a member that has ended."""
         return self.error or ClosedError(f"this member of {self.group} is closed: join again")
 
 
 def wall_clock_offset_ns() -> int:
-    """Return how far the time of day is ahead of the monotonic clock; of several looks the one that took the least."""
+    """Return how far the wall clock is ahead of the monotonic clock, from the quickest reading."""
     found = []
     for _ in range(_CLOCK_SAMPLES):
         before_ns, day_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()

@@ -1,10 +1,10 @@
-"""Sends: from the application into the machine, and what became of them back.
+"""Send requests: from the application into the machine, and their outcome back.
 
-On sending: a send waits here until the next turn takes it up, and before the first view until there
-is one. Small sends that have room leave together, as if they were one, so that many of them share a
-frame. One that has no room waits in the machine, alone, so that it can be given up alone.
+On sending: a request waits here for the next turn, and before the first view for that view. Small
+requests that have room leave together, as if they were one, so that they share frames. A request
+without room waits in the machine, alone, so that it can be cancelled alone.
 
-On an event: the machine names a ticket; whoever waits for that ticket is told.
+On an event of the machine: it names a ticket, and the request with that ticket gets its result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gapless.runtime.bundler import Bundle
 
 MAX_MERGED_BYTES = 1 << 18
-"""So many bytes of small sends leave together at most."""
+"""Maximum number of bytes of small requests that leave together."""
 
 
 class When(Enum):
@@ -40,17 +40,17 @@ class When(Enum):
     NOW = "now"
     """In the calling thread, as soon as no other thread is in a turn."""
     LATER = "later"
-    """With the next turn, whoever takes it; ``MemberHandle.flush`` takes one."""
+    """With the next turn, in whichever thread; ``MemberHandle.flush`` runs one."""
     WAKE = "wake"
     """By the thread that polls the sockets; it is woken."""
 
 
 class SendRequest(Future[Accepted | Refused | GivenUp]):
-    """A send on its way; the result says what became of it.
+    """A send on its way; the result is its outcome.
 
-    ``delivered`` is there for messages that are acknowledged, and tells when all have them, or who
-    has not. Cancelled before a turn has taken it up, nothing of it is sent; afterwards
-    ``Handle.cancel`` is the way.
+    ``delivered`` exists for acknowledged messages, and completes when every member has delivered
+    them, or will never. A request that is cancelled before a turn takes it is not sent; afterwards
+    use ``MemberHandle.cancel``.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
         timeout_ns: int | None = None,
         loopback: bool | None = None,
     ) -> SendRequest:
-        """Validate what the application gives, once, and return the request.
+        """Validate the arguments of the application, once, and return the request.
 
         With ``wait=False`` all messages are accepted at once or none. A request that waits longer
         than ``timeout_ns`` for room or for the first view is given up.
@@ -108,57 +108,61 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
 
     @property
     def is_mergeable(self) -> bool:
-        """Whether it can leave together with others."""
+        """Whether the request can leave together with others."""
         alike = self.to is None and self.mode is DeliveryMode.ORDERED and self.loopback is None
         return alike and self.may_wait and self.deadline_ns is None
 
     def resolve(self, outcome: Accepted | Refused | GivenUp) -> None:
-        """Tell what became of it; without acceptance there is nothing to deliver."""
+        """Set the outcome; a request that was not accepted is never delivered."""
         if not self.done():
             self.set_result(outcome)
         if self.delivered is not None and not isinstance(outcome, Accepted):
             self.delivered.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """End it, and the wait for its delivery."""
+        """Set the error of the request, and of the wait for its delivery."""
         for future in (self, self.delivered):
             if future is not None and not future.done():
                 future.set_exception(error)
 
 
 class SendRequests:
-    """The sends of one member. ``put`` may be called by any thread, all else inside a turn."""
+    """The requests of one member. Any thread may call ``put``, only a turn the rest."""
 
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
         self.queue: deque[SendRequest] = deque()
-        """Requests that no turn has taken up yet."""
+        """Requests that no turn has taken yet."""
         self.has_new = False
-        """Whether the next turn has something to flush."""
+        """Whether the next turn has a request to flush."""
         self._submitted: dict[int, list[SendRequest] | list[Bundle]] = {}
         self._undelivered: dict[int, SendRequest] = {}
 
-    def put(self, sent: SendRequest) -> None:
-        """Take a send over from the application."""
-        self.queue.append(sent)
+    def put(self, request: SendRequest) -> None:
+        """Queue a request."""
+        self.queue.append(request)
         self.has_new = True
 
     def on_view(self) -> None:
-        """Look at the queue again: there is a view."""
+        """Flush the queue with the next turn: there is a view."""
         self.has_new = bool(self.queue)
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the time of a send is over that waits for a view."""
+        """The earliest deadline of a request that waits for a view."""
         if not self.queue:
             return None
         return min(
-            (sent.deadline_ns for sent in tuple(self.queue) if sent.deadline_ns is not None),
+            (
+                request.deadline_ns
+                for request in tuple(self.queue)
+                if request.deadline_ns is not None
+            ),
             default=None,
         )
 
     def flush(self, member: Member, now_ns: int) -> Iterator[Ready]:
-        """Give the machine everything that has gathered by now; one who goes on sending holds up nothing else."""
+        """Give the machine the requests queued by now; later ones wait for the next turn."""
         self.has_new = False
         if member.view is None:
             self._expire(now_ns)
@@ -166,11 +170,11 @@ class SendRequests:
         crowded, left = False, len(self.queue)
         while left > 0 and self.queue:
             left -= 1
-            sent = self.queue.popleft()
-            if not sent.set_running_or_notify_cancel():
+            request = self.queue.popleft()
+            if not request.set_running_or_notify_cancel():
                 continue
-            together = [sent]
-            if not crowded and left and self._is_small(sent):
+            together = [request]
+            if not crowded and left and self._is_small(request):
                 taken = self._merge_small(together, member)
                 crowded = taken is None
                 left -= taken or 0
@@ -178,53 +182,53 @@ class SendRequests:
             if ready is not None:
                 yield ready
 
-    def submit_bundle(self, laid: Bundle, member: Member, now_ns: int) -> Ready | None:
-        """Give the machine messages of one who does not wait for their numbers."""
+    def submit_bundle(self, bundle: Bundle, member: Member, now_ns: int) -> Ready | None:
+        """Give the machine a bundle of messages."""
         try:
-            ready = member.send(laid.payloads, now_ns, mode=DeliveryMode.ORDERED)
+            ready = member.send(bundle.payloads, now_ns, mode=DeliveryMode.ORDERED)
         except BaseException as error:
-            laid.fail(error)
+            bundle.fail(error)
             if isinstance(error, LocalProtocolError):
-                log.warning("%d messages came too late to be sent: %s", len(laid.payloads), error)
+                log.warning("%d messages were not request: %s", len(bundle.payloads), error)
                 return None
             raise
-        self._submitted[ready.ticket] = [laid]
+        self._submitted[ready.ticket] = [bundle]
         return ready
 
-    def _is_small(self, sent: SendRequest) -> bool:
-        return sent.size_bytes <= self._small_bytes and sent.is_mergeable
+    def _is_small(self, request: SendRequest) -> bool:
+        return request.size_bytes <= self._small_bytes and request.is_mergeable
 
     def _merge_small(self, together: list[SendRequest], member: Member) -> int | None:
-        """Take the small sends that follow, and return how many; None, and take none, if all of them have no room."""
+        """Take the small requests that follow; return how many, or None if they have no room."""
         chosen = self._mergeable(together[0].size_bytes)
         payloads = Payloads.of_validated(
-            [payload for sent in (*together, *chosen) for payload in sent.payloads]
+            [payload for request in (*together, *chosen) for payload in request.payloads]
         )
         if not member.outbound.has_room(payloads):
             return None
         for _ in chosen:
-            sent = self.queue.popleft()
-            if sent.set_running_or_notify_cancel():
-                together.append(sent)
+            request = self.queue.popleft()
+            if request.set_running_or_notify_cancel():
+                together.append(request)
         return len(chosen)
 
     def _mergeable(self, size_bytes: int) -> list[SendRequest]:
-        """Return the small sends at the head of the queue that leave together with ``size_bytes``."""
+        """Return the small requests at the head of the queue that fit beside ``size_bytes``."""
         chosen: list[SendRequest] = []
-        for sent in tuple(self.queue):  # at once: any thread may add to the queue
-            size_bytes += sent.size_bytes
-            if size_bytes > MAX_MERGED_BYTES or not self._is_small(sent):
+        for request in tuple(self.queue):  # at once: any thread may add to the queue
+            size_bytes += request.size_bytes
+            if size_bytes > MAX_MERGED_BYTES or not self._is_small(request):
                 break
-            chosen.append(sent)
+            chosen.append(request)
         return chosen
 
     def _submit(self, together: list[SendRequest], member: Member, now_ns: int) -> Ready | None:
-        """Let the machine send; a mistake of the caller is told to it."""
+        """Let the machine send; a request that it refuses gets the error."""
         head = together[0]
         payloads = head.payloads
         if len(together) > 1:
             payloads = Payloads.of_validated(
-                [payload for sent in together for payload in sent.payloads]
+                [payload for request in together for payload in request.payloads]
             )
         timeout_ns = None if head.deadline_ns is None else max(0, head.deadline_ns - now_ns)
         try:
@@ -238,42 +242,41 @@ class SendRequests:
                 loopback=head.loopback,
             )
         except LocalProtocolError as error:
-            for sent in together:
-                sent.fail(error)
+            for request in together:
+                request.fail(error)
             return None
         except Exception:
-            self.queue.extendleft(
-                reversed(together)
-            )  # a failure of the machine is told to all that wait
+            # The machine failed: ``fail`` reports it to every request, so these must be found.
+            self.queue.extendleft(reversed(together))
             raise
         self._submitted[ready.ticket] = together
-        for sent in together:
-            sent.ticket = ready.ticket
+        for request in together:
+            request.ticket = ready.ticket
         if head.delivered is not None:
             self._undelivered[ready.ticket] = head
         return ready
 
     def _expire(self, now_ns: int) -> None:
-        """Without a view, end what is not to wait, or has waited for too long."""
-        for sent in tuple(self.queue):
-            over = sent.deadline_ns is not None and sent.deadline_ns <= now_ns
-            if over or not sent.may_wait:
-                self.queue.remove(sent)
-                if sent.set_running_or_notify_cancel():
-                    sent.resolve(GivenUp(0, 0, "timeout") if over else Refused(0))
+        """Without a view, end requests that may not wait, or have waited too long."""
+        for request in tuple(self.queue):
+            over = request.deadline_ns is not None and request.deadline_ns <= now_ns
+            if over or not request.may_wait:
+                self.queue.remove(request)
+                if request.set_running_or_notify_cancel():
+                    request.resolve(GivenUp(0, 0, "timeout") if over else Refused(0))
 
-    def cancel(self, sent: SendRequest, member: Member, now_ns: int) -> Ready | None:
-        """Give up a send that waits in the machine; one that left with others is as good as accepted."""
+    def cancel(self, request: SendRequest, member: Member, now_ns: int) -> Ready | None:
+        """Cancel a request that waits in the machine; one that left with others was accepted."""
         return (
-            member.cancel(sent.ticket, now_ns)
-            if self._submitted.get(sent.ticket) == [sent]
+            member.cancel(request.ticket, now_ns)
+            if self._submitted.get(request.ticket) == [request]
             else None
         )
 
     # On an event
 
     def resolve(self, event: Event) -> bool:
-        """Tell whoever waits for this; return whether it is such an event."""
+        """Set the result of the request that an event is about; return whether it is about one."""
         if type(event) is Accepted or type(event) is Refused or type(event) is GivenUp:
             together = self._submitted.pop(event.ticket, ())
             if type(event) is not Accepted:
@@ -284,33 +287,35 @@ class SendRequests:
                 self._resolve_each(together, event)
             return True
         if type(event) is Acknowledged or type(event) is Unacknowledged:
-            sent = self._undelivered.pop(event.ticket, None)
-            if sent is not None and sent.delivered is not None:
-                sent.delivered.set_result(event)
+            request = self._undelivered.pop(event.ticket, None)
+            if request is not None and request.delivered is not None:
+                request.delivered.set_result(event)
             return True
         return False
 
     def _resolve_each(self, together: Any, event: Accepted | Refused | GivenUp) -> None:
-        """Share the seqnos, or the messages that were taken, among sends that left together."""
+        """Divide the seqnos, or the accepted messages, among requests that left together."""
         before = 0
-        for sent in together:
-            count = len(sent.payloads)
+        for request in together:
+            count = len(request.payloads)
             if isinstance(event, Accepted):
-                sent.resolve(
+                request.resolve(
                     Accepted(event.ticket, event.first + before, event.first + before + count - 1)
                 )
             elif isinstance(event, GivenUp):
-                sent.resolve(event._replace(accepted=min(max(0, event.accepted - before), count)))
+                request.resolve(
+                    event._replace(accepted=min(max(0, event.accepted - before), count))
+                )
             else:
-                sent.resolve(event)
+                request.resolve(event)
             before += count
 
     def fail(self, error: BaseException) -> None:
-        """End everything that waits."""
-        waiting = [sent for together in self._submitted.values() for sent in together]
+        """Fail every request that waits."""
+        waiting = [request for together in self._submitted.values() for request in together]
         waiting += self._undelivered.values()
         while self.queue:
             waiting.append(self.queue.popleft())
         self._submitted, self._undelivered = {}, {}
-        for sent in waiting:
-            sent.fail(error)
+        for request in waiting:
+            request.fail(error)

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-"""Those that programs handle; what a handler of another one raises inside a turn ends the group."""
-# Below the names that the module signal puts around numbers, which take longer than all else here.
+"""Signals that programs handle. An exception of another signal's handler ends the group."""
+# The C functions: the wrappers of the module ``signal`` convert to enums, which costs more.
 _RAW_SIGNAL = sys.modules.get("_signal", signal)
 _handler_of: Callable[[int], Any] = _RAW_SIGNAL.getsignal
 _handle: Callable[[int, Any], Any] = _RAW_SIGNAL.signal
 
 
 def in_main_thread() -> bool:
-    """Return whether this is the thread that signals go to."""
+    """Return whether this is the main thread, where Python runs signal handlers."""
     return threading.current_thread() is threading.main_thread()
 
 
 class SignalGuard:
-    """``with shield:`` around turns in the main thread; it is ``open`` while the thread only waits.
+    """``with guard:`` around turns in the main thread; ``waiting`` while the thread is in select.
 
-    A handler that returns ends the wait with an InterruptedError: another thread leads by then.
+    A handler that returns ends the wait with InterruptedError: another thread leads by then.
     """
 
     __slots__ = ("_deferred", "_handlers", "_installed", "_yield_polling", "waiting")
 
-    def __init__(self, stand_down: Callable[[], None] | None = None) -> None:
-        self._yield_polling = stand_down
+    def __init__(self, yield_polling: Callable[[], None] | None = None) -> None:
+        self._yield_polling = yield_polling
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._installed: list[int] = []
         self._deferred: list[tuple[int, FrameType | None]] = []
@@ -54,29 +54,28 @@ class SignalGuard:
         try:
             for number in _SIGNALS:
                 handler = _handler_of(number)
-                if type(handler) is not int and callable(
-                    handler
-                ):  # no function: the default, or to ignore it
+                # A handler that is no function means: the default action, or ignore.
+                if type(handler) is not int and callable(handler):
                     self._handlers[number] = handler
                     self._installed.append(number)
                     _handle(number, self._on_signal)
         except ValueError:
-            self._installed.clear()  # Python was started from another thread, and that one gets the signals
+            self._installed.clear()  # another thread started Python, and gets the signals
         except BaseException:
             self._restore_handlers()
             raise
         return self
 
     def begin_wait(self) -> None:
-        """Begin to wait: from now on a signal is handled when it comes, and first of all those that were kept."""
+        """Begin to wait: handle signals at once, starting with a deferred one."""
         self.waiting = True
         if self._deferred:
             self._on_signal(*self._deferred.pop(0))
 
     def end_wait(self) -> None:
-        """End the wait: from now on signals are kept."""
+        """End the wait: defer signals."""
         if not self.waiting:
-            raise InterruptedError  # of which a selector says nothing
+            raise InterruptedError  # a selector hides it
         self.waiting = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -97,7 +96,7 @@ class SignalGuard:
                 self._run_deferred()
 
     def _restore_handlers(self) -> None:
-        """Let the handlers be as they were, though one that is back may be called, and raise, before the others are."""
+        """Restore the handlers; one that is restored may run and raise before the others are."""
         raised: BaseException | None = None
         while self._installed:
             try:
@@ -110,7 +109,7 @@ class SignalGuard:
             raise raised
 
     def _run_deferred(self) -> None:
-        """Call the handlers of what was kept, of each, whatever another one raises."""
+        """Call the handler of every deferred signal, whatever another one raises."""
         number, frame = self._deferred.pop(0)
         try:
             self._handlers[number](number, frame)

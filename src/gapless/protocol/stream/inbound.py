@@ -533,7 +533,7 @@ class InboundStream:
         if self.stored is not None:
             first = self.reassembler.first_seqno
             if first is None or self.stored < first - 1:
-                # Otherwise only an incomplete message is not stored yet, and its fragments may be acked.
+                # Otherwise only an incomplete message is not stored: its fragments may be acked.
                 seqno = min(seqno, self.stored)
             taken_bytes += self._unstored_bytes
         room_bytes = min(config.receive_buffer_bytes + senders * taken_bytes, U32_MAX)

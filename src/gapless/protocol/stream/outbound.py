@@ -612,7 +612,7 @@ class OutboundStream:
         absent: Mapping[str, Address] | None = None,
         returning: Mapping[Address, Address] | None = None,
     ) -> None:
-        """Count the acks of exactly ``members`` from now on; new ones start after what has been sent.
+        """Count the acks of exactly ``members``; new members start behind what has been sent.
 
         ``absent`` and ``returning`` are as in :meth:`gapless.protocol.endpoint.Member.install`.
         """

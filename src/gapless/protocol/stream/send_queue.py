@@ -1,14 +1,14 @@
-"""Sends that wait for room, first come, first served; and the packing of messages into runs.
+"""The send queue: sends that wait for room, first come, first served, and their packing into runs.
 
-On sending: the messages join the queue. While the window has room, messages from the head of the
-queue are packed into runs; only then are they numbered (P-06, P-14). So a send that is cancelled or
-times out leaves no hole, and the order on the wire is the order of the numbers. A run may be larger
-than a frame: it is numbered and stored as one, and cut into frames on its way out, unless the
-transport takes it whole (context.py).
+On sending without room: the messages join the queue. While the window has room, messages from the
+head of the queue are packed into runs, and get their seqnos only then (P-06, P-14). So a send that
+is cancelled or times out leaves no gap, and messages leave in the order of their seqnos. A run may
+be larger than a frame: it is stored as one, and split into frames on transmission, unless the
+transport takes it whole (ready_builder.py).
 
-A message larger than a frame becomes pieces, each with a seqno of its own. Once its first piece has
-a number the message is accepted: the rest follows as room comes, and it cannot be cancelled any
-more.
+A message larger than a frame becomes fragments, each with a seqno of its own. Once its first
+fragment has a seqno the message is accepted: the rest follows as room comes, and the message cannot
+be cancelled any more.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class SendBatch(NamedTuple):
-    """What goes into one run, still without numbers."""
+    """The messages of the next run, before they have seqnos."""
 
     messages: Sequence[bytes]
     flags: int
     portions: list[tuple[QueuedSend, int]]
     each_bytes: int | None = None
-    """The length of every message, if that is known to be the same."""
+    """The length of every message, if all are known to have the same."""
 
 
 def cumulative_cost_bytes(messages: Payloads) -> Sequence[int]:
-    """Return what the first 0, 1, 2, … of the messages cost in a window."""
+    """Return the bytes that the first 0, 1, 2, … messages take in a window."""
     if messages.uniform:
         step = messages.longest_bytes + LENGTH_BYTES
         return range(0, step * len(messages) + 1, step)
@@ -46,7 +46,7 @@ def cumulative_cost_bytes(messages: Payloads) -> Sequence[int]:
 
 
 class QueuedSend:
-    """One send in the queue: its messages and how far they have been taken."""
+    """One send in the queue: its messages, and how many of them have left."""
 
     __slots__ = (
         "blocked",
@@ -82,22 +82,22 @@ class QueuedSend:
 
     @property
     def cost_bytes(self) -> int:
-        """What all its messages cost in a window."""
+        """The bytes that all its messages take in a window."""
         return self.costs[-1]
 
     @property
     def done(self) -> bool:
-        """Whether every message has been taken."""
+        """Whether every message has left the queue."""
         return self.taken == len(self.messages)
 
     def assign_seqnos(self, first: int, last: int) -> None:
-        """Note that messages of this send have become ``first .. last``."""
+        """Record that messages of this send have the seqnos ``first .. last``."""
         self.first = self.first or first
         self.last = last
 
 
 class SendQueue:
-    """The sends that have not been numbered completely."""
+    """The sends that have messages without a seqno."""
 
     __slots__ = ("max_fragment_bytes", "max_run_bytes", "room_bytes", "sends")
 
@@ -119,10 +119,10 @@ class SendQueue:
     def enqueue(
         self, ticket: int, messages: Sequence[bytes], flags: int, deadline_ns: int | None
     ) -> QueuedSend:
-        """Queue ``messages`` behind everything that waits already."""
-        waiting = QueuedSend(ticket, Payloads.of(messages), flags, deadline_ns)
-        self.sends.append(waiting)
-        return waiting
+        """Queue ``messages`` behind all queued sends."""
+        send = QueuedSend(ticket, Payloads.of(messages), flags, deadline_ns)
+        self.sends.append(send)
+        return send
 
     def queued_sends(self) -> tuple[QueuedSend, ...]:
         """Return the queue, head first."""
@@ -130,7 +130,7 @@ class SendQueue:
 
     @property
     def partially_sent(self) -> QueuedSend | None:
-        """The send whose message has gone out in part, if there is one."""
+        """The send whose message was sent in part, if there is one."""
         return self.sends[0] if self.sends and self.sends[0].offset else None
 
     def seqno_count(self, messages: Payloads) -> int:
@@ -140,10 +140,10 @@ class SendQueue:
         return sum(max(1, -(-size // self.max_fragment_bytes)) for size in messages.sizes)
 
     def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> SendBatch | None:
-        """Take the next run's worth from the head: at most ``room`` messages and ``room_bytes`` bytes.
+        """Take the next run from the head: at most ``room`` messages and ``room_bytes`` bytes.
 
-        ``empty`` says that nothing is outstanding: then one message goes however large it is, or it
-        would never go.
+        ``empty``: nothing is outstanding. Then one message is taken however large it is, because it
+        would never fit otherwise.
         """
         if not self.sends or room <= 0:
             return None
@@ -172,14 +172,13 @@ class SendQueue:
 
     def _next_run(self, flags: int, room: int, limit_bytes: int, empty: bool) -> SendBatch | None:
         messages: list[bytes] = []
-        shares: list[tuple[QueuedSend, int]] = []
+        portions: list[tuple[QueuedSend, int]] = []
         while self.sends and self.sends[0].flags == flags and room > 0:
             head = self.sends[0]
             start = head.taken
             if head.longest_bytes > self.room_bytes:
-                limit_bytes = min(
-                    limit_bytes, self.room_bytes
-                )  # so a message that goes in pieces ends the run
+                # So a message that needs fragments ends the run.
+                limit_bytes = min(limit_bytes, self.room_bytes)
             end = bisect_right(head.costs, head.costs[start] + limit_bytes, start) - 1
             if end <= start and empty and not messages:
                 end = start + 1
@@ -190,69 +189,69 @@ class SendQueue:
             room -= end - start
             limit_bytes -= head.costs[end] - head.costs[start]
             head.taken = end
-            shares.append((head, end - start))
+            portions.append((head, end - start))
             self._pop_if_done()
             if not head.done:
                 break
         if not messages:
             return None
-        costs = shares[0][0].costs
-        alike = len(shares) == 1 and isinstance(costs, range)
-        return SendBatch(messages, flags, shares, costs[1] - LENGTH_BYTES if alike else None)
+        costs = portions[0][0].costs
+        alike = len(portions) == 1 and isinstance(costs, range)
+        return SendBatch(messages, flags, portions, costs[1] - LENGTH_BYTES if alike else None)
 
     def _pop_if_done(self) -> None:
         if self.sends[0].done:
             self.sends.popleft()
 
     def give_up(self, ticket: int, reason: str) -> GivenUp | None:
-        """End a waiting send; return what became of it, or None if no such send waits.
+        """Cancel a queued send; return the outcome, or None if there is no such send.
 
-        A message that is under way in pieces stays: it was accepted with its first piece.
+        A message that was sent in part stays: it was accepted with its first fragment.
         """
-        waiting = next((waiting for waiting in self.sends if waiting.ticket == ticket), None)
-        if waiting is None or waiting.given_up:
+        send = next((send for send in self.sends if send.ticket == ticket), None)
+        if send is None or send.given_up:
             return None
-        if waiting.offset:
-            keep = waiting.taken + 1
-            waiting.messages = waiting.messages[:keep]
-            waiting.costs = waiting.costs[: keep + 1]
-            waiting.deadline_ns = None
-            waiting.given_up = True
+        if send.offset:
+            keep = send.taken + 1
+            send.messages = send.messages[:keep]
+            send.costs = send.costs[: keep + 1]
+            send.deadline_ns = None
+            send.given_up = True
             return GivenUp(ticket, keep, reason)
-        self.sends.remove(waiting)
-        return GivenUp(ticket, waiting.taken, reason)
+        self.sends.remove(send)
+        return GivenUp(ticket, send.taken, reason)
 
     def restart_numbering(self) -> int:
-        """Begin the numbers anew; return how many of the old ones a message in pieces had: it is sent again whole."""
-        pieces = 0
-        for waiting in self.sends:
-            pieces += -(-waiting.offset // (self.room_bytes - LENGTH_BYTES))
-            waiting.offset = waiting.first = waiting.last = 0
-        return pieces
+        """Restart fragmented messages whole; return how many seqnos their fragments had."""
+        fragments = 0
+        for send in self.sends:
+            fragments += -(-send.offset // (self.room_bytes - LENGTH_BYTES))
+            send.offset = send.first = send.last = 0
+        return fragments
 
     @property
     def tickets(self) -> list[int]:
-        """The sends that wait, in order."""
-        return [waiting.ticket for waiting in self.sends]
+        """The tickets of the queued sends, in order."""
+        return [send.ticket for send in self.sends]
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Return the tickets whose time is over."""
+        """Return the tickets of sends whose deadline has passed."""
         return [
-            waiting.ticket
-            for waiting in self.sends
-            if waiting.deadline_ns is not None and waiting.deadline_ns <= now_ns
+            send.ticket
+            for send in self.sends
+            if send.deadline_ns is not None and send.deadline_ns <= now_ns
         ]
 
     @property
     def deadline_ns(self) -> int | None:
-        """The earliest deadline of a waiting send."""
+        """The earliest deadline of a queued send."""
         return min(
-            (waiting.deadline_ns for waiting in self.sends if waiting.deadline_ns is not None),
+            (send.deadline_ns for send in self.sends if send.deadline_ns is not None),
             default=None,
         )
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if a send behind the head has been taken from, or a cost is wrong."""
+        """Raise AssertionError if a send behind the head is partly sent, or a cost is wrong."""
         for at, send in enumerate(self.sends):
             assert 0 <= send.taken < len(send.messages), f"ticket {send.ticket} is done and queued"
             assert at == 0 or not (send.taken or send.offset), "messages leave from the head only"
@@ -264,16 +263,16 @@ class SendQueue:
         assert len(set(self.tickets)) == len(self.sends), "a ticket names one send"
 
     def snapshot(self) -> tuple[tuple[object, ...], ...]:
-        """Return what still waits as a hashable value."""
+        """Return the queue as a hashable value."""
         return tuple(
-            (waiting.flags, waiting.offset, waiting.first, *waiting.messages[waiting.taken :])
-            for waiting in self.sends
+            (send.flags, send.offset, send.first, *send.messages[send.taken :])
+            for send in self.sends
         )
 
     def restore(self, snapshot: tuple[tuple[object, ...], ...], tickets: Iterator[int]) -> None:
-        """Become what ``snapshot`` says; tickets are numbered anew."""
+        """Return to the state of ``snapshot``, with new tickets."""
         self.sends = deque()
         for flags, offset, first, *messages in snapshot:
-            waiting = self.enqueue(next(tickets), messages, flags, None)  # type: ignore[arg-type]
-            waiting.offset, waiting.first = offset, first  # type: ignore[assignment]
-            waiting.blocked = True
+            send = self.enqueue(next(tickets), messages, flags, None)  # type: ignore[arg-type]
+            send.offset, send.first = offset, first  # type: ignore[assignment]
+            send.blocked = True

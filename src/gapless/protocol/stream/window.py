@@ -283,7 +283,7 @@ class Window:
         return taken
 
     def _split_run(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
-        """Halve the run at index ``at`` until the half with ``seqno`` has at most ``count`` messages.
+        """Halve the run at index ``at`` until the half with ``seqno`` has ``count`` messages.
 
         To take a large run bit by bit would otherwise mean to copy the rest of it each time.
         """
