@@ -82,14 +82,14 @@ def test_problems_are_told_by_source_and_reason() -> None:
 def test_a_place_without_a_locator_is_the_callers_mistake() -> None:
     for locator in (b"", b"nonsense"):
         with pytest.raises(
-            LocalProtocolError, match="a place that is announced needs a locator that others reach"
+            LocalProtocolError, match="a member is announced with a locator that others can reach"
         ):
             Discovery([Seeds(["192.0.2.1:1"])]).announce(RosterEntry(Address(1, 1), "", locator))
 
 
 def test_the_same_source_twice_is_a_mistake() -> None:
     with pytest.raises(
-        ConfigError, match=r"multicast://239\.255\.1\.1:7799 is there more than once"
+        ConfigError, match=r"multicast://239\.255\.1\.1:7799 is given more than once"
     ):
         Discovery([Multicast("239.255.1.1"), Multicast("239.255.1.1")])
 

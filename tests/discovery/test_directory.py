@@ -203,7 +203,7 @@ def test_garbage_is_counted_and_stops_nobody(tmp_path: Path, content: bytes) -> 
     assert texts(c.locate(0)) == ["127.0.0.1:7002"]
     assert reasons(c) == {"garbage": 1}
     (problem,) = c.problems.of("dir")
-    assert problem.last.startswith(f"{entry(tmp_path, 1)} holds no entry: ")
+    assert problem.last.startswith(f"{entry(tmp_path, 1)} is not an entry: ")
     age(entry(tmp_path, 1), 3 * DAY_NS / NS_PER_S)
     assert c.wait(10)
     assert not entry(tmp_path, 1).exists()

@@ -113,7 +113,7 @@ def test_one_that_dies_is_not_waited_for() -> None:
                 assert lines == ["asked abc", "asked never", "asked never"]
                 other.signal(signal.SIGKILL)
                 with pytest.raises(
-                    DepartedError, match="whether it has done what was asked is not known"
+                    DepartedError, match="whether it acted on the request is not known"
                 ):
                     await waiting
                 with pytest.raises(DepartedError, match="is not in tests: send"):

@@ -1,7 +1,7 @@
-"""Where other members could be: the part of the shell that turns WORLD into places.
+"""Discovery: sources of the locators at which other members may be.
 
-``Discovery.parse("multicast://, seeds://a:7800,b:7800-7803", group="orders")`` makes one from text;
-docs/discovery.md has the sources.
+``Discovery.parse("multicast://, seeds://a:7800,b:7800-7803", group="orders")`` parses sources;
+docs/discovery.md lists them.
 """
 
 from gapless.discovery.composite import Discovery

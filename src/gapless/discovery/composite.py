@@ -1,9 +1,11 @@
-"""Several sources at once: what any of them knows counts, and none of them can stop the others.
+"""Several sources as one: their locators are united, and a failing source does not stop the others.
 
-On starting:   the transport opens the multicast groups, and announces its place. While running:
-what goes to WORLD goes to every multicast group and to every locator of ``locate``: the union of
-the sources and of whoever was met, without repeats and without the own one. On leaving:
-``withdraw``, then ``close``.
+On start: the transport opens the multicast groups, and announces its locator.
+
+While running: a frame to everybody is sent to every multicast group and to every locator of
+``locate``: those of all sources and of members met before, without repeats and without the own one.
+
+On leaving: ``withdraw``, then ``close``.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MAX_REMEMBERED = 1024
-"""How many places of members that were once met are remembered; the ones met longest ago go first."""
+"""Maximum number of remembered locators of members; the oldest are dropped first."""
 
 
 class Discovery:
-    """The sources of one member; ``Discovery([...])`` or ``Discovery.parse("seeds://a:7800", group="orders")``.
+    """The sources of one member, such as ``Discovery.parse("seeds://a:7800", group="orders")``.
 
-    Every method but ``wait`` and ``close`` returns at once, so that the thread of the protocol may
-    call it. One thread calls them.
+    Only ``wait`` and ``close`` block; the protocol thread may call the other methods. One thread
+    calls them all.
     """
 
     def __init__(self, sources: Iterable[DiscoverySource] = ()) -> None:
@@ -42,14 +44,14 @@ class Discovery:
         names = [source.name for source in self.sources]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ConfigError(f"{', '.join(twice)} is there more than once; leave the others out")
+            raise ConfigError(f"{', '.join(twice)} is given more than once; omit the others")
         self._own: Locator | None = None
         self._remembered: dict[Locator, None] = {}
         self._failures = {source.name: DiscoveryProblems() for source in self.sources}
 
     @classmethod
     def parse(cls, text: str, *, group: str) -> Self:
-        """Return the discovery of a Gapless group that ``text`` describes; docs/discovery.md has the grammar."""
+        """Return the discovery of ``group`` from a discovery URL (docs/discovery.md)."""
         return cls(parse_sources(text, group=group))
 
     @property
@@ -57,42 +59,42 @@ class Discovery:
         """The multicast groups among the sources, for the transport to open."""
         return tuple(source for source in self.sources if isinstance(source, Multicast))
 
-    def announce(self, place: RosterEntry) -> None:
-        """Let others find this member, wherever a source can tell them."""
+    def announce(self, member: RosterEntry) -> None:
+        """Announce this member at every source that can."""
         try:
-            self._own = Locator.decode(place.locator)
+            self._own = Locator.decode(member.locator)
         except RemoteProtocolError as error:
             raise LocalProtocolError(
-                f"a place that is announced needs a locator that others reach: {error}"
+                f"a member is announced with a locator that others can reach: {error}"
             ) from error
         for source in self.sources:
-            self._call_guarded(source, None, source.announce, place)
+            self._call_guarded(source, None, source.announce, member)
 
     def withdraw(self) -> None:
-        """Take back what was announced."""
+        """Withdraw the announcement."""
         for source in self.sources:
             self._call_guarded(source, None, source.withdraw)
 
     def remember(self, locator: Locator) -> None:
-        """Remember where a member was: after a partition it may be there, though no source knows."""
+        """Remember a locator of a member: after a partition no source may know it."""
         self._remembered.pop(locator, None)
         self._remembered[locator] = None
         if len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return every place where a member could be, as far as is known now: no repeats, not the own one."""
+        """Return the locators that are known now, without repeats and without the own one."""
         found: dict[Locator, None] = {}
         for source in self.sources:
-            nothing: list[Locator] = []
-            found.update(dict.fromkeys(self._call_guarded(source, nothing, source.locate, now_ns)))
+            none: list[Locator] = []
+            found.update(dict.fromkeys(self._call_guarded(source, none, source.locate, now_ns)))
         found.update(self._remembered)
         if self._own is not None:
             found.pop(self._own, None)
         return list(found)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every source has looked once more, or ``timeout_s`` are over; tell whether all have."""
+        """Wait until every source has refreshed once more; return whether all have in time."""
         deadline_s = time.monotonic() + timeout_s
         waited = [
             self._call_guarded(source, False, source.wait, max(0.0, deadline_s - time.monotonic()))
@@ -101,7 +103,7 @@ class Discovery:
         return all(waited)
 
     def problems(self) -> list[DiscoveryProblem]:
-        """Return what has gone wrong so far, by source and reason."""
+        """Return the problems so far, by source and reason."""
         return [
             problem
             for source in self.sources
@@ -110,7 +112,7 @@ class Discovery:
         ]
 
     def close(self) -> None:
-        """Withdraw and let go of everything."""
+        """Withdraw, and release all resources."""
         for source in self.sources:
             self._call_guarded(source, None, source.close)
 
@@ -125,6 +127,6 @@ class Discovery:
     ) -> _T:
         try:
             return call(*arguments)
-        except Exception as error:  # noqa: BLE001 - a source may be anybody's code
+        except Exception as error:  # noqa: BLE001 - a source may be code of the application
             self._failures[source.name].add("failed", f"{type(error).__name__}: {error}")
             return otherwise

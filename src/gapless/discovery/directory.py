@@ -1,17 +1,19 @@
-"""A shared directory: each member keeps a small file of its own there, and reads those of the others.
+"""A shared directory: each member writes a small entry file there, and reads those of the others.
 
-On starting:   the member writes its entry, *then* reads the others'. Of two that start at once, at
-               least one sees the other. While running: every ``refresh`` the entry is written anew,
-               in one step, and the others are read. An entry that was not written for ``stale`` is
-               ignored, and removed by the first member that finds it, as is what a crashed writer
-               left. Times are those of the file system that holds the directory; clocks of members
-               are not compared. On leaving:    the member removes its entry, unless a later life of
-               its node has taken it over.
+On start: the member writes its entry, *then* reads the others. Of two members that start at the
+same time, at least one finds the other.
 
-The directory is not made: where a share is not mounted, one of the same name would hide that.
-Whatever goes wrong is a problem that is counted: ``write`` (a full disk, no permission), ``read``
-(no directory, no permission), ``garbage`` (a file that is no entry), ``remove`` (a stale file that
-stays), ``superseded`` (a later life of this node is there).
+While running: every ``refresh`` the member replaces its entry atomically, and reads the others. An
+entry that is older than ``stale`` is ignored, and removed by the first member that finds it, like
+the temporary files of crashed writers. Times are those of the file system of the directory; clocks
+of members are not compared.
+
+On leaving: the member removes its entry, unless a later incarnation of its node has replaced it.
+
+A missing directory is not created: it would hide that a share is not mounted. Problems are counted:
+``write`` (a full disk, no permission), ``read`` (no directory, no permission), ``garbage`` (a file
+that is not an entry), ``remove`` (a stale file that cannot be removed), ``superseded`` (the entry
+of a later incarnation of this node exists).
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ if TYPE_CHECKING:
     from gapless.identity import RosterEntry
 
 REFRESH_NS = parse_duration("2s")
-"""Time after which a member writes its entry again and reads the others'."""
+"""Time between two writes of the own entry; the others are read at the same time."""
 
 STALE_NS = parse_duration("20s")
-"""Age at which an entry does not count any more."""
+"""Age at which an entry is ignored."""
 
 _ENDING = ".member.json"
 
 
 class SharedPathSource(BackgroundSource):
-    """What a shared directory and a shared file have in common: a path, a group, how often, how old."""
+    """What a shared directory and a shared file have in common: path, group, refresh and stale."""
 
     def __init__(
         self, scheme: str, path: str | Path, *, group: str, refresh_ns: int, stale_ns: int
@@ -57,12 +59,13 @@ class SharedPathSource(BackgroundSource):
         self._path = Path(path)
         if not self._path.is_absolute():
             raise ConfigError(
-                f"{str(path)!r} is not absolute, and members may run in different folders; write /{path}"
+                f"{str(path)!r} is not absolute, and members may run in different folders;"
+                f" write /{path}"
             )
         if stale_ns < 2 * refresh_ns:
             raise ConfigError(
-                f"entries that are written every {format_duration(refresh_ns)} cannot be stale after"
-                f" {format_duration(stale_ns)}; let stale be at least twice as long as refresh"
+                f"entries written every {format_duration(refresh_ns)} cannot be stale after"
+                f" {format_duration(stale_ns)}; stale must be at least twice refresh"
             )
         super().__init__(f"{scheme}://{self._path}", refresh_ns)
         self._group = group
@@ -70,7 +73,7 @@ class SharedPathSource(BackgroundSource):
         self._written: RosterEntry | None = None
 
     def _is_stale(self, written_ns: int, now_ns: int) -> bool:
-        # A time far ahead is no time either: such an entry would never be removed.
+        # An entry from the future is stale too: it would never be removed otherwise.
         return abs(now_ns - written_ns) >= self._stale_ns
 
 
@@ -89,29 +92,29 @@ class Directory(SharedPathSource):
         self._file_prefix = f"{group_id(group):016x}-"
         self._may_remove = False
 
-    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...] | None:
+    def _refresh(self, member: RosterEntry | None) -> tuple[Locator, ...] | None:
         if self._written is not None and (
-            place is None or place.address.node != self._written.address.node
+            member is None or member.address.node != self._written.address.node
         ):
             self._remove_mine(self._written)
-        now_ns = None if place is None else self._write(place)
-        # Who has just written knows the time of the file system, and may judge for all. Who only
-        # looks has nothing but its own clock: good enough to ignore an entry, not to remove it.
+        now_ns = None if member is None else self._write(member)
+        # A member that has just written knows the time of the file system, and may remove stale
+        # entries. A member that only reads has its own clock: good enough to ignore an entry.
         self._may_remove = now_ns is not None
         return self._read(
-            now_ns or time.time_ns(), None if place is None else self._file(place).name
+            now_ns or time.time_ns(), None if member is None else self._file(member).name
         )
 
-    def _file(self, place: RosterEntry) -> Path:
-        return self._path / f"{self._file_prefix}{place.address.node:016x}{_ENDING}"
+    def _file(self, member: RosterEntry) -> Path:
+        return self._path / f"{self._file_prefix}{member.address.node:016x}{_ENDING}"
 
-    def _write(self, place: RosterEntry) -> int | None:
-        path = self._file(place)
-        entry = DiscoveryEntry(self._group, place.address, Locator.decode(place.locator))
-        there = self._entry_at(path)
-        if there is not None and there.address.incarnation > place.address.incarnation:
+    def _write(self, member: RosterEntry) -> int | None:
+        path = self._file(member)
+        entry = DiscoveryEntry(self._group, member.address, Locator.decode(member.locator))
+        present = self._entry_at(path)
+        if present is not None and present.address.incarnation > member.address.incarnation:
             self.problems.add(
-                "superseded", f"{path} is of life {there.address}, after {place.address}; it stays"
+                "superseded", f"{path} is of the later incarnation {present.address}; it stays"
             )
             return None
         try:
@@ -121,13 +124,13 @@ class Directory(SharedPathSource):
                 "write", f"cannot write {path}: {error}; others do not find this member here"
             )
             return None
-        self._written = place
+        self._written = member
         return now_ns
 
-    def _remove_mine(self, place: RosterEntry) -> None:
-        path = self._file(place)
-        there = self._entry_at(path)
-        if there is None or there.address == place.address:
+    def _remove_mine(self, member: RosterEntry) -> None:
+        path = self._file(member)
+        present = self._entry_at(path)
+        if present is None or present.address == member.address:
             self._remove(path)
         self._written = None
 
@@ -143,7 +146,7 @@ class Directory(SharedPathSource):
         except OSError as error:
             self.problems.add(
                 "read",
-                f"cannot read {self._path}: {error}; mount or make it, and let members write there",
+                f"cannot read {self._path}: {error}; mount or create it, writable for members",
             )
             return None
         found: dict[Locator, None] = {}
@@ -168,22 +171,22 @@ class Directory(SharedPathSource):
                 return None
             return DiscoveryEntry.from_json(parse_json(data)).locator
         except FileNotFoundError:
-            return None  # its member has left since the directory was read
+            return None  # its member left after the directory was listed
         except OSError as error:
             self.problems.add("read", f"cannot read {path}: {error}")
         except InvalidEntryError as error:
             self.problems.add(
-                "garbage", f"{path} holds no entry: {error}; remove it if nobody needs it"
+                "garbage", f"{path} is not an entry: {error}; remove it if it is not needed"
             )
             self._remove_if_stale(path, now_ns)
         return None
 
     def _remove_if_stale(self, path: Path, now_ns: int) -> None:
-        """Remove a file, if it is still stale when looked at once more."""
+        """Remove a file if it is still stale."""
         try:
             stale = self._is_stale(path.lstat().st_mtime_ns, now_ns)
         except OSError:
-            return  # somebody else has removed it, or finished writing it
+            return  # another member removed it, or its writer renamed it
         if stale and self._may_remove:
             self._remove(path)
 

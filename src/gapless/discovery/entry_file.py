@@ -1,6 +1,6 @@
-"""What members write where others read it: entries as text, and the few ways to touch a file that may go wrong.
+"""Entries that members share through files, and functions that read and replace such files safely.
 
-An entry says: this life of this node, of this group, is reached here. It is JSON, for people read it too::
+An entry states where one incarnation of a node of a group is reached. It is JSON::
 
     {"gapless": 1, "group": "orders", "node": "5f", "incarnation": "3", "locator": "192.0.2.1:7800"}
 """
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT_VERSION = 1
-"""The version of the form; to a reader of another one it is garbage."""
+"""The version of the format; a reader of another version treats the entry as garbage."""
 
 MAX_ENTRY_BYTES = 4096
-"""A file with one entry is never larger; one that is holds something else."""
+"""Maximum size of a file with one entry; a larger file is garbage."""
 
 TEMPORARY = ".tmp"
-"""How the name of a file ends while it is written; what a crashed writer left behind is known by it."""
+"""The end of the name of a file while it is written; it marks what a crashed writer left."""
 
 
 class InvalidEntryError(ValueError):
-    """A file or an entry does not hold what it should."""
+    """A file or an entry has the wrong content."""
 
 
 class DiscoveryEntry(NamedTuple):
-    """One life of one node of one group, and where it is reached."""
+    """One incarnation of a node of a group, and its locator."""
 
     group: str
     address: Address
     locator: Locator
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as they are written."""
+        """Return the entry as JSON fields."""
         return {
             "gapless": FORMAT_VERSION,
             "group": self.group,
@@ -54,14 +54,18 @@ class DiscoveryEntry(NamedTuple):
 
     @classmethod
     def from_json(cls, fields: object) -> DiscoveryEntry:
-        """Return the entry that ``fields`` hold; anything else is a GarbageError."""
+        """Return the entry of JSON fields.
+
+        Raises:
+            InvalidEntryError: the fields are not an entry.
+        """
         if not isinstance(fields, dict) or fields.get("gapless") != FORMAT_VERSION:
-            raise InvalidEntryError(f"this is no entry of form {FORMAT_VERSION}")
+            raise InvalidEntryError(f"not an entry of format {FORMAT_VERSION}")
         group, node, incarnation, locator = (
             fields.get(key) for key in ("group", "node", "incarnation", "locator")
         )
         if not isinstance(group, str) or not isinstance(locator, str):
-            raise InvalidEntryError("an entry needs a group and a locator, each a text")
+            raise InvalidEntryError("an entry needs a group and a locator as text")
         try:
             return cls(group, Address(_number(node), _number(incarnation)), Locator.parse(locator))
         except ConfigError as error:
@@ -75,30 +79,36 @@ def _number(text: object) -> int:
         or not set(text) <= set("0123456789abcdef")
     ):
         raise InvalidEntryError(
-            f"a node and an incarnation are hexadecimal, up to {U64_MAX:x}, this is {text!r:.40}"
+            f"a node and an incarnation are hexadecimal, up to {U64_MAX:x}, not {text!r:.40}"
         )
     return int(text, 16)
 
 
 def parse_json(data: bytes) -> Any:
-    """Return what ``data`` holds as JSON; anything else is a GarbageError."""
+    """Return the JSON value in ``data``.
+
+    Raises:
+        InvalidEntryError: ``data`` is not JSON.
+    """
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidEntryError(f"this is not JSON: {error}") from error
+        raise InvalidEntryError(f"not JSON: {error}") from error
 
 
 def read_file(path: Path, limit_bytes: int) -> tuple[bytes, int]:
-    """Return the content of a plain file and the time it was last written, in the clock of its file system.
+    """Return the content of a regular file, and its modification time by its file system.
 
-    What is no plain file, or larger than ``limit_bytes``, is a GarbageError; a pipe by that name
-    blocks nobody.
+    It does not block on a pipe.
+
+    Raises:
+        InvalidEntryError: not a regular file, or larger than ``limit_bytes``.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - by its descriptor
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidEntryError("this is no plain file")
+            raise InvalidEntryError("not a regular file")
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise InvalidEntryError(f"the file has more than {limit_bytes} bytes")
@@ -106,10 +116,10 @@ def read_file(path: Path, limit_bytes: int) -> tuple[bytes, int]:
 
 
 def replace_file(path: Path, content: Callable[[int], bytes]) -> int:
-    """Write a file in one step: readers see the old content or the new one, never a part.
+    """Replace a file atomically: readers see the old content or the new one, never a part.
 
-    ``content`` is given the present time in the clock of the file system, which is also what is
-    returned. Members on several machines share that clock, and need not agree on any other.
+    ``content`` gets the present time of the file system, which is also returned. Members on several
+    machines share this clock, and need not agree on another.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

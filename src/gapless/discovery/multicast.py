@@ -1,10 +1,9 @@
-"""The multicast group: one datagram reaches every member on the local network, known or not.
+"""A multicast group: one datagram reaches every member on the local network.
 
-On starting:   ``open`` gives a transport a socket to send to the group and one that hears it. While
-running: nothing. There is no protocol here: the datagrams that travel are those of the machine. On
-leaving:    whoever opened the sockets closes them.
+``open`` returns a transport's sockets, one that sends to the group and one that receives from it.
+The transport closes them. The source itself sends nothing: all datagrams are those of the machine.
 
-A group that is not named has an address made from the name of the Gapless group, the same at every
+The default address is derived from the name of the Gapless group, so it is the same at every
 member: in 239.255.0.0/16 for IPv4 (administratively scoped, local), in ff15::/16 for IPv6
 (transient, site-local).
 """
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from gapless.locator import Locator
 
 PORT = 7799
-"""The port of a multicast group that names none; not one that members listen on, usually 7800 and up."""
+"""The default port of a multicast group; below the ports of members, which start at 7800."""
 
 _MAX_INTERFACE_NAME = 15
 _MREQN = Struct("@4s4si")
@@ -33,7 +32,7 @@ _MREQ6 = Struct("@16sI")
 
 
 class MulticastSockets(NamedTuple):
-    """What a transport needs of a multicast group; neither socket blocks. ``target`` is where ``send`` sends to."""
+    """The non-blocking sockets of a multicast group; ``send_socket`` sends to ``target``."""
 
     send_socket: socket.socket
     receive_socket: socket.socket
@@ -46,10 +45,10 @@ class MulticastSockets(NamedTuple):
 
 
 def default_group(group: str, family: Literal[4, 6] = 4) -> IPv4Address | IPv6Address:
-    """Return the multicast address of a Gapless group, made from its name."""
+    """Return the multicast address of a Gapless group, derived from its name."""
     digest = blake2b(group.encode(), digest_size=4, person=b"gapless-mcast").digest()
     if family == 6:
-        # Identifiers from 0x80000000 on are free for such use (RFC 3307).
+        # Group identifiers from 0x80000000 on are free for dynamic use (RFC 3307).
         return IPv6Address(bytes([0xFF, 0x15, *bytes(10), digest[0] | 0x80, *digest[1:]]))
     # The last 256 addresses of a scope belong to well-known services (RFC 2365).
     return IPv4Address(bytes([239, 255, digest[0] % 255, 1 + digest[1] % 254]))
@@ -74,11 +73,11 @@ class Multicast:
             self.address = ip_address(address)
         except ValueError as error:
             raise ConfigError(
-                f"{address!r} is no address: expected one such as 239.255.1.2 or ff15::1:2"
+                f"{address!r} is not an address: expected one such as 239.255.1.2 or ff15::1:2"
             ) from error
         if not self.address.is_multicast:
             raise ConfigError(
-                f"{address} is no multicast address; expected one in 239.0.0.0/8 or ff00::/8"
+                f"{address} is not a multicast address; expected one in 239.0.0.0/8 or ff00::/8"
             )
         if not 1 <= port <= 65535:
             raise ConfigError(
@@ -86,15 +85,17 @@ class Multicast:
             )
         if not 0 <= ttl <= 255:
             raise ConfigError(
-                f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local network"
+                f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local"
+                " network"
             )
         if not interface.isprintable() or len(interface) > _MAX_INTERFACE_NAME or " " in interface:
             raise ConfigError(
-                f"{interface!r} is no interface; expected a name such as eth0, or one of its addresses"
+                f"{interface!r} is not an interface; expected a name such as eth0, or an address"
             )
         if self.address.version == 6 and _is_ipv4(interface):
             raise ConfigError(
-                f"interface {interface} is an IPv4 address, and {address} is IPv6; name the interface"
+                f"interface {interface} is an IPv4 address, and {address} is IPv6; use the name of"
+                " the interface"
             )
         self.port = port
         self.interface = interface
@@ -103,14 +104,14 @@ class Multicast:
         self.name = f"multicast://{host}:{port}" + (f"?interface={interface}" if interface else "")
         self.problems = DiscoveryProblems()
 
-    def announce(self, place: RosterEntry) -> None:
-        """Do nothing: what a member sends to the group says where it is."""
+    def announce(self, member: RosterEntry) -> None:
+        """Do nothing: datagrams to the group contain the locator of their sender."""
 
     def withdraw(self) -> None:
         """Do nothing."""
 
     def locate(self, now_ns: int) -> list[Locator]:  # noqa: ARG002 - nothing changes with time
-        """Return nothing: no single place is known, but what goes to the group reaches all."""
+        """Return no locators: datagrams to the group reach all members."""
         return []
 
     def wait(self, timeout_s: float) -> bool:  # noqa: ARG002 - there is nothing to wait for
@@ -118,15 +119,14 @@ class Multicast:
         return True
 
     def close(self) -> None:
-        """Do nothing: the sockets belong to whoever opened them."""
+        """Do nothing: the transport closes the sockets."""
 
     def open(self, send: socket.socket | None = None) -> MulticastSockets | None:
-        """Return sockets that send to the group and hear it, or None with the problem ``open`` counted.
+        """Return the sockets of the group; None if that failed, as the problem ``open``.
 
-        A transport may give its own socket to ``send`` with: it is made ready for it, and answers
-        to the sender of what others hear then reach the transport. One socket sends through one
-        interface: of two groups of a family on different interfaces, one has to have a socket of
-        its own. It may try again later, when the network has come up.
+        With ``send``, a transport sends to the group from its own socket, so that replies to the
+        source address reach the transport. A socket sends through one interface: two groups of the
+        same family on different interfaces need two sockets. A failed call may be repeated later.
         """
         opened: list[socket.socket] = []
         try:
@@ -139,7 +139,7 @@ class Multicast:
         except OSError as error:
             for one in opened:
                 one.close()
-            where = self.interface or "the interface that the system chose"
+            where = self.interface or "the default interface"
             self.problems.add(
                 "open", f"cannot use {self.address} on {where}: {error}; try another interface="
             )
@@ -154,7 +154,7 @@ class Multicast:
         return made
 
     def _join(self, receive: socket.socket) -> None:
-        # Bound to the group and not to every address: another group on the same port is not heard.
+        # Bound to the group address: datagrams to another group on this port are not received.
         receive.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         group = self.address.packed
         if self.address.version == 4:
@@ -182,11 +182,11 @@ class Multicast:
             send.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
 
     def _local(self) -> bytes:
-        """Return the interface by its IPv4 address, all zero if it was not given by address."""
+        """Return the IPv4 address of the interface; all zero if it was given by name."""
         return IPv4Address(self.interface).packed if _is_ipv4(self.interface) else bytes(4)
 
     def _index(self) -> int:
-        """Return the number of the interface, 0 if it was not given by name."""
+        """Return the number of the interface; 0 if it was not given by name."""
         return (
             socket.if_nametoindex(self.interface)
             if self.interface and not _is_ipv4(self.interface)

@@ -1,10 +1,12 @@
-"""Static seeds and DNS names: places that somebody has written down.
+"""Seeds: a static list of addresses and DNS names with ports.
 
-On starting:   addresses written as numbers are known at once, names are looked up in the thread of
-the source. While running: every address of a name counts (A and AAAA), at each of its ports. Names
-are looked up again when somebody asks and the rest is over. A look-up that fails is the problem
-``lookup``; the last answer still counts. On leaving:    nothing; others have not learned of this
-member from here.
+On start: IP addresses are known at once; names are resolved in the thread of the source.
+
+While running: every address of a name (A and AAAA) is used, at each of its ports. ``locate``
+requests another look-up if the last one is older than the interval. A failed look-up is the problem
+``lookup``; the last answer remains valid.
+
+Seeds announce nothing, so leaving withdraws nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
     Resolver = Callable[[str], Iterable[str]]
 
 REST_NS = parse_duration("5s")
-"""Time between two look-ups of the same names."""
+"""Minimum time between two look-ups of the same names."""
 
 MAX_PORTS = 1024
-"""Ports that one range may span: each of them gets a datagram with every try to join."""
+"""Maximum number of ports in a range: each of them gets a datagram with every join request."""
 
 _SEED = re.compile(
     r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^\[\]:]+)):(?P<low>[0-9]{1,5})(?:-(?P<high>[0-9]{1,5}))?",
@@ -51,37 +53,41 @@ class Seed(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Seed:
-        """Return the seed that ``a:7800``, ``192.0.2.1:7800-7803`` or ``[::1]:7800`` names."""
-        expected = "expected host:port or host:first-last, such as a:7800, 192.0.2.1:7800-7803 or [::1]:7800"
+        """Return the seed of a text such as ``a:7800`` or ``192.0.2.1:7800-7803``."""
+        expected = (
+            "expected host:port or host:first-last, such as a:7800, 192.0.2.1:7800-7803 or"
+            " [::1]:7800"
+        )
         match = _SEED.fullmatch(text.strip())
         if match is None:
-            raise ConfigError(f"{text.strip()!r} is no seed: {expected}")
+            raise ConfigError(f"{text.strip()!r} is not a valid seed (host:port): {expected}")
         low = int(match["low"])
         high = int(match["high"] or low)
         if not 1 <= low <= high <= 65535:
             raise ConfigError(
-                f"{text.strip()!r} names no ports: expected numbers from 1 to 65535, the lower one first"
+                f"{text.strip()!r} has no valid ports: expected numbers from 1 to 65535, the lower"
+                " one first"
             )
         if high - low >= MAX_PORTS:
             raise ConfigError(
-                f"{text.strip()!r} spans {high - low + 1} ports, and each gets a datagram at every try; name at most"
-                f" {MAX_PORTS}"
+                f"{text.strip()!r} has {high - low + 1} ports, and each gets a datagram with every"
+                f" join request; use at most {MAX_PORTS}"
             )
         host = match["v6"] or match["host"]
         is_name = match["v6"] is None and _NUMBERS.fullmatch(host) is None
         if not is_name:
             Locator.of(host, low)
         elif _NAME.fullmatch(host) is None:
-            raise ConfigError(f"{host!r} is neither an address nor the name of a host: {expected}")
+            raise ConfigError(f"{host!r} is neither an IP address nor a host name: {expected}")
         return cls(host, range(low, high + 1), is_name)
 
     def locators_at(self, address: str) -> list[Locator]:
-        """Return the places of this seed at one address."""
+        """Return the locators of this seed at one address."""
         return [Locator.of(address, port) for port in self.ports]
 
 
 def resolve_host(name: str) -> list[str]:
-    """Return every address of a host's name, by the resolver of this machine; it may take long."""
+    """Return every address of a host name by the system's resolver, which may block."""
     return [
         str(sockaddr[0]) for *_, sockaddr in socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
     ]
@@ -100,7 +106,7 @@ class Seeds(BackgroundSource):
     ) -> None:
         self._seeds = [Seed.parse(text) for text in seeds]
         if not self._seeds:
-            raise ConfigError("there is no seed in this list; write seeds://host:port,host:port")
+            raise ConfigError("the list of seeds is empty; write seeds://host:port,host:port")
         super().__init__(
             name or "seeds://" + ",".join(_text(seed) for seed in self._seeds), rest_ns
         )
@@ -111,18 +117,18 @@ class Seeds(BackgroundSource):
         }
         self._found = self._locators()
 
-    def announce(self, place: RosterEntry) -> None:
-        """Do nothing: a seed is found because others have it on their list."""
+    def announce(self, member: RosterEntry) -> None:
+        """Do nothing: other members find this one in their own list of seeds."""
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return the places on the list, those of names as far as they have been looked up."""
+        """Return the locators of the list; those of names as far as they are resolved."""
         return super().locate(now_ns) if self._has_names else list(self._found)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every name has been looked up once more."""
+        """Wait until every name was resolved once more."""
         return super().wait(timeout_s) if self._has_names else True
 
-    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...]:  # noqa: ARG002 - nothing is announced here
+    def _refresh(self, member: RosterEntry | None) -> tuple[Locator, ...]:  # noqa: ARG002 - seeds announce nothing
         for host in dict.fromkeys(seed.host for seed in self._seeds if seed.is_name):
             try:
                 addresses = [
@@ -131,7 +137,7 @@ class Seeds(BackgroundSource):
             except (OSError, UnicodeError) as error:
                 self.problems.add(
                     "lookup",
-                    f"cannot look up {host}: {error}; the last answer still counts, if any",
+                    f"cannot look up {host}: {error}; the last answer remains valid",
                 )
                 continue
             self._answers[host] = tuple(addresses)
@@ -141,30 +147,28 @@ class Seeds(BackgroundSource):
         try:
             Locator.of(address, 1)
         except ConfigError as error:
-            self.problems.add("record", f"{host} has a record that leads nowhere: {error}")
+            self.problems.add("record", f"{host} has an unusable record: {error}")
             return False
         return True
 
     def _locators(self) -> tuple[Locator, ...]:
-        places = (
-            place
+        locators = (
+            locator
             for seed in self._seeds
             for ip in self._answers.get(seed.host, ())
-            for place in seed.locators_at(ip)
+            for locator in seed.locators_at(ip)
         )
-        return tuple(dict.fromkeys(places))
+        return tuple(dict.fromkeys(locators))
 
 
 class Dns(Seeds):
-    """One name that stands for all members: ``Dns("orders.internal:7800")``."""
+    """One name for all members: ``Dns("orders.internal:7800")``."""
 
     def __init__(
         self, seed: str, *, rest_ns: int = REST_NS, resolve: Resolver = resolve_host
     ) -> None:
         if not Seed.parse(seed).is_name:
-            raise ConfigError(
-                f"{seed!r} is an address, there is nothing to look up; write seeds://{seed}"
-            )
+            raise ConfigError(f"{seed!r} is an IP address, not a name; write seeds://{seed}")
         super().__init__([seed], rest_ns=rest_ns, resolve=resolve, name=f"dns://{seed}")
 
 

@@ -1,14 +1,16 @@
-"""One shared file with an entry for each member: for where a directory is not at hand.
+"""A shared file with one entry for each member, where a shared directory is not available.
 
-On starting:   under a lock (``<file>.lock`` beside it) the member adds its entry and reads the
-others'. While running: every ``refresh`` it does so again, and leaves out the entries of its group
-that are stale. The file is replaced in one step, so that those who only read need no lock. Times
-are those of the file system. On leaving:    under the lock the member takes its entry out, unless a
-later life of its node has taken it over.
+On start: the member takes the lock ``<file>.lock``, adds its entry, and reads the others.
 
-Problems: ``write``, ``read``, ``garbage`` (the file is begun anew; others add themselves again
-within ``refresh``), ``locked`` (somebody holds the lock for too long), ``superseded``. The file's
-directory is not made.
+While running: every ``refresh`` the member does the same, and removes stale entries of its group.
+The file is replaced atomically, so readers need no lock. Times are those of the file system.
+
+On leaving: the member takes the lock and removes its entry, unless a later incarnation of its node
+has replaced it.
+
+Problems: ``write``, ``read``, ``garbage`` (the file is started again; other members add themselves
+within ``refresh``), ``locked`` (another process holds the lock for too long), ``superseded``. A
+missing directory is not created.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ if TYPE_CHECKING:
     from gapless.identity import RosterEntry
 
 MAX_FILE_BYTES = 1024 * 1024
-"""A larger file is garbage."""
+"""Maximum size of the file; a larger one is garbage."""
 
 LOCK_S = 2.0
-"""How long to wait for the lock; whoever holds it needs a few milliseconds."""
+"""How long to wait for the lock, which is normally held for a few milliseconds."""
 
 _PAUSE_S = 0.005
 
 
 class TimedEntry(NamedTuple):
-    """An entry and the time when it was written."""
+    """An entry, and when it was written."""
 
     entry: DiscoveryEntry
     written_ns: int
@@ -66,12 +68,12 @@ class SharedFile(SharedPathSource):
     ) -> None:
         super().__init__("file", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
 
-    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...] | None:
-        if place is None and self._written is None:
+    def _refresh(self, member: RosterEntry | None) -> tuple[Locator, ...] | None:
+        if member is None and self._written is None:
             return self._read_unlocked()
         try:
             with self._lock():
-                return self._exchange(place)
+                return self._exchange(member)
         except TimeoutError as error:
             self.problems.add("locked", str(error))
         except OSError as error:
@@ -86,13 +88,13 @@ class SharedFile(SharedPathSource):
         except OSError as error:
             self.problems.add(
                 "read",
-                f"cannot read {self._path}: {error}; mount or make its directory, if it is missing",
+                f"cannot read {self._path}: {error}; mount or create its directory",
             )
             return None
 
-    def _exchange(self, place: RosterEntry | None) -> tuple[Locator, ...]:
-        """Read, put the own entry in the place of its former one, and write; with the lock held."""
-        mine = place or self._written
+    def _exchange(self, member: RosterEntry | None) -> tuple[Locator, ...]:
+        """Read the file, replace the own entry, and write; the lock is held."""
+        mine = member or self._written
         rows = self._read_entries()
         later = (
             [
@@ -106,11 +108,11 @@ class SharedFile(SharedPathSource):
         if later:
             self.problems.add(
                 "superseded",
-                f"{self._path} has life {later[0].entry.address} of this node; it stays",
+                f"{self._path} has the later incarnation {later[0].entry.address}; it stays",
             )
             self._written = None
             return self._peer_locators(rows, mine, time.time_ns())
-        kept = [
+        others = [
             row
             for row in rows
             if not self._is_same_node(row, mine) and not self._is_same_node(row, self._written)
@@ -120,46 +122,46 @@ class SharedFile(SharedPathSource):
         def content(now_ns: int) -> bytes:
             fresh = [
                 row
-                for row in kept
+                for row in others
                 if row.entry.group != self._group or not self._is_stale(row.written_ns, now_ns)
             ]
             read.append(self._peer_locators(fresh, mine, now_ns))
-            if place is not None:
+            if member is not None:
                 fresh.append(
                     TimedEntry(
-                        DiscoveryEntry(self._group, place.address, Locator.decode(place.locator)),
+                        DiscoveryEntry(self._group, member.address, Locator.decode(member.locator)),
                         now_ns,
                     )
                 )
             return _to_bytes(fresh)
 
         replace_file(self._path, content)
-        self._written = place
+        self._written = member
         return read[0]
 
-    def _is_same_node(self, row: TimedEntry, place: RosterEntry | None) -> bool:
+    def _is_same_node(self, row: TimedEntry, member: RosterEntry | None) -> bool:
         return (
-            place is not None
+            member is not None
             and row.entry.group == self._group
-            and row.entry.address.node == place.address.node
+            and row.entry.address.node == member.address.node
         )
 
     def _peer_locators(
         self, rows: list[TimedEntry], mine: RosterEntry | None, now_ns: int
     ) -> tuple[Locator, ...]:
-        here = (
+        peers = (
             row
             for row in rows
             if row.entry.group == self._group and not self._is_same_node(row, mine)
         )
         return tuple(
             dict.fromkeys(
-                row.entry.locator for row in here if not self._is_stale(row.written_ns, now_ns)
+                row.entry.locator for row in peers if not self._is_stale(row.written_ns, now_ns)
             )
         )
 
     def _read_entries(self) -> list[TimedEntry]:
-        """Return what the file holds; nothing if it is not there yet, or holds garbage."""
+        """Return the entries of the file; none if it does not exist yet, or is garbage."""
         try:
             fields = parse_json(read_file(self._path, MAX_FILE_BYTES)[0])
             if (
@@ -167,15 +169,13 @@ class SharedFile(SharedPathSource):
                 or fields.get("gapless") != FORMAT_VERSION
                 or not isinstance(fields.get("members"), list)
             ):
-                raise InvalidEntryError(f"this is no list of members of form {FORMAT_VERSION}")
+                raise InvalidEntryError(f"not a list of members of format {FORMAT_VERSION}")
         except FileNotFoundError:
             if not self._path.parent.is_dir():
                 raise
             return []
         except InvalidEntryError as error:
-            self.problems.add(
-                "garbage", f"{self._path}: {error}; whoever writes next begins it anew"
-            )
+            self.problems.add("garbage", f"{self._path}: {error}; the next writer replaces it")
             return []
         return [
             row for member in fields["members"] if (row := self._parse_entry(member)) is not None
@@ -189,7 +189,7 @@ class SharedFile(SharedPathSource):
                 raise InvalidEntryError("an entry needs the time when it was written")
         except InvalidEntryError as error:
             self.problems.add(
-                "garbage", f"{self._path} has an entry that is none: {error}; it is left out"
+                "garbage", f"{self._path} has an invalid entry: {error}; it is ignored"
             )
             return None
         return TimedEntry(entry, written_ns)

@@ -1,11 +1,15 @@
-"""What every source of discovery is, what it says of its troubles, and a thread for work that may block.
+"""Sources of discovery: their interface, their problems, and a thread for work that may block.
 
-On starting:   ``announce(place)`` once the own locator is known; ``locate(now_ns)`` whenever
-something goes to WORLD. While running: ``locate`` says at once what is known. Work that may block
-(a name server, a file server) is done in a thread of the source; what it finds is there at a later
-``locate``. What goes wrong is counted as a :class:`DiscoveryProblem` and tried again after the rest; what
-was found before still counts. On leaving:    ``withdraw()`` takes back what ``announce`` said;
-``close()`` does so too and ends the thread, within a second even if the work hangs.
+On start: ``announce(member)`` once the own locator is known, and ``locate(now_ns)`` before each
+frame to everybody.
+
+While running: ``locate`` returns at once what is known. Work that may block (a name server, a file
+server) runs in a thread of the source; a later ``locate`` returns its result. A failure is counted
+as a :class:`DiscoveryProblem` and the work is repeated after the interval; the last result remains
+valid.
+
+On leaving: ``withdraw()`` withdraws the announcement. ``close()`` does so too, and ends the thread
+within a second, even if its work hangs.
 """
 
 from __future__ import annotations
@@ -20,14 +24,14 @@ if TYPE_CHECKING:
     from gapless.locator import Locator
 
 CLOSE_S = 1.0
-"""How long ``close`` waits for work that is under way."""
+"""How long ``close`` waits for the thread."""
 
 MAX_LOCATORS = 4096
-"""Locators that one source gives at most; what is more is a problem, not a flood."""
+"""Maximum number of locators of one source; more are the problem ``crowded``."""
 
 
 class DiscoveryProblem(NamedTuple):
-    """What went wrong at one source: so many ``times`` for one ``reason`` (a short word), ``last`` like this."""
+    """A problem of one source: its ``reason``, how often it occurred, and its last text."""
 
     source: str
     reason: str
@@ -45,13 +49,13 @@ class DiscoveryProblems:
         self._counted: dict[str, tuple[int, str]] = {}
 
     def add(self, reason: str, text: str) -> None:
-        """Count one more."""
+        """Count a problem."""
         with self._lock:
             times, _ = self._counted.get(reason, (0, ""))
             self._counted[reason] = (times + 1, text)
 
     def of(self, source: str) -> list[DiscoveryProblem]:
-        """Return what was counted, under the name of the source."""
+        """Return the counted problems, under the name of the source."""
         with self._lock:
             return [
                 DiscoveryProblem(source, reason, times, last)
@@ -60,41 +64,43 @@ class DiscoveryProblems:
 
 
 class DiscoverySource(Protocol):
-    """One way to learn where other members could be."""
+    """A way to find the locators of other members."""
 
     name: str
     problems: DiscoveryProblems
 
-    def announce(self, place: RosterEntry) -> None:
-        """Let others find this member at ``place``; a later call takes the place of an earlier one."""
+    def announce(self, member: RosterEntry) -> None:
+        """Announce this member; a later call replaces the announcement."""
 
     def withdraw(self) -> None:
-        """Take back what was announced."""
+        """Withdraw the announcement."""
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return what is known now, without waiting for anything."""
+        """Return the locators that are known now, without waiting."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the source has looked once more; tell whether it has. Not for the thread of the protocol."""
+        """Wait until the source has refreshed once more; return whether it has.
+
+        The protocol thread must not call this.
+        """
 
     def close(self) -> None:
-        """Withdraw, and let go of threads and sockets."""
+        """Withdraw, and release threads and sockets."""
 
 
 class BackgroundSource:
-    """A source whose work may block: ``_refresh`` runs in a thread of its own, one round at a time.
+    """A source whose work may block: ``_refresh`` runs in a thread, one call at a time.
 
-    A round is wanted by ``announce``, ``withdraw`` and ``wait``; by ``locate`` when ``rest_ns`` of
-    the caller's time have passed since the last one; and by itself every ``rest_ns`` as long as a
-    place is announced, which has to be kept fresh even if nobody asks. A member that neither looks
-    nor announces costs nothing.
+    A refresh is requested by ``announce``, ``withdraw`` and ``wait``; by ``locate`` if ``rest_ns``
+    of the caller's time have passed since the last; and every ``rest_ns`` while a member is
+    announced, because an announcement must stay fresh. Otherwise the thread is idle.
     """
 
     def __init__(self, name: str, rest_ns: int) -> None:
         self.name = name
         self.problems = DiscoveryProblems()
         self._rest_ns = rest_ns
-        self._place: RosterEntry | None = None
+        self._announced: RosterEntry | None = None
         self._found: tuple[Locator, ...] = ()
         self._changed = threading.Condition()
         self._wanted = self._begun = self._done = 0
@@ -102,40 +108,40 @@ class BackgroundSource:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def announce(self, place: RosterEntry) -> None:
-        """Let others find this member at ``place``."""
+    def announce(self, member: RosterEntry) -> None:
+        """Announce this member."""
         with self._changed:
-            self._place = place
+            self._announced = member
             self._request_refresh()
 
     def withdraw(self) -> None:
-        """Take back what was announced."""
+        """Withdraw the announcement."""
         with self._changed:
-            if self._place is not None:
-                self._place = None
+            if self._announced is not None:
+                self._announced = None
                 self._request_refresh()
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return what the last round found; if that was long ago, another one begins."""
+        """Return the result of the last refresh; request another if it is too old."""
         with self._changed:
             busy = self._done < self._wanted
             if self._wanted and (busy or self._rests_since_ns is None):
                 self._rests_since_ns = now_ns
             elif self._rests_since_ns is None or (
-                self._place is None and now_ns - self._rests_since_ns >= self._rest_ns
+                self._announced is None and now_ns - self._rests_since_ns >= self._rest_ns
             ):
                 self._rests_since_ns = now_ns
                 self._request_refresh()
             return list(self._found)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of a round that begins after this call; tell whether it came in time."""
+        """Wait for a refresh that begins after this call; return whether it ended in time."""
         with self._changed:
-            mine = self._request_refresh()
-            return self._changed.wait_for(lambda: self._done >= mine, timeout_s)
+            requested = self._request_refresh()
+            return self._changed.wait_for(lambda: self._done >= requested, timeout_s)
 
     def close(self) -> None:
-        """Withdraw and end the thread; one that hangs is left behind and does not keep the process alive."""
+        """Withdraw, and end the thread; a hanging daemon thread is abandoned."""
         self.withdraw()
         with self._changed:
             self._closed = True
@@ -144,8 +150,8 @@ class BackgroundSource:
         if thread is not None:
             thread.join(CLOSE_S)
 
-    def _refresh(self, place: RosterEntry | None) -> tuple[Locator, ...] | None:
-        """Do one round, which may block; return what it found, None if it could not look."""
+    def _refresh(self, member: RosterEntry | None) -> tuple[Locator, ...] | None:
+        """Refresh, possibly blocking; return the locators, or None if that failed."""
         raise NotImplementedError
 
     def _request_refresh(self) -> int:
@@ -162,27 +168,27 @@ class BackgroundSource:
     def _run(self) -> None:
         while True:
             with self._changed:
-                rest_s = None if self._place is None else self._rest_ns / NS_PER_S
+                rest_s = None if self._announced is None else self._rest_ns / NS_PER_S
                 self._changed.wait_for(lambda: self._closed or self._begun < self._wanted, rest_s)
                 if self._closed and self._begun == self._wanted:
                     return
                 self._begun = self._wanted
-                place = self._place
-            found = self._run_once(place)
+                member = self._announced
+            found = self._run_once(member)
             with self._changed:
                 if found is not None:
                     self._found = found[:MAX_LOCATORS]
                 self._done = self._begun
                 self._changed.notify_all()
 
-    def _run_once(self, place: RosterEntry | None) -> tuple[Locator, ...] | None:
+    def _run_once(self, member: RosterEntry | None) -> tuple[Locator, ...] | None:
         try:
-            found = self._refresh(place)
-        except Exception as error:  # noqa: BLE001 - a bug in one source must not end its thread in silence
+            found = self._refresh(member)
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread silently
             self.problems.add("failed", f"{type(error).__name__}: {error}")
             return None
         if found is not None and len(found) > MAX_LOCATORS:
             self.problems.add(
-                "crowded", f"{len(found)} places, of which only {MAX_LOCATORS} are used"
+                "crowded", f"{len(found)} locators, of which only {MAX_LOCATORS} are used"
             )
         return found

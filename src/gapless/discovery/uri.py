@@ -1,4 +1,4 @@
-"""The one text form of discovery, for configuration files and command lines.
+"""Discovery URLs, for configuration files and command lines.
 
     text     = source *( "," source )                         spaces around commas do not matter
     source   = "multicast://" [ address ] [ ":" port ] [ options ]
@@ -12,9 +12,9 @@
     path     = "/" …
     options  = "?" key "=" value *( "&" key "=" value )
 
-A comma always ends an item, and an item with ``://`` always begins a source; one without is a
-further seed. In a path and in the value of an option, ``%`` and two hexadecimal digits stand for
-any character, such as ``%2C`` for a comma and ``%3F`` for a question mark.
+A comma ends an item. An item with ``://`` starts a source; an item without it is a further seed. In
+a path and in the value of an option, ``%`` and two hexadecimal digits stand for any character, such
+as ``%2C`` for a comma and ``%3F`` for a question mark.
 """
 
 from __future__ import annotations
@@ -53,35 +53,33 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def parse_sources(text: str, *, group: str) -> list[DiscoverySource]:
-    """Return the sources that ``text`` describes, for the Gapless group of that name."""
+    """Return the sources of a discovery URL, for the Gapless group ``group``."""
     return [_parse_source(scheme, items, group) for scheme, items in _split(text)]
 
 
 def _split(text: str) -> list[tuple[str, list[str]]]:
-    """Return each source as its kind and its items, which are several only for seeds."""
+    """Return the kind and the items of each source; only seeds have several items."""
     found: list[tuple[str, list[str]]] = []
     for item in (part.strip() for part in text.split(",")):
         if not item:
             raise ConfigError(
-                f"discovery {text!r} has nothing before, after or between commas; expected sources such as"
-                " seeds://a:7800,b:7800, dir:///shared/orders"
+                f"discovery {text!r} has an empty item before, after or between commas; expected"
+                " sources such as seeds://a:7800,b:7800, dir:///shared/orders"
             )
         match = _SCHEME.fullmatch(item)
         if match is not None:
             scheme = match[1].lower()
             if scheme not in OPTIONS:
-                raise ConfigError(
-                    f"unknown source {match[1]}:// in {item!r}; {_suggestion(scheme, OPTIONS, '{}://')}"
-                )
+                hint = _suggestion(scheme, OPTIONS, "{}://")
+                raise ConfigError(f"unknown source {match[1]}:// in {item!r}; {hint}")
             found.append((scheme, [match[2]]))
         elif not found:
-            raise ConfigError(
-                f"{item!r} begins no source; {_suggestion(item, OPTIONS, '{}://')}, as in seeds://{item}"
-            )
+            hint = _suggestion(item, OPTIONS, "{}://")
+            raise ConfigError(f"{item!r} is not a discovery URL; {hint}, as in seeds://{item}")
         elif found[-1][0] != "seeds" or "?" in found[-1][1][-1]:
             raise ConfigError(
-                f"{item!r} stands behind a source that takes no further item; begin a source with it, such as"
-                f" seeds://{item}, or write %2C if the comma belongs to a path"
+                f"{item!r} follows a source that takes no further item; start a source, such as"
+                f" seeds://{item}, or write %2C for a comma in a path"
             )
         else:
             found[-1][1].append(item)
@@ -111,7 +109,8 @@ def _multicast(text: str, options: dict[str, str], group: str) -> Multicast:
     match = _MULTICAST.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"{text!r} is no group: expected 239.255.1.2:7799, [ff15::1:2]:7799, or nothing at all"
+            f"{text!r} is not a multicast group: expected 239.255.1.2:7799, [ff15::1:2]:7799,"
+            " or nothing"
         )
     address = match["v6"] or match["v4"]
     family = options.get("family", "6" if match["v6"] else "4")
@@ -120,12 +119,12 @@ def _multicast(text: str, options: dict[str, str], group: str) -> Multicast:
     version: Literal[4, 6] = 4 if family == "4" else 6
     if address and "family" in options:
         raise ConfigError(
-            f"family={family} is for a group without an address; {address} says its family itself"
+            f"family={family} is for a group without an address; {address} implies its family"
         )
     ttl = options.get("ttl", "1")
     if re.fullmatch("[0-9]{1,3}", ttl, re.ASCII) is None:
         raise ConfigError(
-            f"ttl={ttl} is no number; expected 0 (this machine) to 255, 1 for the local network"
+            f"ttl={ttl} is not a number; expected 0 (this machine) to 255, 1 for the local network"
         )
     return Multicast(
         address or default_group(group, version),
@@ -138,7 +137,7 @@ def _multicast(text: str, options: dict[str, str], group: str) -> Multicast:
 def _path(scheme: str, text: str) -> str:
     if not text.startswith("/") or "\0" in (path := _unescape(text)) or not path.strip("/"):
         raise ConfigError(
-            f"{text!r} is no absolute path; expected three slashes, as in {scheme}:///shared/orders"
+            f"{text!r} is not an absolute path; expected three slashes, as in {scheme}:///shared/orders"
         )
     return path
 
@@ -149,14 +148,14 @@ def _options(scheme: str, text: str) -> dict[str, str]:
         key, mark, value = part.partition("=")
         if not mark or not value:
             raise ConfigError(
-                f"{part!r} is no option of {scheme}://; expected key=value, further ones behind &"
+                f"{part!r} is not an option of {scheme}://; expected key=value, separated by &"
             )
         if key not in OPTIONS[scheme]:
             raise ConfigError(
                 f"{scheme}:// has no option {key!r}; {_suggestion(key, OPTIONS[scheme], '{}=')}"
             )
         if key in found:
-            raise ConfigError(f"{scheme}:// has the option {key} twice; leave one out")
+            raise ConfigError(f"{scheme}:// has the option {key} twice; omit one")
         found[key] = _unescape(value)
     return found
 
@@ -176,7 +175,7 @@ def _duration(options: dict[str, str], key: str, default_ns: int) -> int:
 def _unescape(text: str) -> str:
     if _ESCAPE.search(text):
         raise ConfigError(
-            f"{text!r} has a % that begins no escape; write %25 for the character itself"
+            f"{text!r} has a % without two hexadecimal digits; write %25 for a percent sign"
         )
     return unquote(text)
 

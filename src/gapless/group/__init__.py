@@ -1,9 +1,10 @@
-"""What the asyncio face (channel.py) and the face for threads (blocking.py) have in common.
+"""What the asyncio API (aio.py) and the API for threads (blocking.py) have in common.
 
-joining.py    options of ``join`` -> a Handle inbox.py      what comes out of the handle, sorted:
-messages and events in one order, requests, answers core.py       what a caller can do, as steps
-that either face carries out in its own way of waiting message.py    what a reader gets requests.py
-requests and answers inside messages to one member insight.py    health, statistics, and who holds
-what up timing.py     durations as a caller gives them base.py       what both faces show in the
-same way
+- ``base``: properties, receipts and requests; ``deprecated``: names of 0.1.
+- ``session``: the operations of a member, as steps that each API runs in its own way of waiting.
+- ``join_options``: from the options of ``join`` to a handle; ``timeouts``: durations of callers.
+- ``inbox``: messages, events and requests between the handle and the application.
+- ``message``, ``headers``, ``rpc``: messages, their headers, requests and replies.
+- ``public_events``, ``member_names``, ``snapshot``: events, names and snapshots for people.
+- ``sink_dedup``: rows that a sink has published twice are read once.
 """

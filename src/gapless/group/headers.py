@@ -1,20 +1,19 @@
-"""Headers: what a sender says of a message beside its payload.
+"""Headers: named values that travel with a message, beside its payload.
 
-A message that begins with a mark holds, behind it, what it is, a number, and a body; everything
-else is nothing but itself:
+A wrapped message begins with a mark:
 
     mark (4 bytes) | kind (1) | number (8, little-endian) | body
 
-A message with headers is of the kind ``WITH_HEADERS``; its number is the length of the block of headers,
-which stands before the payload: for each header the length of its name (1 byte), the name, the
-length of its value (4 bytes), the value.
+Any other message is only its payload. In a message of kind ``WITH_HEADERS`` the number is the
+length of the block of headers, which precedes the payload. The block holds for each header the
+length of its name (1 byte), the name, the length of its value (4 bytes), the value.
 
-On sending: a payload that happens to begin with the mark is wrapped too (``PLAIN``), so nothing
-that an application sends is ever taken for something else.
+On sending: a payload that begins with the mark is wrapped too (``PLAIN``), so a payload is never
+mistaken for a wrapped message.
 
-On reading: a wrapper is taken off once. Anything behind a mark that is none of this is left as it
-is. To learn that a run has no wrappers costs one search for the mark, whatever the number of its
-messages; where all of them have the same length, only where they begin.
+On reading: one wrapper is removed. A message with the mark and an unknown or damaged rest is left
+unchanged. One search for the mark shows that no message of a run is wrapped; if all messages have
+the same length, only their beginnings are searched.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from gapless.errors import PayloadError
 from gapless.run import LENGTH_BYTES
 
 MARK = b"\x00Gq\xf7"
-"""What a wrapped message begins with."""
+"""The first bytes of a wrapped message."""
 REQUEST, REPLY, ERROR_REPLY, PLAIN, SNAPSHOT_REQUEST, WITH_HEADERS = range(6)
-"""What is behind the mark: a request, its answer, the reason why there is none, a message of the application, the
-question how the member stands, or a message with headers."""
+"""Kinds: a request, its reply, an error as reply, a payload that begins with the mark, a request for
+a snapshot, a message with headers."""
 
 _END_OF_MARK = itemgetter(len(MARK) - 1)
 _HEAD = Struct("<4sBQ")
 _VALUE = Struct("<I")
 WRAP_BYTES = _HEAD.size
-"""What a wrapping takes."""
+"""Size of a wrapper without its body."""
 MAX_NAME_BYTES = 255
-"""The longest name of a header."""
+"""Maximum length of the name of a header."""
 
 Headers = Mapping[str, bytes]
-"""Values by name."""
+"""The headers of a message: values by name."""
 
 
 class Envelope(NamedTuple):
-    """What a wrapped message holds."""
+    """The content of a wrapped message."""
 
     kind: int
     number: int
@@ -56,32 +55,32 @@ class Envelope(NamedTuple):
 
 
 def wrap(kind: int, number: int, body: bytes) -> bytes:
-    """Return the message that holds these."""
+    """Return a wrapped message."""
     return _HEAD.pack(MARK, kind, number) + body
 
 
 def wrap_plain(payload: bytes) -> bytes:
-    """Return a message of the application in a form that cannot be mistaken."""
+    """Return a payload, wrapped if it begins with the mark."""
     return wrap(PLAIN, 0, payload) if payload.startswith(MARK) else payload
 
 
 def wrap_all(messages: Sequence[bytes]) -> Sequence[bytes]:
-    """Return messages of the application in a form that cannot be mistaken; nearly always these same ones.
+    """Return payloads, each wrapped if it begins with the mark; usually the same sequence.
 
-    To look at one byte of each takes a third of the time that it takes to compare the mark.
+    Comparing one byte of each payload takes a third of the time of comparing the whole mark.
     """
     try:
         if MARK[-1] not in set(map(_END_OF_MARK, messages)):
             return messages
     except IndexError:
-        pass  # one is shorter than the mark
+        pass  # a payload is shorter than the mark
     if any(map(bytes.startswith, messages, repeat(MARK))):
         return [wrap_plain(message) for message in messages]
     return messages
 
 
 def unwrap(message: bytes) -> Envelope | None:
-    """Return what a message holds; None if it is nothing but itself."""
+    """Return the content of a wrapped message; None if the message is not wrapped."""
     if not message.startswith(MARK) or len(message) < WRAP_BYTES:
         return None
     _, kind, number = _HEAD.unpack_from(message)
@@ -89,7 +88,7 @@ def unwrap(message: bytes) -> Envelope | None:
 
 
 def attach_headers(payload: bytes, headers: Headers) -> bytes:
-    """Return the message that holds a payload and its headers."""
+    """Return a payload wrapped with its headers."""
     if not headers:
         return wrap_plain(payload)
     block = b"".join(_encode(headers))
@@ -107,7 +106,7 @@ def _encode(headers: Any) -> list[bytes]:
         if type(value) is not bytes:
             if not isinstance(value, (bytes, bytearray, memoryview)):
                 raise PayloadError(
-                    f"header {name!r} is {type(value).__name__}: its value has to be bytes"
+                    f"header {name!r} is {type(value).__name__}: the value must be bytes"
                 )
             raw = bytes(value)
         parts += (_encode_name(name), _VALUE.pack(len(raw)), raw)
@@ -116,17 +115,17 @@ def _encode(headers: Any) -> list[bytes]:
 
 @lru_cache(maxsize=256)
 def _encode_name(name: Any) -> bytes:
-    """Return the name of a header behind its length; most messages have the same few."""
+    """Return the encoded name of a header; cached, because most messages use the same few."""
     if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= MAX_NAME_BYTES:
         raise PayloadError(f"header {name!r}: expected a name of 1 to {MAX_NAME_BYTES} bytes")
     return bytes((len(encoded),)) + encoded
 
 
 def may_contain_wrapped(payload: bytes | memoryview, lengths: bytes = b"") -> bool:
-    """Return whether a message among these bytes may be wrapped; it costs little to find out that none is.
+    """Return whether a message in ``payload`` may be wrapped; False is certain.
 
-    ``lengths`` is the table of a run. One byte is found much faster than four, and the last one of
-    the mark is rare: text has none of it, nor have zeros.
+    ``lengths`` is the table of a run. Searching one byte is much faster than searching four, and
+    the last byte of the mark is rare: it occurs neither in text nor in zeros.
     """
     if lengths == lengths[:LENGTH_BYTES] * (len(lengths) // LENGTH_BYTES):
         step = int.from_bytes(lengths[:LENGTH_BYTES], "little")
@@ -139,7 +138,7 @@ def may_contain_wrapped(payload: bytes | memoryview, lengths: bytes = b"") -> bo
 
 
 def detach_headers(message: bytes) -> tuple[dict[str, bytes], bytes]:
-    """Return the headers and the payload of a message; without a wrapper, or behind a broken one, that is itself."""
+    """Return the headers and the payload; a message without a valid wrapper is its own payload."""
     wrapped = unwrap(message)
     if wrapped is None or wrapped.kind not in {PLAIN, WITH_HEADERS}:
         return {}, message
@@ -150,7 +149,7 @@ def detach_headers(message: bytes) -> tuple[dict[str, bytes], bytes]:
 
 
 def _decode(body: bytes, size_bytes: int) -> dict[str, bytes] | None:
-    """Return the headers in the first ``size_bytes``; None if that is not what they are."""
+    """Return the headers in the first ``size_bytes``; None if they are damaged."""
     if size_bytes > len(body):
         return None
     headers: dict[str, bytes] = {}

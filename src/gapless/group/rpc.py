@@ -1,14 +1,12 @@
-"""Requests and answers, inside messages to one member.
+"""Requests and replies, as wrapped messages to one member.
 
-A request is a message to one member, wrapped as headers.py says, with a number by which its answer
-is known.
+On sending a request: the request gets the next number, and a future for its reply.
 
-On sending a request: it gets the next number, and a future that waits under it.
-
-On reception of an answer: the future of its number is told; an answer that nobody waits for is
+On reception of a reply: the future with its number is completed. A reply without a future is
 dropped.
 
-On a view without the member that was asked, and at the end of this life: whoever waits is told.
+On a view without the requested member, and at the end of this incarnation: the futures that wait
+raise an error.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RequestFrame(NamedTuple):
-    """A request that has come."""
+    """A received request."""
 
     sender: Address
     number: int
@@ -35,48 +33,48 @@ class RequestFrame(NamedTuple):
 
 
 class PendingRequests:
-    """The requests of this member that wait for an answer."""
+    """The requests of this member that wait for a reply."""
 
     def __init__(self) -> None:
         self._number = 0
         self._waiting: dict[int, tuple[Address, Future[bytes]]] = {}
 
     def register(self, to: Address) -> tuple[int, Future[bytes]]:
-        """Return the number of the next request, and the future of its answer."""
+        """Return the number of the next request, and the future of its reply."""
         self._number += 1
         future: Future[bytes] = Future()
         self._waiting[self._number] = to, future
         return self._number, future
 
     def forget(self, number: int) -> None:
-        """Wait no more."""
+        """Drop a request; its reply will be ignored."""
         self._waiting.pop(number, None)
 
-    def on_reply(self, sender: Address, said: Envelope) -> None:
-        """Take an answer in, if it is from the member that was asked."""
-        to, future = self._waiting.get(said.number, (None, None))
+    def on_reply(self, sender: Address, envelope: Envelope) -> None:
+        """Complete the future of a reply, if it is from the requested member."""
+        to, future = self._waiting.get(envelope.number, (None, None))
         if to == sender and future is not None and not future.done():
-            del self._waiting[said.number]
-            if said.kind == REPLY:
-                future.set_result(said.body)
+            del self._waiting[envelope.number]
+            if envelope.kind == REPLY:
+                future.set_result(envelope.body)
             else:
                 future.set_exception(
-                    RequestError(f"{sender} could not answer: {said.body.decode(errors='replace')}")
+                    RequestError(
+                        f"{sender} answered with an error: {envelope.body.decode(errors='replace')}"
+                    )
                 )
 
     def on_view(self, members: Container[Address]) -> None:
-        """Tell whoever waits for a member that has left."""
+        """Fail the requests to members that have left."""
         for number, (to, _) in list(self._waiting.items()):
             if to not in members:
                 self._fail(
                     number,
-                    DepartedError(
-                        f"{to} has left; whether it has done what was asked is not known"
-                    ),
+                    DepartedError(f"{to} has left; whether it acted on the request is not known"),
                 )
 
     def fail_all(self, error: GaplessError) -> None:
-        """Tell everybody that no answer will come."""
+        """Fail every request."""
         for number in list(self._waiting):
             self._fail(number, error)
 

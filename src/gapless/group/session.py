@@ -118,7 +118,7 @@ class ReceiptBase:
         count: int,
         request: SendRequest | None = None,
     ) -> None:
-        """Make a receipt; without ``accepted`` the seqno of a bundled message is found on demand."""
+        """Make a receipt; without ``accepted`` the seqno of a message is found on demand."""
         self._session = session
         self._request = request
         self._accepted = accepted

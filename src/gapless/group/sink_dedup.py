@@ -1,19 +1,16 @@
-"""What a sink has published, remembered by those that receive it, so that nobody sees a row twice.
+"""Deduplication of sink rows: a receiver records the rows that a sink has published.
 
-A sink sends rows in batches, and begins a batch again, from its first row, when it does not know
-whether the batch has arrived. So a row can come several times, in the streams of several lives of
-the sink. Each carries the header :data:`SINK`, which is the same every time:
-``query/batch/partition/row``. Rows are numbered from 0 on through the whole batch, over its
-partitions in their order.
+A sink sends rows in batches. If it does not know whether a batch has arrived, it sends the batch
+again from its first row, so a row can arrive several times, from several incarnations of the sink.
+Every copy has the same header :data:`SINK`: ``query/batch/partition/row``. Rows are numbered from 0
+through the whole batch, across its partitions in order.
 
-The law: a row that was not seen is never taken for one that was. A sink begins a batch when
-everybody has the whole of the one before; so what is older than the batch that a query is at was
-seen, and of that batch the rows are remembered, which most often is one range. What is remembered
-is bounded: the query that was quiet for the longest is forgotten first, and of too many ranges the
-lowest.
+The law: a new row is never taken for a repeated one. A sink starts a batch only when all members
+have the whole batch before. So rows of earlier batches of a query are repeated, and of the present
+batch the rows are recorded, usually as one range. The record is bounded: the query that was idle
+for the longest time is dropped first, and the lowest of too many ranges.
 
-To learn that a run holds no rows of a sink costs one search for its name, whatever the number of
-its messages.
+One search for the name of the header shows that a run contains no rows of a sink.
 """
 
 from __future__ import annotations
@@ -33,15 +30,15 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 SINK = "gapless-sink"
-"""The name of the header that says which row of which sink a message is."""
+"""The name of the header that identifies the row of a sink."""
 MAX_QUERIES = 256
-"""So many queries are remembered."""
+"""Maximum number of recorded queries."""
 MAX_RANGES = 256
-"""So many ranges of rows are remembered of one batch."""
+"""Maximum number of recorded ranges of rows in one batch."""
 MAX_QUERY_BYTES = 255
-"""The longest name of a query."""
+"""Maximum length of the name of a query."""
 MAX_DIGITS = 19
-"""The longest number of a batch, a partition or a row: more would not fit where it is remembered."""
+"""Maximum number of digits of a batch, partition or row; more do not fit the record."""
 
 _NAME = SINK.encode()
 _HEADED = MARK + bytes((WITH_HEADERS,))
@@ -55,7 +52,7 @@ _RANGE = Struct("<QQ")
 
 
 class SinkRowId(NamedTuple):
-    """Which row a message is: of which query and batch, from which partition, and its number in the batch."""
+    """The identity of a row: query, batch, partition, and its number in the batch."""
 
     query: str
     batch: int
@@ -68,7 +65,7 @@ class SinkRowId(NamedTuple):
 
 
 def parse_row_id(headers: Headers) -> SinkRowId | None:
-    """Return which row a message with these headers is; None if no sink has sent it."""
+    """Return the identity of the row with these headers; None for another message."""
     value = headers.get(SINK)
     if value is None:
         return None
@@ -90,7 +87,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _value_in(message: bytes) -> bytes | None:
-    """Return the header of a sink in a message; where it is the first one, as sinks send it, by a look."""
+    """Return the sink header of a message; sinks send it first, which needs no decoding."""
     if message.startswith(_FIRST, _AT) and message.startswith(_HEADED):
         start = _AT + len(_FIRST) + _SIZE.size
         if len(message) >= start:
@@ -108,7 +105,7 @@ class _QueryProgress:
         self.rows: list[Range] = []
 
     def take(self, batch: int, row: int) -> bool:
-        """Take note of a row; return whether it was not seen before."""
+        """Record a row; return whether it is new."""
         if batch != self.batch:
             if batch < self.batch:
                 return False
@@ -125,7 +122,7 @@ class _QueryProgress:
 
 
 class SinkDedup:
-    """The rows of sinks that were seen here. ``repeated`` counts those that came again, ``changes`` the others."""
+    """The record of received rows. ``repeated`` counts repeated rows, ``changes`` new rows."""
 
     def __init__(self) -> None:
         self.repeated = self.changes = 0
@@ -135,7 +132,7 @@ class SinkDedup:
         return len(self._queries)
 
     def is_new(self, headers: Headers) -> bool:
-        """Return whether a message with these headers is to be handed on, and remember that it was."""
+        """Record a message with these headers; return whether it is new."""
         row = parse_row_id(headers)
         return row is None or self._take(self._query(row), row.batch, row.row)
 
@@ -158,18 +155,18 @@ class SinkDedup:
     def new_ranges(
         self, payload: bytes, messages: Callable[[], Sequence[bytes]]
     ) -> list[Range] | None:
-        """Return which of a run's messages are to be handed on, by their places; None if that is all of them.
+        """Return the ranges of new messages of a run, counted from 0; None if all are new.
 
-        ``payload`` is all of them end to end; they are taken apart only if a sink has sent one.
+        ``payload`` is all messages end to end; they are split only if a sink has sent one.
         """
         if _NAME not in payload:
             return None
         before = self.repeated
-        kept = list(self._new_indexes(messages()))
+        new = list(self._new_indexes(messages()))
         if self.repeated == before:
             return None
         found: list[Range] = []
-        for at in kept:
+        for at in new:
             if found and found[-1][1] == at - 1:
                 found[-1] = (found[-1][0], at)
             else:
@@ -177,7 +174,7 @@ class SinkDedup:
         return found
 
     def _new_indexes(self, messages: Sequence[bytes]) -> Iterator[int]:
-        """Return the places of those that are to be handed on; of rows in a row, only the number is looked at."""
+        """Yield the indexes of new messages; of consecutive rows only the row number is parsed."""
         common, batch, query = b"", 0, _QueryProgress(0)
         for at, message in enumerate(messages):
             value = _value_in(message)
@@ -198,7 +195,7 @@ class SinkDedup:
                 yield at
 
     def encode(self) -> bytes:
-        """Return everything that is remembered as bytes, to be kept where the messages are."""
+        """Return the record as bytes, to be stored together with the messages."""
         parts = [bytes((_VERSION,))]
         for name, query in self._queries.items():
             encoded = name.encode()
@@ -208,21 +205,21 @@ class SinkDedup:
 
     @classmethod
     def decode(cls, data: bytes) -> SinkDedup:
-        """Return what was remembered; nothing is an empty memory."""
-        memory = cls()
+        """Return the record in ``data``; no bytes are an empty record."""
+        record = cls()
         if not data:
-            return memory
+            return record
         if data[0] != _VERSION:
             raise GaplessError(
-                f"what is remembered of sinks is of version {data[0]}, and this code knows {_VERSION}: use the version"
-                " of Gapless that has written it, or a later one"
+                f"the record of sink rows has version {data[0]}, and this code reads {_VERSION}:"
+                " use the version of Gapless that wrote it, or a later one"
             )
         at = 1
         try:
             while at < len(data):
                 size, batch, count = _QUERY.unpack_from(data, at)
                 at += _QUERY.size + size
-                query = memory._queries[data[at - size : at].decode()] = _QueryProgress(batch)
+                query = record._queries[data[at - size : at].decode()] = _QueryProgress(batch)
                 end = at + count * _RANGE.size
                 query.rows = [
                     _RANGE.unpack_from(data, start) for start in range(at, end, _RANGE.size)
@@ -230,6 +227,6 @@ class SinkDedup:
                 at = end
         except (StructError, UnicodeDecodeError) as error:
             raise GaplessError(
-                f"what is remembered of sinks is damaged at byte {at}: {error}"
+                f"the record of sink rows is damaged at byte {at}: {error}"
             ) from error
-        return memory
+        return record

@@ -1,4 +1,4 @@
-"""Durations as a caller gives them."""
+"""Timeouts as a caller gives them: seconds, or text with a unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ Duration = float | str
 
 
 def duration_ns(timeout: Duration) -> int:
-    """Return nanoseconds."""
+    """Return a timeout in nanoseconds.
+
+    Raises:
+        LocalProtocolError: ``timeout`` is not a duration.
+    """
     if isinstance(timeout, str):
         return parse_duration(timeout)
     if type(timeout) not in {int, float} or not 0 <= timeout < 1e9:
@@ -23,5 +27,5 @@ def duration_ns(timeout: Duration) -> int:
 
 
 def deadline_ns(timeout: Duration | None) -> int | None:
-    """Return when ``timeout`` will be over, if it ever is."""
+    """Return the monotonic instant at which ``timeout`` passes; None for no timeout."""
     return None if timeout is None else time.monotonic_ns() + duration_ns(timeout)

@@ -215,7 +215,8 @@ def render_screen(observation: GroupObservation, before: GroupObservation | None
     }
     head = Text.assemble(
         (observation.group, "bold"),
-        f"  view {observation.view}, {len(observation.snapshots)} members, {time.strftime('%H:%M:%S')};"
+        f"  view {observation.view}, {len(observation.snapshots)} members,"
+        f" {time.strftime('%H:%M:%S')};"
         " * is this command",
     )
     parts: list[RenderableType] = [head, _members(observation, before, labels)]
