@@ -35,20 +35,20 @@ FIELDS = tuple(name for name in COLUMNS if name not in {"seed", "frame_id"})
 """The columns of a journal, in the order of the schema; a reason is the number of its text."""
 _KINDS = {"int64": ("q", "<i8"), "int32": ("i", "<i4"), "int8": ("b", "i1"), "string": ("i", "<i4")}
 ROW_STRUCT = Struct("<" + "".join(_KINDS[COLUMNS[name].type][0] for name in FIELDS))
-"""How a row is packed."""
+"""The packed form of a row."""
 DTYPE = [(name, _KINDS[COLUMNS[name].type][1]) for name in FIELDS]
-"""The same for numpy."""
+"""The packed form of a row for numpy."""
 
 TEXTS, WHOLE, STOPPED = "texts.jsonl", "whole", "stopped"
 ROWS_PER_FILE = 1_000_000
-"""With so many rows a journal is full, and the next one begins."""
+"""Maximum number of rows in a journal; then the next one begins."""
 
 
 class TraceJournal:
     """The files of one file set while its process runs; ``stopped`` is the error, if any."""
 
     def __init__(self, folder: Path, rows_per_file: int = ROWS_PER_FILE) -> None:
-        """Begin a file set in ``folder``, which must not be there yet."""
+        """Create a file set in ``folder``, which must not exist yet."""
         self.folder = folder
         self.stopped = ""
         self.full_files: list[Path] = []
@@ -72,7 +72,7 @@ class TraceJournal:
 
     @property
     def path(self) -> Path:
-        """The file that is written to."""
+        """The file that rows are written to."""
         return self.folder / f"{self._number:05d}.rows"
 
     def _open_next_file(self) -> None:
@@ -86,14 +86,14 @@ class TraceJournal:
             os.close(self._rows_fd)  # whoever seals took the empty file away before it was locked
 
     def _is_linked(self) -> bool:
-        """Return whether the file that is open is the one that others see."""
+        """Return whether the open file is still the one in the folder."""
         try:
             return os.path.samestat(os.fstat(self._rows_fd), self.path.stat())
         except FileNotFoundError:
             return False
 
     def intern_text(self, text: str) -> int:
-        """Return the number of a text; what is new is written down."""
+        """Return the number of a text; a new text is written first."""
         number = self._texts.get(text)
         if number is None:
             number = self._texts[text] = len(self._texts)
@@ -101,11 +101,11 @@ class TraceJournal:
         return number
 
     def write_incarnation(self, life: IncarnationRecord) -> None:
-        """Write down a life, before the first row that names it."""
+        """Write the line of an incarnation, before the first row that names it."""
         self._write(self._incarnations_fd, life.to_json_line().encode())
 
     def write_rows(self, rows: list[bytes]) -> None:
-        """Write packed rows, in one piece."""
+        """Write packed rows with one call."""
         self._write(self._rows_fd, b"".join(rows))
         self._rows += len(rows)
         if self._rows >= self._rows_per_file and not self.stopped:
@@ -131,7 +131,7 @@ class TraceJournal:
         self.stop(error.strerror or str(error))
 
     def stop(self, reason: str) -> None:
-        """Write no more, and say that the trace is not whole."""
+        """Stop writing, and mark the trace as incomplete."""
         self.stopped = reason
         try:
             (self.folder / WHOLE).rename(self.folder / STOPPED)
@@ -140,7 +140,7 @@ class TraceJournal:
         self._close_files()
 
     def close(self) -> None:
-        """Write no more; what was written can be sealed."""
+        """Stop writing; the files can be sealed."""
         self._close_files()
 
     def _close_files(self) -> None:
@@ -171,7 +171,7 @@ def read_texts(folder: Path) -> list[str]:
 
 
 def read_packed_rows(path: Path) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a journal as they were packed; a last one that is torn is left out."""
+    """Return the packed rows of a journal, without a torn last row."""
     data = path.read_bytes()
     return ROW_STRUCT.iter_unpack(
         memoryview(data)[: len(data) // ROW_STRUCT.size * ROW_STRUCT.size]

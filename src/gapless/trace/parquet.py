@@ -1,8 +1,8 @@
 """Sealing: journals become Parquet files, column by column, without a loop over rows.
 
-A journal whose process lives is left alone. Of one that was killed everything is kept, but for a
-last row that is torn. A file of Parquet is there as a whole or not at all, and only then its
-journal goes away, so this can be cut off and done again at any time, by anybody.
+A journal whose process is running is left alone. Of a killed process every row is kept, except for
+a torn last row. A Parquet file exists completely or not at all, and only then its journal is
+removed. So sealing can be interrupted and repeated at any time, by any process.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from gapless.trace.schema import TraceRow
 
 ROWS_PER_TABLE = 131_072
-"""So many rows are turned into columns at a time, and become a row group."""
+"""How many rows are converted to columns at a time, and form a row group."""
 
 
 class SealResult(NamedTuple):
-    """What became of a folder: the files made, and the journals that are still in use."""
+    """The result of sealing a folder: the new files, and the journals that are still in use."""
 
     files: list[Path]
     live: list[Path]
@@ -81,7 +81,7 @@ def seal_journal(path: Path) -> Path | None:
 
 
 def _tables(path: Path) -> Iterator[Any]:
-    """Yield the rows of a journal as tables, so that not all of them are in memory."""
+    """Yield the rows of a journal as tables, so that they are never all in memory."""
     pa = import_pyarrow()
     import numpy as np
 
@@ -112,7 +112,7 @@ def _table(rows: Any, texts: Any) -> Any:
 
 
 def _mark_incomplete(folder: Path) -> None:
-    """Let the side file say that recording had to stop here."""
+    """Record in the side file that recording stopped early."""
     path = folder / INCARNATIONS_FILE
     lives = [life._replace(whole=False) if life.own else life for life in read_incarnations(path)]
     fresh = path.with_suffix(".part")
@@ -125,16 +125,17 @@ def _mark_incomplete(folder: Path) -> None:
 
 
 ROW_GROUP = 1_000_000
-"""So many rows are one row group at most."""
+"""Maximum number of rows in a row group."""
 _INT64_MAX = 2**63 - 1
 _DICTIONARY_COLUMNS = ("seed", "event", "view", "epoch", "part", "reason", "frame_id")
-"""Columns with few different values, beside those that name incarnations. Numbers that rise stay as
-they are: zstd
-makes them as small as differences would be, and they are read faster."""
+"""Columns with few different values, beside those that name incarnations.
+
+Rising numbers stay plain: zstd compresses them as well as differences, and they are read faster.
+"""
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow, or say what is missing."""
+    """Return pyarrow, or raise an error that says how to install it."""
     try:
         import pyarrow as pa
         import pyarrow.parquet
@@ -184,7 +185,7 @@ def write_table(table: Any, path: Path) -> None:
 
 
 def rows_to_table(rows: Sequence[TraceRow]) -> Any:
-    """Return rows as a table, with numbers for lives and events."""
+    """Return rows as a table, with numbers for incarnations and events."""
     pa = import_pyarrow()
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [() for _ in COLUMNS]
     arrays = []

@@ -30,7 +30,7 @@ def read(folder: Path | str) -> Iterator[TraceRow]:
 
 
 def incarnations_of(folder: Path | str) -> list[IncarnationRecord]:
-    """Return the lives that a trace speaks of."""
+    """Return the incarnations that a trace mentions."""
     return [
         life
         for path in sorted(Path(folder).rglob(INCARNATIONS_FILE))
@@ -52,6 +52,7 @@ def file_sets(folder: Path) -> list[Path]:
 
 
 def _read_set(folder: Path, names: dict[int, str]) -> Iterator[TraceRow]:
+    """Yield the rows of one file set, in order."""
     called = _name_resolver(names)
     for path in _files_of_set(folder):
         yield from (

@@ -1,13 +1,14 @@
-"""The recorder: it writes what one member does, through all its lives, while it runs.
+"""The recorder: writes the trace of one member, through all its incarnations, while it runs.
 
-On every answer of the machine: its rows are packed. Before the datagrams of a turn leave and before
-the application is handed anything, they are written, in one piece. So what a killed process has
-caused elsewhere stands in its file, and the application takes no part in it.
+On every Ready of the machine: its rows are packed. The rows of a turn are written, with one call,
+before its datagrams leave and before the application gets its deliveries. So every effect that a
+killed process had elsewhere is in its file, and the application takes no part in recording.
 
-Rows are stamped when they are made, with a clock of the day that never goes back in a life.
+Rows have the time at which they are built, from a wall clock that never goes back within an
+incarnation.
 
-On trouble with the disk: recording stops, and the group goes on. That is logged once, and the trace
-says so.
+On an error of the disk: recording stops, and the group continues. The error is logged once, and the
+trace records that it is incomplete.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ log = logging.getLogger("gapless")
 MODES = ("full", "sampled")
 """How much is recorded."""
 SAMPLE_EVERY = 1024
-"""A sample keeps the rows of one message in so many."""
+"""A sample has the rows of one message in this many."""
 _INT64_MAX = 2**63 - 1
 
 
 class Recorder:
     """The trace of one member: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
-    ``member`` is how people call it; without that it is known by its durable name, or by where it
-    is reached. Any thread may call it. Where Parquet can be written (pyarrow is there), full
-    journals are sealed as it goes on, and the last one at the end; without ``seals`` that is left
-    to whoever reads the trace.
+    ``member`` is its name for people; the default is its durable name, or its locator. Any thread
+    may call the recorder. Where Parquet can be written (pyarrow is installed), full journals are
+    sealed while recording continues, and the last one at the end; without ``seals`` the reader of
+    the trace seals them.
     """
 
     def __init__(
@@ -86,18 +87,18 @@ class Recorder:
 
     @property
     def stopped(self) -> str:
-        """Why nothing is recorded any more though nobody wished it; empty if all is well."""
+        """The error that stopped the recording; empty if there is none."""
         return "" if self._journal is None else self._journal.stopped
 
     @property
     def file_set(self) -> Path | None:
-        """Where the file set is, as soon as the first life has begun."""
+        """The folder of the file set; None before the first incarnation."""
         return None if self._journal is None else self._journal.folder
 
     # For the shell of a member
 
     def claim(self) -> None:
-        """Be the recorder of a member, and of no other."""
+        """Bind the recorder to one member; a second member is an error."""
         with self._lock:
             if self._claimed:
                 raise LocalProtocolError(
@@ -143,7 +144,7 @@ class Recorder:
             self._flush()
 
     def record_ready(self, ready: Ready) -> None:
-        """Record an answer of the machine; an error here never affects the group."""
+        """Record a Ready of the machine; an error here never affects the group."""
         with self._lock:
             if self._row_builder is None or self._finished:
                 return
@@ -155,13 +156,13 @@ class Recorder:
                 self._abort(error)
 
     def record_dropped(self, sender: Address) -> None:
-        """Take down that a datagram of ``sender`` was lost on purpose, on its way in."""
+        """Record that a received datagram of ``sender`` was dropped on purpose."""
         with self._lock:
             if self._row_builder is not None and not self._finished:
                 self._pack((self._row_builder.row("NET_DROP", peer=sender),))
 
     def flush(self, transmits: Sequence[Transmit]) -> None:
-        """Write what was taken down; ``transmits`` are about to leave."""
+        """Write the rows of the turn; ``transmits`` are about to leave."""
         with self._lock:
             if self._row_builder is None or self._finished:
                 return
@@ -173,7 +174,7 @@ class Recorder:
                 self._flush()
 
     def finish(self, *, whole: bool = True) -> None:
-        """Stop recording: the member ended, in good order if the trace is ``whole``."""
+        """Stop recording: the member has ended. The trace is complete if ``whole``."""
         with self._lock:
             if self._finished:
                 return
@@ -185,7 +186,7 @@ class Recorder:
                 self._journal.close()
 
     def abandon(self) -> None:
-        """Let go of the files without a word: they belong to the process that has forked."""
+        """Close the files without writing: after a fork they belong to the parent process."""
         self._finished = True
         if self._journal is not None:
             self._journal.close()
@@ -201,7 +202,7 @@ class Recorder:
                 self._flush()
 
     def close(self, *, seal: bool = True) -> None:
-        """Write no more, and seal what was written, if that is wished and can be done here."""
+        """Stop writing, and seal the files if that is wanted and possible here."""
         self.finish()
         if seal and self._seals and self._journal is not None and can_seal():
             if self._sealer is not None:
@@ -212,7 +213,7 @@ class Recorder:
     # Rows
 
     def _intern_incarnation(self, address: Address | None) -> int:
-        """Return the number of a life, which is written down; it is asked for once."""
+        """Return the number of an incarnation, and write its name on the first call."""
         if address is None:
             return 0
         name = str(address)
@@ -277,7 +278,7 @@ def _seal_all(paths: list[Path]) -> None:
 
 
 def _seal(path: Path) -> None:
-    """Seal a journal; where that fails it stays as it is, and whoever reads it tries again."""
+    """Seal a journal; if that fails, the journal stays and a reader tries again."""
     try:
         seal_journal(path)
     except (GaplessError, FileNotFoundError) as error:

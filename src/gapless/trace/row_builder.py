@@ -1,18 +1,17 @@
-"""Turns answers of one incarnation's machine into rows, and counts independently for the checks.
+"""Builds trace rows from the Ready values of one incarnation, with independent counts.
 
-On every answer: a row for each thing that the machine says it did, then what the application gets,
-each in its order.
+On every Ready: a row for each step of the machine, then rows for what the application gets, each in
+order.
 
-Of each stream it counts the messages that were numbered and delivered (``k``), how often the stream
-started (``part``), and keeps a running hash. A new part begins with the first message behind a
-START or LOST row, whenever that is handed out. The hash runs on over rows of one stream whose runs
-were sent at one time, so that a run that was cut elsewhere ends with the same hash; a message in
-pieces has a hash of its own.
+Of each stream the builder counts sent and delivered messages (``k``) and starts of the stream
+(``part``), and keeps a running hash. A new part begins with the first message behind a START or
+LOST row, whenever that message is delivered. The hash runs on over rows of one stream whose runs
+were sent at one time, so that a run that was split elsewhere ends with the same hash. A fragmented
+message has its own hash.
 
-Sampled: of runs that are sent and delivered only those have a row that hold a multiple of
-``every``, so the same ones at every member; the machine leaves out most of what else is frequent.
-Datagrams are added up. One in :data:`HASH_EVERY` of these rows has a hash, which is that of the row
-alone.
+Sampled: only runs with a multiple of ``every`` have SEND and DELIVER rows, the same ones at every
+member; the machine omits most other frequent rows, and datagrams are summed up. One in
+:data:`HASH_EVERY` of these rows has a hash, of that row alone.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery, Ready, TraceEntry
 
 MAX_NAMES = 65_536
-"""So many lives are remembered by their names; strangers can make up any number of them."""
+"""Maximum number of incarnations whose names are remembered; strangers can invent any number."""
 HASH_EVERY = 16
-"""In a sample, rows whose range holds a multiple of this many times ``every`` have a hash."""
+"""A sampled row has a hash if its range has a multiple of this many times ``every``."""
 NO_LOOPBACK_REASON = "not back"
-"""Why the origin is not handed what it has sent itself."""
+"""The reason of a SEND row whose messages are not delivered to their sender."""
 RowValues = tuple[Any, ...]
 """The columns of a row behind ``t_ns``, from ``event`` on, in the order of the schema."""
 
 
 class _StreamCounters:
-    """What is counted of one stream in one direction."""
+    """The counters of one stream in one direction."""
 
     __slots__ = (
         "crc",
@@ -77,7 +76,7 @@ class _StreamCounters:
         self.skipped: list[tuple[int, int]] = []
 
     def begin_part(self, first: int) -> int:
-        """Note that a new part begins with ``first``; return its number."""
+        """Start a new part at ``first``; return its number."""
         while self.pending_parts and self.pending_parts[-1][0] > first:
             self.pending_parts.pop()
         self.parts += 1
@@ -85,7 +84,7 @@ class _StreamCounters:
         return self.parts
 
     def enter_part(self, first: int) -> None:
-        """Go into the part that ``first`` lies in."""
+        """Enter the part that ``first`` belongs to."""
         while self.pending_parts and self.pending_parts[0][0] <= first:
             _, self.part = self.pending_parts.pop(0)
             self.k = self.headless_k = 0
@@ -96,13 +95,13 @@ class _StreamCounters:
             self.sent_ns = -1
 
     def skip(self, first: int, last: int) -> None:
-        """Note what is not handed to its own sender."""
+        """Count messages that are not delivered to their sender."""
         if self.skipped and self.skipped[-1][1] + 1 == first:
             first, _ = self.skipped.pop()
         self.skipped.append((first, last))
 
     def extend_hash(self, first: int, payload: bytes, sent_ns: int, flags: int) -> None:
-        """Let the hash run on, or begin anew."""
+        """Extend the running hash, or start a new one."""
         if flags & FRAGMENT:
             goes_on = not flags & FIRST_FRAGMENT
             sent_ns = -1 if flags & LAST_FRAGMENT else -2
@@ -116,10 +115,10 @@ class _StreamCounters:
 
 
 class RowBuilder:
-    """The rows of the life ``me``.
+    """The rows of the incarnation ``me``.
 
-    ``name`` says how lives are called in them, ``text`` how they are in a reason, ``codes`` how
-    events are, and ``say`` how reasons are.
+    ``name`` returns the name of an address in a column, ``text`` its name in a reason, ``codes``
+    the code of an event, and ``encode_reason`` the form of a reason.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class RowBuilder:
         by_view: bool,
         every: int = 1,
     ) -> None:
-        """Begin; ``by_view``: numbers restart with every view. ``every`` above 1: sampled."""
+        """Start; ``by_view``: seqnos restart with every view. ``every`` above 1: sampled."""
         self.me = me
         self.view = 0
         self.every = every
@@ -153,29 +152,29 @@ class RowBuilder:
         self._own_hashes: dict[int, tuple[Run, int, int]] = {}
 
     def rows_of_ready(self, ready: Ready) -> list[RowValues]:
-        """Return the rows of one answer, but for its datagrams."""
+        """Return the rows of one Ready, without its datagrams."""
         rows: list[RowValues] = []
         before = self.view
         for step in ready.trace:
             self._add_step(step, rows)
-        told = [event for event in ready.events if type(event) in _TRACED_EVENTS]
-        if told:
-            self._add_starts(told, rows)
+        events = [event for event in ready.events if type(event) in _TRACED_EVENTS]
+        if events:
+            self._add_starts(events, rows)
         deliveries = ready.deliveries
         if self.view != before:
             for delivery in deliveries[: ready.before_view]:
                 self._add_delivery(delivery, before, rows)
             deliveries = deliveries[ready.before_view :]
-        if told:
-            self._add_views(told, rows)
+        if events:
+            self._add_views(events, rows)
         for delivery in deliveries:
             self._add_delivery(delivery, self.view, rows)
-        if told:
-            self._add_ends(told, rows)
+        if events:
+            self._add_ends(events, rows)
         return rows
 
     def _name(self, address: Address | None) -> Any:
-        """Return how a life is called, and remember it."""
+        """Return the name of an address, and remember it."""
         found = self._names.get(address)
         if found is None:
             if len(self._names) >= MAX_NAMES:
@@ -184,7 +183,7 @@ class RowBuilder:
         return found
 
     def _reason(self, reason: str) -> Any:
-        """Return how a reason is said, and remember it, unless it is one that comes once."""
+        """Return the encoded reason, and remember it while there is room."""
         found = self._reasons.get(reason)
         if found is None:
             found = self._encode_reason(reason)
@@ -193,7 +192,7 @@ class RowBuilder:
         return found
 
     def row(self, event: str, *, reason: str = "", **columns: Any) -> RowValues:
-        """Return a row of anything else; lives are given by their addresses."""
+        """Return a row with ``columns``; incarnations are given by their addresses."""
         get = columns.get
         return (
             self._codes[event],
@@ -216,7 +215,7 @@ class RowBuilder:
             self._reason(reason),
         )
 
-    # What the machine says
+    # Steps of the machine
 
     def _add_step(self, step: TraceEntry, rows: list[RowValues]) -> None:
         (
@@ -286,7 +285,7 @@ class RowBuilder:
         )
 
     def _count_sent(self, step: TraceEntry, run: Run) -> _StreamCounters:
-        """Count what was sent."""
+        """Count a sent run, and return the counters of its stream."""
         stream = self._stream(self._sent, self.me, step.epoch)
         stream.k += run.count
         if not self._sampled:
@@ -303,7 +302,7 @@ class RowBuilder:
         return stream
 
     def _skip_headless(self, origin: Address | None, epoch: int, first: int, last: int) -> None:
-        """Step over the rest of a message that had begun before the start."""
+        """Count the rest of a message that began before the start of the stream."""
         stream = self._stream(self._delivered, origin, epoch)
         stream.enter_part(first)
         if stream.k == stream.headless_k:
@@ -327,7 +326,7 @@ class RowBuilder:
         return last // every != (first - 1) // every
 
     def transmit_row(self, count: int, size_bytes: int) -> RowValues | None:
-        """Return the row of datagrams that go out, or nothing if they are only added up."""
+        """Return the row of sent datagrams; None while they are only summed up."""
         self._datagrams += count
         self._bytes += size_bytes
         if self._datagrams < self.every or not self._datagrams:
@@ -343,7 +342,7 @@ class RowBuilder:
     # What the application gets
 
     def _add_starts(self, events: Sequence[Event], rows: list[RowValues]) -> None:
-        """Write where streams start and what is lost, before anything is handed out of them."""
+        """Add rows for starts and losses, before the deliveries that follow them."""
         epoch = self.view if self._by_view else 0
         for event in events:
             if isinstance(event, Started):
@@ -385,7 +384,7 @@ class RowBuilder:
         part = k = 0
         stream = None
         if kind == UNICAST and origin == self.me:
-            # What a member says to itself is never sent: there is nothing to count against.
+            # A message to oneself is never sent: there is no count to compare with.
             to, epoch, reason = self._own_name, epoch - FIRST_CONNECTION_EPOCH, "self"
         elif kind in _SEQUENCED_KINDS:
             stream = self._stream(self._delivered, origin, epoch)

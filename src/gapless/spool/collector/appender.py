@@ -1,14 +1,15 @@
-"""From what a group delivers to records in line for the disk.
+"""From deliveries of a group to records that are queued for the disk.
 
-On a delivery: it goes in line as it came. What is not to the group in order (out of band,
-unreliable, for this member alone) is no part of any stream: it is counted, and let go. On rows that
-a sink has published before, in another life: their numbers become a hole that says so, and what is
-remembered of sinks goes to the disk with the messages, all or nothing. On a hole: a delivery that
-does not follow what is in line waits, with all that follows it, until the group has said what
-became of the messages before it (Lost, Oversized); that is said before the delivery, or right
-behind it. Then the gap is recorded as lost. A gap without a reason for ``GAP_TIMEOUT_NS`` is put in
-line as well, and told as what it is, a
-bug: the stream would stand still for ever.
+On a delivery: it is queued as it is. Messages outside the stream to the group (out-of-band,
+unreliable, to this member alone) are counted and dropped.
+
+On rows that a sink has published before, in another incarnation: their seqnos become a recorded
+gap, and the state of the sinks is committed together with the messages, all or nothing.
+
+On a gap: a delivery that does not follow the queue waits, with everything behind it, until an event
+(Lost, Oversized) explains the missing messages; the event precedes the delivery or directly follows
+it. Then the gap is recorded as lost. A gap without an explanation for ``GAP_TIMEOUT_NS`` is
+recorded as well, and logged as the bug that it is: otherwise the stream would stop for ever.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from gapless.spool.writer import SpoolWriter
 
 GAP_TIMEOUT_NS = 2 * NS_PER_S
-"""How long a hole waits for its reason."""
+"""How long a gap waits for its explanation."""
 
 
 class HeldAppend(NamedTuple):
-    """Something that cannot go in line yet, for messages before it are missing."""
+    """A delivery or a gap that cannot be queued yet, because earlier messages are missing."""
 
     first: int
     last: int
@@ -45,7 +46,7 @@ class HeldAppend(NamedTuple):
 
 
 class DeliveryAppender:
-    """What one collector has taken in; one thread uses it."""
+    """The appender of one collector; one thread uses it."""
 
     def __init__(self, spool: SpoolWriter) -> None:
         self.spool = spool
@@ -60,16 +61,16 @@ class DeliveryAppender:
 
     @property
     def pending_bytes(self) -> int:
-        """What is kept in memory."""
+        """Bytes that are held in memory."""
         return self.spool.pending_bytes + self.held_bytes
 
     @property
     def blocked_streams(self) -> int:
-        """How many streams wait for the reason of a hole."""
+        """Number of streams that wait for the explanation of a gap."""
         return len(self._held)
 
     def append_batch(self, batch: Batch) -> None:
-        """Put a delivery in line."""
+        """Queue a delivery."""
         delivery = batch._delivery
         if delivery.kind != GROUP:
             self._count_uncollected(batch)
@@ -89,7 +90,7 @@ class DeliveryAppender:
             self._hold(delivery, batch)
 
     def stage_dedup_state(self) -> None:
-        """Let the next commit make durable what is remembered of sinks."""
+        """Add the state of the sinks to the next commit."""
         if self.sink_dedup.changes != self._staged_changes:
             self._staged_changes = self.sink_dedup.changes
             self.spool.blob = self.sink_dedup.encode()
@@ -97,7 +98,11 @@ class DeliveryAppender:
     def _append(
         self, delivery: Delivery, name: str, view: int, collected_ns: int | None = None
     ) -> None:
-        """Append what no sink has published before; SpoolGap if earlier messages are missing."""
+        """Append messages that no sink has published before.
+
+        Raises:
+            SpoolGap: earlier messages are missing.
+        """
         origin, reached = delivery.origin, self.spool.last_appended(delivery.origin)
         kept = None
         if reached is None or delivery.first <= reached + 1 <= delivery.last:
@@ -119,7 +124,7 @@ class DeliveryAppender:
     def append_lost(
         self, origin: Address, first: int, last: int, *, oversized: bool = False
     ) -> None:
-        """Put a hole in line: these messages will never come."""
+        """Queue a gap: these messages will never arrive."""
         if oversized:
             self.oversized += 1
         self.lost += last - first + 1
@@ -133,7 +138,7 @@ class DeliveryAppender:
         self._flush_held(origin)
 
     def expire_gaps(self) -> list[str]:
-        """Give up on holes that nobody has explained for too long; return what to say of each."""
+        """Record gaps that stayed unexplained for too long; return a log line for each."""
         if not self._held or self.spool.pending_bytes:
             # The marks say where each stream is only when everything pending is durable.
             return []
@@ -155,7 +160,7 @@ class DeliveryAppender:
         return said
 
     def _flush_held(self, origin: Address) -> None:
-        """Put in line what has waited, as far as nothing is missing before it."""
+        """Queue held deliveries up to the next missing message."""
         line = self._held[origin]
         done = 0
         for entry in line:

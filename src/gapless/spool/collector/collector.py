@@ -1,12 +1,11 @@
 """The collector: a durable member that stores the messages of a group (docs/collector.md).
 
 ``with Collector("spool", "orders") as collector:`` collects until the end of the block, in a thread
-of its own. What that thread does stands in work.py; here is how it comes in and goes.
+of its own. The thread runs commit_loop.py; this file joins and leaves the group.
 
-On the end: what is at hand is committed and acknowledged, and the member leaves. The group keeps
-its roster entry for ``retention_timeout``, as for every durable member: the next incarnation
-continues where
-this one was.
+On the end: pending messages are committed and acknowledged, and the member leaves. The group keeps
+its roster entry for ``retention_timeout``, as for every durable member, so the next incarnation
+continues where this one ended.
 """
 
 from __future__ import annotations
@@ -43,22 +42,21 @@ if TYPE_CHECKING:
     from gapless.spool.recovery import RecoveryResult
 
 LEAVE_TIMEOUT_S: Final = 3.0
-"""How long leaving the group takes at most; whoever ends without it is noticed by its silence."""
+"""Maximum time for leaving the group; a member that just ends is detected by its silence."""
 SNAPSHOT_TIMEOUT_S: Final = 5.0
-"""How long a look at the member may take."""
+"""Maximum time for a snapshot of the member."""
 MAX_JOIN_ROUNDS: Final = 7
-"""After so many times ``found_after`` joining has taken too long."""
+"""How long joining may take before the name is checked, in multiples of ``found_after``."""
 NAME_PROBE_TIMEOUT_S: Final = 5.0
-"""How long it may take to find out who has a name."""
+"""How long the check of a durable name may take."""
 
 
 class Collector:
     """A member of ``group`` that stores every message, in order, in the spool at ``spool_path``.
 
-    ``start`` opens the spool and raises what is wrong with it (:class:`~gapless.spool.SpoolLocked`
-    if another collector has it). The group is joined by a thread; ``joined`` waits for that.
-    ``stop`` ends it all. As a context manager it does these three. ``status`` may be looked at by
-    any thread at any time.
+    ``start`` opens the spool and raises its errors (:class:`~gapless.spool.SpoolLocked` if another
+    collector uses it). A thread joins the group; ``wait_joined`` waits for that. ``stop`` ends the
+    collector. As a context manager it does these three. Any thread may read ``status`` at any time.
     """
 
     def __init__(
@@ -79,9 +77,9 @@ class Collector:
     # Coming and going
 
     def start(self) -> Self:
-        """Open the spool and begin to join the group.
+        """Open the spool and start joining the group.
 
-        Raises if the spool or the options are wrong.
+        Raises if the spool or the options are invalid.
         """
         if self._thread is not None or self._stopping:
             raise LocalProtocolError("this collector was started before: make another one")
@@ -107,7 +105,7 @@ class Collector:
         return self
 
     def wait_joined(self, timeout_s: float | None = None) -> None:
-        """Wait until the collector is a member; raises what keeps it from being one."""
+        """Wait until the collector is a member; raise the error that prevents it."""
         try:
             self._joined.result(timeout_s)
         except GaplessError:
@@ -116,15 +114,15 @@ class Collector:
             raise TimedOutError(f"{self.group} could not be joined in this time") from None
 
     def check(self) -> None:
-        """Raise what has ended this collector, if something has."""
+        """Raise the error that has ended this collector, if there is one."""
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Commit and acknowledge what arrived, leave the group, close the spool.
+        """Commit and acknowledge the received messages, leave the group, close the spool.
 
-        Raises what has ended the collector before, and the error of the spool if what had come
-        could not be committed: it was not acknowledged, and comes again.
+        Raises the error that ended the collector before, and the error of the spool if received
+        messages could not be committed: those were not acknowledged, and are sent again.
         """
         self._shut_down()
         self.check()
@@ -170,7 +168,7 @@ class Collector:
 
     @property
     def status(self) -> CollectorStatus:
-        """How things stand now."""
+        """The current status."""
         told: dict[str, Any] = {
             "group": self.group,
             "spool": str(self.path),
@@ -252,7 +250,10 @@ class Collector:
         )
 
     def _join(self, work: CommitLoop) -> None:
-        """Come in; each time that takes too long, look whether somebody has the name."""
+        """Join the group.
+
+        Whenever that takes too long, check whether another member has the name.
+        """
         until_s = time.monotonic() + self._options.join_timeout_s
         while True:
             try:
@@ -270,10 +271,10 @@ class Collector:
         self._joined.set_result(None)
 
     def _check_name(self, error: TimedOutError, node: int) -> None:
-        """Raise if another member has the name of this one: a member without a name can see that.
+        """Raise if another member has the durable name; a member without a name looks it up.
 
-        One of the same node is the former life of this collector, for this one has the spool: it
-        was killed, and the group has not noticed yet. That is waited for.
+        A member of the same node is the former incarnation of this collector, because this one
+        holds the spool: it was killed, and the group has not noticed yet. That is waited for.
         """
         if not isinstance(self._options.join.get("transport", ""), str):
             raise error  # what was given as open is not open any more
@@ -313,7 +314,7 @@ class Collector:
 
 
 def _default_name(path: Path) -> str:
-    """Return no name if the spool has one, else the one that a new collector gets."""
+    """Return None if the spool has a name, otherwise the name for a new collector."""
     try:
         SpoolInfo.read(path)
     except FileNotFoundError:

@@ -1,14 +1,19 @@
-"""What the thread of a collector does; docs/collector.md has the rules.
+"""The commit loop: the thread of a collector (docs/collector.md has the rules).
 
-On reception: a delivery is put in line for the disk as it came, and the next one is looked for. On
-commit: when no message is at hand, or after ``COMMIT_DELAY_NS``, or with ``COMMIT_BYTES`` in line,
-all of
-it is made durable by one write and one sync, and then acknowledged. So a message that comes alone
-costs one sync, and under load one sync serves whatever came during the last one. On an error of the
-spool: what is in line stays there and is not acknowledged, so the senders keep it and wait. The
-error is told once, with the file and what to do, and the commit is tried again until it works. When
-the line is full nothing more is read. On the end: what is at hand is committed and acknowledged.
-Every interval: readers are looked at, and what all of them have passed is trimmed.
+On reception: a delivery is queued for the disk as it is, and the next one is read.
+
+On commit: when no message is waiting, or after ``COMMIT_DELAY_NS``, or with ``COMMIT_BYTES`` in the
+queue, all of the queue becomes durable with one write and one sync, and is then acknowledged. So a
+single message costs one sync, and under load one sync serves all messages that arrived during the
+last one.
+
+On an error of the spool: the queue stays and is not acknowledged, so the senders retain the
+messages and wait. The error is logged once, with the file and the remedy, and the commit is retried
+until it succeeds. While the queue is full nothing more is read.
+
+On the end: pending messages are committed and acknowledged.
+
+Every interval: messages that every reader has passed are trimmed.
 """
 
 from __future__ import annotations
@@ -33,24 +38,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("gapless.collector")
 
 COMMIT_DELAY_NS: Final = 5 * NS_PER_MS
-"""A commit waits for more messages that are at hand for no longer than this."""
+"""How long a commit waits for more messages, while some are arriving."""
 COMMIT_BYTES: Final = MIB
-"""A commit waits for no more messages than this."""
+"""How many queued bytes make a commit due at once."""
 MAINTENANCE_INTERVAL_NS: Final = NS_PER_S
-"""Time between two looks at the readers."""
+"""Time between two checks of the readers."""
 LIMITED_INTERVAL_NS: Final = 100 * NS_PER_MS
-"""The same while a limit keeps the spool from taking more."""
+"""Time between two checks while a limit keeps the spool from accepting more."""
 RECEIVE_TIMEOUT_S: Final = 0.1
-"""How long the thread waits for messages before it looks whether it is to end."""
+"""How long the thread waits for messages before it checks whether to end."""
 RETRY_NS: Final = 100 * NS_PER_MS
-"""Pause after the first failure of a commit; it doubles with each, up to LONGEST_RETRY_NS."""
+"""Pause after the first failed commit; it doubles with each failure, up to LONGEST_RETRY_NS."""
 MAX_RETRY_NS: Final = 5 * NS_PER_S
 LOG_SUPPRESS_NS: Final = 10 * NS_PER_S
 """How long a problem that is over stays silent if it returns: a limit comes and goes."""
 DRAIN_TIMEOUT_NS: Final = 2 * NS_PER_S
-"""How long the end takes at most to take in what is at hand."""
+"""Maximum time for reading the remaining messages at the end."""
 FINAL_COMMIT_ATTEMPTS: Final = 3
-"""How often the end tries to commit."""
+"""How often the last commit is tried."""
 
 
 class CommitLoop:
@@ -82,7 +87,7 @@ class CommitLoop:
         self._dropped_logged_ns = -LOG_SUPPRESS_NS
 
     def run_once(self) -> None:
-        """Take in what is at hand and commit it; without anything, wait a little."""
+        """Read pending messages and commit them; wait a little if there are none."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._maintenance_at_ns:
             self._run_maintenance(now_ns)
@@ -92,7 +97,7 @@ class CommitLoop:
             self._commit()
 
     def drain(self) -> None:
-        """Take in what is at hand, commit and acknowledge it."""
+        """Read the remaining messages, commit and acknowledge them."""
         until_ns = time.monotonic_ns() + DRAIN_TIMEOUT_NS
         while time.monotonic_ns() < until_ns and self._receive_pending(0.0, COMMIT_BYTES):
             if not self._commit():
@@ -105,7 +110,7 @@ class CommitLoop:
     # On reception
 
     def _receive_pending(self, wait_s: float, most_bytes: int) -> bool:
-        """Append the messages at hand, waiting for the first; return whether there were any."""
+        """Append pending messages, waiting for the first; return whether there were any."""
         intake = self.appender
         item = self._receive(wait_s)
         if item is None:
@@ -153,7 +158,7 @@ class CommitLoop:
     # On commit
 
     def _commit(self) -> bool:
-        """Make durable what is in line, and acknowledge it; return whether that has worked."""
+        """Make the queue durable and acknowledge it; return whether that succeeded."""
         spool = self.spool
         pending_bytes, begin_ns = spool.pending_bytes, time.monotonic_ns()
         self.appender.stage_dedup_state()
@@ -171,10 +176,10 @@ class CommitLoop:
         return True
 
     def _acknowledge(self) -> None:
-        """Confirm what is durable.
+        """Acknowledge durable messages.
 
-        Covers the streams that moved; after a view all streams, as a new incarnation may not know
-        them.
+        Covers the streams that moved; after a view all streams, because a new incarnation may not
+        know them.
         """
         marks: dict[Address, int] = self.spool.marks
         touched, self.appender.changed_origins = self.appender.changed_origins, set()
@@ -215,7 +220,7 @@ class CommitLoop:
         self._retry_ns = 0
 
     def _run_once_failing(self, now_ns: int) -> None:
-        """Take in more while there is room in memory, and try the commit again when it is time."""
+        """Read more while there is room in memory, and retry the commit when it is due."""
         if now_ns >= self._retry_at_ns:
             self._commit()
             return
@@ -237,7 +242,7 @@ class CommitLoop:
         self._log_dropped(now_ns)
 
     def _log_dropped(self, now_ns: int) -> None:
-        """Say once in a while how many messages a limit has dropped."""
+        """Log now and then how many messages a limit has dropped."""
         now = self._dropped_total()
         if now > self._dropped_logged and now_ns >= self._dropped_logged_ns + LOG_SUPPRESS_NS:
             dropped, self._dropped_logged, self._dropped_logged_ns = (
@@ -255,7 +260,7 @@ class CommitLoop:
         return 0 if self.usage is None else self.usage.dropped
 
     def _trim(self, now_ns: int) -> None:
-        """Trim what all readers have passed."""
+        """Trim messages that every reader has passed."""
         told = ""
         try:
             if self.spool.trim().segments and self._failure:
@@ -267,7 +272,7 @@ class CommitLoop:
         self._trim_failure = told
 
     def _refresh_usage(self) -> bool:
-        """Look at the spool; return whether a limit keeps it from taking more."""
+        """Refresh the figures of the spool; return whether a limit keeps it from accepting more."""
         try:
             self.usage = self.spool.usage()
         except SpoolError:

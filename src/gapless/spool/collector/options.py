@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gapless.group.timeouts import Duration
 
 DEFAULT_NAME = "collector"
-"""The durable name of a collector that was given none, with a new spool."""
+"""The durable name of a collector with a new spool, if none is given."""
 JOIN_TIMEOUT_S = 30.0
-"""How long coming into the group may take."""
+"""How long joining the group may take."""
 
 
 class CollectorOptions(TypedDict, total=False):
@@ -50,7 +50,7 @@ class CollectorOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ParsedCollectorOptions:
-    """The options of a collector, read and checked."""
+    """The options of a collector, parsed and checked."""
 
     name: str = ""
     limits: SpoolLimits = field(default_factory=SpoolLimits)
@@ -61,7 +61,7 @@ class ParsedCollectorOptions:
 
     @classmethod
     def parse(cls, group: str, options: Mapping[str, Any]) -> ParsedCollectorOptions:
-        """Return what the options say; ConfigError names the one that is unknown or impossible."""
+        """Return the parsed options; ConfigError names an unknown or invalid one."""
         for key in options:
             if key not in CollectorOptions.__annotations__:
                 raise ConfigError(_unknown(key))
@@ -88,7 +88,7 @@ class ParsedCollectorOptions:
 
 
 def parse_ports(text: Any) -> Any:
-    """Return the ports that a text such as 7800-7899 names."""
+    """Return the ports of a text such as 7800-7899."""
     if not isinstance(text, str):
         return text
     first, dash, last = text.partition("-")

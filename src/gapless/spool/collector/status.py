@@ -1,4 +1,4 @@
-"""How a collector stands, as one value that any thread may look at."""
+"""The status of a collector, as one value that any thread may read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
 
 @dataclass(frozen=True, kw_only=True)
 class CollectorStatus:
-    """How a collector stands.
+    """The status of a collector.
 
-    ``messages`` and ``size_bytes`` are those that were taken in, also what came twice and is left
-    out by the spool; ``uncollected`` those that are no part of a stream; ``lag`` is how many
-    messages each reader has not passed. The figures of the spool are those of the last look at it,
-    at most a second ago.
+    ``messages`` and ``size_bytes`` count received messages, also duplicates that the spool omits;
+    ``uncollected`` counts messages outside of any stream; ``lag`` is how many messages each reader
+    has not passed. Figures of the spool are at most a second old.
     """
 
     group: str
@@ -62,11 +61,11 @@ class CollectorStatus:
     lag: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the status as plain values."""
         return asdict(self)
 
     def add_to_snapshot(self, look: MemberSnapshot) -> MemberSnapshot:
-        """Return a look at the member with the figures of its spool (docs/metrics.md)."""
+        """Return a snapshot of the member with the figures of its spool (docs/metrics.md)."""
         gauges = {f"spool_{name}": getattr(self, name) for name in _GAUGES}
         gauges["spool_oldest_age_s"] = self.oldest_age_ns // NS_PER_S
         gauges["spool_waiting"] = int(self.state == WAITING)
@@ -85,7 +84,7 @@ _COUNTERS = ("messages", "size_bytes", "commits", "failures", "lost", "dropped",
 
 
 def appender_counts(intake: DeliveryAppender | None) -> dict[str, Any]:
-    """Return what was taken in by now."""
+    """Return the counters of received messages."""
     if intake is None:
         return {}
     return {
