@@ -1,8 +1,8 @@
 """Gapless on Spark: ``format("gapless")`` for reading and writing, streams and batches.
 
-Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``.
-Names are imported when somebody asks for them, so ``pyspark_gapless.runtime.java`` and others that
-need no Spark work without it. A session comes from :func:`pyspark_gapless.session.session`.
+Spark discovers ``DefaultSource`` in every package whose name begins with ``pyspark_``. Names are
+imported on first use, so modules that need no Spark, such as ``pyspark_gapless.runtime.java``, work
+without it. :func:`pyspark_gapless.session.session` returns a session.
 """
 
 from importlib import import_module

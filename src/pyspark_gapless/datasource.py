@@ -75,7 +75,7 @@ class GaplessDataSource(DataSource):
 
 
 DefaultSource = GaplessDataSource
-"""The name under which Spark looks for a source in a package by itself."""
+"""The name under which Spark discovers a source in a package."""
 
 
 def register(spark: SparkSession) -> Any:

@@ -1,4 +1,4 @@
-"""The columns of a message: the source reads them, the bronze table keeps them."""
+"""The columns of a message, in the source and in the bronze table."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
-"""How much Spark may say on standard error, from everything to nothing."""
+"""Levels of Spark's log on standard error, from everything to nothing."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -158,7 +158,7 @@ def active_session() -> SparkSession | None:
 def _configure_running(
     running: SparkSession, master: str | None, own: Mapping[str, str]
 ) -> SparkSession:
-    """Set on a session that runs what can be set there, and refuse what cannot."""
+    """Apply settings to a running session; refuse those that cannot change while it runs."""
     fixed = []
     if master is not None:
         context = getattr(running, "_sc", None)
@@ -181,7 +181,7 @@ def _configure_running(
 
 
 def _check_reachable(master: SparkMaster) -> None:
-    """Check that something listens: Spark would retry for minutes and then blame something else."""
+    """Check that the master listens: Spark would retry for minutes, then name another cause."""
     if master.kind == "connect" and any(os.environ.get(name) for name in _PROXIES):
         return
     refused = []
@@ -199,7 +199,7 @@ def _check_reachable(master: SparkMaster) -> None:
 
 
 def _prepare_environment(master: SparkMaster, here: SparkInstallation) -> None:
-    """See to what Spark takes from the environment when it starts."""
+    """Set the environment variables that Spark reads when it starts."""
     if master.kind == "connect":
         if not here.has_connect:
             raise SparkMissingError(

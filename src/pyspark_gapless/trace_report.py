@@ -1,4 +1,4 @@
-"""What a report of a trace is drawn from: its verdict and its figures, both worked out on Spark."""
+"""The input of a report on a trace: its verdict and its figures, both computed on Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_gapless.trace import Trace
 from pyspark_gapless.verify import CHECKS, NOT_CHECKABLE, verify
 
 ProgressCallback = Callable[[str, float], None]
-"""Told what is done now, and which share of all is done."""
+"""Called with the current step, and the share of the work that is done."""
 
 _CHECKS_SHARE = 0.5
 
@@ -24,9 +24,9 @@ def trace_figures(
     title: str = "",
     tell: ProgressCallback | None = None,
 ) -> dict[str, Any]:
-    """Return the figures and the verdict of a trace, ready to be written as JSON.
+    """Return the figures and the verdict of a trace, ready for JSON.
 
-    A session that runs already is used and left running; one that is made here is stopped.
+    A running session is used and left running; a session that is started here is stopped.
     """
     told = tell or _silent
     told("Spark starts", 0.0)
@@ -50,7 +50,7 @@ def trace_figures(
 
 
 def _verdict(trace: Trace, told: ProgressCallback) -> dict[str, Any]:
-    """Return what the checks say, and what no check of a trace can say."""
+    """Return the results of the checks, and the invariants that no trace can show."""
     steps = len(CHECKS) + 2
     done = 0
 

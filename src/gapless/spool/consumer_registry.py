@@ -1,6 +1,6 @@
 """Registered readers. Each reader writes its own small file; the writer only reads them.
 
-A reader that has not said anything of a stream needs all of it. Without any reader nothing is
+A reader without a position in a stream needs the whole stream. Without any reader nothing is
 trimmed.
 """
 
@@ -41,7 +41,7 @@ def consumer_path(root: Path, name: str) -> Path:
 
 
 def validate_digest(digest: Mapping[str, object]) -> dict[str, int]:
-    """Return a digest that is one: keys of streams, and seqnos."""
+    """Return ``digest`` if it maps keys of streams to seqnos; raise otherwise."""
     found: dict[str, int] = {}
     for key, seqno in sorted(digest.items()):
         if is_stream_key(key) and isinstance(seqno, int) and seqno >= 0:
@@ -56,7 +56,7 @@ def validate_digest(digest: Mapping[str, object]) -> dict[str, int]:
 
 
 def register(root: Path, name: str, digest: Mapping[str, int]) -> Consumer:
-    """Say that the reader ``name`` will never again ask for what is at or below the digest."""
+    """Register that the reader ``name`` needs no message at or below the digest any more."""
     path = consumer_path(root, name)
     reader = Consumer(name, validate_digest(digest), time.time_ns())
     try:
@@ -82,8 +82,8 @@ def unregister(root: Path, name: str) -> bool:
 def read_consumers(root: Path) -> list[Consumer]:
     """Return the registered readers by name.
 
-    One whose file cannot be read needs everything: what it says is taken as nothing, so that
-    nothing is trimmed from it.
+    A reader whose file cannot be read needs everything: its positions count as 0, so that nothing
+    is trimmed.
     """
     found = []
     try:

@@ -1,8 +1,7 @@
-"""What can be wrong with a spool: each error names the file and says what to do.
+"""Errors of a spool; each names the file and the remedy.
 
 After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a
-commit nothing is
-lost: what is not durable stays in memory, and the commit may be tried again.
+commit nothing is lost: records that are not durable stay in memory, and the commit can be retried.
 """
 
 from __future__ import annotations
@@ -71,12 +70,12 @@ class SpoolGap(SpoolError):  # noqa: N818
 
 
 def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorrupt:
-    """Return the error for a record whose bytes are not those that were written.
+    """Return the error for a record whose bytes differ from the written ones.
 
     Args:
         path: The segment.
-        offset: Where the record begins.
-        reason: What of the record is wrong, if known.
+        offset: The offset of the record.
+        reason: The broken rule, if known.
     """
     root = path.parent.parent
     detail = f": {reason}" if reason else ""
@@ -90,7 +89,7 @@ def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorr
 
 
 def segment_trimmed_error(path: Path) -> SpoolTrimmed:
-    """Return the error for a segment that was let go."""
+    """Return the error for a segment that was trimmed."""
     return SpoolTrimmed(
         f"{path}: is not there any more: all registered readers had passed it, or a limit dropped "
         f"it; register a "

@@ -1,6 +1,6 @@
-"""A spool, or a part of it, as JSON lines or Parquet.
+"""Export of a spool, or a part of it, as JSON lines or Parquet.
 
-The file is there as a whole or not at all: it gets its name when it is complete.
+The file exists completely or not at all: it gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH_ROWS = 16_384
 BATCH_BYTES = 16 * 1024 * 1024
 
 Progress = Callable[[int], None]
-"""Told how many messages are done."""
+"""Called with the number of exported messages."""
 
 
 def export(
@@ -46,7 +46,7 @@ def export(
 ) -> int:
     """Write the messages above ``start`` up to ``end``; return their number.
 
-    The order is that of the streams' keys, and within a stream that of its seqnos.
+    Streams are in the order of their keys, messages in the order of their seqnos.
     """
     if format not in FORMATS:
         raise ConfigError(f"format = {format!r}: expected one of {', '.join(FORMATS)}")
@@ -116,7 +116,7 @@ def _json_lines(rows: Iterator[dict[str, Any]], file: TextIO, progress: Progress
 
 
 def _json_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON can say it: text as text, other bytes as base64."""
+    """Return a row for JSON: text as text, other bytes as base64."""
     payload, headers = row.pop("payload"), row.pop("headers")
     if headers:
         row["headers"] = {name: base64.b64encode(value).decode() for name, value in headers.items()}

@@ -1,15 +1,15 @@
-"""The bytes of a segment: a preamble, then records end to end.
+"""The bytes of a segment: a preamble, then consecutive records.
 
 A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload.
-The header has its own checksum, so that an index is made from headers alone; it also says where the
-record stands and where the group of records began that was committed together with it:
+The header has its own checksum, so that an index can be built from headers alone. The header also
+has the offset of the record, and the offset of the first record of the same commit:
 
 * ``offset`` and a checksum that starts from the spool's id and the segment's number: a block of
-  another file, or of another place in this file, is never taken for a record.
+  another file, or from another offset of this file, is never accepted as a record.
 * ``group``: everything before this offset was durable before this record was written. So a bad
-  record before the group of a good one is damage, and a bad record with nothing but its own group
-  behind it is a torn tail.
-* ``COMMIT_END``: the last record of its group. A commit is there as a whole or not at all.
+  record before the group of a good one is damage, and a bad record followed by nothing but its own
+  group is a torn tail.
+* ``COMMIT_END``: the last record of its group. A commit exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT = 1
-"""The version of the format that this code writes; it reads this and all before it."""
+"""The version of the format that this code writes; it reads this and all earlier ones."""
 
 RUN = 1
 """A run: the table is its lengths (16 bits each), the payload its messages end to end."""
 MESSAGE = 2
-"""One message that travelled in pieces; it spans the seqnos ``first .. last``."""
+"""A message that was sent in fragments; it spans the seqnos ``first .. last``."""
 LOST = 3
-"""Messages ``first .. last`` will never come."""
+"""Messages ``first .. last`` will never arrive."""
 NAME = 4
 """The durable name of an origin: the table is its text."""
 STATE = 5
-"""All streams as they are at this place: the table is JSON. The first record of every segment."""
+"""The state of all streams at this offset: the table is JSON. The first record of every segment."""
 BLOB = 6
-"""What the collector keeps for itself: the payload, opaque; the last one counts."""
+"""Opaque data of the collector: the payload; the last one counts."""
 KINDS = {RUN: "run", MESSAGE: "message", LOST: "lost", NAME: "name", STATE: "state", BLOB: "blob"}
-"""The kinds that this version knows."""
+"""The kinds of records of this version."""
 OPTIONAL_KIND = 0x80
 """Bit of a kind: a reader that does not know the kind may skip the record, else must refuse."""
 
@@ -56,7 +56,7 @@ HEADER_BYTES = HEADER_START_BYTES + HEADER.size
 _SCANNED = Struct("<4sI12xIQQ")
 """What a scan needs of a header: magic, checksum, table_bytes, payload_bytes, offset."""
 _LATEST_NS = 2**63 - 1
-"""A sender may say any 64-bit number; a time here has a sign."""
+"""Maximum time in a record: a sender may send any 64-bit number, and a time here is signed."""
 
 SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
 _PREAMBLE = Struct("<8sII16sQqI")
@@ -93,12 +93,12 @@ class RecordHeader(NamedTuple):
 
     @property
     def origin(self) -> Address:
-        """The life that sent what the record holds."""
+        """The incarnation that sent the messages of the record."""
         return Address(self.node, self.incarnation)
 
 
 class RecordDraft(NamedTuple):
-    """A record that has no place yet."""
+    """A record without an offset yet."""
 
     kind: int
     origin: Address
@@ -119,16 +119,16 @@ class RecordDraft(NamedTuple):
 
 
 def checksum_seed(spool_id: bytes, segment: int) -> int:
-    """Return what the checksums of headers of one segment start from."""
+    """Return the start value of the header checksums of one segment."""
     return crc32(segment.to_bytes(8, "little"), crc32(spool_id))
 
 
 class HeaderScan(NamedTuple):
-    """The records that stand end to end at the start of a block.
+    """The consecutive records at the start of a block.
 
     ``headers`` are their checked headers, without magic number and checksum; ``end`` is the offset
-    behind the last of them. ``need_bytes`` is 0 if no good header stands at ``end``; otherwise it
-    is the number of bytes that the next record needs (or its header, if that is not whole).
+    behind the last of them. ``need_bytes`` is 0 if there is no valid header at ``end``; otherwise
+    it is the number of bytes that the next record needs (or its header, if that is incomplete).
     """
 
     headers: list[bytes]
@@ -168,7 +168,7 @@ def scan_headers(block: bytes, base: int, limit: int, seed: int) -> HeaderScan:
 
 
 def parse_header(buffer: bytes, at: int, offset: int, seed: int) -> RecordHeader | None:
-    """Return the header at ``at`` of a buffer, or None if no good header stands there.
+    """Return the header at ``at`` of a buffer, or None if there is no valid header.
 
     Args:
         buffer: Bytes of a segment.
@@ -194,7 +194,7 @@ def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0
 
 
 class SegmentPreamble(NamedTuple):
-    """What the first bytes of a segment say."""
+    """The first bytes of a segment."""
 
     format: int
     spool_id: bytes
@@ -204,7 +204,7 @@ class SegmentPreamble(NamedTuple):
 
 
 def parse_preamble(buffer: bytes) -> SegmentPreamble | None:
-    """Return what a segment says of itself, or None if that is no segment."""
+    """Return the preamble of a segment, or None if it is not a segment."""
     if len(buffer) < PREAMBLE_BYTES:
         return None
     magic, version, crc, spool_id, segment, created_ns, flags = _PREAMBLE.unpack_from(buffer)
@@ -214,7 +214,7 @@ def parse_preamble(buffer: bytes) -> SegmentPreamble | None:
 
 
 class StreamState(NamedTuple):
-    """What a STATE record says of one stream."""
+    """One stream in a STATE record."""
 
     key: str
     high: int
@@ -225,11 +225,11 @@ class StreamState(NamedTuple):
 
 
 class StateRecord(NamedTuple):
-    """What a STATE record says.
+    """The content of a STATE record.
 
-    ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that
-    is meant to be there. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can so
-    be made again.
+    ``previous`` is the segment before this one and its end; ``first`` the oldest segment that
+    should exist. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can be rebuilt
+    from them.
     """
 
     group: str
@@ -245,7 +245,7 @@ class StateRecord(NamedTuple):
 
     @classmethod
     def unpack(cls, table: bytes | memoryview) -> StateRecord:
-        """Return what the table of the record says; ValueError if it is no state."""
+        """Return the state in the table of the record; ValueError if it is not a state."""
         told: dict[str, Any] = json.loads(bytes(table))
         try:
             streams = tuple(StreamState(*entry) for entry in told["streams"])

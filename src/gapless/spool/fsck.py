@@ -1,10 +1,10 @@
-"""Check every record and every seqno of a spool, and repair what is damaged.
+"""Check every record and every seqno of a spool, and repair damage.
 
-Check only reads. It may run beside the writer, and then looks as far as readers may read.
+Check only reads. Beside a running writer, check reads as far as readers may.
 
-On repairing: the spool is locked. Damaged bytes are set aside in ``damaged/``; the segment is
-written anew, without them and with the seqnos that they held recorded as lost. Indexes, the
-description of the spool and the ``committed`` file are made again.
+Repair locks the spool. Damaged bytes are saved in ``damaged/``; the segment is rewritten without
+them, and their seqnos are recorded as lost. Indexes, the description of the spool and the
+``committed`` file are rebuilt.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from gapless.spool.segment_scan import (
 )
 
 Progress = Callable[[int], None]
-"""Told how many bytes are done."""
+"""Called with the number of checked bytes."""
 
 
 class FsckProblem(NamedTuple):
-    """One problem: where, what, and which messages it cost (``stream`` is empty if unknown)."""
+    """One problem: where, what, and which messages are lost (``stream`` is empty if unknown)."""
 
     path: Path
     offset: int
@@ -205,7 +205,7 @@ class _SegmentWalker:
                 owed[each.key] = each.high
 
     def _without_missing(self, table: bytes) -> bytes:
-        """Return a state that does not speak of a segment before it that is not there."""
+        """Return a state that does not refer to a missing segment before it."""
         state = StateRecord.unpack(table)
         is_missing = self.previous_at_start[0] and state.previous[0] > self.previous_at_start[0]
         return state._replace(previous=self.previous_at_start).pack() if is_missing else table
@@ -232,7 +232,7 @@ class _SegmentWalker:
         write_atomically(path, file.read(damage.offset, damage.size_bytes))
 
     def rewrite(self, number: int, created_ns: int) -> None:
-        """Write the segment anew, without damage."""
+        """Rewrite the segment without the damage."""
         if not self.has_start_state:
             streams = tuple(
                 StreamState(
@@ -347,10 +347,10 @@ def _check_index(walk: _SegmentWalker, number: int) -> None:
 
 
 def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> FsckReport:
-    """Put a damaged spool in order; :class:`SpoolLocked` while a collector writes to it.
+    """Repair a damaged spool; :class:`SpoolLocked` while a collector writes to it.
 
-    The report says what was wrong, to the message; all of it is mended, and what cannot be read any
-    more is recorded as lost. A spool without damage is left as it is.
+    The report lists every problem, to the message. Messages that cannot be read any more are
+    recorded as lost. A spool without damage is left as it is.
     """
     root = Path(path)
     if not (root / "segments").is_dir():
@@ -375,7 +375,7 @@ def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> Fsck
 
 
 def _repair_segment(walk: _SegmentWalker, number: int, end: int) -> tuple[int, int]:
-    """Mend one segment; return its number and where it ends now."""
+    """Repair one segment; return its number and its new end."""
     root = walk.root
     with SegmentFile(segment_path(root, number), number, walk.info.spool_id) as file:
         preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))

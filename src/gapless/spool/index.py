@@ -1,12 +1,11 @@
-"""The index of a segment: for every stream, where each of its records is and what it holds.
+"""The index of a segment: the offset and the seqnos of every record, by stream.
 
-A sealed segment has its index in a file beside it, so that nobody reads the segment to find
-something in it. The file is a cache: if it is missing, torn or does not fit the segment, the index
-is made again from the segment's headers.
+A sealed segment has its index in a file beside it, so that finding a record does not need the
+segment. The file is a cache: if it is missing, torn or does not fit the segment, the index is
+rebuilt from the segment's headers.
 
-The entries of a stream are one array of 64-bit numbers, ``ENTRY_WIDTH`` for each record. It is read
-as it
-stands, and a column is a slice of it; nothing is done for each record.
+The entries of a stream are one array of 64-bit numbers, ``ENTRY_WIDTH`` for each record. The array
+is read as it is, and a column is a slice of it; no code runs for each record.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class StreamIndex:
         payload_bytes: int,
         place: tuple[int, int, int],
     ) -> None:
-        """Take in the next record; ``place`` is its offset, its size and when it was collected."""
+        """Add the next record; ``place`` is its offset, its size and when it was collected."""
         if not self.records:
             self.first = first
         self.last = last
@@ -94,7 +93,7 @@ class StreamIndex:
         return found
 
     def find_record(self, seqno: int) -> int:
-        """Return which record is the first that reaches ``seqno`` or beyond."""
+        """Return the position of the first record that reaches ``seqno`` or beyond."""
         return bisect_left(self.column(LAST), seqno)
 
     def rows_upto(self, seqno: int) -> int:
@@ -128,7 +127,7 @@ class StreamIndex:
         return before + (payload[at] - before) * (seqno - first + 1) // (last - first + 1)
 
     def seqno_at_row(self, row: int) -> int:
-        """Return the seqno at which ``row`` messages of this segment are read, counted from 1."""
+        """Return the seqno of message number ``row`` of this segment, counted from 1."""
         rows = self.column(ROWS)
         at = bisect_left(rows, row)
         before = rows[at - 1] if at else 0
@@ -139,12 +138,12 @@ class StreamIndex:
         )
 
     def unload(self) -> None:
-        """Let go what can be read again from the file."""
+        """Drop the entries, which can be read again from the file."""
         if self._source is not None:
             self._data, self._columns = array("Q"), {}
 
     def packed_entries(self) -> bytes:
-        """Return the entries as they stand in the file."""
+        """Return the entries as the bytes of the file."""
         if self._source is not None:
             self._load()
         return _little_endian(self._data).tobytes()
@@ -164,7 +163,7 @@ class StreamIndex:
     def lazy(
         cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]
     ) -> StreamIndex:
-        """Return an index whose entries are read when needed, or made ``again`` if they are bad."""
+        """Return an index whose entries are read when needed, or made ``again`` if bad."""
         index = cls()
         index._source = (path, at, crc, again)
         (
@@ -206,11 +205,11 @@ def _little_endian(data: array[int]) -> array[int]:
 
 
 HOLE_LOST = "lost"
-"""Reason of a hole: it is recorded that these messages will never come; offsets step over them."""
+"""Reason of a gap: the messages are recorded as lost; offsets skip them."""
 HOLE_REPEATED = "repeated"
 """Reason of a hole: recorded as stored already, from another incarnation of the sink."""
 HOLE_MISSING = "missing"
-"""Reason of a hole: these messages were here; damage, until repair has recorded them as lost."""
+"""Reason of a gap: the messages were here; damage, until repair records them as lost."""
 
 
 class Hole(NamedTuple):
@@ -226,7 +225,7 @@ class Hole(NamedTuple):
 
 
 class SegmentIndex:
-    """What one segment holds, up to ``end``."""
+    """The index of one segment, up to ``end``."""
 
     def __init__(self, number: int, end: int = 0) -> None:
         self.number = number
@@ -249,7 +248,7 @@ class SegmentIndex:
         payload_bytes: int,
         place: tuple[int, int, int],
     ) -> None:
-        """Take in the next record that holds messages, or tells of a loss."""
+        """Add the next record with messages or a loss."""
         if kind == LOST:
             self.holes.append(Hole(key, first, last, HOLE_LOST if count else HOLE_REPEATED))
         stream = self.streams.get(key)
@@ -260,14 +259,14 @@ class SegmentIndex:
         stream.add_record(kind, first, last, count, payload_bytes, place)
 
     def add_state(self, state: StateRecord) -> None:
-        """Take in a STATE record; the first one is where the segment starts from."""
+        """Add a STATE record; the first one has the marks at the start of the segment."""
         if self.first_state is None:
             self.first_state = state
         self.latest_state = state
 
     @property
     def collected_ns(self) -> int:
-        """When the newest of its messages was collected; 0 if it has none."""
+        """When the newest message of the segment was collected; 0 without messages."""
         return max((stream.collected_ns for stream in self.streams.values()), default=0)
 
     def pack(self) -> bytes:
@@ -300,10 +299,10 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
-        """Read the file of an index; CorruptIndex if it is bad, OSError if it is not there.
+        """Read the file of an index; CorruptIndex if it is bad, OSError if it is missing.
 
-        The entries of streams are read when they are needed; ``again`` makes the index from the
-        segment if they are bad.
+        The entries of streams are read when needed; ``again`` rebuilds the index from the segment
+        if they are bad.
         """
         with path.open("rb") as file:
             start = file.read(64 * 1024)

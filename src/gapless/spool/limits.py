@@ -1,4 +1,4 @@
-"""How much a spool may hold, and what happens when it is more."""
+"""The limits of a spool, and what happens when they are exceeded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ POLICIES = (WAIT, DROP_OLDEST)
 class SpoolLimits:
     """The limits of a spool; 0 is no limit.
 
-    ``max_bytes`` is what all segments together may take, ``max_age_ns`` how old the oldest message
-    may get that a reader still needs. A segment is sealed when it has ``segment_bytes`` or is
-    ``segment_age_ns`` old. A stream of a life that is over is forgotten ``forget_after_ns`` after
-    its last message, if nothing of it is left.
+    ``max_bytes`` limits the size of all segments, ``max_age_ns`` the age of the oldest message that
+    a reader still needs. A segment is sealed at ``segment_bytes`` or at the age ``segment_age_ns``.
+    The stream of an ended incarnation is forgotten ``forget_after_ns`` after its last message, if
+    none of its messages is left.
     """
 
     max_bytes: int = 10 * GIB

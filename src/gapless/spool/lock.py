@@ -42,9 +42,10 @@ class SpoolLock:
             os.pwrite(self._descriptor, json.dumps(told).encode() + b"\n", 0)
 
     def ensure_held(self) -> SpoolLock:
-        """Return this lock, or a new one if its file was deleted.
+        """Return this lock, or a new one if the lock file was deleted.
 
-        Raises SpoolLocked if another writer was quicker.
+        Raises:
+            SpoolLocked: another writer was faster.
         """
         if self._descriptor < 0:
             return self

@@ -1,9 +1,9 @@
-"""Reading a spool: cheap to open, safe while the writer works, trims, or is dead.
+"""The reader of a spool: cheap to open, and safe while the writer works, trims or is dead.
 
-Positions are digests: for each stream, by its key, the seqno up to which everything has been read.
-A stream that a digest does not name starts where the spool does (``low``). A message that travelled
-in pieces belongs to its last seqno, so a digest that points into the middle of it neither loses nor
-repeats it.
+Positions are digests: for each stream, by its key, the seqno up to which everything was read. A
+stream that a digest does not name starts where the spool does (``low``). A fragmented message
+belongs to its last seqno, so a digest that points into the middle of it neither loses nor repeats
+it.
 """
 
 from __future__ import annotations
@@ -59,16 +59,15 @@ CACHED_SEGMENTS = 8
 """Of how many segments the entries stay in memory from one refresh to the next."""
 
 Digest = dict[str, int]
-"""A position: for each stream, by its key, the seqno up to which everything has been read."""
+"""A position: for each stream, by its key, the seqno up to which everything was read."""
 
 
 class SpoolReader:
     """A spool to read. ``refresh`` looks for news; all other methods answer from the last refresh.
 
-    Readers read what the writer has said to be durable. ``is_behind`` says that there is more than
-    that: a commit is under way, or what the writer said is old, and then a stream that is not here
-    may be there. With ``whole`` readers read all whole commits that are there: for a spool whose
-    writer is gone for good.
+    Readers read what the writer has reported durable. ``is_behind`` says that there is more: a
+    commit is in progress, or the report is old, and then a stream may be missing here. With
+    ``whole`` readers read all complete commits: for a spool whose writer is gone for good.
     """
 
     def __init__(self, path: Path | str, *, all_commits: bool = False) -> None:
@@ -139,7 +138,7 @@ class SpoolReader:
         return steady
 
     def _has_uncommitted_tail(self, hint: CommittedOffset) -> bool:
-        """Whether the segments hold more than ``committed`` says, as after a power failure."""
+        """Whether the segments have more than ``committed`` covers, as after a power failure."""
         try:
             size_bytes = segment_path(self.path, hint.segment).stat().st_size
         except OSError:
@@ -198,7 +197,7 @@ class SpoolReader:
             return known
 
     def _add_segment(self, number: int, index: SegmentIndex) -> None:
-        """Take in a segment that is new, has grown, or has been sealed; segments come in order."""
+        """Add a segment that is new, has grown, or was sealed; segments come in order."""
         low, high, names = self._low, self._high, self._names
         fresh = number not in self._missing
         missing = self._missing.setdefault(number, [])
@@ -317,7 +316,7 @@ class SpoolReader:
         return lo, max(lo, min(end.get(key, high), high))
 
     def _indexes_between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
-        """Return the parts of a stream that hold something of ``lo + 1 .. hi``."""
+        """Return the parts of a stream that have messages of ``lo + 1 .. hi``."""
         parts = self._stream_indexes.get(key, [])
         if lo >= hi:
             return []
@@ -445,11 +444,11 @@ class SpoolReader:
         target_bytes: int | None = None,
         skip_missing: bool = False,
     ) -> list[Slice]:
-        """Where the messages after ``start`` up to and with ``end`` are, ascending for each stream.
+        """Return where the messages after ``start`` up to ``end`` are, by stream and seqno.
 
-        With ``target_bytes`` a slice is cut, between records, when its payload has become that
-        large. If damage has taken some of the messages, :class:`SpoolCorrupt` says so; with
-        ``skip_missing`` they are stepped over.
+        With ``target_bytes`` a slice ends, between records, when its payload has that size. If
+        messages are missing because of damage, :class:`SpoolCorrupt` is raised; with
+        ``skip_missing`` they are skipped.
         """
         self._refreshed()
         found: list[Slice] = []
@@ -508,10 +507,11 @@ class SpoolReader:
             lo, at = upto, stop + 1
 
     def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
-        """Read the messages of a slice, or of several: those of one segment are read in one go.
+        """Read the messages of one or more slices; slices of one segment are read in one pass.
 
-        The records of each stream come in order of their seqnos if the slices do. Every checksum is
-        looked at: :class:`SpoolCorrupt` names the file, the offset and the command that repairs it.
+        The records of each stream come in the order of their seqnos if the slices do. Every
+        checksum is checked: :class:`SpoolCorrupt` names the file, the offset and the command that
+        repairs it.
         """
         wanted = (
             [slices] if isinstance(slices, Slice) else sorted(slices, key=lambda each: each.segment)
@@ -532,7 +532,7 @@ class SpoolReader:
     # Readers
 
     def register(self, name: str, digest: Mapping[str, int]) -> registry.Consumer:
-        """Say that the reader ``name`` will never again ask for what is at or below the digest."""
+        """Register that the reader ``name`` needs no message at or below the digest any more."""
         return registry.register(self.path, name, digest)
 
     def consumers(self) -> list[registry.Consumer]:
@@ -558,8 +558,7 @@ def _ranges_between_holes(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple
 def fair_share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
     """Share ``limit`` fairly: a small demand is met, all other demands get the same.
 
-    Whoever wants something gets at least 1, if need be beyond the limit, so that every stream makes
-    progress.
+    Every demand gets at least 1, if need be beyond the limit, so that every stream makes progress.
     """
     granted: dict[str, int] = {}
     left, waiting = limit, len(wants)

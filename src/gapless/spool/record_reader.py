@@ -30,11 +30,11 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 class Slice(NamedTuple):
-    """Messages ``lo + 1 .. hi`` of one stream that stand in one segment; picklable.
+    """Messages ``lo + 1 .. hi`` of one stream in one segment; picklable.
 
-    ``offset`` and ``size_bytes`` span the records; records of other streams may stand between them.
-    ``rows`` is how many messages that is, ``payload_bytes`` what they take (of a run that is cut,
-    in proportion).
+    ``offset`` and ``size_bytes`` span the records, with records of other streams between them.
+    ``rows`` is the number of messages, ``payload_bytes`` their size (in proportion for a run that
+    is cut).
     """
 
     stream: str
@@ -78,7 +78,7 @@ class Record(NamedTuple):
         return [payload[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def seqnos(self) -> range:
-        """Return the number of each message; one that travelled in pieces has its last."""
+        """Return the seqno of each message; a fragmented message has its last."""
         return (
             range(self.first, self.last + 1)
             if self.kind == RUN

@@ -26,7 +26,7 @@ from gapless.spool.segment_store import ActiveSegment, SegmentStore
 
 
 class RecoveryResult(NamedTuple):
-    """What opening has found: what was cut off a torn tail, and damage that is left to repair."""
+    """The findings of opening a spool: bytes cut off a torn tail, and damage left to repair."""
 
     segment: int = 0
     truncated_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Who has passed what: segments against the digests of readers; and what a spool holds."""
+"""Retention: which segments every reader has passed, and the size of a spool."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class ConsumerPositions(NamedTuple):
-    """What readers still need; without a reader everything is kept."""
+    """The positions of all readers; without a reader everything is retained."""
 
     consumers: tuple[Consumer, ...]
 
     def min_position(self, key: str) -> int:
-        """Return up to where every reader has passed a stream; 0 if one has said nothing of it."""
+        """Return the seqno that every reader has passed; 0 if one has no position in the stream."""
         return min((reader.digest.get(key, 0) for reader in self.consumers), default=0)
 
     def is_consumed(self, index: SegmentIndex) -> bool:
@@ -41,7 +41,7 @@ class ConsumerPositions(NamedTuple):
 
 
 def consumer_positions(readers: Iterable[Consumer]) -> ConsumerPositions:
-    """Return what these readers need."""
+    """Return the positions of these readers."""
     return ConsumerPositions(tuple(readers))
 
 
@@ -57,7 +57,7 @@ def unread_rows(reader: Consumer, indexes: Sequence[SegmentIndex]) -> int:
 def rows_after(stream: StreamIndex, seqno: int) -> int:
     """Return how many messages of a stream in a segment are above ``seqno``; unload its entries.
 
-    If somebody has deleted the segment, that is none.
+    A segment that was deleted has none.
     """
     try:
         return stream.rows - stream.rows_upto(seqno)
@@ -68,7 +68,7 @@ def rows_after(stream: StreamIndex, seqno: int) -> int:
 
 
 class TrimResult(NamedTuple):
-    """What trimming has deleted; ``dropped`` are messages that a reader still needed."""
+    """The result of trimming; ``dropped`` counts messages that a reader still needed."""
 
     segments: int = 0
     freed_bytes: int = 0

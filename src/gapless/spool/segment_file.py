@@ -67,7 +67,7 @@ def info_path(root: Path) -> Path:
 
 
 def folder_version(root: Path) -> tuple[int, int]:
-    """Return a value that changes when a spool is deleted and made anew at the same path.
+    """Return a value that changes when a spool is deleted and created again at the same path.
 
     Raises:
         OSError: There is no spool, or it cannot be read.
@@ -104,7 +104,7 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write a small file so that it is there as a whole or as it was before."""
+    """Write a small file; after a crash it has the old or the new content, never a mix."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -122,7 +122,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @dataclass(frozen=True)
 class SpoolInfo:
-    """What ``spool.json`` says; written once."""
+    """The content of ``spool.json``, which is written once."""
 
     group: str
     spool_id: bytes
@@ -268,8 +268,8 @@ class SegmentFile:
     def blocks(self, start: int, end: int, block_bytes: int) -> Iterator[SegmentBlock]:
         """Read the records from ``start`` to ``end``, block by block.
 
-        A block that ends at damage says so (``damage_bytes``); the next block begins at the next
-        good header. A caller that must not skip anything raises there.
+        A block that ends at damage has ``damage_bytes``; the next block begins at the next valid
+        header. A caller that must not skip anything raises then.
         """
         at, size_bytes = start, block_bytes
         while at < end:
@@ -300,7 +300,7 @@ class SegmentFile:
             at, size_bytes = after, WINDOW_BYTES if small else PAGE_BYTES
 
     def find_header(self, start: int, end: int) -> int:
-        """Return where the next good header stands at or after ``start``, or ``end``."""
+        """Return the offset of the next valid header at or after ``start``, or ``end``."""
         at = start
         while at < end:
             window = self.read(at, min(SEARCH_BYTES, end - at))

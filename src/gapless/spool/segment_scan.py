@@ -1,12 +1,12 @@
-"""Scans of one segment: which records are good, where the segment ends, and its index.
+"""Scans of one segment: which records are valid, where the segment ends, and its index.
 
-These functions only read. The writer opens a spool with them (recovery), readers make an index
-that is missing, and ``gapless spool check`` looks at every record.
+These functions only read. The writer opens a spool with them (recovery), readers rebuild a missing
+index, and ``gapless spool check`` reads every record.
 
-What was proven durable is never cut off: everything that the ``committed`` file covers, and
-everything before the commit of any good record. Behind that, a segment ends with its last whole
-commit; the rest is a torn write that was never reported as durable. A bad record before the proof
-is damage.
+Bytes that are proven durable are never cut off: everything that the ``committed`` file covers, and
+everything before the commit of any valid record. Behind those, a segment ends with its last
+complete commit; the rest is a torn write that was never reported durable. A bad record before the
+proof is damage.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 
 
 def sealed_end(file: SegmentFile, after: StateRecord | None) -> int:
-    """Return where a sealed segment ends: as the next segment says, unless it was repaired since.
+    """Return the end of a sealed segment: as the next segment says, unless it was repaired since.
 
-    A segment that the next one does not know as the one before it was never committed to: nothing
-    of it counts.
+    A segment that its successor does not name as its predecessor was never committed: its end is
+    its start.
     """
     preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
     repaired = preamble is not None and preamble.flags & SEGMENT_REPAIRED

@@ -1,8 +1,8 @@
 """The writer's files: the active segment, the sealed segments, and the ``committed`` file.
 
-A write that fails leaves the spool as it was. The bytes that it may have written are cut off again.
-After a failed fdatasync nobody knows what of the file is on the disk, so that file is never written
-to again: it ends where the last good commit ended, and the next segment says so in its first record
+A failed write leaves the spool as it was: the bytes that it may have written are cut off again.
+After a failed fdatasync the content on disk is unknown, so that file is never written again: it
+ends where the last good commit ended, and the next segment says so in its first record
 (``previous``).
 """
 
@@ -85,7 +85,7 @@ class SegmentStore:
         return active_bytes + sum(index.end for index in self.sealed.values())
 
     def check_active_segment(self) -> None:
-        """Raise if the active segment is not where, or not what, this writer has left it."""
+        """Raise if the active segment was moved or changed since the last write."""
         active = self.active
         if active is None:
             self._check_identity()
@@ -220,9 +220,9 @@ class SegmentStore:
             self._add_sealed(active.index)
 
     def _add_sealed(self, index: SegmentIndex) -> None:
-        """Write the index of a sealed segment, and hold no more of it than is needed all the time.
+        """Write the index of a sealed segment, and drop what can be read again from it.
 
-        It is a cache, so that a disk that does not take it stops nothing.
+        The index is a cache: a disk that refuses it stops nothing.
         """
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
@@ -233,7 +233,7 @@ class SegmentStore:
             self.sealed[index.number] = SegmentIndex.load(path, index.number, again)
 
     def delete(self, number: int) -> int:
-        """Delete a sealed segment and return what that has freed."""
+        """Delete a sealed segment; return the number of freed bytes."""
         path = segment_path(self.root, number)
         index = self.sealed[number]
         try:
@@ -263,7 +263,7 @@ class SegmentStore:
             self._publish_due = True
 
     def retry_publish(self) -> None:
-        """Say it now if the last attempt has failed."""
+        """Publish the committed positions now if the last attempt failed."""
         if self._publish_due:
             self.publish_committed()
 
@@ -302,7 +302,7 @@ def create_directories(root: Path) -> None:
 def read_or_create_info(
     root: Path, group: str, name: str, node: int | None, *, create: bool
 ) -> SpoolInfo:
-    """Return the description of the spool, or create it; it has to fit group and collector."""
+    """Return the description of the spool, or create it; it must fit group and collector."""
     try:
         info = SpoolInfo.read(root)
     except FileNotFoundError:

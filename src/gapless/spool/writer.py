@@ -1,11 +1,17 @@
 """The writer of a spool.
 
-On appending: a run is put in line as it came; nothing is done for each message. What is there
-already is left out. On commit: all that is in line is one write and one fdatasync; then the
-``committed`` file says how far one may read. On a failure: what is in line stays there, and the
-commit can be tried again. On opening: what a crash has left is put right (see ``recovery.py``). On
-trimming: the oldest segments go that every reader has passed; the newest one stays, for it has all
-marks.
+On appending: a run is queued as it is, without work for each message. Messages that the spool has
+are left out.
+
+On commit: the whole queue is one write and one fdatasync; then the ``committed`` file says how far
+readers may read.
+
+On a failure: the queue stays, and the commit can be retried.
+
+On opening: the remains of a crash are repaired (see ``recovery.py``).
+
+On trimming: the oldest segments that every reader has passed are deleted; the newest one stays,
+because it has all marks.
 """
 
 from __future__ import annotations
@@ -84,10 +90,9 @@ class WriterStream:
 class SpoolWriter:
     """The one writer of a spool: open it, append deliveries, commit. Not thread-safe.
 
-    ``marks`` is up to where each stream is durable here. ``blob`` is what the caller wants to keep
-    along with it: set it, and the next commit makes it durable together with the messages appended
-    before, all or nothing. ``live`` are the origins whose streams must not be forgotten,
-    ``recovered`` is what opening has found.
+    ``marks`` says up to where each stream is durable here. ``blob`` is data of the caller: the next
+    commit makes it durable together with the messages appended before, all or nothing. ``live`` are
+    the origins whose streams must not be forgotten, ``recovered`` the findings of opening.
     """
 
     def __init__(
@@ -125,12 +130,12 @@ class SpoolWriter:
         name: str = "",
         node: int | None = None,
     ) -> Self:
-        """Lock the spool at ``path``, put right what a crash has left, and be ready to append.
+        """Lock the spool at ``path``, repair the remains of a crash, and get ready to append.
 
-        A new spool is made if there is none and ``create`` is set; ``name`` and ``node`` (drawn if
-        None) are those of its collector and are kept in it. An existing one must be that of
-        ``group``. Without ``sync`` nothing waits for the disk: a killed process then still loses
-        nothing, a machine without power may.
+        A new spool is created if there is none and ``create`` is set; ``name`` and ``node`` (drawn
+        if None) are those of its collector and are stored in it. An existing one must belong to
+        ``group``. Without ``sync`` no call waits for the disk: a killed process loses nothing, a
+        power failure may.
         """
         root = Path(path)
         if create:
@@ -168,12 +173,14 @@ class SpoolWriter:
     def append(
         self, delivery: Delivery, *, name: str = "", view: int = 0, collected_ns: int | None = None
     ) -> None:
-        """Put a delivery in line for the next commit.
+        """Queue a delivery for the next commit.
 
-        What the spool has already is left out. :class:`SpoolGap` if messages before it are missing
-        and nobody has said, by ``append_lost``, that they will never come; a stream that is new
-        here may start anywhere. ``name`` is the durable name of the origin; ``view`` counts where
-        the delivery does not know its own.
+        Messages that the spool has are left out. A stream that is new here may start anywhere.
+        ``name`` is the durable name of the origin; ``view`` counts where the delivery has none.
+
+        Raises:
+            SpoolGap: earlier messages are missing, and ``append_lost`` has not recorded them as
+            lost.
         """
         content: Any = delivery.content
         origin, first, last = delivery.origin, delivery.first, delivery.last
@@ -221,7 +228,8 @@ class SpoolWriter:
     ) -> None:
         """Record that messages ``first .. last`` of a stream will never arrive; stored ones stay.
 
-        With ``repeated`` they do not count as lost: the spool has the same ones in another stream.
+        With ``repeated`` they do not count as lost: the spool has the same messages in another
+        stream.
         """
         if not 0 < first <= last:
             raise LocalProtocolError(f"{first}..{last} is no range of messages")
@@ -248,8 +256,8 @@ class SpoolWriter:
         """Make everything pending durable, all or nothing; return how far each stream is durable.
 
         Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or
-        :class:`SpoolFailed`; what is not durable then stays in line, ``marks`` says what is, and
-        the commit can be tried again.
+        :class:`SpoolFailed`; the rest then stays queued, ``marks`` has the durable positions, and
+        the commit can be retried.
         """
         if self._closed:
             raise LocalProtocolError("the spool is closed")
@@ -269,7 +277,7 @@ class SpoolWriter:
         return dict(self.marks)
 
     def _write(self) -> None:
-        """Write what is in line as one commit."""
+        """Write the queue as one commit."""
         store = self._store
         if self._must_rotate():
             store.seal()
@@ -308,7 +316,7 @@ class SpoolWriter:
         self._state_record_due = False
 
     def _lost_segment_drafts(self) -> list[RecordDraft]:
-        """Return what says that the messages of a deleted segment are lost."""
+        """Return records that report the messages of a deleted segment as lost."""
         return [
             draft
             for index in self._store.lost_segments
@@ -383,7 +391,7 @@ class SpoolWriter:
         )
 
     def _forget_streams(self, wanted: set[Address]) -> None:
-        """Leave out of the next STATE the streams that are over and of which nothing is left."""
+        """Omit ended streams without messages from the next STATE."""
         before_ns = time.time_ns() - self.limits.forget_after_ns
         held = {key for index in self._indexes() for key in index.streams}
         for origin, stream in list(self._streams.items()):
@@ -528,7 +536,7 @@ class SpoolWriter:
         return TrimResult(segments, freed_bytes)
 
     def _replace_active(self, need: ConsumerPositions) -> None:
-        """Put a fresh segment in the place of an active one that every reader has passed."""
+        """Replace an active segment that every reader has passed by a new one."""
         active = self._store.active
         if active is not None and active.index.streams:
             self._store.seal()

@@ -1,8 +1,8 @@
-"""The directory for what can be made again: ``$XDG_CACHE_HOME/gapless``, or ``~/.cache/gapless``.
+"""The cache directory: ``$XDG_CACHE_HOME/gapless``, or ``~/.cache/gapless``.
 
-Where the home directory cannot be written (a container, a service), a directory of this user among
-the temporary files stands in for it. Things that are run are kept there, so a directory that
-belongs to somebody else is refused.
+Where the home directory is not writable (a container, a service), a directory of this user among
+the temporary files is used. Programs in the directory are run, so a directory of another user is
+refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gapless.errors import GaplessError
 
 
 class CacheError(GaplessError):
-    """No directory for files that can be made again; the message says which were tried."""
+    """No directory for files that can be rebuilt; the message lists those that were tried."""
 
 
 def cache_directory(*parts: str, environ: Mapping[str, str] | None = None) -> Path:

@@ -1,10 +1,9 @@
 """An archive of the classes that Spark loads when it starts, which saves two fifths of that time.
 
-``python -m pyspark_gapless.runtime.class_archive`` makes it: a cache of the JVM (class data
-sharing, 190 MB) for one Java and one Spark. :func:`~pyspark_gapless.session.session` uses it
-wherever it finds one that fits, and starts as before where it finds none. Its name tells what it
-was made from and how large it is, because a JVM notices every archive that does not fit, except one
-that was cut short.
+``python -m pyspark_gapless.runtime.class_archive`` builds the archive: a cache of the JVM (class
+data sharing, 190 MB) for one Java and one Spark. :func:`~pyspark_gapless.session.session` uses an
+archive that fits, and starts without one otherwise. The name of an archive has a hash of its
+sources and its size, because a JVM detects every archive that does not fit, except a truncated one.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class ArchiveError(GaplessError):
 
 
 def jvm_options(found: java.Java, spark_home: Path) -> str:
-    """Return the options by which a JVM uses the archive that fits; none if there is none."""
+    """Return the JVM options for the archive that fits; none if there is none."""
     path = _find(found, spark_home)
     return "" if path is None else f"-XX:SharedArchiveFile={path} {_QUIET}"
 
@@ -71,7 +70,7 @@ def _find(found: java.Java, spark_home: Path) -> Path | None:
 
 
 def _cache_names(found: java.Java, spark_home: Path) -> tuple[str, str]:
-    """Return a hash of where Java and Spark are, and one of what they are."""
+    """Return a hash of the paths of Java and Spark, and a hash of their versions."""
     release = found.program.resolve().parent.parent / "release"
     jars = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)

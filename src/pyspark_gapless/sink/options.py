@@ -71,7 +71,7 @@ class SinkOptions:
 
     @property
     def member_key(self) -> tuple[object, ...]:
-        """What members that may be shared have in common."""
+        """The key of a member that several writers may share."""
         return (
             self.group,
             self.discover,
@@ -147,7 +147,7 @@ def _read(
 
 
 def _setting_value(text: str) -> object:
-    """Return what a knob is set to: Spark has text only, and knobs have numbers and flags too."""
+    """Return the value of a setting: Spark has text only, settings have numbers and flags, too."""
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,11 +1,15 @@
-"""From a manifest to messages that everybody has.
+"""From a manifest to messages that every member has delivered.
 
-On a batch: its rows are sent in order as acknowledged messages, many at a time, each with the
-header that names it; the batch is done when every member has delivered the last of them, durable
-members that are away included. On a life that ends in the middle (the member was expelled, or
-closed): the batch is begun again in the next one. Receivers leave out what they have. On the end of
-a batch: the member stays for a while, for the next batch comes soon; joining takes longer than
-sending. When it was idle for too long, or the process is to end (``publisher.py``), it leaves.
+On a batch: its rows are sent in order as acknowledged messages, many at a time, each with a header
+that names its row. The batch is done when every member has delivered the last of them, absent
+durable members included.
+
+On an incarnation that ends in the middle (expelled, or closed): the next incarnation starts the
+batch again, and receivers drop the rows that they have.
+
+On the end of a batch: the member stays for a while, because the next batch comes soon and joining
+takes longer than sending. The member leaves when it was idle for too long, or when its process ends
+(``publisher_process.py``).
 """
 
 from __future__ import annotations
@@ -33,17 +37,17 @@ log = logging.getLogger("gapless.spark")
 
 MAX_SEND_ROWS: Final = 2048
 MAX_SEND_BYTES: Final = 512 * 1024
-"""So much is handed over in one send."""
+"""How many bytes are passed to one send, about."""
 MAX_SENDS_IN_FLIGHT: Final = 16
-"""So many sends are on their way before the first of them is waited for."""
+"""Maximum number of unacknowledged sends before the first of them is waited for."""
 MAX_ATTEMPTS: Final = 3
-"""How often a batch is begun when the life that publishes it ends."""
+"""How often a batch is started when the publishing incarnation ends."""
 LEAVE_TIMEOUT_S: Final = 2.0
 """How long leaving takes at most when something has gone wrong."""
 
 
 class PublisherMember:
-    """A member of a group that this process keeps for the batches to come."""
+    """A member of a group that this process keeps for later batches."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -124,7 +128,7 @@ _shutting_down = threading.Event()
 
 
 def member_for(options: SinkOptions) -> PublisherMember:
-    """Return the seat of this process for these options."""
+    """Return the member of this process for these options."""
     global _owner  # noqa: PLW0603 - a fork has none of the members of its parent
     if _owner != os.getpid():
         _members.clear()
@@ -153,7 +157,7 @@ def leave_all(timeout_s: float = LEAVE_TIMEOUT_S) -> None:
 
 
 def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
-    """Publish a batch; when this returns, everybody has it."""
+    """Publish a batch; on return every member has delivered it."""
     if not manifest.rows:
         return
     for attempt in range(1, MAX_ATTEMPTS + 1):

@@ -1,10 +1,9 @@
-"""The member's process: it publishes batches on request and leaves when its parent is gone.
+"""The publisher process: it publishes batches on request, and leaves when its parent is gone.
 
-Spark ends the processes of its Python code without a word, and begins to wait for the next batch in
-a place that no code of ours can watch. A member that just vanishes holds up its group until it is
-suspected. So the member lives in a process of its own, which a worker of Spark starts with its
-first batch: when the pipe between them is closed, whoever has closed it, the member leaves, in the
-middle of a batch too.
+Spark kills its Python workers without notice, and waits for the next batch where no code of ours
+runs. A member that just vanishes blocks its group until the group suspects it. So the member runs
+in a process of its own, which a Spark worker starts with its first batch. When the pipe between
+them is closed, by whichever side, the member leaves, even in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark_gapless.sink.options import SinkOptions
 
 LEAVE_TIMEOUT_S = 10.0
-"""How long leaving may take when nobody waits for it: what was accepted is brought to its end."""
+"""How long leaving may take: accepted messages are retransmitted until acknowledged."""
 _LENGTH = Struct("<Q")
 
 
 class PublisherProcess:
-    """The process, seen from where it was started; one thread at a time may use it."""
+    """The publisher process as its parent sees it; one thread at a time may use it."""
 
     def __init__(self) -> None:
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -52,7 +51,7 @@ class PublisherProcess:
         return self._process.poll() is not None
 
     def publish(self, staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
-        """Let it publish a batch; when this returns, everybody has it."""
+        """Publish a batch; on return every member has delivered it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -69,7 +68,7 @@ class PublisherProcess:
             raise SinkError(said)
 
     def close(self) -> None:
-        """Let it leave, and wait for its end."""
+        """Make the member leave, and wait for the end of the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -83,7 +82,7 @@ _lock = threading.Lock()
 
 
 def publish_out_of_process(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
-    """Publish a batch by the process of this one, which is started if there is none."""
+    """Publish a batch with the publisher process of this process, which is started if needed."""
     if not manifest.rows:
         return
     with _lock:
@@ -111,7 +110,7 @@ def _read(pipe: IO[bytes]) -> Any:
 
 
 def main() -> None:
-    """Publish what comes through standard input, and leave at its end."""
+    """Publish the batches of standard input, and leave at its end."""
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed is not taken for an answer

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("json", "msgpack")
 OVERHEAD_BYTES: Final = 512
-"""What is kept free of the largest message for the header that names its row."""
+"""Bytes of the largest message that are reserved for the header that names its row."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RowEncoding:
 
 
 def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
-    """Return how rows of this schema become messages; the error says what to change."""
+    """Return the encoding of rows of this schema; the error says what to change."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):
         raise ConfigError(

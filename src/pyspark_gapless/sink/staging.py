@@ -1,11 +1,15 @@
-"""Rows on their way into a group, on a disk that the driver and all executors see.
+"""Staged rows, on a disk that the driver and all executors see.
 
-On writing: each task writes its rows into a file of its own, whose name nobody else has, and tells
-the driver of it. A task that is tried again writes another file. On commit: the manifest of a batch
-says which files are its rows, in their order. It is written once: a batch that is committed again,
-after a crash, has the rows of the manifest, whatever Spark has computed the second time. On the
-end: a mark says up to which batch everything is published, and the files of that batch go. One at a
-time: a lock keeps the process of a driver that died from publishing beside that of its successor.
+On writing: each task writes its rows into a file with a unique name, and reports the name to the
+driver. A task that is retried writes another file.
+
+On commit: the manifest of a batch lists the files of its rows, in order. The manifest is written
+once: a batch that is committed again, after a crash, has the rows of the manifest, whatever Spark
+has computed the second time.
+
+On the end: a mark says up to which batch everything is published, and the files of that batch are
+deleted. One process at a time: a lock keeps the process of a dead driver from publishing beside
+that of its successor.
 
     <staging>/<query>/lock                 held while a batch is committed
     <staging>/<query>/published.json       the last batch that is published
@@ -48,7 +52,7 @@ class SinkError(GaplessError):
 
 @dataclass(frozen=True)
 class StagedPartition:
-    """The rows of one partition, in the file ``name``, which ``host`` has written."""
+    """The rows of one partition, in the file ``name`` that ``host`` wrote."""
 
     partition: int
     name: str
@@ -73,7 +77,7 @@ class Manifest:
 
 
 class Staging:
-    """The rows of one query that are not published yet."""
+    """The staged rows of one query that are not published yet."""
 
     def __init__(self, root: str | Path, query: str) -> None:
         self.query = query
@@ -86,7 +90,7 @@ class Staging:
     def stage(
         self, batch: int, partition: int, batches: Iterable[pa.RecordBatch]
     ) -> StagedPartition:
-        """Write the rows of one partition and see to it that they are on the disk."""
+        """Write the rows of one partition, and sync them to the disk."""
         import pyarrow as pa
 
         name = f"{batch}-{partition}-{secrets.token_hex(8)}.arrow"
@@ -184,7 +188,7 @@ class Staging:
             return None
 
     def commit_manifest(self, batch: int, parts: Iterable[StagedPartition]) -> Manifest:
-        """Return what a batch consists of: what was settled before, or else these parts."""
+        """Return the manifest of a batch: the existing one, otherwise a new one of these parts."""
         found = self.read_manifest(batch)
         given = tuple(sorted(parts, key=lambda part: part.partition))
         if found is None:
@@ -195,7 +199,7 @@ class Staging:
         return found
 
     def discard(self, batch: int, parts: Iterable[StagedPartition]) -> None:
-        """Delete what was staged, but for what the manifest of the batch names."""
+        """Delete staged files, except those in the manifest of the batch."""
         found = self.read_manifest(batch)
         kept = set() if found is None else {part.name for part in found.parts}
         for part in parts:
@@ -265,7 +269,7 @@ class Staging:
 
 
 class _ChecksumFile(io.RawIOBase):
-    """A file that sums up what is written to it."""
+    """A file that computes a checksum of the bytes written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -273,7 +277,7 @@ class _ChecksumFile(io.RawIOBase):
         self.crc = self.size_bytes = 0
 
     def writable(self) -> bool:
-        """Return that one can write to it."""
+        """Return True: the file can be written."""
         return True
 
     def write(self, data: Any) -> int:
@@ -302,7 +306,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a whole file or none, and see to it that it is on the disk."""
+    """Write a file completely or not at all, and sync it to the disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(
@@ -336,7 +340,7 @@ def find_unfinished_query(root: Path, batch: int) -> str | None:
 
 
 def default_root(checkpoint: str, given: str) -> Path:
-    """Return where rows are staged: where the option says, or beside the checkpoint."""
+    """Return the staging directory: that of the option, or the one beside the checkpoint."""
     text = given or (f"{checkpoint.rstrip('/')}/gapless-sink" if checkpoint else "")
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")

@@ -43,7 +43,7 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass
 class StagedCommitMessage(WriterCommitMessage):
-    """What a task tells the driver's side: of which query the rows are, and where they stand."""
+    """What a task reports to the driver: the query and the staged files."""
 
     query: str
     part: StagedPartition
@@ -52,7 +52,7 @@ class StagedCommitMessage(WriterCommitMessage):
 def batch_writer(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """Return what writes a batch, by the options that were given."""
+    """Return the writer of a batch for the given options."""
     options = sink_options.parse(given)
     if overwrite:
         raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
@@ -60,7 +60,7 @@ def batch_writer(
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
-    """Return what writes a stream, by the options that were given."""
+    """Return the writer of a stream for the given options."""
     options = sink_options.parse(given)
     root = default_root(options.checkpoint, options.staging)
     return GaplessStreamWriter(options, choose_encoding(schema, options.payload_format), root)
@@ -129,7 +129,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
             staging.mark_published(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete what was staged; what is settled stays, for the batch will be committed again."""
+        """Delete staged files; those of a manifest stay, because the batch is committed again."""
         for message in _staged_partitions(messages):
             Staging(self.root, message.query).discard(batchId, [message.part])
 

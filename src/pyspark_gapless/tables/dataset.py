@@ -1,4 +1,4 @@
-"""A dataset: a DataFrame and the schema that it is known to have."""
+"""A dataset: a DataFrame with a known schema."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class SchemaError(GaplessError):
 
 
 class Dataset:
-    """A DataFrame that has the columns of its kind: all of them, of these types, and no others.
+    """A DataFrame with exactly the columns of its kind, in their types.
 
-    Subclasses say which. The columns are put into the order of the schema, so files of one table
-    are all alike.
+    Subclasses define the columns. Columns are put into the order of the schema, so that all files
+    of a table are alike.
     """
 
     name: ClassVar[str]
-    """What the dataset is called, and its folder."""
+    """The name of the dataset and of its folder."""
     columns: ClassVar[Mapping[str, str]]
-    """The columns with their types, as Spark writes them."""
+    """The columns with their Spark types."""
 
     def __init__(self, frame: DataFrame) -> None:
         wrong = differences(frame.schema, self.columns)
@@ -43,7 +43,7 @@ class Dataset:
 
 
 def differences(schema: StructType, columns: Mapping[str, str]) -> list[str]:
-    """Return what a schema has otherwise than ``columns`` say, a phrase for each column."""
+    """Return the differences of a schema from ``columns``, a phrase for each column."""
     found: dict[str, str] = {}
     wrong = []
     for field in schema.fields:

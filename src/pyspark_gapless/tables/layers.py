@@ -1,4 +1,4 @@
-"""The three tables: bronze as it came, silver with types, gold summed up."""
+"""The three tables: bronze as received, silver with types, gold aggregated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_gapless.tables.dataset import Dataset
 
 
 class Bronze(Dataset):
-    """Every message of the group once, as the source gives it; ``(origin, seqno)`` is its key."""
+    """Every message of the group once, as the source returns it; ``(origin, seqno)`` is the key."""
 
     name = "bronze"
     columns: ClassVar = COLUMNS
@@ -35,7 +35,7 @@ class Silver(Dataset):
 
 
 class Gold(Dataset):
-    """A row for each site and minute that is over: what its good readings say."""
+    """A row for each site and complete minute, with the aggregates of its valid readings."""
 
     name = "gold"
     columns: ClassVar = {

@@ -1,7 +1,7 @@
-"""From messages to tables: bronze as they came, silver with types, gold summed up by event time.
+"""From messages to tables: bronze as received, silver with types, gold aggregated by event time.
 
 A *method* is a pure function from DataFrame to DataFrame. A *step* reads, chains methods and writes
-a table; it is a streaming query with a checkpoint of its own, so it goes on where it was.
+a table; it is a streaming query with its own checkpoint, so it continues where it stopped.
 docs/pipeline.md shows the whole.
 """
 
@@ -29,12 +29,12 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 """A pure function from DataFrame to DataFrame."""
 
 WATERMARK_DELAY: Final = "10 minutes"
-"""How much later than the latest one a reading may come and still count in gold."""
+"""Maximum lateness of a reading, behind the latest one, that still counts in gold."""
 WINDOW: Final = "1 minute"
 """What gold sums up."""
 CELSIUS: Final = (-60.0, 60.0)
 HUMIDITY: Final = (0.0, 100.0)
-"""What a sensor can measure; anything else is a fault of the sensor."""
+"""The range of a sensor; any other value is a fault of the sensor."""
 
 SLOW_WORKER_ERROR: Final = "Python worker failed to connect back"
 """Spark's message for a Python worker that was not up within ten seconds: a busy machine."""
@@ -143,11 +143,11 @@ class PipelineStep:
 
     @property
     def name(self) -> str:
-        """The name of the table that it fills."""
+        """The name of the table that the step fills."""
         return str(self.table.kind.name)
 
     def start(self, spark: SparkSession, *, every_s: float | None = None) -> StreamingQuery:
-        """Start the query: a batch every so many seconds, or with None only what is there now."""
+        """Start the query: a batch every so many seconds, or with None only the available rows."""
         made: Dataset = self.table.kind(
             reduce(lambda frame, method: method(frame), self.transforms, self.read(spark))
         )
@@ -163,7 +163,7 @@ class PipelineStep:
         return query.trigger(processingTime=f"{round(every_s * 1000)} milliseconds").start()
 
     def catch_up(self, spark: SparkSession, tries: int = 1) -> None:
-        """Take what is there now; if that fails, go on from the checkpoint, up to so many times."""
+        """Process the available rows; after a failure continue from the checkpoint, a few times."""
         from pyspark.errors import StreamingQueryException
 
         patience = RetryLimit(self, tries)
@@ -186,7 +186,7 @@ class RetryLimit:
         self._batches = step.table.batches
 
     def on_failure(self, error: Exception) -> None:
-        """Take a failure, or raise it if it is one too many."""
+        """Count a failure; raise it if there were too many."""
         if self.step.table.batches > self._batches:
             self._failures = self._slow = 0
         self._batches = self.step.table.batches

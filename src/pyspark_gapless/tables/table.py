@@ -1,12 +1,12 @@
-"""A table of Parquet files that takes every micro-batch once, whatever crashed before.
+"""A table of Parquet files that has every micro-batch once, whatever crashed before.
 
-On publishing: the rows of a batch are written into a folder beside the table, and that folder is
-moved into it by one rename, as ``batch=<id>``. So a batch is there with all of its rows or not at
-all, and the files of an attempt that failed never are. A batch that is there is left alone: Spark
-does a batch again after a crash, with the same rows.
+On publishing: the rows of a batch are written into a folder beside the table, and one rename moves
+that folder into the table, as ``batch=<id>``. So a batch is in the table with all its rows or not
+at all, and files of a failed attempt never are. A batch that is in the table is left alone: Spark
+repeats a batch after a crash, with the same rows.
 
-Nothing else belongs to the table: no log says which files count. Spark, DuckDB, pandas or
-``pyarrow`` read the folder and see every row once.
+The table has no log of valid files. Spark, DuckDB, pandas or ``pyarrow`` read the folder and see
+every row once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound=Dataset)
 
 BATCH: Final = "batch"
-"""The column by which the files of a table are parted: the micro-batch that a row came with."""
+"""The partition column of a table: the micro-batch of a row."""
 AGE: Final = "36500d"
-"""Files are new until they have been read, however old they are."""
+"""Files count as new until they have been read, however old they are."""
 _SPECIAL = re.compile(r"[][{}*?\\,:\n]")
 
 
@@ -74,7 +74,7 @@ class ParquetTable(Generic[D]):
         self.rows += rows
 
     def published(self) -> dict[int, Path]:
-        """Return the folders of the batches that are there, in their order."""
+        """Return the folders of the published batches, in order."""
         found = {int(path.name.partition("=")[2]): path for path in self.folder.glob(f"{BATCH}=*")}
         return dict(sorted(found.items()))
 
@@ -83,7 +83,7 @@ class ParquetTable(Generic[D]):
         return self.kind(spark.read.schema(self._ddl()).parquet(uri(self.folder)).drop(BATCH))
 
     def stream(self, spark: SparkSession) -> D:
-        """Return the rows as a stream: those that are there, and those that will come."""
+        """Return the rows as a stream: the existing ones, and those of later batches."""
         reader = spark.readStream.schema(self._ddl()).option("maxFileAge", AGE)
         return self.kind(reader.parquet(uri(self.folder)).drop(BATCH))
 
@@ -106,7 +106,7 @@ def check_path(path: Path) -> None:
 
 
 def _rows_of(folder: Path) -> int:
-    """Return how many rows the files of a batch have, as their footers say."""
+    """Return the number of rows in the files of a batch, from their footers."""
     import pyarrow.parquet as pq
 
     return sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("*.parquet"))

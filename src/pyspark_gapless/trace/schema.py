@@ -1,4 +1,4 @@
-"""The columns of a trace as Spark knows them, and the numbers of its events."""
+"""The columns of a trace in Spark, and the codes of its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _TYPES = {"int64": "bigint", "int32": "int", "int8": "tinyint", "string": "string"}
 COLUMNS: Mapping[str, str] = {name: _TYPES[column.type] for name, column in schema.COLUMNS.items()}
-"""Every column of a row with its type, as Spark writes it."""
+"""Every column of a row with its Spark type."""
 INCARNATION_COLUMNS: Mapping[str, str] = {
     "seed": "bigint",
     "life": "bigint",
@@ -31,7 +31,7 @@ INCARNATION_COLUMNS: Mapping[str, str] = {
 STREAM_KEY = ("seed", "origin", "epoch", "to")
 """The columns that identify a stream."""
 STREAM_AT_MEMBER = ("seed", "member", *STREAM_KEY[1:])
-"""The columns that identify a stream as one incarnation sees it."""
+"""The columns that identify a stream at one incarnation."""
 INCARNATION_KEY = ("seed", "member")
 """The columns that identify an incarnation."""
 

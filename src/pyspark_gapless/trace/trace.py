@@ -1,4 +1,4 @@
-"""A trace in Spark: its rows, its lives, and the names that people know them by."""
+"""A trace in Spark: its rows, its incarnations, and their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SAMPLED = "sampled"
-"""The mode of a life of which only some rows were written."""
+"""The mode of an incarnation with only a sample of its rows."""
 RARE_EVENTS = (
     "BEGIN",
     "VIEW",
@@ -39,23 +39,24 @@ RARE_EVENTS = (
     "REST",
     "END",
 )
-"""What happens a few times in a life, however much it sends."""
+"""Events that happen a few times in an incarnation, however much it sends."""
 BULKY_COLUMNS = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "delivered", "frame_id")
-"""Columns that rare rows have no use for, and that are long to read."""
+"""Columns that are unused in rows of rare events, and slow to read."""
 MAX_DRIVER_ROWS = 200_000
-"""A frame with more rows is not held by the driver."""
+"""Maximum number of rows of a frame that the driver holds."""
 
 
 class TraceError(GaplessError):
-    """There is no trace at this place, or it cannot be read; the message says why."""
+    """There is no trace here, or it cannot be read; the message says why."""
 
 
 class Trace:
-    """What happened in one or many groups: ``rows``, and ``lives`` with what is known of each.
+    """The trace of one or many groups: ``rows``, and ``incarnations`` with their properties.
 
-    ``rows`` has the columns of :data:`~pyspark_gapless.trace.schema.COLUMNS`, ``lives`` those of
-    :data:`~pyspark_gapless.trace.schema.INCARNATION_COLUMNS`, one line an incarnation. They are
-    numbers; those of different seeds may be equal, so ``seed`` belongs to every key.
+    ``rows`` has the columns of :data:`~pyspark_gapless.trace.schema.COLUMNS`, ``incarnations``
+    those of :data:`~pyspark_gapless.trace.schema.INCARNATION_COLUMNS`, one row per incarnation.
+    Incarnations are numbers; numbers of different seeds may be equal, so ``seed`` belongs to every
+    key.
     """
 
     def __init__(self, rows: DataFrame, lives: DataFrame) -> None:
@@ -76,7 +77,7 @@ class Trace:
         """Read everything under a folder as one trace; seal journals of killed processes first.
 
         Raises:
-            TraceError: There is no trace, or what is there is none.
+            TraceError: There is no trace, or the files are not a trace.
         """
         live = cls.seal(path)
         where = str(path)
@@ -105,13 +106,13 @@ class Trace:
 
     @staticmethod
     def seal(path: str | Path) -> list[Path]:
-        """Make sure that there is a trace in a folder of this machine, and that Spark can read it.
+        """Check that a folder of this machine has a trace, and seal it so that Spark can read it.
 
-        Returns the folders that a process still writes to: the last rows of its lives cannot be
-        read yet.
+        Returns the folders that a process still writes to: the last rows of its incarnations cannot
+        be read yet.
 
         Raises:
-            TraceError: There is none.
+            TraceError: There is no trace.
         """
         if "://" in str(path):
             return []
@@ -141,10 +142,10 @@ class Trace:
         return self.rows.where(is_one_of(*events))
 
     def cached(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return what ``make`` returns, worked out once for all who ask for it by this name.
+        """Return the result of ``make``, computed once for each ``name``.
 
-        For frames small beside the trace: the driver holds up to :data:`MAX_DRIVER_ROWS` rows,
-        so that what is built on them is planned with their true size; others by Spark.
+        For frames that are small beside the trace: the driver holds up to :data:`MAX_DRIVER_ROWS`
+        rows, so that later plans know their true size; larger frames are cached by Spark.
         """
         if name not in self._cached:
             self._cached[name] = materialize(make())
@@ -159,7 +160,7 @@ class Trace:
 
     @cached_property
     def clock_modes(self) -> set[tuple[str, str]]:
-        """The clock and the mode of the lives that have rows: every pair that there is."""
+        """Every pair of clock and mode among the incarnations with rows."""
         found = self.incarnations.where("own").select("clock", "mode").distinct().collect()
         return {(row["clock"], row["mode"]) for row in found}
 
@@ -170,7 +171,7 @@ class Trace:
 
     @property
     def sampled(self) -> bool:
-        """Whether of some lives only a sample of the rows was written."""
+        """Whether some incarnations have only a sample of their rows."""
         return SAMPLED in {mode for _, mode in self.clock_modes}
 
     def complete_incarnations(self, column: str, where: str = "own and whole") -> DataFrame:
@@ -181,7 +182,7 @@ class Trace:
 
     @cached_property
     def unsampled(self) -> Trace:
-        """The same without the rows of lives that were sampled: for checks that need every row."""
+        """The trace without the rows of sampled incarnations, for checks that need every row."""
         if not self.sampled:
             return self
         return self.without(self.complete_incarnations("member", f"mode = '{SAMPLED}'"))
@@ -209,7 +210,7 @@ class Trace:
 
 
 def materialize(frame: DataFrame) -> DataFrame:
-    """Return a frame that costs nothing more to look at."""
+    """Return a frame whose rows are computed already."""
     found = frame.limit(MAX_DRIVER_ROWS + 1).toArrow()
     return (
         frame.sparkSession.createDataFrame(found)
@@ -219,25 +220,25 @@ def materialize(frame: DataFrame) -> DataFrame:
 
 
 def is_one_of(*events: str) -> Column:
-    """Return whether a row is of one of these events."""
+    """Return whether the event of a row is one of ``events``."""
     return F.col("event").isin([event_code(event) for event in events])
 
 
 def event_code(event: str) -> int:
-    """Return the number of an event."""
+    """Return the code of an event."""
     if event not in EVENT_CODES:
         raise TraceError(f"no event is called {event!r}; the events are {', '.join(EVENT_CODES)}")
     return EVENT_CODES[event]
 
 
 def event_name(column: Column) -> Column:
-    """Return the names of the events that ``column`` has the numbers of."""
+    """Return the names of the events whose codes are in ``column``."""
     pairs = [F.lit(value) for pair in EVENT_NAMES.items() for value in pair]
     return F.create_map(*pairs)[column.cast("int")]
 
 
 def _own_incarnations(folders: list[Path]) -> list[int]:
-    """Return the lives whose rows are in these file sets."""
+    """Return the incarnations whose rows are in these file sets."""
     return [
         incarnation_id(life.name)
         for folder in folders
@@ -247,7 +248,7 @@ def _own_incarnations(folders: list[Path]) -> list[int]:
 
 
 def _deduplicate(lives: DataFrame) -> DataFrame:
-    """Return one line an incarnation: its own, if there is one. Unfinished lines are skipped."""
+    """Return one row per incarnation, its own if there is one; unfinished lines are skipped."""
     lives = lives.where("life is not null").fillna(
         {"seed": 0, "own": False, "name": "", "member": "", "every": 0}
     )
