@@ -1,15 +1,16 @@
-"""A group for tests that read like a story.
+"""A simulated group for tests that read like a story.
 
 ::
 
-    group = Group(3, capacity=4)
+    group = SimulatedGroup(3, capacity=4)
     group.drop("DATA 1 a->b")
     group.a.send(b"x")
     group.settle()
     assert group.b.received == {"a": [b"x"]}
 
-The network delivers every frame once, after ``delay``, unless the story says otherwise; time passes only when it is
-told to. Every check of the simulator looks at every step, and a story that breaks a promise fails with its diagram.
+The network delivers every frame once, after ``delay``, unless a fault is set. Time passes only in
+:meth:`SimulatedGroup.run_for` and :meth:`SimulatedGroup.settle`. Every check of the simulator runs
+at every step; a violation fails the test and shows the diagram of the run.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ DEFAULT_SETTLE_TIMEOUT = "60s"
 
 
 class SimulatedNode:
-    """One node of a group, and the life that it has at present."""
+    """One node of a group, and its current incarnation."""
 
     def __init__(self, group: SimulatedGroup, name: str) -> None:
         self.group = group
@@ -67,7 +68,7 @@ class SimulatedNode:
 
     @property
     def incarnation_name(self) -> str:
-        """The name of the present life: ``a``, after a restart ``a'``."""
+        """The name of the current incarnation: ``a``, after a restart ``a'``."""
         return self._host.incarnation_name
 
     @property
@@ -81,12 +82,12 @@ class SimulatedNode:
 
     @property
     def received(self) -> dict[str, list[bytes]]:
-        """What the application has got in this life, by the name of the origin's life."""
+        """The messages delivered to this incarnation, by the name of their origin."""
         return self._host.received
 
     @property
     def marks(self) -> dict[str, Marks]:
-        """The marks of every stream that the member knows, by the name of the origin's life."""
+        """The marks of every stream at the member, by the name of the origin."""
         return {incarnation_name(origin): marks for origin, marks in self.member.digest().items()}
 
     def send(
@@ -98,7 +99,7 @@ class SimulatedNode:
         timeout: str | None = None,
         loopback: bool | None = None,
     ) -> int:
-        """Send messages to the group, or to the node ``to``; return the number of this send, from 1."""
+        """Send to the group, or to the node ``to``; return the number of this send, from 1."""
         timeout_ns = None if timeout is None else parse_duration(timeout)
         self.group._perform(
             SendMessages(
@@ -115,18 +116,18 @@ class SimulatedNode:
         return len(self._host.tickets)
 
     def cancel(self, nth: int) -> None:
-        """Cancel the ``nth`` send of this life."""
+        """Cancel the ``nth`` send of this incarnation."""
         self.group._perform(CancelSend(self.group.now_ns, self.incarnation_name, nth))
 
     def set_read_delay(self, per_message: str) -> None:
-        """From now on the application takes this long for each message; this needs a ``unread_limit``."""
+        """Let the application take this long for each message; this needs an ``unread_limit``."""
         self.group._perform(
             SetReadDelay(self.group.now_ns, self.incarnation_name, parse_duration(per_message))
         )
 
 
 class _FaultRules:
-    """The faults of a story; they come and go."""
+    """The current faults of the group's network."""
 
     name = "story"
 
@@ -143,7 +144,7 @@ class _FaultRules:
 
 
 class SimulatedGroup:
-    """A group of members in virtual time. Members are ``group.a``, ``group.b`` …, or ``group["a"]``."""
+    """A group in virtual time; its members are ``group.a``, ``group.b`` … or ``group["a"]``."""
 
     def __init__(
         self,
@@ -199,7 +200,7 @@ class SimulatedGroup:
         self._nodes[host.name].events += ready.events
 
     def _perform(self, action: Action) -> None:
-        """Let something happen now, and keep it for the script."""
+        """Perform an action now, and add it to the script."""
         self.world.script.actions.append(action)
         self.world.act(action)
 
@@ -216,7 +217,7 @@ class SimulatedGroup:
         self.verify()
 
     def settle(self, within: str = DEFAULT_SETTLE_TIMEOUT) -> None:
-        """Run until every message is delivered and acknowledged everywhere; fail if that takes too long."""
+        """Run until every message is acknowledged by every member; fail if that takes too long."""
         settled = self.world.settle(self.now_ns + parse_duration(within))
         self.verify()
         if not settled:
@@ -236,14 +237,14 @@ class SimulatedGroup:
         self._rules.faults.append(FaultRule("drop", frames, lambda _: [], times))
 
     def duplicate(self, frames: str, after: str = "0s", times: int | None = 1) -> None:
-        """Let a frame arrive a second time, ``after`` the first."""
+        """Duplicate a frame; the copy arrives ``after`` the first."""
         after_ns = parse_duration(after)
         self._rules.faults.append(
             FaultRule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times)
         )
 
     def delay(self, frames: str, by: str, times: int | None = 1) -> None:
-        """Let a frame take longer than others."""
+        """Delay a frame."""
         by_ns = parse_duration(by)
         self._rules.faults.append(
             FaultRule("delay", frames, lambda copies: _delayed(copies, by_ns), times)
@@ -269,64 +270,64 @@ class SimulatedGroup:
             self._partition = None
 
     def pause(self, name: str) -> None:
-        """Let a member stand still: it neither receives nor ticks."""
+        """Pause a process: it neither receives nor ticks."""
         self._perform(PauseProcess(self.now_ns, self[name].incarnation_name))
 
     def resume(self, name: str) -> None:
-        """Let a member go on."""
+        """Resume a paused process."""
         self._perform(ResumeProcess(self.now_ns, self[name].incarnation_name))
 
     # Members
 
     def crash(self, name: str) -> None:
-        """End a life without a word; the others do not know before a view says so."""
+        """End a process without notice; the others learn of it only from a view."""
         self._perform(CrashProcess(self.now_ns, self[name].incarnation_name))
 
     def expel(self, name: str) -> None:
-        """Give the others a view without this member, whether it lives or not."""
-        life = self[name].incarnation_name
-        self._members.remove(life)
+        """Install a view without this member at the others, whether it runs or not."""
+        incarnation = self[name].incarnation_name
+        self._members.remove(incarnation)
         self._install_everywhere()
 
     def readmit(self, name: str) -> None:
-        """Give all a view with a member again that was expelled and lives on."""
+        """Install a view with a member that was expelled and still runs."""
         self._members.append(self[name].incarnation_name)
         self._install_everywhere()
 
     def leave(self, name: str) -> None:
-        """Let a member go: the others get a view without it, and its life ends."""
+        """Remove a member: install a view without it at the others, and end its process."""
         self.expel(name)
         self.crash(name)
 
     def join(self, name: str) -> SimulatedNode:
-        """Let a new member join, with a view for all; every sender tells it where to start."""
+        """Start a new member, with a view for all; every sender announces its start."""
         self._start_incarnation(name)
         return self[name]
 
     def restart(self, name: str) -> SimulatedNode:
-        """Crash a member, and let its node come back in a new incarnation, with one view for all."""
-        life = self[name].incarnation_name
+        """Crash a member and restart its node as a new incarnation, with one view for all."""
+        incarnation = self[name].incarnation_name
         self.crash(name)
-        if life in self._members:
-            self._members.remove(life)
-        self._start_incarnation(life + "'")
+        if incarnation in self._members:
+            self._members.remove(incarnation)
+        self._start_incarnation(incarnation + "'")
         return self[name]
 
-    def _start_incarnation(self, life: str) -> None:
-        node = life.rstrip("'")
+    def _start_incarnation(self, incarnation: str) -> None:
+        node = incarnation.rstrip("'")
         if node not in self._nodes:
             self._nodes[node] = SimulatedNode(self, node)
             self._diagram.nodes.append(node)
-        self._perform(StartProcess(self.now_ns, life))
-        self._members.append(life)
+        self._perform(StartProcess(self.now_ns, incarnation))
+        self._members.append(incarnation)
         self._install_everywhere()
 
     def _install_everywhere(self) -> None:
         self._view += 1
-        for life in self._members:
-            self._perform(InstallView(self.now_ns, life, self._view, tuple(self._members)))
+        for incarnation in self._members:
+            self._perform(InstallView(self.now_ns, incarnation, self._view, tuple(self._members)))
 
-    # What came of it
+    # Results
 
     @property
     def violations(self) -> list[InvariantViolation]:
@@ -344,7 +345,7 @@ class SimulatedGroup:
         return "\n".join(self._diagram.lines())
 
     def script(self) -> Script:
-        """Return the script of what happened so far, to be played again by a world or kept as a scenario."""
+        """Return the script of this run so far, for a world to play or a scenario file to keep."""
         script = self.world.recorded()
         script.calm_ns = self.now_ns
         return script

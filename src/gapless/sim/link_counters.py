@@ -1,4 +1,4 @@
-"""The counters of one link: the simulated network counts copies, the oracle checks the sum (S18)."""
+"""The counters of one link: the network counts copies, the oracle checks their sum (S18)."""
 
 
 class LinkCounters:
@@ -16,5 +16,5 @@ class LinkCounters:
         self.mislabelled = 0
 
     def balance(self) -> int:
-        """Return what is missing on the side of the outcomes; an honest link returns 0."""
+        """Return the number of unaccounted copies; 0 on an honest link."""
         return self.sent + self.added - self.intact - self.changed - self.dropped - self.in_flight

@@ -1,13 +1,11 @@
-"""The same work for every profile, on the same lossy network: what it costs, and how long it takes.
+"""The cost of every profile for the same work, on the same lossy network.
 
-Each cell is one simulated world, with every check on. Every member sends the same messages at the
-same times: to all with a profile of messages to all, to its neighbour with one of messages to one.
-A frame takes ``DELAY_NS``, and the given share of the frames is lost, on every link and in both
-directions, until the work is done and well after.
+Each cell is one simulated world with all checks. Every member sends the same messages at the same
+times: to the group, or to its neighbour with a unicast profile. A frame takes ``DELAY_NS``. The
+given share of frames is lost, on every link and in both directions, until well after the last send.
 
-Beside that, single losses: how long it takes until a message is delivered whose first frame was
-lost, where it is the first, the last or the only one. That is where protocols of much the same cost
-differ most.
+A second measurement loses one frame: how long does the delivery of its message take, where it is
+the first, the last or the only one? Protocols of similar cost differ most there.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ if TYPE_CHECKING:
 DELAY_NS = NS_PER_MS
 """How long a frame takes."""
 LOSSES = (0.0, 1.0, 5.0, 10.0)
-"""The shares of frames that are lost, in per cent, if nobody says otherwise."""
+"""The default shares of lost frames, in per cent."""
 MAX_LOSS_PERCENT = 50
-"""More than that nobody sends over."""
+"""Maximum share of lost frames, in per cent."""
 MEMBERS = range(2, 27)
 """How many members a group may have."""
 MAX_MESSAGES = 100_000
@@ -66,7 +64,7 @@ KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
 """What frames are counted as."""
 
 LOST_FRAMES = ("only", "first", "last")
-"""The single losses: of the only message there is, of the first of :data:`SINGLE_LOSS_MESSAGES`, of the last of them."""
+"""The single losses: of the only message, or of the first or last of several."""
 SINGLE_LOSS_MESSAGES = 10
 """How many messages that is."""
 
@@ -95,13 +93,13 @@ class ProfileWorkload(NamedTuple):
 
 @dataclass(slots=True)
 class ProfileCell:
-    """What one profile did at one loss.
+    """The figures of one profile at one loss.
 
-    ``expected`` and ``delivered`` count messages at others than their sender, ``frames`` and
-    ``sizes_bytes`` what was put on each link, lost or not, by kind. ``span_ns`` ends with the last
-    delivery, or the last send if that was later. ``peak_window`` is the most messages that one
-    sender had outstanding, ``stalls`` how many gaps were given up. ``latency_ns`` says how many
-    deliveries took how long, ``outcome`` what came of the world as a simulated run.
+    ``expected`` and ``delivered`` count messages at members other than their sender. ``frames`` and
+    ``sizes_bytes`` count the traffic on all links by kind, lost frames included. ``span_ns`` ends
+    with the last delivery, or with the last send if that was later. ``peak_window`` is the maximum
+    number of outstanding messages of one sender, ``stalls`` the number of reported gaps.
+    ``latency_ns`` counts deliveries by latency; ``outcome`` is the result of the simulated run.
     """
 
     profile: str
@@ -133,13 +131,13 @@ class ProfileCell:
         return self.delivered * NS_PER_S / self.span_ns if self.span_ns else 0.0
 
     def per_message(self, count: int) -> float:
-        """Return how much of ``count`` (frames or bytes) there is for each delivered message; all of it if none was."""
+        """Return ``count`` (frames or bytes) per delivered message; ``count`` if there was none."""
         return count / max(1, self.delivered)
 
 
 @dataclass(slots=True)
 class SingleLoss:
-    """With one frame lost: how long it took from the send of its message to the delivery; None if it never came."""
+    """How long the delivery of a message took whose frame was lost; None if it never came."""
 
     profile: str
     delivered_ns: dict[str, int | None] = field(default_factory=dict)
@@ -162,10 +160,10 @@ class ProfileComparison:
 
 
 class _ProfileMeter:
-    """Looks on: counts what goes out, and how long after its send each message is delivered.
+    """Counts outgoing frames, and measures the latency of every delivery.
 
-    The messages of an origin come in order and without a gap, so the count of those that came tells
-    which one it is.
+    The messages of an origin are delivered in order and without a gap, so their count identifies
+    them.
     """
 
     def __init__(self, world: World, sent_ns: dict[Address, list[int]], receivers: int) -> None:
@@ -173,8 +171,7 @@ class _ProfileMeter:
         self.sent_ns = sent_ns
         self.last_sent_ns = max(max(times_ns) for times_ns in sent_ns.values())
         self.receivers = receivers
-        # A group that waits for what never comes votes for ever; that is not the cost of what was
-        # delivered.
+        # A group that waits for a lost message votes for ever; that is no cost of its deliveries.
         self.until_ns = NEVER_NS if world.config.retransmits else world.script.calm_ns
         self.frames: Counter[str] = Counter()
         self.sizes_bytes: Counter[str] = Counter()
@@ -219,20 +216,20 @@ class _ProfileMeter:
             self.latency_ns[now_ns - sent_ns] += 1
 
     def percentile_ns(self, percent: int) -> int | None:
-        """Return the latency that ``percent`` of all deliveries did not exceed; None if there was none."""
+        """Return the latency that ``percent`` of all deliveries stay within; None without any."""
         values = sorted(self.latency_ns)
         sums = list(accumulate(self.latency_ns[value] for value in values))
         return values[bisect_left(sums, sums[-1] * percent / 100)] if values else None
 
 
 def config_of(profile: str, properties: str = "") -> Config:
-    """Return the configuration of a profile, all else at its default but for what ``properties`` set."""
+    """Return the configuration of a profile, with the settings in ``properties``."""
     named = f"{'unicast' if profile in UNICAST_PROFILE_NAMES else 'profile'}={profile}"
     return Config.from_properties(f"{named};{properties}")
 
 
 def properties_of(config: Config) -> str:
-    """Return the knobs that are not what the profile sets by itself: :func:`config_of` reads them."""
+    """Return the settings that differ from the profile's own: :func:`config_of` reads them."""
     words = format_settings(config).split()
     return ";".join(word for word in words if word.partition("=")[0] not in {"profile", "unicast"})
 
@@ -247,10 +244,10 @@ def compare(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> ProfileComparison:
-    """Let every profile do the work at every loss, in per cent, in ``workers`` processes.
+    """Measure every profile at every loss, in per cent, in ``workers`` processes.
 
-    ``properties`` set other knobs, and ``bug`` is planted. ``progress`` is told how many worlds are
-    done: one for each profile and loss, and for each profile one more.
+    ``properties`` are other settings, and ``bug`` is planted. ``progress`` gets the number of
+    finished worlds: one for each profile and loss, and one more for each profile.
     """
     work = work or ProfileWorkload()
     configs = {profile: config_of(profile, properties) for profile in profiles}
@@ -279,7 +276,7 @@ def run_cell(
     config: Config | None = None,
     bug: str = "",
 ) -> ProfileCell:
-    """Let one profile do the work at one loss."""
+    """Measure one profile at one loss."""
     with plant(bug):
         world, meter = _whole_world(profile, loss_percent, work, config or config_of(profile))
         world.run()
@@ -313,7 +310,7 @@ def _whole_world(
     *,
     record: bool = False,
 ) -> tuple[World, _ProfileMeter]:
-    """Return the world in which every member does the work at one loss, and the meter that looks on."""
+    """Return the world in which every member does the work at one loss, and its meter."""
     faults: list[Fault] = []
     if loss_percent:
         faults = [Loss(split(work.seed, "compare loss"), (loss_percent / 100,))]
@@ -351,20 +348,22 @@ def compare_command(
     profile: str, loss_percent: float, work: ProfileWorkload, config: Config, bug: str = ""
 ) -> str:
     """Return the command that runs one cell again."""
-    return f"gapless compare --profiles {profile} --seed {work.seed} {_options(loss_percent, work, config, bug)}"
+    options = _options(loss_percent, work, config, bug)
+    return f"gapless compare --profiles {profile} --seed {work.seed} {options}"
 
 
 def shrink_command(
     profile: str, loss_percent: float, work: ProfileWorkload, config: Config, bug: str = ""
 ) -> str:
     """Return the command that shrinks the run of one cell."""
-    return f"gapless shrink {work.seed} --profile {profile} {_options(loss_percent, work, config, bug)}"
+    options = _options(loss_percent, work, config, bug)
+    return f"gapless shrink {work.seed} --profile {profile} {options}"
 
 
 def _options(loss_percent: float, work: ProfileWorkload, config: Config, bug: str) -> str:
-    """Return the options by which two commands say what a cell is; what is the default of both is left out."""
+    """Return the options of a cell for either command, without those at their defaults."""
     usual = ProfileWorkload()
-    told = {
+    options = {
         "loss": f"{loss_percent:g}%",
         "members": "" if work.members == usual.members else str(work.members),
         "messages": "" if work.messages == usual.messages else str(work.messages),
@@ -373,7 +372,7 @@ def _options(loss_percent: float, work: ProfileWorkload, config: Config, bug: st
         "properties": properties_of(config) and f'"{properties_of(config)}"',
         "mutant": bug and f'"{bug}"',
     }
-    return " ".join(f"--{option} {value}" for option, value in told.items() if value)
+    return " ".join(f"--{option} {value}" for option, value in options.items() if value)
 
 
 def lose_one(
@@ -389,8 +388,7 @@ def lose_one(
         with plant(bug):
             world, meter = _world(profile, work, ("a", "b"), ("a",), [_lose_data(lost)], config)
             world.run()
-        # Nothing took longer than the lost message: what was sent before it came at once, what came
-        # after it waited.
+        # The lost message has the longest latency: earlier ones arrive at once, later ones wait.
         result.delivered_ns[what] = (
             meter.percentile_ns(100) if meter.delivered == messages else None
         )
@@ -399,7 +397,7 @@ def lose_one(
 
 
 def _lose_data(seqno: int) -> Targeted:
-    """Return the fault that loses message ``seqno`` once; what is sent again comes through."""
+    """Return the fault that loses message ``seqno`` once; its repair gets through."""
     return Targeted(
         "one", lambda crossing: crossing.label.kind == "DATA" and crossing.label.first == seqno
     )
@@ -416,7 +414,7 @@ def _world(
     record: bool = False,
     tracer: RunTracer | None = None,
 ) -> tuple[World, _ProfileMeter]:
-    """Return the world in which ``senders``, some of ``names``, do the work, and the meter that looks on."""
+    """Return the world in which ``senders``, some of ``names``, do the work, and its meter."""
     sends = {
         incarnation_address(name): _sends(profile, work, names, at)
         for at, name in enumerate(senders)
@@ -425,7 +423,7 @@ def _world(
         (send for of_one in sends.values() for send in of_one), key=lambda send: send.at_ns
     )
     end_ns = in_time[-1].at_ns
-    # Nobody knows beforehand how long repairs take while frames are lost; a settled group costs
+    # The time that repairs take under loss cannot be known in advance; a settled group costs
     # nothing to wait for.
     patience_ns = _PATIENCE_NS if config.retransmits else 2 * config.stall_after_ns
     script = Script(
@@ -436,8 +434,7 @@ def _world(
         only_loss=True,
     )
     stalls = bool(faults) and not config.retransmits
-    # Where nothing is sent again and frames are lost, what is missing must be named; it need not
-    # come.
+    # Without retransmission a lost message must be reported, and need not arrive.
     checks = (
         [
             check

@@ -1,4 +1,4 @@
-"""Fixtures for tests of programs that use Gapless: groups in virtual time, without sockets and without sleeping."""
+"""Fixtures for tests of programs that use Gapless: groups in virtual time, without sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def gapless_group() -> Iterator[Callable[..., SimulatedGroup]]:
-    """Make groups as :class:`gapless.sim.SimulatedGroup` does; each must have kept every promise when the test ends."""
+    """Make groups like :class:`gapless.sim.SimulatedGroup`; each is verified after the test."""
     from gapless.sim.group import SimulatedGroup
 
     made: list[SimulatedGroup] = []
@@ -32,7 +32,7 @@ def gapless_group() -> Iterator[Callable[..., SimulatedGroup]]:
 
 @pytest.fixture
 def gapless_world() -> Iterator[Callable[..., World]]:
-    """Make worlds as :class:`gapless.sim.World` does; each must have kept every promise when the test ends."""
+    """Make worlds like :class:`gapless.sim.World`; each must be without violations at the end."""
     from gapless.sim.world.world import World
 
     made: list[World] = []

@@ -1,4 +1,4 @@
-"""One seed, or many: run them, and say what came of it."""
+"""Run one seed or many, and collect the results."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def world_of(
     plan: SwarmPlan, *, record: bool = False, trace: bool = False, fail_fast: bool = False
 ) -> World:
     """Return the world of a plan; with ``fail_fast`` it stops at the first violation."""
-    # Where nothing is sent again and frames are lost, what is missing must be named; it need not
-    # come.
+    # Without retransmission a lost message must be reported, and need not arrive.
     checks = (
         [
             check
@@ -63,7 +62,7 @@ def world_of(
 
 
 def default_messages(*, membership: bool) -> int:
-    """Return how many messages each node sends if nobody says otherwise."""
+    """Return the default number of messages of each node."""
     return membership_swarm.MESSAGES if membership else MESSAGES
 
 
@@ -82,7 +81,7 @@ def plan_of(
     config: Config | None = None,
     membership: bool = False,
 ) -> SwarmPlan:
-    """Return what a seed draws: a group that is told its views, or one that makes its own."""
+    """Return the plan of a seed; with ``membership`` members make their own views."""
     messages = default_messages(membership=membership) if messages is None else messages
     drawn = draw_membership if membership else draw
     return drawn(
@@ -124,7 +123,7 @@ def simulate(
 
 
 def seed_result(seed: int, character: str, profile: str, world: World) -> SeedResult:
-    """Return what came of a world that has run."""
+    """Return the result of a world that has run."""
     outcome = SeedResult(
         seed,
         character,

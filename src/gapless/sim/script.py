@@ -145,7 +145,7 @@ class CrashProcess(NamedTuple):
 
 
 class SetReadDelay(NamedTuple):
-    """Let the application take ``per_message_ns`` for each message (0: it reads at once)."""
+    """Set the read delay of the application to ``per_message_ns`` (0: it reads at once)."""
 
     at_ns: int
     who: str

@@ -48,7 +48,7 @@ FAULT_KINDS = (
 
 @dataclass(slots=True)
 class SeedResult:
-    """What came of one seed. ``script`` and ``trace`` are there if they were asked for."""
+    """The result of one seed; ``script`` and ``trace`` only on request."""
 
     seed: int
     character: str
@@ -74,7 +74,7 @@ class SeedResult:
 
 @dataclass(slots=True)
 class SweepResult:
-    """What came of many seeds together."""
+    """The results of many seeds together."""
 
     seeds: int = 0
     events: int = 0
@@ -105,7 +105,7 @@ class SweepResult:
 
     @property
     def never_seen(self) -> list[str]:
-        """What must happen in a sweep and has not."""
+        """Required situations that did not occur."""
         return [what for what in self.required_coverage if not self.seen[what]]
 
     @property

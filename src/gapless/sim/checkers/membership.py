@@ -1,15 +1,15 @@
-"""The checks of a group that makes its own views: S20 to S22 and L6, in the words of docs/invariants.md.
+"""The checks of a group that makes its own views: S20 to S22 and L6 of docs/invariants.md.
 
-The bound of L6 is a number, fixed once. With H, S, V, F, J, T, G, M, L the knobs
+The bound of L6 is a fixed number. With H, S, V, F, J, T, G, M, L the settings
 ``heartbeat_interval``, ``suspect_after``, ``verify_timeout``, ``found_after``, ``join_interval``,
-``join_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the slowest clock, and D
-the delay of a perfect network:
+``join_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the slowest
+clock, and D the delay of a perfect network:
 
-* B3 = 2 L + 3 (S + H + 2 V) + 8 F + 4 M + 4 (T + G + 8 J + 4 D): who leaves has gone; of those that
-  are dead some watch others, so they are noticed in turns; who was expelled or is alone finds the
-  group again, waiting for one that it has heard of; the parts of the group find each other and
-  merge; each time a view is made, told, and told again.
-* Where a place is kept, ``retention_timeout`` and one view more.
+* B3 = 2 L + 3 (S + H + 2 V) + 8 F + 4 M + 4 (T + G + 8 J + 4 D). Leaving members have left. Crashed
+  members are noticed in turns, because some of them watched others. An expelled or lone member
+  finds the group again, after it has waited for a group that it knows of. The parts of the group
+  find each other and merge. Each time a view is made, sent, and sent again.
+* With durable members that are absent: ``retention_timeout`` and one view more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def group_bound_ns(config: Config, delay_ns: int, *, durable: bool) -> int:
 
 
 class GracefulLeaveChecker(InvariantChecker):
-    """Leaving: who leaves asks for it only when everybody has everything that it sent, or its patience is over."""
+    """Leaving: a leave is requested once all have everything, or when ``leave_timeout`` is over."""
 
     id = "S20"
 
@@ -59,94 +59,99 @@ class GracefulLeaveChecker(InvariantChecker):
         super().__init__(oracle)
         self._asked: set[Address] = set()
 
-    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
-        """Look at the first question of one that leaves."""
+    def control_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
+        """Check the first leave request of a member."""
         if (
             not isinstance(frame, Leave)
             or frame.origin in self._asked
-            or frame.origin != life.address
+            or frame.origin != model.address
         ):
             return
         if not self.oracle.membership:
-            return  # where views are told nobody asks
+            return  # scripted views have no leave requests
         self._asked.add(frame.origin)
-        if life.leaving_ns is None:
-            self.fail(f"{life.name} leaves, but nobody asked it to")
+        if model.leaving_ns is None:
+            self.fail(f"{model.name} leaves, but nobody asked it to")
             return
         if (
-            self.oracle.t_ns - life.leaving_ns
+            self.oracle.t_ns - model.leaving_ns
             >= self.config.leave_timeout_ns * 100 // SLOW_CLOCK_PERCENT
         ):
             return
-        if life.stream.queue:
+        if model.stream.queue:
             self.fail(
-                f"{life.name} leaves, but {len(life.stream.queue)} messages still wait for room"
+                f"{model.name} leaves, but {len(model.stream.queue)} messages still wait for room"
             )
-        for member in life.view_members - {life.address}:
+        for member in model.view_members - {model.address}:
             other = self.model.members[member]
-            taken = other.has_delivered(life.address, life.epoch)
-            if taken < life.stream.high and other.alive:
+            taken = other.has_delivered(model.address, model.epoch)
+            if taken < model.stream.high and other.alive:
                 self.fail(
-                    f"{life.name} leaves at {life.stream.high}, but {other.name} has only {taken}"
+                    f"{model.name} leaves at {model.stream.high}, but {other.name} has only {taken}"
                 )
 
 
 class FalseSuspicionChecker(InvariantChecker):
-    """Patience: without a fault nobody is suspected; who stood still for less than ``suspect_after`` is not expelled.
+    """Patience: without faults there is no suspicion, and short pauses lead to no expulsion.
 
-    The world says through ``oracle.gentle`` whether a run has no fault but such pauses, through
-    ``oracle.calm`` whether it has none at all.
+    ``oracle.only_short_pauses`` says that a run has no other fault than such pauses,
+    ``oracle.fault_free`` that it has none at all.
     """
 
     id = "S21"
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """Look for suspicion and expulsion without a reason; who is about to leave may be left behind in silence."""
-        if isinstance(event, Suspected) and self.oracle.fault_free and life.leaving_ns is None:
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Look for suspicion and expulsion without a reason; leaving members do not count."""
+        if isinstance(event, Suspected) and self.oracle.fault_free and model.leaving_ns is None:
             suspect = self.model.members.get(event.member)
             if suspect is not None and suspect.alive:
-                self.fail(f"{life.name} suspects {suspect.name}, which lives, and nothing is wrong")
+                self.fail(
+                    f"{model.name} suspects {suspect.name}, which lives, and nothing is wrong"
+                )
         elif isinstance(event, Expelled) and self.oracle.only_short_pauses:
             self.fail(
-                f"{life.name} was expelled in view {event.view.number}, but has done nothing wrong"
+                f"{model.name} was expelled in view {event.view.number}, but has done nothing wrong"
             )
 
 
 class StateTransferChecker(InvariantChecker):
-    """State: what a new member is given is what somebody gave; nothing is handed out before it, or left out after it.
+    """State: a joiner gets a state that was provided, before its first delivery, without a hole.
 
-    That what follows the state is everything that is not in it, once, are S2 and S3: the model goes
-    on where the giver was.
+    S2 and S3 check that each message outside of the state is delivered once after it: the model
+    resumes at the marks of the provider.
     """
 
     id = "S22"
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
-        """Who waits for the state is handed nothing."""
-        if life.transferring:
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
+        """Check that nothing is delivered before the state."""
+        if model.transferring:
             self.fail(
-                f"{life.name} delivers {delivery.first} of {delivery.origin} before it has the state"
+                f"{model.name} delivers {delivery.first} of {delivery.origin} before it has "
+                "the state"
             )
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """Compare a state with those that were given."""
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Compare a received state with the provided ones."""
         if not isinstance(event, StateReceived):
             return
         if event.provider is not None and event.state not in self.oracle.states:
-            self.fail(f"{life.name} gets a state of {len(event.state)} bytes that nobody gave")
+            self.fail(f"{model.name} gets a state of {len(event.state)} bytes that nobody gave")
         elif event.provider is None and event.state:
-            self.fail(f"{life.name} gets a state of {len(event.state)} bytes from nobody")
+            self.fail(f"{model.name} gets a state of {len(event.state)} bytes from nobody")
         elif event.provider is None and self.oracle.fault_free:
-            others = (self.model.members[member] for member in life.view_members - {life.address})
+            others = (self.model.members[member] for member in model.view_members - {model.address})
             if any(other.alive and not other.transferring for other in others):
-                self.fail(f"{life.name} gets no state, though others have one")
+                self.fail(f"{model.name} gets no state, though others have one")
 
 
 class StoredBeforeAckChecker(InvariantChecker):
-    """Storing: who stores what it gets acknowledges nothing that is not on its disk, and its disk gets no silent hole.
+    """Storing: an application with a disk acknowledges only what is stored, without a silent hole.
 
-    An ack may go beyond the disk within a message in pieces that is not whole, and up to where a
-    stream began.
+    An ack may pass the disk within an incomplete fragmented message, and up to the start of a
+    stream.
     """
 
     id = "S23"
@@ -155,41 +160,43 @@ class StoredBeforeAckChecker(InvariantChecker):
         super().__init__(oracle)
         self._stored_or_queued: dict[tuple[Address, Address], int] = {}
 
-    def ack_out(self, life: MemberModel, to: Address | None, frame: Ack) -> None:
-        """What is acknowledged is on the disk."""
-        heard = life.inbound.get(frame.origin)
-        if life.stored is None or heard is None or frame.epoch >= FIRST_CONNECTION_EPOCH:
+    def ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
+        """Check that acknowledged messages are on the disk."""
+        inbound = model.inbound.get(frame.origin)
+        if model.stored is None or inbound is None or frame.epoch >= FIRST_CONNECTION_EPOCH:
             return
-        stored = max(life.stored.get(frame.origin, 0), heard.start)
-        if frame.seqno > stored and heard.stream.next_message_start(stored + 2) <= frame.seqno:
+        stored = max(model.stored.get(frame.origin, 0), inbound.start)
+        if frame.seqno > stored and inbound.stream.next_message_start(stored + 2) <= frame.seqno:
             self.fail(
-                f"{life.name} acknowledges {frame.seqno} of {frame.origin}, {stored} is stored"
+                f"{model.name} acknowledges {frame.seqno} of {frame.origin}, {stored} is stored"
             )
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """What will never come is no hole."""
-        if life.stored is not None and isinstance(event, (Lost, Oversized)):
-            has = self._stored_or_queued_upto(life, event.origin)
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Note losses: a reported loss is not a hole."""
+        if model.stored is not None and isinstance(event, (Lost, Oversized)):
+            has = self._stored_or_queued_upto(model, event.origin)
             if has is not None and event.first <= has + 1:
-                self._stored_or_queued[life.address, event.origin] = max(has, event.last)
+                self._stored_or_queued[model.address, event.origin] = max(has, event.last)
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
-        """What is handed out follows what is on the disk, or in line for it."""
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
+        """Check that a delivery follows the last stored or queued message."""
         origin = delivery.origin
-        if life.stored is None or origin == life.address:
+        if model.stored is None or origin == model.address:
             return
-        has = self._stored_or_queued_upto(life, origin)
+        has = self._stored_or_queued_upto(model, origin)
         if has is not None and delivery.first > has + 1:
-            self.fail(f"{life.name} delivers {delivery.first} of {origin}, it has {has}")
-        self._stored_or_queued[life.address, origin] = max(has or 0, delivery.last)
+            self.fail(f"{model.name} delivers {delivery.first} of {origin}, it has {has}")
+        self._stored_or_queued[model.address, origin] = max(has or 0, delivery.last)
 
-    def _stored_or_queued_upto(self, life: MemberModel, origin: Address) -> int | None:
-        """Return up to where a life has a stream; None if it has nothing of it."""
-        return self._stored_or_queued.get((life.address, origin), life.resumed.get(origin))
+    def _stored_or_queued_upto(self, model: MemberModel, origin: Address) -> int | None:
+        """Return how far an incarnation has a stream; None if it has nothing of it."""
+        return self._stored_or_queued.get((model.address, origin), model.resumed.get(origin))
 
 
 class ConvergenceChecker(InvariantChecker):
-    """One group: within B3 after the last fault there is one view of exactly those that live, at all of them."""
+    """One group: within B3 after the last fault all that run are in one view of exactly them."""
 
     id = "L6"
 
@@ -206,17 +213,20 @@ class ConvergenceChecker(InvariantChecker):
                 oracle.group_bound_ns / 1e9,
             )
             self.fail(
-                f"it took {took_s:.3f} s until there was one group again, {bound_s:.3f} s is the bound"
+                f"it took {took_s:.3f} s until there was one group again, {bound_s:.3f} s is "
+                "the bound"
             )
 
     def _views(self) -> str:
-        living = [life for life in self.model.members.values() if life.alive]
-        views = {life.name: None if life.view is None else life.view.id.number for life in living}
+        living = [model for model in self.model.members.values() if model.alive]
+        views = {
+            model.name: None if model.view is None else model.view.id.number for model in living
+        }
         return ", ".join(f"{name} in {number}" for name, number in views.items())
 
 
 class IdleHeartbeatChecker(InvariantChecker):
-    """S16 for a group that makes its own views: at rest signs of life and beacons go out, as many as must, no more."""
+    """S16 for a group that makes its own views: at rest only due heartbeats and beacons go out."""
 
     id = "S16"
 
@@ -225,8 +235,8 @@ class IdleHeartbeatChecker(InvariantChecker):
         self.alive = 0
         self.beacons = 0
 
-    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
-        """Count what may be said at rest, and report what may not."""
+    def control_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
+        """Count frames that are allowed at rest, and report all others."""
         if not self.oracle.resting or not self.oracle.membership:
             return
         if isinstance(frame, Alive):
@@ -234,12 +244,12 @@ class IdleHeartbeatChecker(InvariantChecker):
         elif isinstance(frame, Beacon):
             self.beacons += 1
         else:
-            self.fail(f"{life.name} sends {frame} to {to} at rest")
+            self.fail(f"{model.name} sends {frame} to {to} at rest")
 
     def close(self) -> None:
-        """Compare the counts with what the intervals allow."""
+        """Compare the counts with those that the intervals allow."""
         config, rested_ns = self.config, self.oracle.rested_ns * SLOW_CLOCK_PERCENT // 100
-        members = sum(life.alive for life in self.model.members.values())
+        members = sum(model.alive for model in self.model.members.values())
         most_alive = 2 * members * config.monitors * (2 + rested_ns // config.heartbeat_interval_ns)
         most_beacons = 2 + rested_ns // config.merge_interval_ns
         if self.alive > most_alive:

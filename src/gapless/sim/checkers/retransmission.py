@@ -1,4 +1,4 @@
-"""The checks of the exchange between a receiver and a sender: repairs (S10), naks (S11), acceptance (S12)."""
+"""The checks of repairs (S10), naks (S11) and acceptance (S12) between receiver and sender."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _NakExchange:
-    """One nak of one step, and what became of it; ``perhaps`` is what was asked for and stored when it came."""
+    """One nak, and its repairs; ``perhaps`` may be repaired or not: it was purged in this step."""
 
     __slots__ = ("peer", "repaired", "requested", "suppressed", "traced")
 
@@ -33,7 +33,7 @@ class _NakExchange:
 
 
 class _RepairHistory:
-    """What one member has repaired of one stream: to whom and when, and in bytes."""
+    """The repairs of one stream by one member: receiver, time and bytes."""
 
     __slots__ = ("repaired", "size_bytes")
 
@@ -48,15 +48,15 @@ class _RepairHistory:
         )
 
     def prune(self, low: int) -> None:
-        """Forget the repairs of what is purged."""
+        """Forget the repairs of purged messages."""
         if len(self.repaired) > 256:
             self.repaired = {seqno: times for seqno, times in self.repaired.items() if seqno > low}
 
 
 class ExactRepairChecker(InvariantChecker):
-    """Repairs are exact: asked for and stored = repaired or held back for a true reason; with the original bytes.
+    """Repairs are exact: stored and requested means repaired, or suppressed for a true reason.
 
-    What is sent again without being asked (an acknowledged message) has the original bytes too, and
+    A retransmission without a request (of an acknowledged message) has the original bytes too, and
     goes to one member.
     """
 
@@ -68,51 +68,53 @@ class ExactRepairChecker(InvariantChecker):
         self._histories: dict[tuple[Address, Address, int], _RepairHistory] = {}
         self._unsolicited: list[tuple[int, int, Address | None]] = []
 
-    def _history(self, life: MemberModel, origin: Address) -> _RepairHistory:
-        key = life.address, origin, life.epoch
+    def _history(self, model: MemberModel, origin: Address) -> _RepairHistory:
+        key = model.address, origin, model.epoch
         memory = self._histories.get(key)
         if memory is None:
             memory = self._histories[key] = _RepairHistory()
         return memory
 
-    def _stream(self, life: MemberModel, origin: Address) -> StreamModel | None:
-        if origin == life.address:
-            return life.stream
-        heard = life.inbound.get(origin)
-        return heard.stream if heard is not None and self.oracle.receivers_retain else None
+    def _stream(self, model: MemberModel, origin: Address) -> StreamModel | None:
+        if origin == model.address:
+            return model.stream
+        inbound = model.inbound.get(origin)
+        return inbound.stream if inbound is not None and self.oracle.receivers_retain else None
 
-    def nak_in(self, life: MemberModel, sender: Address, frame: Nak) -> None:
-        """Remember what is asked for and stored at this moment."""
+    def nak_in(self, model: MemberModel, sender: Address, frame: Nak) -> None:
+        """Note which stored messages a nak requests."""
         origin = frame.origin
-        if self._stream(life, origin) is None:
+        if self._stream(model, origin) is None:
             return
         if not self._exchanges:
             self.oracle.at_end.append(self.end)
         exchange = self._exchanges.setdefault(origin, _NakExchange(sender))
         for first, last in frame.ranges:
-            exchange.requested.update(self._stored(life, origin, first, last))
+            exchange.requested.update(self._stored(model, origin, first, last))
 
     @staticmethod
-    def _stored(life: MemberModel, origin: Address, first: int, last: int) -> Iterable[int]:
-        if origin == life.address:
-            stream = life.stream
+    def _stored(model: MemberModel, origin: Address, first: int, last: int) -> Iterable[int]:
+        if origin == model.address:
+            stream = model.stream
             return range(max(first, stream.marks.low + 1), min(last, stream.high) + 1)
-        heard = life.inbound[origin]
-        held = heard.held
-        seqnos = range(max(first, heard.marks.low + 1), min(last, heard.high) + 1)
-        return (s for s in seqnos if s <= heard.delivered or held >> (s - heard.delivered - 1) & 1)
+        inbound = model.inbound[origin]
+        held = inbound.held
+        seqnos = range(max(first, inbound.marks.low + 1), min(last, inbound.high) + 1)
+        return (
+            s for s in seqnos if s <= inbound.delivered or held >> (s - inbound.delivered - 1) & 1
+        )
 
-    def row_repair(self, life: MemberModel, row: TraceEntry) -> None:
-        """Remember what the trace says was repaired."""
+    def row_repair(self, model: MemberModel, row: TraceEntry) -> None:
+        """Note the repairs in the trace."""
         if row.reason == "unasked":
             self._unsolicited.append((row.seqno, row.seqno_last, row.peer))
         elif row.origin is not None and (exchange := self._exchanges.get(row.origin)) is not None:
             exchange.traced.update(range(row.seqno, row.seqno_last + 1))
 
-    def row_suppressed(self, life: MemberModel, row: TraceEntry) -> None:
-        """Remember what was held back, and check the reason."""
+    def row_suppressed(self, model: MemberModel, row: TraceEntry) -> None:
+        """Note suppressed repairs, and check the reason."""
         assert row.origin is not None
-        exchange, memory = self._exchanges.get(row.origin), self._history(life, row.origin)
+        exchange, memory = self._exchanges.get(row.origin), self._history(model, row.origin)
         if exchange is not None:
             exchange.suppressed.update(range(row.seqno, row.seqno_last + 1))
         now_ns = self.oracle.local_ns
@@ -121,23 +123,24 @@ class ExactRepairChecker(InvariantChecker):
             for seqno in range(row.seqno, row.seqno_last + 1):
                 if not memory.repaired_since(seqno, row.peer, now_ns - moment_ns):
                     self.fail(
-                        f"{seqno} is held back as a repeat, but was not repaired to {row.peer} a moment ago"
+                        f"{seqno} is held back as a repeat, but was not repaired to {row.peer} "
+                        "a moment ago"
                     )
         elif row.reason == "budget":
-            self._check_budget(life, row, memory, now_ns)
+            self._check_budget(model, row, memory, now_ns)
         else:
             self.fail(
                 f"{row.seqno}..{row.seqno_last} is held back for {row.reason!r}, which is no reason"
             )
 
     def _check_budget(
-        self, life: MemberModel, row: TraceEntry, memory: _RepairHistory, now_ns: int
+        self, model: MemberModel, row: TraceEntry, memory: _RepairHistory, now_ns: int
     ) -> None:
         recent, interval_ns = memory.size_bytes, self.config.xmit_interval_ns
         while recent and now_ns - recent[0][0] > interval_ns:
             recent.popleft()
         assert row.origin is not None
-        stream = self._stream(life, row.origin) or life.stream
+        stream = self._stream(model, row.origin) or model.stream
         exchange = self._exchanges.get(row.origin)
         size_bytes = len(stream.content(row.seqno, row.seqno_last)) + 2 * (
             row.seqno_last - row.seqno + 1
@@ -148,22 +151,23 @@ class ExactRepairChecker(InvariantChecker):
         spent_bytes = sum(sent_bytes for _, sent_bytes in recent)
         if spent_bytes + size_bytes <= self.config.repair_budget_bytes:
             self.fail(
-                f"{row.seqno}..{row.seqno_last} is held back for the budget, of which only {spent_bytes} bytes are spent"
+                f"{row.seqno}..{row.seqno_last} is held back for the budget, of which only "
+                f"{spent_bytes} bytes are spent"
             )
 
-    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+    def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
         """Compare a repair with the original."""
         if not frame.repair:
             return
         run = frame.run
-        stream = self._stream(life, run.origin)
+        stream = self._stream(model, run.origin)
         if stream is None or run.last > stream.high:
             self.fail(f"{run} is repaired, but was never sent, or not kept")
             return
         same_flags = stream.flags[run.first - 1 : run.last] == [run.flags] * run.count
         if run.payload != stream.content(run.first, run.last) or not same_flags:
             self.fail(f"the repair {run} has other bytes than the original")
-        memory = self._history(life, run.origin)
+        memory = self._history(model, run.origin)
         memory.size_bytes.append((self.oracle.local_ns, run.size_bytes))
         if (run.first, run.last, to) in self._unsolicited:
             self._unsolicited.remove((run.first, run.last, to))
@@ -190,35 +194,37 @@ class ExactRepairChecker(InvariantChecker):
         if to not in {None, peer} or to != only:
             self.fail(f"{run} is repaired to {to}, but {peer} asked")
 
-    def end(self, life: MemberModel) -> None:
-        """Compare what was asked for with what was answered; what was purged in this very step may be either."""
+    def end(self, model: MemberModel) -> None:
+        """Compare requests with repairs; what was purged in this very step may be either."""
         for origin, exchange in self._exchanges.items():
-            low = self._low(life, origin)
+            low = self._low(model, origin)
             answered = exchange.repaired | exchange.suppressed
             missed = {seqno for seqno in exchange.requested if seqno > low} - answered
             if missed or answered - exchange.requested:
                 self.fail(
-                    f"{sorted(exchange.requested)} was asked for and stored; repaired {sorted(exchange.repaired)}, "
+                    f"{sorted(exchange.requested)} was asked for and stored; repaired "
+                    f"{sorted(exchange.repaired)}, "
                     f"held back {sorted(exchange.suppressed)}"
                 )
             if exchange.repaired != exchange.traced:
                 self.fail(
-                    f"the trace says {sorted(exchange.traced)} was repaired, in truth {sorted(exchange.repaired)} was"
+                    f"the trace says {sorted(exchange.traced)} was repaired, in truth "
+                    f"{sorted(exchange.repaired)} was"
                 )
-            self._history(life, origin).prune(low)
+            self._history(model, origin).prune(low)
         self._exchanges = {}
         self._unsolicited = []
 
     @staticmethod
-    def _low(life: MemberModel, origin: Address) -> int:
-        if origin == life.address:
-            return life.member.outbound.window.low
-        window = life.member.inbound[origin].window
+    def _low(model: MemberModel, origin: Address) -> int:
+        if origin == model.address:
+            return model.member.outbound.window.low
+        window = model.member.inbound[origin].window
         return 0 if window is None else window.low
 
 
 class NakPacingChecker(InvariantChecker):
-    """Naks are legal and paced: they name what is missing and known to exist, after a grace, and then rest."""
+    """Naks are legal and paced: for known missing seqnos, after a grace, and with a back-off."""
 
     id = "S11"
 
@@ -228,59 +234,62 @@ class NakPacingChecker(InvariantChecker):
         self._grace_ns = config.min_grace_ns if config.adaptive_grace else config.xmit_interval_ns
         self._retry_ns = config.min_retry_ns if config.adaptive_grace else config.xmit_interval_ns
 
-    def nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
-        """Compare every range with what is known of the stream."""
-        heard = life.inbound.get(frame.origin)
+    def nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
+        """Compare every range with the known seqnos of the stream."""
+        inbound = model.inbound.get(frame.origin)
         anybody = (
             self.config.xmit_from_random_member
             and self.oracle.receivers_retain
-            and to in life.inbound
+            and to in model.inbound
             and frame.ranges
         )
-        if heard is None or (to != frame.origin and not anybody):
+        if inbound is None or (to != frame.origin and not anybody):
             self.fail(f"a nak for {frame.origin} goes to {to}")
             return
         if not frame.ranges:
-            self._check_start_request(heard, frame)
+            self._check_start_request(inbound, frame)
             return
-        if not heard.open:
+        if not inbound.open:
             self.fail(
                 f"asks {frame.origin} for {frame.ranges}, but does not know where the stream starts"
             )
             return
-        known = max(heard.high, heard.announced)
+        known = max(inbound.high, inbound.announced)
         for first, last in frame.ranges:
-            if first <= heard.delivered or last > min(known, heard.delivered + self.oracle.reach):
+            if first <= inbound.delivered or last > min(
+                known, inbound.delivered + self.oracle.reach
+            ):
                 self.fail(
-                    f"asks for {first}..{last} of {frame.origin}: delivered {heard.delivered}, known {known}"
+                    f"asks for {first}..{last} of {frame.origin}: delivered "
+                    f"{inbound.delivered}, known {known}"
                 )
-            elif heard.held & heard.bits(first, last):
+            elif inbound.held & inbound.bits(first, last):
                 self.fail(f"asks for {first}..{last} of {frame.origin}, some of which it holds")
-            self._check_pacing(heard, frame.origin, first, last)
+            self._check_pacing(inbound, frame.origin, first, last)
 
-    def _check_start_request(self, heard: InboundModel, frame: Nak) -> None:
-        if heard.open:
+    def _check_start_request(self, inbound: InboundModel, frame: Nak) -> None:
+        if inbound.open:
             self.fail(f"asks {frame.origin} where its stream starts, but was told")
-        self._check_pacing(heard, frame.origin, 0, 0)
+        self._check_pacing(inbound, frame.origin, 0, 0)
 
-    def _check_pacing(self, heard: InboundModel, origin: Address, first: int, last: int) -> None:
-        now_ns, asked_ns = self.oracle.local_ns, heard.nak_sent_ns
+    def _check_pacing(self, inbound: InboundModel, origin: Address, first: int, last: int) -> None:
+        now_ns, asked_ns = self.oracle.local_ns, inbound.nak_sent_ns
         for seqno in range(first, last + 1):
             before_ns = asked_ns.get(seqno)
             if before_ns is None:
-                self._check_grace(heard, origin, seqno)
+                self._check_grace(inbound, origin, seqno)
             elif now_ns - before_ns < self._retry_ns:
                 self.fail(f"asks for {seqno} of {origin} again after {now_ns - before_ns} ns")
             asked_ns[seqno] = now_ns
 
-    def _check_grace(self, heard: InboundModel, origin: Address, seqno: int) -> None:
-        age_ns = self.oracle.local_ns - heard.known_since_ns(seqno, self.oracle.local_ns)
+    def _check_grace(self, inbound: InboundModel, origin: Address, seqno: int) -> None:
+        age_ns = self.oracle.local_ns - inbound.known_since_ns(seqno, self.oracle.local_ns)
         if seqno and age_ns < self._grace_ns:
             self.fail(f"asks for {seqno} of {origin} only {age_ns} ns after it could know of it")
 
 
 class AcceptanceChecker(InvariantChecker):
-    """Acceptance: what is in range, new and fits is taken; the rest is dropped with the right reason."""
+    """Acceptance: data in range, new and within limits is stored; the rest is a counted drop."""
 
     id = "S12"
 
@@ -296,59 +305,60 @@ class AcceptanceChecker(InvariantChecker):
         self._end_check_scheduled = True
         self.oracle.at_end.append(self.end)
 
-    def data_in(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
-        """What the sender's window allowed is never out of reach."""
+    def data_in(self, model: MemberModel, inbound: InboundModel, frame: Data) -> None:
+        """Check that data within the sender's window is never dropped as out of reach."""
         if not self._end_check_scheduled:
             self._schedule_end_check()
-        if not heard.open or frame.run.last <= heard.delivered + self.oracle.reach:
+        if not inbound.open or frame.run.last <= inbound.delivered + self.oracle.reach:
             return
-        owed_from = self.model.owed_from(frame.run.origin, life)
-        if owed_from is not None and frame.run.last > owed_from and heard.delivered >= owed_from:
-            self.fail(f"{frame.run} is out of reach of {life.name}, which is at {heard.delivered}")
+        owed_from = self.model.owed_from(frame.run.origin, model)
+        if owed_from is not None and frame.run.last > owed_from and inbound.delivered >= owed_from:
+            self.fail(
+                f"{frame.run} is out of reach of {model.name}, which is at {inbound.delivered}"
+            )
 
-    def row_store(self, life: MemberModel, row: TraceEntry) -> None:
-        """Count what was taken."""
+    def row_store(self, model: MemberModel, row: TraceEntry) -> None:
+        """Count stored messages."""
         self._stored += row.k
         if not self._end_check_scheduled:
             self._schedule_end_check()
 
-    def row_dropped(self, life: MemberModel, row: TraceEntry) -> None:
-        """Count what was dropped, by reason."""
+    def row_dropped(self, model: MemberModel, row: TraceEntry) -> None:
+        """Count dropped messages by reason."""
         if row.reason in _DATA_REASONS:
             self._dropped[row.reason] = self._dropped.get(row.reason, 0) + row.k
             if not self._end_check_scheduled:
                 self._schedule_end_check()
             if row.reason == "full" and row.origin is not None and not self._full:
                 self._full = True
-                self._check_full(life, row.origin)
+                self._check_full(model, row.origin)
 
-    def _check_full(self, life: MemberModel, origin: Address) -> None:
-        """Something was refused for its bytes: all of it together must be over the limit. Learn what is left."""
-        heard = life.inbound[origin]
-        stream = heard.stream
-        window = life.member.inbound[origin].window
-        bits = enumerate(bin(heard.held)[:1:-1], heard.delivered)
+    def _check_full(self, model: MemberModel, origin: Address) -> None:
+        """Check a refusal for bytes: all data together must exceed the limit."""
+        inbound = model.inbound[origin]
+        stream = inbound.stream
+        window = model.member.inbound[origin].window
+        bits = enumerate(bin(inbound.held)[:1:-1], inbound.delivered)
         held_bytes = sum(len(stream.payloads[at]) + 2 for at, bit in bits if bit == "1")
         if held_bytes <= self.config.window_bytes or window is None:
-            self.fail(f"{life.name} has no room for {held_bytes} bytes of {origin}")
+            self.fail(f"{model.name} has no room for {held_bytes} bytes of {origin}")
             return
-        heard.held = heard.bits(heard.delivered + 1, window.delivered)
+        inbound.held = inbound.bits(inbound.delivered + 1, window.delivered)
         for run in window.runs:
-            heard.held |= heard.bits(run.first, run.last)
-        heard.high = window.high
+            inbound.held |= inbound.bits(run.first, run.last)
+        inbound.high = window.high
 
-    def end(self, life: MemberModel) -> None:
-        """Compare with what the model expects."""
+    def end(self, model: MemberModel) -> None:
+        """Compare the counts with those that the model expects."""
         expected, dropped = self.oracle.expected, self._dropped
         found = self._stored + dropped.get("full", 0), *map(dropped.get, _COUNTED, _ZEROS)
         if self.oracle.receivers_retain:
-            # What lies at or below delivered is a duplicate as long as it is kept, and old from
-            # then on.
+            # Data at or below delivered is a duplicate while it is stored, and old after that.
             expected = expected._replace(duplicate=expected.duplicate + expected.old, old=0)
             found = (found[0], found[1] + found[2], 0, *found[3:])
         if found != expected:
             self.fail(
-                f"{life.name} took {self._stored} and dropped {dropped}, but {expected} was due"
+                f"{model.name} took {self._stored} and dropped {dropped}, but {expected} was due"
             )
         self._stored, self._end_check_scheduled, self._full = 0, False, False
         if dropped:

@@ -1,13 +1,12 @@
 """The safety checks S1 to S18, one small class each, in the words of docs/invariants.md.
 
-Each compares one promise with the oracle's own model, after every step. What they need of a member
-beside its answers is its windows' marks, which are the thing promised; no counter of the machine is
-believed.
+Each check compares one guarantee with the oracle's model after every step. Beside the answers of a
+member, checks read only the marks of its windows, which are the guaranteed thing itself. No counter
+of the machine is trusted.
 
-``CHECKERS`` lists everything that runs online, the liveness checks included, those of what is beside
-the stream to the group (beside.py), and those of groups that make their own views (belonging.py).
-Two ids of the list live elsewhere: S17 compares two runs (:func:`gapless.sim.runner.same_digest`),
-and L5 needs an exhaustive search.
+``CHECKERS`` lists every check that runs online: safety, liveness, connections and out-of-band
+messages, membership. Two ids are checked elsewhere: S17 compares two runs
+(:func:`gapless.sim.runner.same_digest`), and L5 needs an exhaustive search.
 """
 
 from __future__ import annotations
@@ -50,36 +49,38 @@ if TYPE_CHECKING:
 
 
 class NoCreationChecker(InvariantChecker):
-    """No creation: what goes out is what the application gave, in order; what is delivered went out before."""
+    """No creation: sent data is what the application gave, in order; delivered data was sent."""
 
     id = "S1"
 
-    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
-        """Compare a first transmission with what the application handed over."""
-        run, stream = frame.run, life.stream
+    def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
+        """Compare a first transmission with the application's sends."""
+        run, stream = frame.run, model.stream
         if frame.repair:
             return
-        if run.origin != life.address or run.first != stream.high + 1:
+        if run.origin != model.address or run.first != stream.high + 1:
             self.fail(
-                f"{run} goes out as new, but the stream of {life.name} stands at {stream.high}"
+                f"{run} goes out as new, but the stream of {model.name} stands at {stream.high}"
             )
             return
         if run.flags & FRAGMENT:
-            self._check_fragment(life, frame)
+            self._check_fragment(model, frame)
             return
         for waiting, message in zip(stream.queue, run.messages(), strict=False):
             if waiting.payload != message or waiting.no_loopback != bool(run.flags & NO_LOOPBACK):
                 self.fail(
-                    f"{run} carries {message[:40]!r} where the application gave {waiting.payload[:40]!r}"
+                    f"{run} carries {message[:40]!r} where the application gave "
+                    f"{waiting.payload[:40]!r}"
                 )
                 return
         if run.count > len(stream.queue):
             self.fail(
-                f"{run} carries {run.count} messages, but the application gave only {len(stream.queue)} more"
+                f"{run} carries {run.count} messages, but the application gave only "
+                f"{len(stream.queue)} more"
             )
 
-    def _check_fragment(self, life: MemberModel, frame: Data) -> None:
-        run, stream = frame.run, life.stream
+    def _check_fragment(self, model: MemberModel, frame: Data) -> None:
+        run, stream = frame.run, model.stream
         if not stream.queue:
             self.fail(f"{run} is a piece of nothing that the application gave")
         elif bool(run.flags & FIRST_FRAGMENT) == bool(stream.fragment_payloads):
@@ -90,19 +91,22 @@ class NoCreationChecker(InvariantChecker):
         ):
             self.fail(f"the pieces up to {run} do not add up to the message of the application")
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
-        """Look for the send of what is delivered."""
-        stream = _stream(life, heard, delivery)
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
+        """Find the send of a delivered message."""
+        stream = _stream(model, inbound, delivery)
         if stream is None or delivery.last > stream.high:
             self.fail(
-                f"{life.name} delivers {delivery.first}..{delivery.last} of {delivery.origin}, never sent"
+                f"{model.name} delivers {delivery.first}..{delivery.last} of "
+                f"{delivery.origin}, never sent"
             )
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """Compare the numbers that the application is told with those that are taken."""
-        if not isinstance(event, Accepted) or event.ticket not in life.tickets:
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Compare the seqnos that are reported to the application with the assigned ones."""
+        if not isinstance(event, Accepted) or event.ticket not in model.tickets:
             return
-        if not 0 < event.first <= event.last <= life.stream.high:
+        if not 0 < event.first <= event.last <= model.stream.high:
             self.fail(f"{event} names seqnos that have not been sent")
 
 
@@ -115,67 +119,75 @@ class NoDuplicateChecker(InvariantChecker):
         super().__init__(oracle)
         self._last: dict[tuple[Address, Address, int], int] = {}
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
-        """Compare with what is due next; behind a state with what is in it, or was handed out last.
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
+        """Compare a delivery with the next due seqno; after a state with the marks in the state.
 
-        What waited for the state may follow a new start of its stream.
+        Deliveries that waited for the state may precede a new start of their stream.
         """
         due = (
-            life.own_next
-            if delivery.origin == life.address
-            else heard.next
-            if heard is not None
+            model.own_next
+            if delivery.origin == model.address
+            else inbound.next
+            if inbound is not None
             else 0
         )
-        key = life.address, delivery.origin, delivery.epoch
-        if not life.covered and not life.past_inbound:
-            again = delivery.first < due and (heard is None or heard.open)
+        key = model.address, delivery.origin, delivery.epoch
+        if not model.covered and not model.past_inbound:
+            again = delivery.first < due and (inbound is None or inbound.open)
         else:
-            again = delivery.first <= max(self._last.get(key, 0), life.covered.get(key[1:], 0))
+            again = delivery.first <= max(self._last.get(key, 0), model.covered.get(key[1:], 0))
         if again:
             self.fail(
-                f"{life.name} delivers {delivery.first} of {delivery.origin} again, {due} is next"
+                f"{model.name} delivers {delivery.first} of {delivery.origin} again, {due} is next"
             )
         self._last[key] = max(self._last.get(key, 0), delivery.last)
 
 
 class GaplessPrefixChecker(InvariantChecker):
-    """Gapless prefix: every stream is delivered from its start on, in order, with nothing left out."""
+    """Gapless prefix: every stream is delivered from its start, in order, without a gap."""
 
     id = "S3"
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
         """A delivery begins at the very next message."""
         origin = self.model.members.get(delivery.origin)
-        if origin is not None and heard is not None and heard.open:
-            due = heard.due()
-        elif origin is life:
-            due = life.stream.next_loopback_from(life.own_next)
+        if origin is not None and inbound is not None and inbound.open:
+            due = inbound.due()
+        elif origin is model:
+            due = model.stream.next_loopback_from(model.own_next)
         else:
-            self.fail(f"{life.name} delivers from {delivery.origin}, whose stream has no start")
+            self.fail(f"{model.name} delivers from {delivery.origin}, whose stream has no start")
             return
         if delivery.first > due:
-            self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
+            self.fail(f"{model.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
     def marks_moved(
-        self, life: MemberModel, origin: Address, heard: InboundModel, window: Window
+        self, model: MemberModel, origin: Address, inbound: InboundModel, window: Window
     ) -> None:
-        """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
+        """The delivered mark passes only arrived data, and no message that was not delivered."""
         delivered = window.delivered
-        if delivered == heard.delivered:
+        if delivered == inbound.delivered:
             return
-        passable = heard.consecutive()
+        passable = inbound.consecutive()
         if delivered > passable:
             self.fail(f"delivered of {origin} moves to {delivered} over a gap at {passable + 1}")
-        begin = heard.due()
-        if begin <= delivered and heard.stream.end_of(begin) <= delivered and not life.transferring:
+        begin = inbound.due()
+        if (
+            begin <= delivered
+            and inbound.stream.end_of(begin) <= delivered
+            and not model.transferring
+        ):
             self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
 
-    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, model: MemberModel, window: Window) -> None:
         """The same for the own stream."""
-        stream, delivered = life.stream, window.delivered
-        begin = stream.next_loopback_from(life.own_next)
-        if begin <= delivered and stream.end_of(begin) <= delivered and not life.transferring:
+        stream, delivered = model.stream, window.delivered
+        begin = stream.next_loopback_from(model.own_next)
+        if begin <= delivered and stream.end_of(begin) <= delivered and not model.transferring:
             self.fail(f"the own delivered moves to {delivered}, but {begin} was not handed out")
 
 
@@ -184,9 +196,11 @@ class IntegrityChecker(InvariantChecker):
 
     id = "S4"
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
         """Compare content, message by message in effect, run by run in cost."""
-        stream = _stream(life, heard, delivery)
+        stream = _stream(model, inbound, delivery)
         if stream is None:
             return
         first, last, content = delivery.first, delivery.last, delivery.content
@@ -202,40 +216,40 @@ class IntegrityChecker(InvariantChecker):
             )
         if not same:
             self.fail(
-                f"{life.name} delivers other bytes than {delivery.origin} sent as {first}..{last}"
+                f"{model.name} delivers other bytes than {delivery.origin} sent as {first}..{last}"
             )
 
 
 class WindowBoundChecker(InvariantChecker):
-    """Window: at most ``capacity`` messages outstanding at a sender; a receiver stores only what is in reach."""
+    """Window: at most ``capacity`` messages outstanding; receivers store only what is in reach."""
 
     id = "S6"
 
     def marks_moved(
         self,
-        life: MemberModel,
+        model: MemberModel,
         origin: Address,
-        heard: InboundModel,
+        inbound: InboundModel,
         window: Window,
     ) -> None:
-        """A receiver stores what the model says that it holds, and nothing out of reach."""
+        """Check that a receiver stores what the model holds, and nothing out of reach."""
         delivered, reach = window.delivered, self.oracle.reach
-        if delivered < heard.delivered:
+        if delivered < inbound.delivered:
             self.fail(
-                f"the stream of {origin} stands at {delivered}, and has been at {heard.delivered}"
+                f"the stream of {origin} stands at {delivered}, and has been at {inbound.delivered}"
             )
             return
         stored = (
             window.stored - (delivered - window.low) if window.keep_delivered else window.stored
         )
-        held = (heard.held >> (delivered - heard.delivered)).bit_count()
+        held = (inbound.held >> (delivered - inbound.delivered)).bit_count()
         if stored != held:
             self.fail(f"{stored} messages of {origin} are stored, {held} should be")
         if window.high > delivered + reach or stored > reach:
             self.fail(f"the window of {origin} reaches from {window.delivered} to {window.high}")
 
-    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
-        """A sender keeps within its capacity."""
+    def own_marks_moved(self, model: MemberModel, window: Window) -> None:
+        """Check that a sender stays within its capacity."""
         if window.high - window.low > self.oracle.reach:
             self.fail(
                 f"{window.high - window.low} messages are outstanding, {self.oracle.reach} may be"
@@ -243,33 +257,33 @@ class WindowBoundChecker(InvariantChecker):
 
 
 class MonotonicMarksChecker(InvariantChecker):
-    """Marks: low <= delivered <= high; none of them and no ack ever goes down; the trace shows them as they are."""
+    """Marks: low <= delivered <= high, no mark and no ack goes down, and the trace shows them."""
 
     id = "S7"
 
-    def ack_in(self, life: MemberModel, sender: Address, frame: Ack) -> None:
-        """The entry of the ack table is at least what it was before."""
-        acks, before = life.member.outbound.acks, life.stream.acks.get(sender, 0)
+    def ack_in(self, model: MemberModel, sender: Address, frame: Ack) -> None:
+        """Check that an entry of the ack table never goes down."""
+        acks, before = model.member.outbound.acks, model.stream.acks.get(sender, 0)
         if sender in acks and acks[sender] < before:
             self.fail(f"the ack of {sender} fell from {before} to {acks[sender]}")
 
     def marks_moved(
         self,
-        life: MemberModel,
+        model: MemberModel,
         origin: Address,
-        heard: InboundModel,
+        inbound: InboundModel,
         window: Window,
     ) -> None:
         """Compare the marks of another's stream with those before."""
-        self._compare(origin, heard.marks, window)
+        self._compare(origin, inbound.marks, window)
 
-    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, model: MemberModel, window: Window) -> None:
         """Compare the own marks with those before."""
-        self._compare("the own stream", life.stream.marks, window)
+        self._compare("the own stream", model.stream.marks, window)
 
-    def row_state(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_state(self, model: MemberModel, row: TraceEntry) -> None:
         """Compare a row of the trace with the window."""
-        member, origin = life.member, row.origin
+        member, origin = model.member, row.origin
         stream = member.inbound.get(origin) if origin is not None else None
         window = member.outbound.window if stream is None else stream.window
         if window is None or (window.low, window.delivered, window.high) != (
@@ -278,11 +292,12 @@ class MonotonicMarksChecker(InvariantChecker):
             row.high,
         ):
             self.fail(
-                f"the trace says {row.low}, {row.delivered}, {row.high} for {origin}, the window does not"
+                f"the trace says {row.low}, {row.delivered}, {row.high} for {origin}, the "
+                "window does not"
             )
 
-    def sampled(self, life: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
-        """The trace tells of every frame that goes out, and of no other."""
+    def sampled(self, model: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
+        """Check that the trace has a row for every outgoing frame, and no other."""
         untold: dict[str, int] = {}
         for _, out in outgoing:
             for frame in out.frames:
@@ -301,21 +316,21 @@ class MonotonicMarksChecker(InvariantChecker):
                 self.fail(f"{abs(frames)} frames that the trace calls {event} were {more}")
 
     def close(self) -> None:
-        """No mark has moved without a reason, when nobody looked."""
-        for life in self.model.members.values():
-            if not life.alive:
+        """Check that no mark moved between the checked steps."""
+        for model in self.model.members.values():
+            if not model.alive:
                 continue
-            self._same(life, f"of {life.name}", life.stream.marks, life.member.outbound.window)
-            for origin, heard in life.inbound.items():
-                window = life.member.inbound[origin].window
+            self._same(model, f"of {model.name}", model.stream.marks, model.member.outbound.window)
+            for origin, inbound in model.inbound.items():
+                window = model.member.inbound[origin].window
                 if window is not None:
-                    self._same(life, f"of {origin} at {life.name}", heard.marks, window)
+                    self._same(model, f"of {origin} at {model.name}", inbound.marks, window)
 
     def _same(
-        self, life: MemberModel, which: str, known: tuple[int, int, int], window: Window
+        self, model: MemberModel, which: str, known: tuple[int, int, int], window: Window
     ) -> None:
         if window.marks != known:
-            self.oracle.current_member = life
+            self.oracle.current_member = model
             self.fail(
                 f"marks {which} moved in silence from {tuple(known)} to {tuple(window.marks)}"
             )
@@ -340,12 +355,12 @@ _TRACED = {
     "VOTE": "VOTE_OUT",
     "STABLE": "STABLE_OUT",
 }
-"""How the trace calls what goes out."""
+"""The trace event of each outgoing frame."""
 _FRAME_EVENTS = frozenset(_TRACED.values())
 
 
 class TruthfulAckChecker(InvariantChecker):
-    """Acks are true: nobody acknowledges what it has not taken."""
+    """Acks are true: a member acknowledges only what it has taken."""
 
     id = "S8"
 
@@ -353,34 +368,35 @@ class TruthfulAckChecker(InvariantChecker):
         super().__init__(oracle)
         self._unverified_acks: list[Ack] = []
 
-    def ack_in(self, life: MemberModel, sender: Address, frame: Ack) -> None:
+    def ack_in(self, model: MemberModel, sender: Address, frame: Ack) -> None:
         """The member that the ack is from has delivered that far."""
-        if frame.origin != life.address:
+        if frame.origin != model.address:
             return
-        taken = self.model.members[sender].has_delivered(life.address, frame.epoch)
+        taken = self.model.members[sender].has_delivered(model.address, frame.epoch)
         if frame.seqno > taken:
             self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {taken}")
 
-    def ack_out(self, life: MemberModel, to: Address | None, frame: Ack) -> None:
-        """What was delivered before may be acknowledged; what is delivered only now, once that is known."""
-        heard = life.inbound.get(frame.origin)
-        if heard is None or frame.seqno > heard.delivered:
+    def ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
+        """Deliveries before this step may be acknowledged; later ones once they are known."""
+        inbound = model.inbound.get(frame.origin)
+        if inbound is None or frame.seqno > inbound.delivered:
             self._unverified_acks.append(frame)
             self.oracle.at_end.append(self.end)
 
-    def end(self, life: MemberModel) -> None:
+    def end(self, model: MemberModel) -> None:
         """No ack went out beyond the delivered mark."""
         for ack in self._unverified_acks:
-            heard = life.inbound.get(ack.origin)
-            if heard is None or ack.seqno > heard.delivered:
+            inbound = model.inbound.get(ack.origin)
+            if inbound is None or ack.seqno > inbound.delivered:
                 self.fail(
-                    f"{life.name} acknowledges {ack.seqno} of {ack.origin}, it has {heard and heard.delivered}"
+                    f"{model.name} acknowledges {ack.seqno} of {ack.origin}, it has "
+                    f"{inbound and inbound.delivered}"
                 )
         self._unverified_acks.clear()
 
 
 class SafePurgeChecker(InvariantChecker):
-    """Purge is safe: every member of the view has acknowledged what goes; nobody that counts loses anything."""
+    """Purge is safe: every member of the view has acknowledged it; no member loses anything."""
 
     id = "S9"
 
@@ -388,120 +404,124 @@ class SafePurgeChecker(InvariantChecker):
         super().__init__(oracle)
         self._purged_to = 0
 
-    def row_purge(self, life: MemberModel, row: TraceEntry) -> None:
-        """Remember what the trace says was purged."""
+    def row_purge(self, model: MemberModel, row: TraceEntry) -> None:
+        """Note the purges in the trace."""
         self._purged_to = row.seqno_last
 
-    def tail_out(self, life: MemberModel, to: Address | None, frame: Tail) -> None:
-        """An announcement tells the truth, and the start that the ack table counts from."""
-        window = life.member.outbound.window
+    def tail_out(self, model: MemberModel, to: Address | None, frame: Tail) -> None:
+        """Check the marks of an announcement, and its start against the ack table."""
+        window = model.member.outbound.window
         if frame.low > window.low or frame.high > window.high:
             self.fail(
-                f"announces {frame.low}..{frame.high}, but the window is at {window.low}..{window.high}"
+                f"announces {frame.low}..{frame.high}, but the window is at "
+                f"{window.low}..{window.high}"
             )
-        if frame.start is not None and (to is None or frame.start != life.stream.starts.get(to)):
+        if frame.start is not None and (to is None or frame.start != model.stream.starts.get(to)):
             self.fail(
-                f"tells {to} to start at {frame.start}, but counts from {life.stream.starts.get(to or life.address)}"
+                f"tells {to} to start at {frame.start}, but counts from "
+                f"{model.stream.starts.get(to or model.address)}"
             )
 
-    def gone_out(self, life: MemberModel, to: Address | None, frame: Gone) -> None:
-        """What is called gone is purged."""
-        if frame.low > life.member.outbound.window.low:
-            self.fail(f"calls {frame.low} gone, but low is {life.member.outbound.window.low}")
+    def gone_out(self, model: MemberModel, to: Address | None, frame: Gone) -> None:
+        """Check that seqnos reported as gone are purged."""
+        if frame.low > model.member.outbound.window.low:
+            self.fail(f"calls {frame.low} gone, but low is {model.member.outbound.window.low}")
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """A loss, or a start that leaves something out, may only meet one who did not count at that time."""
+    def event(self, model: MemberModel, event: Event) -> None:
+        """A loss, or a late start, may only meet a member that did not count at that time."""
         if (
             not isinstance(event, (Lost, Started))
-            or not _skips_messages(life, event)
-            or is_absence_loss(life, event)
+            or not _skips_messages(model, event)
+            or is_absence_loss(model, event)
         ):
             return
         upto = event.last if isinstance(event, Lost) else event.start
-        owed_from = self.model.owed_from(event.origin, life)
+        owed_from = self.model.owed_from(event.origin, model)
         if owed_from is not None and upto > owed_from:
             self.fail(
-                f"{life.name} misses up to {upto} of {event.origin}, which owes it all behind {owed_from}"
+                f"{model.name} misses up to {upto} of {event.origin}, which owes it all behind "
+                f"{owed_from}"
             )
 
     def marks_moved(
-        self, life: MemberModel, origin: Address, heard: InboundModel, window: Window
+        self, model: MemberModel, origin: Address, inbound: InboundModel, window: Window
     ) -> None:
-        """Who holds messages for others lets go of what is stable, and of more only for want of room."""
-        low = heard.marks.low
+        """A holder releases stable messages only, and others only for want of room."""
+        low = inbound.marks.low
         if (
             not self.oracle.receivers_retain
             or self.oracle.sheds
-            or window.low <= max(low, heard.gone, heard.start)
+            or window.low <= max(low, inbound.gone, inbound.start)
         ):
             return
         others = (
             self.model.members[member]
-            for member in life.view_members
-            if member not in {origin, life.address}
+            for member in model.view_members
+            if member not in {origin, model.address}
         )
         stable = min(
-            (other.has_delivered(origin, life.epoch) for other in others), default=window.delivered
+            (other.has_delivered(origin, model.epoch) for other in others), default=window.delivered
         )
-        held_bytes = len(heard.stream.content(low + 1, window.high)) + 2 * (window.high - low)
+        held_bytes = len(inbound.stream.content(low + 1, window.high)) + 2 * (window.high - low)
         if (
             window.low > stable
             and held_bytes + self.config.max_frame_bytes <= self.config.window_bytes
         ):
             self.fail(
-                f"{life.name} lets {window.low} of {origin} go, but {stable} is stable, and there is room"
+                f"{model.name} lets {window.low} of {origin} go, but {stable} is stable, and "
+                "there is room"
             )
 
-    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
-        """Compare low with the acks that have come in."""
-        stream = life.stream
+    def own_marks_moved(self, model: MemberModel, window: Window) -> None:
+        """Compare low with the acks that were received."""
+        stream = model.stream
         if window.low == stream.marks.low:
             return
         if self.config.group_profile.release is ReleasePolicy.ACKS:
             for member, ack in stream.acks.items():
-                if max(ack, window.delivered if member == life.address else 0) < window.low:
+                if max(ack, window.delivered if member == model.address else 0) < window.low:
                     self.fail(f"low moves to {window.low}, but {member} has acknowledged {ack}")
         else:
-            self._check_stable(life, window)
-        if self._purged_to != window.low and self._tracing(life):
+            self._check_stable(model, window)
+        if self._purged_to != window.low and self._tracing(model):
             self.fail(f"low moves to {window.low}, the trace says {self._purged_to}")
 
-    def _check_stable(self, life: MemberModel, window: Window) -> None:
-        """What is stable has been delivered by every member of the view, in truth."""
-        for member in life.view_members:
+    def _check_stable(self, model: MemberModel, window: Window) -> None:
+        """Check that every member of the view has delivered what is stable."""
+        for member in model.view_members:
             taken = window.delivered
-            if member != life.address:
-                taken = self.model.members[member].has_delivered(life.address, life.epoch)
+            if member != model.address:
+                taken = self.model.members[member].has_delivered(model.address, model.epoch)
             if taken < window.low:
                 self.fail(f"low moves to {window.low}, but {member} has {taken}")
 
     @staticmethod
-    def _tracing(life: MemberModel) -> bool:
-        return life.member.tracing > 0
+    def _tracing(model: MemberModel) -> bool:
+        return model.member.tracing > 0
 
 
-def _skips_messages(life: MemberModel, event: Lost | Started) -> bool:
-    """Return whether messages are left out: a start that was told by the sender or a digest leaves out nothing."""
-    return isinstance(event, Lost) or event.start == life.inbound[event.origin].restarted > 0
+def _skips_messages(model: MemberModel, event: Lost | Started) -> bool:
+    """Return whether a start skips messages; one from the sender or a digest skips none."""
+    return isinstance(event, Lost) or event.start == model.inbound[event.origin].restarted > 0
 
 
 class HostileBytesChecker(InvariantChecker):
-    """Hostile bytes: what does not decode, or is for another group, is one counted drop and changes nothing."""
+    """Hostile bytes: a datagram that does not decode, or of another group, is one counted drop."""
 
     id = "S13"
 
     def refused(
-        self, life: MemberModel, said: Datagram | None, before: object, ready: Ready
+        self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
     ) -> None:
         """Compare the state before and after."""
-        if said is None:
-            _check_unchanged(self, life, before, ready, REASONS)
-        elif said.group != life.member.group:
-            _check_unchanged(self, life, before, ready, ("group",))
+        if datagram is None:
+            _check_unchanged(self, model, before, ready, REASONS)
+        elif datagram.group != model.member.group:
+            _check_unchanged(self, model, before, ready, ("group",))
 
 
 class BoundedMemoryChecker(InvariantChecker):
-    """Memory: everything a member keeps is bounded by members and capacity, and its books add up."""
+    """Memory: what a member stores is bounded by members and capacity, and its counts add up."""
 
     id = "S14"
     measure_every = 16
@@ -512,27 +532,27 @@ class BoundedMemoryChecker(InvariantChecker):
 
     def marks_moved(
         self,
-        life: MemberModel,
+        model: MemberModel,
         origin: Address,
-        heard: InboundModel,
+        inbound: InboundModel,
         window: Window,
     ) -> None:
         """Now and then, measure everything."""
-        self.connections_stepped(life)
+        self.connections_stepped(model)
 
-    def connections_stepped(self, life: MemberModel) -> None:
+    def connections_stepped(self, model: MemberModel) -> None:
         """The same for a member that has connections."""
         self._moves += 1
         if self._moves % self.measure_every == 0:
-            self.measure(life)
+            self.measure(model)
 
-    def measure(self, life: MemberModel) -> None:
+    def measure(self, model: MemberModel) -> None:
         """Compare the sizes of all tables with the formula."""
-        member, config, reach = life.member, self.config, self.oracle.reach
+        member, config, reach = model.member, self.config, self.oracle.reach
         if getattr(member, "phase", "") == "over":
             return  # it does nothing any more
-        members = max(1, len(life.view_members))
-        # Retransmission may have been off, and is on by now; what is kept stays.
+        members = max(1, len(model.view_members))
+        # Retransmission may have been switched on since; stored messages stay.
         switched = config != member.config or not config.retransmits
         early = (
             max(config.become_server_queue_size, reach)
@@ -570,28 +590,28 @@ class BoundedMemoryChecker(InvariantChecker):
         try:
             member.check_invariants()
         except (AssertionError, LookupError) as error:
-            # A table that lacks an entry contradicts the law as well, before an assert can say so.
-            self.fail(f"{life.name} contradicts its own law: {error}")
+            # A missing entry of a table violates the invariants, too, before any assert runs.
+            self.fail(f"{model.name} contradicts its own law: {error}")
 
 
 class ViewConsistencyChecker(InvariantChecker):
-    """Views: numbers rise, one number is one list; who is not in the view, or has a newer life, changes nothing."""
+    """Views: numbers rise, a number is one list; strangers and old incarnations change nothing."""
 
     id = "S15"
 
-    def view(self, life: MemberModel, view: View) -> None:
+    def view(self, model: MemberModel, view: View) -> None:
         """Compare a view with all earlier ones."""
         number = view.id.number
-        if life.view is not None and number <= life.view.id.number:
-            self.fail(f"view {number} follows view {life.view.id.number}")
-        if life.address not in view.members:
-            self.fail(f"view {number} is given to {life.name}, which is not in it")
+        if model.view is not None and number <= model.view.id.number:
+            self.fail(f"view {number} follows view {model.view.id.number}")
+        if model.address not in view.members:
+            self.fail(f"view {number} is given to {model.name}, which is not in it")
         if view.id.coordinator != view.members[0]:
             self.fail(
-                f"view {number} was made by {view.id.coordinator}, but {view.members[0]} is its first member"
+                f"view {number} was made by {view.id.coordinator}, but {view.members[0]} is "
+                "its first member"
             )
-        # In the parts of a group that cannot hear each other different views may have one number,
-        # not one id.
+        # Views in different partitions may have the same number, but never the same id.
         key = view.id if self.oracle.membership else number
         if self.model.views.setdefault(key, view.members) != view.members:
             self.fail(f"view {number} has two lists of members")
@@ -599,7 +619,7 @@ class ViewConsistencyChecker(InvariantChecker):
             self._check_incarnations(view)
 
     def _check_incarnations(self, view: View) -> None:
-        """A view that the members made names lives that there were, and one of each node."""
+        """Check that a view names existing incarnations, at most one of each node."""
         number, members = view.id.number, view.members
         if len({member.node for member in members}) < len(members):
             self.fail(f"view {number} names somebody twice: {members}")
@@ -607,49 +627,54 @@ class ViewConsistencyChecker(InvariantChecker):
             self.fail(f"view {number} names {unknown}, which never lived")
 
     def refused(
-        self, life: MemberModel, said: Datagram | None, before: object, ready: Ready
+        self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
     ) -> None:
-        """Compare the state before and after a frame of somebody who is not a member."""
-        if said is not None and said.group == life.member.group:
+        """Compare the state before and after a frame from a non-member."""
+        if datagram is not None and datagram.group == model.member.group:
             if self.oracle.membership:
-                _check_streams(self, life, before, ready)
+                _check_streams(self, model, before, ready)
                 return
             _check_unchanged(
-                self, life, before, ready, ("stranger", "incarnation", "own", "addressee")
+                self, model, before, ready, ("stranger", "incarnation", "own", "addressee")
             )
 
 
 class LinkAccountingChecker(InvariantChecker):
-    """Honest faults: the books of every link balance. The world shows its books through ``oracle.books``."""
+    """Honest faults: the counters of every link balance (``oracle.link_counters``)."""
 
     id = "S18"
 
     def close(self) -> None:
-        """Balance the books."""
+        """Check that the counters of every link balance."""
         for (source, target), books in sorted(self.oracle.link_counters.items()):
             if books.balance() or books.mislabelled:
                 self.fail(
-                    f"{source}->{target}: {books.balance()} copies unaccounted for, {books.mislabelled} mislabelled"
+                    f"{source}->{target}: {books.balance()} copies unaccounted for, "
+                    f"{books.mislabelled} mislabelled"
                 )
 
 
 def _stream(
-    life: MemberModel, heard: InboundModel | None, delivery: Delivery
+    model: MemberModel, inbound: InboundModel | None, delivery: Delivery
 ) -> StreamModel | None:
     """Return the stream that a delivery is of."""
     return (
-        life.stream if delivery.origin == life.address else None if heard is None else heard.stream
+        model.stream
+        if delivery.origin == model.address
+        else None
+        if inbound is None
+        else inbound.stream
     )
 
 
 def _check_unchanged(
     check: InvariantChecker,
-    life: MemberModel,
+    model: MemberModel,
     before: object,
     ready: Ready,
     reasons: tuple[str, ...],
 ) -> None:
-    if check.oracle.fingerprint(life) != before:
+    if check.oracle.fingerprint(model) != before:
         check.fail("a refused datagram changed the state")
     if ready.transmits or ready.deliveries or ready.events:
         check.fail("a refused datagram had an effect")
@@ -659,10 +684,10 @@ def _check_unchanged(
 
 
 def _check_streams(
-    check: InvariantChecker, life: MemberModel, before: object, ready: Ready
+    check: InvariantChecker, model: MemberModel, before: object, ready: Ready
 ) -> None:
     """A member that finds its views by itself may answer a stranger, but no stream may move."""
-    if check.oracle.fingerprint(life) != before:
+    if check.oracle.fingerprint(model) != before:
         check.fail("a datagram of a stranger changed a stream")
     if ready.deliveries:
         check.fail("a datagram of a stranger was delivered")

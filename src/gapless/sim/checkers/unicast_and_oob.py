@@ -1,8 +1,8 @@
-"""The checks of what is not the stream to the group: connections, out-of-band, unreliable and acknowledged messages.
+"""The checks of connections, out-of-band, unreliable and acknowledged messages.
 
-They are the same promises under the same names: S1 to S4, S8 and S9 for every connection, S5 for
-out-of-band messages. A connection is a stream of its own: its first message is number 1, and from
-there on everything is handed out once, in order and without a gap, whatever happens to either end.
+The guarantees have the same names: S1 to S4, S8 and S9 for every connection, S5 for out-of-band
+messages. A connection is a stream of its own. Its first message has seqno 1, and from there on each
+message is delivered once, in order and without a gap, whatever happens to either end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionModel:
-    """One connection, in one direction: what was sent on it, and how far its other end has come."""
+    """One connection in one direction: what was sent, and the marks of its receiver."""
 
     __slots__ = ("delivered", "ended", "next", "stream", "to")
 
@@ -65,10 +65,10 @@ class UnicastChecker(InvariantChecker):
         """Report that one of the promises does not hold."""
         self.oracle.report(name, message)
 
-    # What the application does
+    # Calls of the application
 
-    def sent(self, life: MemberModel, send: ApplicationSend) -> None:
-        """A send to one member; what somebody sends to itself and does not want back goes nowhere."""
+    def sent(self, model: MemberModel, send: ApplicationSend) -> None:
+        """Note a send to one member; a message to itself without loopback goes nowhere."""
         to = send.to
         if (
             to is None
@@ -76,44 +76,45 @@ class UnicastChecker(InvariantChecker):
             or send.mode not in {DeliveryMode.ORDERED, DeliveryMode.ACKNOWLEDGED}
         ):
             return
-        if to != life.address or not send.no_loopback:
-            queue = self.queues.setdefault((life.address, to), deque())
+        if to != model.address or not send.no_loopback:
+            queue = self.queues.setdefault((model.address, to), deque())
             queue.extend(
                 QueuedMessage(send.ticket, payload, send.no_loopback) for payload in send.payloads
             )
-            self._own_sent[life.address, send.ticket] = len(send.payloads)
+            self._own_sent[model.address, send.ticket] = len(send.payloads)
 
-    def before_frames_event(self, life: MemberModel, event: Event) -> None:
-        """A send is given up, or a connection ends with something that is not known to have arrived."""
+    def before_frames_event(self, model: MemberModel, event: Event) -> None:
+        """Handle a send that is given up, or a connection that ends with unconfirmed messages."""
         if isinstance(event, GivenUp):
             for (sender, to), queue in self.queues.items():
-                if sender == life.address and any(
+                if sender == model.address and any(
                     waiting.ticket == event.ticket for waiting in queue
                 ):
                     self._give_up(queue, event, sender, to)
         elif isinstance(event, Undelivered) and event.to is not None:
             for (sender, _), line in self.connections.items():
-                if sender == life.address and line.to == event.to and not line.ended:
+                if sender == model.address and line.to == event.to and not line.ended:
                     line.ended = line.stream.high == event.last
         elif (
             isinstance(event, Connected)
             and event.outgoing
             and event.state == "closed"
-            and event.peer != life.address
+            and event.peer != model.address
         ):
-            # Of what waited all was given up, but for a message under way in pieces, which goes
-            # with its connection.
-            queue = self.queues.pop((life.address, event.peer), deque())
+            # All waiting sends were given up, except a half-sent message, which ends with its
+            # connection.
+            queue = self.queues.pop((model.address, event.peer), deque())
             if len(queue) > 1:
                 self.fail_as(
                     "L1",
-                    f"{life.name} ends its connection to {event.peer}, and {len(queue)} messages with it",
+                    f"{model.name} ends its connection to {event.peer}, and {len(queue)} "
+                    "messages with it",
                 )
 
     def _give_up(
         self, queue: deque[QueuedMessage], event: GivenUp, sender: Address, to: Address
     ) -> None:
-        """Take the messages of a send out that were not taken; one that is under way in pieces stays."""
+        """Remove the messages of a send that were not accepted; a half-sent one stays."""
         line = next(
             (
                 line
@@ -135,48 +136,49 @@ class UnicastChecker(InvariantChecker):
             mine = [waiting for waiting in queue if waiting.ticket == event.ticket]
             handed = self._own_sent[sender, event.ticket] - len(mine)
             stays = mine[: max(0, event.accepted - handed)]
-        kept = [
+        remaining = [
             w
             for w in queue
             if w.ticket != event.ticket or w is under_way or any(w is one for one in stays)
         ]
         queue.clear()
-        queue.extend(kept)
+        queue.extend(remaining)
 
     # Frames
 
-    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
-        """Compare what goes out with what the application gave, and what is said with what is so."""
+    def non_stream_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
+        """Compare outgoing data with the sends, and announcements with the model."""
         if isinstance(frame, Data):
-            self._data_out(life, to, frame)
+            self._data_out(model, to, frame)
         elif isinstance(frame, Ack):
-            self._ack_out(life, to, frame)
+            self._ack_out(model, to, frame)
         elif isinstance(frame, Nak):
-            self._nak_out(life, to, frame)
+            self._nak_out(model, to, frame)
         elif (
             isinstance(frame, Close)
-            and (line := self.connections.get((life.address, frame.epoch))) is not None
+            and (line := self.connections.get((model.address, frame.epoch))) is not None
         ):
             if not line.ended and line.delivered < line.stream.high:
                 self.fail_as(
                     "L1",
-                    f"{life.name} closes its connection to {to} at {line.delivered}, and told nobody",
+                    f"{model.name} closes its connection to {to} at {line.delivered}, and told "
+                    "nobody",
                 )
             line.ended = True
         asks = isinstance(frame, Nak) and frame.ranges
         if self.oracle.resting and (asks or isinstance(frame, Data)):
-            self.fail_as("L3", f"{life.name} sends {frame} to {to} at rest")
+            self.fail_as("L3", f"{model.name} sends {frame} to {to} at rest")
         elif self.oracle.resting and isinstance(frame, Tail):
-            self.fail_as("S16", f"{life.name} sends {frame} to {to} at rest")
+            self.fail_as("S16", f"{model.name} sends {frame} to {to} at rest")
 
-    def _data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+    def _data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
         run = frame.run
-        if to is None or run.origin != life.address:
+        if to is None or run.origin != model.address:
             self.fail_as("S1", f"{run} of a connection goes to {to}")
             return
-        line = self.connections.get((life.address, frame.epoch))
+        line = self.connections.get((model.address, frame.epoch))
         if line is None:
-            line = self.connections[life.address, frame.epoch] = ConnectionModel(to)
+            line = self.connections[model.address, frame.epoch] = ConnectionModel(to)
         if line.to != to:
             self.fail_as("S1", f"{run} of the connection to {line.to} goes to {to}")
         stream = line.stream
@@ -184,7 +186,7 @@ class UnicastChecker(InvariantChecker):
             same = run.last <= stream.high and run.payload == stream.content(run.first, run.last)
             if not same:
                 self.fail_as("S10", f"{run} is sent again to {to} with other bytes than before")
-            out = life.member.connections.outgoing.get(to)
+            out = model.member.connections.outgoing.get(to)
             if (
                 out is not None
                 and out.stream.epoch == frame.epoch
@@ -199,11 +201,11 @@ class UnicastChecker(InvariantChecker):
             return
         if frame.first != (run.first == 1):
             self.fail_as("S3", f"{run} is marked as first: {frame.first}")
-        self._compare(life, line, frame)
+        self._compare(model, line, frame)
         stream.append(run)
 
-    def _compare(self, life: MemberModel, line: ConnectionModel, frame: Data) -> None:
-        run, queue = frame.run, self.queues.get((life.address, line.to), deque())
+    def _compare(self, model: MemberModel, line: ConnectionModel, frame: Data) -> None:
+        run, queue = frame.run, self.queues.get((model.address, line.to), deque())
         if run.flags & FRAGMENT:
             pieces = line.stream.fragment_payloads
             if bool(run.flags & FIRST_FRAGMENT) == bool(pieces) or not queue:
@@ -224,9 +226,9 @@ class UnicastChecker(InvariantChecker):
                 )
                 return
 
-    def _ack_out(self, life: MemberModel, to: Address | None, frame: Ack) -> None:
+    def _ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
         line = self.connections.get((frame.origin, frame.epoch))
-        entry = life.member.connections.incoming.get(frame.origin)
+        entry = model.member.connections.incoming.get(frame.origin)
         if line is None or to != frame.origin:
             self.fail_as("S8", f"{frame} goes to {to} for a connection that nobody opened")
             return
@@ -239,10 +241,11 @@ class UnicastChecker(InvariantChecker):
         if frame.seqno > line.delivered:
             self.fail_as(
                 "S8",
-                f"{life.name} acknowledges {frame.seqno} of {frame.origin}, it has {line.delivered}",
+                f"{model.name} acknowledges {frame.seqno} of {frame.origin}, it has "
+                f"{line.delivered}",
             )
 
-    def _nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
+    def _nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
         line = self.connections.get((frame.origin, frame.epoch))
         if to != frame.origin:
             self.fail_as("S11", f"{frame} goes to {to}")
@@ -251,23 +254,25 @@ class UnicastChecker(InvariantChecker):
         ):
             self.fail_as(
                 "S11",
-                f"{life.name} asks for {frame.ranges}; it has {line.next - 1} of {line.stream.high}",
+                f"{model.name} asks for {frame.ranges}; it has {line.next - 1} of "
+                f"{line.stream.high}",
             )
 
     # Deliveries
 
-    def other_delivered(self, life: MemberModel, delivery: Delivery) -> None:
-        """Compare a delivery with what is next on its connection."""
+    def other_delivered(self, model: MemberModel, delivery: Delivery) -> None:
+        """Compare a delivery with the next message of its connection."""
         if delivery.kind != UNICAST:
             return
-        if delivery.origin == life.address:
-            self._check_own_delivery(life, delivery)
+        if delivery.origin == model.address:
+            self._check_own_delivery(model, delivery)
             return
         line = self.connections.get((delivery.origin, delivery.epoch))
-        if line is None or line.to != life.address or delivery.last > line.stream.high:
+        if line is None or line.to != model.address or delivery.last > line.stream.high:
             self.fail_as(
                 "S1",
-                f"{life.name} delivers {delivery.first}..{delivery.last} of {delivery.origin}, never sent",
+                f"{model.name} delivers {delivery.first}..{delivery.last} of "
+                f"{delivery.origin}, never sent",
             )
             return
         stream = line.stream
@@ -276,33 +281,35 @@ class UnicastChecker(InvariantChecker):
             name = "S2" if delivery.first < due else "S3"
             self.fail_as(
                 name,
-                f"{life.name} delivers {delivery.first} of its connection with {delivery.origin}, not {due}",
+                f"{model.name} delivers {delivery.first} of its connection with "
+                f"{delivery.origin}, not {due}",
             )
         if b"".join(delivery.messages()) != stream.content(delivery.first, delivery.last):
             self.fail_as(
                 "S4",
-                f"{life.name} delivers other bytes than {delivery.origin} sent as {delivery.first}",
+                f"{model.name} delivers other bytes than {delivery.origin} sent as "
+                f"{delivery.first}",
             )
         line.next = delivery.last + 1
         line.delivered = max(line.delivered, delivery.last)
 
-    def _check_own_delivery(self, life: MemberModel, delivery: Delivery) -> None:
-        queue = self.queues.get((life.address, life.address), deque())
+    def _check_own_delivery(self, model: MemberModel, delivery: Delivery) -> None:
+        queue = self.queues.get((model.address, model.address), deque())
         for message in delivery.messages():
             if not queue or queue.popleft().payload != message:
                 self.fail_as(
-                    "S3", f"{life.name} is handed {message[:40]!r} of its own, which is not next"
+                    "S3", f"{model.name} is handed {message[:40]!r} of its own, which is not next"
                 )
                 return
 
     # After a step, and at the end
 
-    def connections_stepped(self, life: MemberModel) -> None:
+    def connections_stepped(self, model: MemberModel) -> None:
         """Nothing is purged that the other end does not have; nothing whole is passed over."""
-        connections = life.member.connections
+        connections = model.member.connections
         for to, out in connections.outgoing.items():
-            line = self.connections.get((life.address, out.stream.epoch))
-            if line is not None and to != life.address and out.stream.window.low > line.delivered:
+            line = self.connections.get((model.address, out.stream.epoch))
+            if line is not None and to != model.address and out.stream.window.low > line.delivered:
                 self.fail_as(
                     "S9", f"low to {to} is {out.stream.window.low}, but {to} has {line.delivered}"
                 )
@@ -315,11 +322,12 @@ class UnicastChecker(InvariantChecker):
             if (
                 due <= window.delivered
                 and line.stream.end_of(due) <= window.delivered
-                and not life.transferring
+                and not model.transferring
             ):
                 self.fail_as(
                     "S3",
-                    f"delivered of {origin} moves to {window.delivered}, but {due} was not handed out",
+                    f"delivered of {origin} moves to {window.delivered}, but {due} was not "
+                    "handed out",
                 )
             ahead = window.stored
             if ahead > self.oracle.reach:
@@ -328,24 +336,24 @@ class UnicastChecker(InvariantChecker):
                 )
 
     def close(self) -> None:
-        """At rest everything that was sent to one who lives and is a member has been handed out."""
+        """Check that at rest every message to a running member is delivered."""
         if not self.oracle.settled:
             return
         for (sender, _), line in self.connections.items():
-            life, other = self.model.members[sender], self.model.members.get(line.to)
-            if line.ended or other is None or not life.alive or not other.alive:
+            model, other = self.model.members[sender], self.model.members.get(line.to)
+            if line.ended or other is None or not model.alive or not other.alive:
                 continue
-            together = line.to in life.view_members and sender in other.view_members
+            together = line.to in model.view_members and sender in other.view_members
             if together and line.stream.next_message_start(line.next) <= line.stream.high:
                 self.oracle.current_member = other
                 self.fail_as(
                     "L1",
-                    f"{line.stream.high} was sent by {life.name}, {line.next - 1} was handed out",
+                    f"{line.stream.high} was sent by {model.name}, {line.next - 1} was handed out",
                 )
 
 
 class OutOfBandChecker(InvariantChecker):
-    """Out of band: nothing is created, handed out twice or changed; everybody it was for gets it; order is free."""
+    """Out of band: nothing is created, repeated or changed; every target gets it; order is free."""
 
     id = "S5"
 
@@ -359,55 +367,55 @@ class OutOfBandChecker(InvariantChecker):
         self._states: dict[bytes, dict[Address, set[int]]] = {}
         self._numbered: Counter[tuple[Address, int]] = Counter()
 
-    def sent(self, life: MemberModel, send: ApplicationSend) -> None:
+    def sent(self, model: MemberModel, send: ApplicationSend) -> None:
         """A send beside the stream."""
         if send.refused:
             return
         if send.mode == DeliveryMode.UNRELIABLE:
-            self._unreliable_sent.setdefault(life.address, Counter()).update(send.payloads)
+            self._unreliable_sent.setdefault(model.address, Counter()).update(send.payloads)
         elif send.mode == DeliveryMode.OUT_OF_BAND:
-            queue = self._queues.setdefault(life.address, deque())
+            queue = self._queues.setdefault(model.address, deque())
             queue.extend(
                 (QueuedMessage(send.ticket, payload, send.no_loopback), send.to)
                 for payload in send.payloads
             )
 
-    def _assign_numbers(self, life: MemberModel, upto: int) -> list[bytes]:
-        """Learn that out-of-band messages up to ``upto`` have their numbers; return all that have one."""
-        sent = self._sent.setdefault(life.address, [])
-        queue = self._queues.get(life.address, deque())
+    def _assign_numbers(self, model: MemberModel, upto: int) -> list[bytes]:
+        """Note that out-of-band messages up to ``upto`` have seqnos; return all that have one."""
+        sent = self._sent.setdefault(model.address, [])
+        queue = self._queues.get(model.address, deque())
         while len(sent) < upto and queue:
             waiting, to = queue.popleft()
             sent.append(waiting.payload)
-            owed = set(life.view_members) if to is None else {to}
-            self._undelivered[life.address, len(sent)] = owed - {life.address}
-            self._numbered[life.address, waiting.ticket] += 1
+            owed = set(model.view_members) if to is None else {to}
+            self._undelivered[model.address, len(sent)] = owed - {model.address}
+            self._numbered[model.address, waiting.ticket] += 1
         return sent
 
-    def before_frames_event(self, life: MemberModel, event: Event) -> None:
-        """Out-of-band sends get their numbers, or are given up."""
-        queue = self._queues.get(life.address)
+    def before_frames_event(self, model: MemberModel, event: Event) -> None:
+        """Note the seqnos of out-of-band sends, or that they were given up."""
+        queue = self._queues.get(model.address)
         if not queue or not isinstance(event, (Accepted, GivenUp)):
             return
         if all(waiting.ticket != event.ticket for waiting, _ in queue):
             return
         if isinstance(event, Accepted):
-            self._assign_numbers(life, event.last)
+            self._assign_numbers(model, event.last)
         else:
-            numbered = self._numbered[life.address, event.ticket]
+            numbered = self._numbered[model.address, event.ticket]
             self._assign_numbers(
-                life, len(self._sent.get(life.address, ())) + event.accepted - numbered
+                model, len(self._sent.get(model.address, ())) + event.accepted - numbered
             )
-            kept = [entry for entry in queue if entry[0].ticket != event.ticket]
+            remaining = [entry for entry in queue if entry[0].ticket != event.ticket]
             queue.clear()
-            queue.extend(kept)
+            queue.extend(remaining)
 
-    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
-        """What goes out is what was given; at rest nothing goes out."""
+    def non_stream_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
+        """Compare outgoing frames with the sends; at rest there must be none."""
         if isinstance(frame, OutOfBand):
-            run, sent = frame.run, self._assign_numbers(life, frame.run.last)
+            run, sent = frame.run, self._assign_numbers(model, frame.run.last)
             if (
-                run.origin != life.address
+                run.origin != model.address
                 or run.last > len(sent)
                 or run.messages() != sent[run.first - 1 : run.last]
             ):
@@ -415,13 +423,13 @@ class OutOfBandChecker(InvariantChecker):
                     f"{run} goes out of band to {to} with other bytes than the application gave"
                 )
             if self.oracle.resting:
-                self.oracle.report("L3", f"{life.name} sends {frame} to {to} at rest")
+                self.oracle.report("L3", f"{model.name} sends {frame} to {to} at rest")
         elif isinstance(frame, Unreliable) and frame.run.payload not in self._unreliable_sent.get(
-            life.address, {}
+            model.address, {}
         ):
             self.fail(f"{frame.run} goes out unreliably, but the application did not give it")
 
-    def other_delivered(self, life: MemberModel, delivery: Delivery) -> None:
+    def other_delivered(self, model: MemberModel, delivery: Delivery) -> None:
         """Once each, and with the bytes that were sent."""
         if delivery.kind == UNICAST:
             return
@@ -430,44 +438,45 @@ class OutOfBandChecker(InvariantChecker):
                 message not in self._unreliable_sent.get(delivery.origin, {})
                 for message in delivery.messages()
             ):
-                self.fail(f"{life.name} delivers unreliably what {delivery.origin} did not send")
+                self.fail(f"{model.name} delivers unreliably what {delivery.origin} did not send")
             return
         sent = self._assign_numbers(self.model.members[delivery.origin], delivery.last)
         if delivery.messages() != sent[delivery.first - 1 : delivery.last]:
             self.fail(
-                f"{life.name} delivers {delivery.first} of {delivery.origin} out of band, which was not sent so"
+                f"{model.name} delivers {delivery.first} of {delivery.origin} out of band, "
+                "which was not sent so"
             )
-        before = self._delivered.setdefault((life.address, delivery.origin), set())
+        before = self._delivered.setdefault((model.address, delivery.origin), set())
         for seqno in range(delivery.first, delivery.last + 1):
             if seqno in before:
-                self.fail(f"{life.name} delivers {seqno} of {delivery.origin} out of band again")
+                self.fail(f"{model.name} delivers {seqno} of {delivery.origin} out of band again")
             before.add(seqno)
 
-    def state_provided(self, life: MemberModel, state: bytes) -> None:
+    def state_provided(self, model: MemberModel, state: bytes) -> None:
         """A state has what its giver was handed."""
         mine = (
             (origin, seqnos)
             for (who, origin), seqnos in self._delivered.items()
-            if who == life.address
+            if who == model.address
         )
         self._states[state] = {origin: set(seqnos) for origin, seqnos in mine}
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """Who gets a state has what is in it, and is not handed that again."""
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Note what a received state covers: it is not delivered again."""
         if isinstance(event, StateReceived):
             for origin, seqnos in self._states.get(event.state, {}).items():
-                self._delivered.setdefault((life.address, origin), set()).update(seqnos)
+                self._delivered.setdefault((model.address, origin), set()).update(seqnos)
 
-    def view(self, life: MemberModel, view: View) -> None:
-        """Who has left is owed nothing any more."""
-        gone = life.view_members.difference(view.members)
+    def view(self, model: MemberModel, view: View) -> None:
+        """Forget the deliveries that are due at an ended incarnation."""
+        gone = model.view_members.difference(view.members)
         if gone:
             for (origin, _), owed in self._undelivered.items():
-                if origin == life.address:
+                if origin == model.address:
                     owed.difference_update(gone)
 
     def close(self) -> None:
-        """At rest nobody is owed anything."""
+        """Check that at rest no delivery is due."""
         if not self.oracle.settled:
             return
         for (origin, seqno), owed in self._undelivered.items():
@@ -484,7 +493,7 @@ class OutOfBandChecker(InvariantChecker):
 
 
 class AcknowledgedSendChecker(InvariantChecker):
-    """S8 for whole sends: one that is reported as acknowledged has been delivered by everybody that counts."""
+    """S8 for whole sends: a send reported as acknowledged has been delivered by all that count."""
 
     id = "S8"
 
@@ -493,45 +502,46 @@ class AcknowledgedSendChecker(InvariantChecker):
         self._unconfirmed: dict[tuple[Address, int], Address | None] = {}
         self._last: dict[tuple[Address, int], tuple[int, int]] = {}
 
-    def sent(self, life: MemberModel, send: ApplicationSend) -> None:
+    def sent(self, model: MemberModel, send: ApplicationSend) -> None:
         """An acknowledged send."""
         if send.mode == DeliveryMode.ACKNOWLEDGED and not send.refused:
-            self._unconfirmed[life.address, send.ticket] = send.to
+            self._unconfirmed[model.address, send.ticket] = send.to
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """Compare the report with what has been delivered."""
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Compare the report with the deliveries."""
         if isinstance(event, Accepted):
-            self._last[life.address, event.ticket] = event.last, life.epoch
+            self._last[model.address, event.ticket] = event.last, model.epoch
         elif isinstance(event, (GivenUp, Unacknowledged)):
-            self._unconfirmed.pop((life.address, event.ticket), None)
+            self._unconfirmed.pop((model.address, event.ticket), None)
         elif (
             isinstance(event, Acknowledged)
-            and (key := (life.address, event.ticket)) in self._unconfirmed
+            and (key := (model.address, event.ticket)) in self._unconfirmed
         ):
             to, (last, epoch) = self._unconfirmed.pop(key), self._last[key]
             if to is None:
-                self._check_group(life, last, epoch)
+                self._check_group(model, last, epoch)
 
-    def _check_group(self, life: MemberModel, last: int, epoch: int) -> None:
-        stream = self.model.stream_of(life.address, epoch)
-        for member in life.view_members - {life.address}:
-            # One that joined after the send is not among its receivers.
+    def _check_group(self, model: MemberModel, last: int, epoch: int) -> None:
+        stream = self.model.stream_of(model.address, epoch)
+        for member in model.view_members - {model.address}:
+            # A member that joined after the send is not among its receivers.
             start = stream.starts.get(member, last)
-            taken = max(self.model.members[member].has_delivered(life.address, epoch), start)
+            taken = max(self.model.members[member].has_delivered(model.address, epoch), start)
             if taken < last:
-                self.fail(f"{life.name} has {last} acknowledged by all, but {member} has {taken}")
-            if (stored := self._stored_by(member, life.address, taken, start)) < last:
+                self.fail(f"{model.name} has {last} acknowledged by all, but {member} has {taken}")
+            if (stored := self._stored_by(member, model.address, taken, start)) < last:
                 self.fail(
-                    f"{life.name} has {last} acknowledged by all, but {member} has stored {stored}"
+                    f"{model.name} has {last} acknowledged by all, but {member} has stored {stored}"
                 )
-        for place in life.roster.absent if life.roster is not None else ():
+        for place in model.roster.absent if model.roster is not None else ():
             if stream.acks.get(place.address, last) < last:
                 self.fail(
-                    f"{life.name} has {last} acknowledged by all, but {place.name}, away, has not got it"
+                    f"{model.name} has {last} acknowledged by all, but {place.name}, away, has "
+                    "not got it"
                 )
 
     def _stored_by(self, member: Address, origin: Address, taken: int, start: int) -> int:
-        """Return up to where a member has what it acknowledges: on its disk, if it stores what it gets."""
+        """Return how far a member may acknowledge: what is on its disk, if it has one."""
         stored = self.model.members[member].stored
         return taken if stored is None else max(stored.get(origin, 0), start)
 
@@ -554,42 +564,43 @@ class StallReportChecker(InvariantChecker):
         self._reported: set[tuple[Address, Address, int]] = set()
         self.stalls = 0
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """A stall names what is missing."""
+    def event(self, model: MemberModel, event: Event) -> None:
+        """Check that a stall names a missing message."""
         if isinstance(event, Stalled):
             self.stalls += 1
-            self._reported.add((life.address, event.origin, event.seqno))
+            self._reported.add((model.address, event.origin, event.seqno))
 
-    def nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
-        """Nobody asks."""
-        if not life.member.config.retransmits:
-            self.fail(f"{life.name} asks {to} for {frame.ranges}, but retransmission is off")
+    def nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
+        """Report a nak: nothing is retransmitted."""
+        if not model.member.config.retransmits:
+            self.fail(f"{model.name} asks {to} for {frame.ranges}, but retransmission is off")
 
-    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+    def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
         """Nothing is sent twice."""
         if frame.repair and not self.config.retransmits and not self.oracle.retransmission_retuned:
-            self.fail(f"{life.name} sends {frame.run} to {to} again, but retransmission is off")
+            self.fail(f"{model.name} sends {frame.run} to {to} again, but retransmission is off")
 
-    def tail_out(self, life: MemberModel, to: Address | None, frame: Tail) -> None:
-        """Only the start of a new member is told."""
-        if frame.start is None and not life.member.config.retransmits:
-            self.fail(f"{life.name} announces {frame} to {to}, but retransmission is off")
+    def tail_out(self, model: MemberModel, to: Address | None, frame: Tail) -> None:
+        """Report an announcement that is not the start for a new member."""
+        if frame.start is None and not model.member.config.retransmits:
+            self.fail(f"{model.name} announces {frame} to {to}, but retransmission is off")
 
     def close(self) -> None:
-        """What does not come is named: everything stored behind a gap at the end has its stall."""
+        """Check at the end that every gap before stored messages was reported as a stall."""
         if self.config.retransmits or self.oracle.settled:
             return
-        for life in self.model.members.values():
-            if not life.alive:
+        for model in self.model.members.values():
+            if not model.alive:
                 continue
-            for origin, stream in life.member.inbound.items():
+            for origin, stream in model.member.inbound.items():
                 window = stream.window
                 if window is None or window.high == window.delivered or window.has_next:
                     continue
-                if (life.address, origin, window.delivered + 1) not in self._reported:
-                    self.oracle.current_member = life
+                if (model.address, origin, window.delivered + 1) not in self._reported:
+                    self.oracle.current_member = model
                     self.fail(
-                        f"{window.delivered + 1} of {origin} is missing for good, and nobody was told"
+                        f"{window.delivered + 1} of {origin} is missing for good, and nobody "
+                        "was told"
                     )
 
 

@@ -1,7 +1,7 @@
-"""What must happen in a sweep of groups that make their own views.
+"""Situations that must occur in a sweep of groups that make their own views.
 
-As observations.py for the streams: a sweep in which one of these situations never came up has
-tested less than it says.
+A sweep in which one of these situations never occurred has tested less than it claims. See
+:mod:`gapless.sim.coverage.stream_coverage` for the situations of streams.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ class MembershipCoverage(InvariantChecker):
         self.seen.add(what)
 
     def _living(self) -> list[MemberModel]:
-        return [life for life in self.model.members.values() if life.alive]
+        return [model for model in self.model.members.values() if model.alive]
 
     def _is_full(self, members: frozenset[Address]) -> bool:
         """Return whether a member has as many messages outstanding as it may."""
-        lives = (self.model.members[member] for member in members if member in self.model.members)
+        models = (self.model.members[member] for member in members if member in self.model.members)
         return any(
-            life.stream.high - life.stream.marks.low >= self.config.capacity
-            for life in lives
-            if life.alive
+            model.stream.high - model.stream.marks.low >= self.config.capacity
+            for model in models
+            if model.alive
         )
 
     # From the world
@@ -101,14 +101,14 @@ class MembershipCoverage(InvariantChecker):
         if action.what == "heal":
             return
         side = set(action.who.split(","))
-        sides = [life.name.rstrip("'") in side for life in self._living()]
+        sides = [model.name.rstrip("'") in side for model in self._living()]
         if action.what == "one-way" and any(sides) and not all(sides):
             self.record("asymmetric partition")
-        if any(self._is_merging(life) for life in self._living()):
+        if any(self._is_merging(model) for model in self._living()):
             self.record("partition during a merge")
 
-    def _is_merging(self, life: MemberModel) -> bool:
-        asked_ns = self._merging_ns.get(life.address)
+    def _is_merging(self, model: MemberModel) -> bool:
+        asked_ns = self._merging_ns.get(model.address)
         return asked_ns is not None and self.oracle.t_ns - asked_ns <= self.config.join_timeout_ns
 
     def on_frame_lost(self, crossing: Crossing, label: Label) -> None:
@@ -117,62 +117,66 @@ class MembershipCoverage(InvariantChecker):
         if label.kind == "VIEW":
             self._lost_views.add((target, label.first))
         ends = {target, crossing.source.rstrip("'")}
-        for life in self._living():
-            new = life.name.rstrip("'") in ends and any(
-                not heard.open for heard in life.inbound.values()
+        for model in self._living():
+            new = model.name.rstrip("'") in ends and any(
+                not inbound.open for inbound in model.inbound.values()
             )
-            if new and self._is_full(life.view_members):
+            if new and self._is_full(model.view_members):
                 self.record("joiner during loss at full window")
 
     # From the oracle
 
-    def incarnation_started(self, life: MemberModel) -> None:
-        """A life begins to look for a group."""
-        others = [other for other in self._living() if other is not life]
+    def incarnation_started(self, model: MemberModel) -> None:
+        """An incarnation begins to look for a group."""
+        others = [other for other in self._living() if other is not model]
         if others and all(other.view is None for other in others):
             self.record("concurrent first members")
 
-    def incarnation_ended(self, life: MemberModel) -> None:
-        """A life ends."""
-        peers = self._providing.pop(life.address, set())
-        if getattr(life.member, "phase", "over") == "over":
+    def incarnation_ended(self, model: MemberModel) -> None:
+        """An incarnation ends."""
+        peers = self._providing.pop(model.address, set())
+        if getattr(model.member, "phase", "over") == "over":
             return
         if any(
             self.model.members[peer].alive and self.model.members[peer].transferring
             for peer in peers
         ):
             self.record("provider of a state dies")
-        if life.view is None or life.view.members[0] != life.address or len(life.view.members) < 2:
+        if (
+            model.view is None
+            or model.view.members[0] != model.address
+            or len(model.view.members) < 2
+        ):
             return
         self.record("coordinator crash")
         if any(other.view is None for other in self._living()):
             self.record("coordinator crash during a join")
-        if self._is_merging(life):
+        if self._is_merging(model):
             self.record("coordinator crash during a merge")
 
-    def control_frame_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
-        """A question to join comes from one that asks for another."""
+    def control_frame_in(self, model: MemberModel, sender: Address, frame: Frame) -> None:
+        """A relayed join request arrives."""
         if isinstance(frame, Join) and frame.entry.address != sender:
             self.record("join passed on")
 
-    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def control_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
         """A merge begins."""
         if isinstance(frame, MergeAsk):
-            self._merging_ns[life.address] = self.oracle.t_ns
+            self._merging_ns[model.address] = self.oracle.t_ns
 
-    def event(self, life: MemberModel, event: Event) -> None:
-        """Something is told to the application."""
+    def event(self, model: MemberModel, event: Event) -> None:
+        """An event is reported to the application."""
         if isinstance(event, Suspected):
-            suspects = self._suspects.setdefault(life.address, {})
+            suspects = self._suspects.setdefault(model.address, {})
             suspects[event.member] = self.oracle.t_ns
             recent_ns = self.oracle.t_ns - self.config.suspect_after_ns
             at_once = [member for member, at_ns in suspects.items() if at_ns >= recent_ns]
-            if len(at_once) > 1 and self._is_full(life.view_members):
+            if len(at_once) > 1 and self._is_full(model.view_members):
                 self.record("two suspects at once with a full window")
         elif isinstance(event, Expelled):
-            self._expelled.add(life.address.node)
+            self._expelled.add(model.address.node)
         elif isinstance(event, Left):
-            self._left(life, event)
+            self._left(model, event)
         elif isinstance(event, RetentionReleased) and event.reason == "timeout":
             self.record("retention_timeout over")
         elif isinstance(event, RetentionBlocking) or (
@@ -180,32 +184,34 @@ class MembershipCoverage(InvariantChecker):
         ):
             self.record("window full of one who is away")
         elif isinstance(event, StateWanted):
-            self._providing.setdefault(life.address, set()).add(event.peer)
+            self._providing.setdefault(model.address, set()).add(event.peer)
         elif (
-            isinstance(event, StateReceived) and event.provider is not None and self._has_held(life)
+            isinstance(event, StateReceived)
+            and event.provider is not None
+            and self._has_held(model)
         ):
             self.record("state transfer under load")
         elif isinstance(event, SlowReceivers) and self.config.on_slow_receiver == "expel":
             self._pins.update(event.members)
 
     @staticmethod
-    def _has_held(life: MemberModel) -> bool:
-        return any(heard.delivered > heard.start for heard in life.inbound.values())
+    def _has_held(model: MemberModel) -> bool:
+        return any(inbound.delivered > inbound.start for inbound in model.inbound.values())
 
-    def _left(self, life: MemberModel, event: Left) -> None:
+    def _left(self, model: MemberModel, event: Left) -> None:
         if not event.confirmed:
             self.record("leave_timeout over")
-        elif life.view is not None and life.view.members[0] == life.address:
+        elif model.view is not None and model.view.members[0] == model.address:
             self.record("coordinator leaves")
 
-    def view(self, life: MemberModel, view: View) -> None:
+    def view(self, model: MemberModel, view: View) -> None:
         """A view is about to be installed."""
-        before = () if life.view is None else life.view.members
-        if (life.name.rstrip("'"), view.id.number) in self._lost_views:
+        before = () if model.view is None else model.view.members
+        if (model.name.rstrip("'"), view.id.number) in self._lost_views:
             self.record("view message lost and repaired")
-        if life.view is None and len(view.members) > 1 and life.address.node in self._expelled:
+        if model.view is None and len(view.members) > 1 and model.address.node in self._expelled:
             self.record("frozen member expelled and back")
-        if any(member in life.departed_inbound for member in view.members):
+        if any(member in model.departed_inbound for member in view.members):
             self.record("life taken back in")
         if self._pins.intersection(before).difference(view.members):
             self.record("pin expelled")
@@ -215,31 +221,31 @@ class MembershipCoverage(InvariantChecker):
             for member in view.members
         ):
             self.record("restart with the same address")
-        self._check_durable_retention(life)
-        if view.id.coordinator == life.address:
-            self._check_view_change(life, view)
+        self._check_durable_retention(model)
+        if view.id.coordinator == model.address:
+            self._check_view_change(model, view)
 
-    def _check_durable_retention(self, life: MemberModel) -> None:
-        before, now = life.roster, getattr(life.member, "pending", None)
+    def _check_durable_retention(self, model: MemberModel) -> None:
+        before, now = model.roster, getattr(model.member, "pending", None)
         if before is not None and now is not None:
-            away = {place.name for place in before.absent}
-            if any(place.name in away for place in now.entries):
+            absent = {place.name for place in before.absent}
+            if any(place.name in absent for place in now.entries):
                 self.record("durable member away and back")
 
-    def _check_view_change(self, life: MemberModel, view: View) -> None:
-        """Look at what a view brings, as its maker installs it."""
-        before = set() if life.view is None else set(life.view.members)
-        lives = [
+    def _check_view_change(self, model: MemberModel, view: View) -> None:
+        """Classify the change of a view, when its coordinator installs it."""
+        before = set() if model.view is None else set(model.view.members)
+        models = [
             self.model.members[member] for member in view.members if member in self.model.members
         ]
         new = [member for member in view.members if member not in before]
-        if life.view is not None and len(new) >= 3:
+        if model.view is not None and len(new) >= 3:
             self.record("many joins in one view")
         gone = [self.model.members[member] for member in before - set(view.members)]
         if new and any(one.leaving_ns is not None for one in gone):
             self.record("leave and join in one view")
         parts = self._count_partitions(
-            [other for other in lives if other.view is not None and other.view.id != view.id]
+            [other for other in models if other.view is not None and other.view.id != view.id]
         )
         if parts > 1:
             self.record("merge of two")
@@ -247,11 +253,11 @@ class MembershipCoverage(InvariantChecker):
             self.record("merge of three")
 
     @staticmethod
-    def _count_partitions(lives: list[MemberModel]) -> int:
-        """Return how many groups that have nobody in common ``lives`` are in."""
+    def _count_partitions(models: list[MemberModel]) -> int:
+        """Return the number of disjoint groups that ``models`` are in."""
         parts: list[frozenset[Address]] = []
-        for life in lives:
-            members = life.view_members
+        for model in models:
+            members = model.view_members
             joined = [part for part in parts if part & members]
             parts = [part for part in parts if not part & members] + [members.union(*joined)]
         return len(parts)
@@ -259,6 +265,6 @@ class MembershipCoverage(InvariantChecker):
     def close(self) -> None:
         """Look for suspects that are still there."""
         for address, suspects in self._suspects.items():
-            life = self.model.members[address]
-            if life.alive and any(member in life.view_members for member in suspects):
+            model = self.model.members[address]
+            if model.alive and any(member in model.view_members for member in suspects):
                 self.record("suspect proves to be alive")

@@ -1,8 +1,7 @@
-"""What must happen somewhere in a sweep: the situations that the protocol was made for.
+"""Situations that must occur in a sweep: those that the protocol was made for.
 
-A sweep in which one of them never came up has tested less than it says, so it fails. The observer
-sees the same steps as the checks, through the same hooks, and only ever notes that something was
-seen.
+A sweep in which one of them never occurred has tested less than it claims, and fails. The observer
+gets the same steps as the checks, through the same hooks, and only notes what occurred.
 """
 
 from __future__ import annotations
@@ -83,26 +82,26 @@ class StreamCoverage(InvariantChecker):
 
     # From the world
 
-    def on_incarnation_start(self, life: MemberModel) -> None:
-        """A life begins."""
-        self._newest[life.address.node] = life.address.incarnation
+    def on_incarnation_start(self, model: MemberModel) -> None:
+        """An incarnation starts."""
+        self._newest[model.address.node] = model.address.incarnation
 
     def on_buffer_overflow(self) -> None:
-        """The buffer of a member that stands still is full."""
+        """The socket buffer of a paused member is full."""
         self.record("process stood still with a full buffer")
 
     def on_partition_change(self, action: ChangePartition) -> None:
-        """A partition ends: look who is behind."""
+        """A partition ends: find the members that are behind."""
         side = set(action.who.split(","))
         inside = [
-            life
-            for life in self.model.members.values()
-            if life.alive and life.name.rstrip("'") in side
+            model
+            for model in self.model.members.values()
+            if model.alive and model.name.rstrip("'") in side
         ]
         outside = [
-            life
-            for life in self.model.members.values()
-            if life.alive and life.name.rstrip("'") not in side
+            model
+            for model in self.model.members.values()
+            if model.alive and model.name.rstrip("'") not in side
         ]
         if self._behind(inside, outside) and self._behind(outside, inside):
             self.record("partition healed with both sides behind")
@@ -110,8 +109,8 @@ class StreamCoverage(InvariantChecker):
     @staticmethod
     def _behind(receivers: list[MemberModel], senders: list[MemberModel]) -> bool:
         return any(
-            (heard := receiver.inbound.get(sender.address)) is not None
-            and heard.delivered < sender.stream.high
+            (inbound := receiver.inbound.get(sender.address)) is not None
+            and inbound.delivered < sender.stream.high
             for receiver in receivers
             for sender in senders
         )
@@ -130,42 +129,42 @@ class StreamCoverage(InvariantChecker):
 
     def _lost_while_joining(self, name: str) -> None:
         node = name.rstrip("'")
-        for life in self.model.members.values():
+        for model in self.model.members.values():
             if (
-                life.alive
-                and life.name.rstrip("'") == node
-                and any(not heard.open for heard in life.inbound.values())
+                model.alive
+                and model.name.rstrip("'") == node
+                and any(not inbound.open for inbound in model.inbound.values())
             ):
                 self.record("join during loss")
 
     # From the oracle
 
-    def row_unblock(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_unblock(self, model: MemberModel, row: TraceEntry) -> None:
         """A wait ends."""
         if row.reason in {"ack", "view"}:
             self.record(f"sender released by {'an ack' if row.reason == 'ack' else 'a view'}")
         else:
             self.record("send given up while waiting")
 
-    def row_purge(self, life: MemberModel, row: TraceEntry) -> None:
-        """Something is let go."""
+    def row_purge(self, model: MemberModel, row: TraceEntry) -> None:
+        """Messages are purged."""
         if self.config.group_profile.release is ReleasePolicy.STABILITY:
             self.seen.add("sender released by stability")
 
-    def row_repair(self, life: MemberModel, row: TraceEntry) -> None:
-        """A repair goes out."""
-        if row.origin != life.address:
+    def row_repair(self, model: MemberModel, row: TraceEntry) -> None:
+        """A repair is sent."""
+        if row.origin != model.address:
             self.seen.add("repair by one who is not the origin")
 
-    def row_early(self, life: MemberModel, row: TraceEntry) -> None:
-        """Something came before its view."""
+    def row_early(self, model: MemberModel, row: TraceEntry) -> None:
+        """Data arrived before its view."""
         self.seen.add("message kept for a view to come")
 
-    def row_repair_aside(self, life: MemberModel, row: TraceEntry) -> None:
-        """An out-of-band message goes out again."""
+    def row_repair_aside(self, model: MemberModel, row: TraceEntry) -> None:
+        """An out-of-band message is retransmitted."""
         self.seen.add("out-of-band message sent again")
 
-    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: object) -> None:
+    def non_stream_frame_out(self, model: MemberModel, to: Address | None, frame: object) -> None:
         """A connection asks for its first message, sends its last again, or ends."""
         if isinstance(frame, Nak) and not frame.ranges:
             self.seen.add("first message of a connection asked for")
@@ -174,7 +173,7 @@ class StreamCoverage(InvariantChecker):
         elif isinstance(frame, Close):
             self.seen.add("connection closed")
 
-    def row_suppressed(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_suppressed(self, model: MemberModel, row: TraceEntry) -> None:
         """A repair is held back."""
         self.record(
             "repair held back as a repeat"
@@ -182,92 +181,94 @@ class StreamCoverage(InvariantChecker):
             else "repair held back by the budget"
         )
 
-    def row_view(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_view(self, model: MemberModel, row: TraceEntry) -> None:
         """A view is installed while others have another one."""
         others = (
-            other for other in self.model.members.values() if other.alive and other is not life
+            other for other in self.model.members.values() if other.alive and other is not model
         )
         if any(
             other.view is not None and other.view.id.number != row.seqno_last for other in others
         ):
             self.record("view installed at different times")
 
-    def view(self, life: MemberModel, view: View) -> None:
+    def view(self, model: MemberModel, view: View) -> None:
         """A view takes one back in that was here before."""
-        if any(member in life.departed_inbound for member in view.members):
+        if any(member in model.departed_inbound for member in view.members):
             self.record("life taken back in")
 
-    def data_in(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
-        """Data arrives whose origin has let it go."""
+    def data_in(self, model: MemberModel, inbound: InboundModel, frame: Data) -> None:
+        """Data arrives that its origin has purged."""
         origin = self.model.members.get(frame.run.origin)
         if origin is not None and frame.run.last <= origin.stream.marks.low:
             self.seen.add("duplicate after purge")
 
     def refused(
         self,
-        life: MemberModel,
-        said: Datagram | None,
+        model: MemberModel,
+        datagram: Datagram | None,
         before: object,
         ready: object,
     ) -> None:
-        """Something is refused: perhaps because its sender has a new life by now."""
-        if said is not None and said.sender.incarnation < self._newest.get(said.sender.node, 0):
+        """A datagram is refused: perhaps its sender has a newer incarnation."""
+        if datagram is not None and datagram.sender.incarnation < self._newest.get(
+            datagram.sender.node, 0
+        ):
             self.seen.add("frame of an older incarnation")
         if (
-            said is not None
-            and said.addressee is not None
-            and said.addressee < life.address.incarnation
+            datagram is not None
+            and datagram.addressee is not None
+            and datagram.addressee < model.address.incarnation
         ):
             self.seen.add("datagram for a former life")
 
-    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
-        """A repair goes out whose like was lost."""
+    def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
+        """A repair is sent after an equal one was lost."""
         run = frame.run
         if run.last >= 3 * self.config.capacity:
             self.seen.add("window wrapped three times")
         if frame.repair and self._lost_repairs:
-            targets = [to] if to is not None else list(life.view_members)
+            targets = [to] if to is not None else list(model.view_members)
             names = {
                 self.model.members[target].name.rstrip("'")
                 for target in targets
                 if target in self.model.members
             }
-            if any((life.name, run.first, name) in self._lost_repairs for name in names):
+            if any((model.name, run.first, name) in self._lost_repairs for name in names):
                 self.seen.add("repair of a repair")
 
-    def ack_out(self, life: MemberModel, to: Address | None, frame: Ack) -> None:
-        """An ack goes out whose like was lost."""
+    def ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
+        """An ack is sent after an equal one was lost."""
         if (
             self._lost_acks
             and to is not None
-            and (life.name, self._origin(to), frame.seqno) in self._lost_acks
+            and (model.name, self._origin(to), frame.seqno) in self._lost_acks
         ):
             self.seen.add("ack lost and sent again")
 
     def _origin(self, address: Address) -> str:
         return self.model.members[address].name
 
-    def nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
-        """A nak goes out: for much, for a tail, or for what is on its way."""
+    def nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
+        """A nak is sent: for many messages, for a tail, or for data in flight."""
         if len(frame.ranges) > 1:
             self.seen.add("nak of several ranges")
-        heard = life.inbound[frame.origin]
-        if frame.ranges and frame.ranges[-1][1] > heard.high:
+        inbound = model.inbound[frame.origin]
+        if frame.ranges and frame.ranges[-1][1] > inbound.high:
             self.seen.add("tail loss found by an announcement")
         if frame.ranges and "nak for what is on its way" not in self.seen:
-            self._check_in_flight(life, to, frame)
+            self._check_in_flight(model, to, frame)
 
-    def _check_in_flight(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
+    def _check_in_flight(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
         wanted = frame.ranges[0][0]
         for node, datagram in self.in_flight():
-            if node == life.address.node and datagram.sender == to:
+            if node == model.address.node and datagram.sender == to:
                 runs = (data.run for data in datagram.frames if isinstance(data, Data))
                 if any(run.first <= wanted <= run.last for run in runs):
                     self.record("nak for what is on its way")
                     return
 
-    def event(self, life: MemberModel, event: object) -> None:
-        """A member is told that something is lost, stands still, or was acknowledged."""
+    def event(self, model: MemberModel, event: object) -> None:
+        """A member reports a loss, a stall, or an acknowledgment."""
         if isinstance(event, Lost):
             self.record("loss reported to one who did not count")
         elif isinstance(event, Stalled):
@@ -275,15 +276,17 @@ class StreamCoverage(InvariantChecker):
         elif isinstance(event, Acknowledged):
             self.seen.add("acknowledged send reported")
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
-        """A message in pieces arrives; a reader is at its limit while a sender's window is full."""
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
+        """A fragmented message arrives, or a reader is at its limit while a window is full."""
         if isinstance(delivery.content, bytes):
             self.seen.add("message in pieces")
         if self.config.unread_limit and "slow reader at a full window" not in self.seen:
-            self._check_slow_reader(life)
+            self._check_slow_reader(model)
 
-    def _check_slow_reader(self, life: MemberModel) -> None:
-        for heard in life.inbound.values():
-            stream = heard.stream
-            if heard.held & 1 and stream.high - stream.marks.low >= self.config.capacity:
+    def _check_slow_reader(self, model: MemberModel) -> None:
+        for inbound in model.inbound.values():
+            stream = inbound.stream
+            if inbound.held & 1 and stream.high - stream.marks.low >= self.config.capacity:
                 self.record("slow reader at a full window")

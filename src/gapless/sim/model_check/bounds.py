@@ -1,8 +1,8 @@
-"""How large the world of one exhaustive search is, and the members that live in it.
+"""The size of one exhaustive search, and the members in it.
 
-One profile, one sender, a few receivers, one view. A profile of messages to one has its messages go
-to the first receiver; the others stand by, and nothing may reach them. Chance is a choice of the
-search like any other: a member draws what it is told to draw.
+One profile, one sender, a few receivers, one view. With a profile of unicast messages the first
+receiver gets them; the others must get nothing. Randomness is a choice of the search: a member
+draws what the search picks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Side = Literal["sender", "receiver"]
 
 
 class ScriptedRandom(Random):
-    """Draws what it is told to: of several things the one at ``pick``, and of numbers the lowest."""
+    """Draws the item at ``pick`` of several, and the lowest of a range of numbers."""
 
     pick = 0
 
@@ -44,18 +44,17 @@ class ScriptedRandom(Random):
         return 0
 
     def choice(self, seq: Sequence[Address]) -> Address:  # type: ignore[override]
-        """Return the one that it was told."""
+        """Return the item at ``pick``."""
         return seq[self.pick]
 
 
 class SearchBounds(NamedTuple):
-    """One search: its profile, one sender, and everything else in small numbers.
+    """The limits of one search: a profile, one sender, and small numbers of everything else.
 
-    ``coordinator`` is the side that counts the votes, where a profile has votes. ``any_holder``
-    lets a receiver ask any member for what it misses (``xmit_from_random_member``), and the search
-    tries each. ``forgets`` lets the receiver of a connection remove it at any moment, as if it had
-    been idle for long. ``acknowledged`` says that every message is sent so that its sender is told
-    when all have it.
+    ``coordinator`` is the side that counts the votes, if the profile has votes. With
+    ``any_holder`` a receiver may send its naks to any member (``xmit_from_random_member``), and the
+    search tries each. With ``forgets`` the receiver of a connection may remove it at any moment, as
+    if it were idle. With ``acknowledged`` every message is sent in that delivery mode.
     """
 
     profile: str = "nakack4"
@@ -72,7 +71,7 @@ class SearchBounds(NamedTuple):
 
     @property
     def config(self) -> Config:
-        """What every member has for knobs."""
+        """The configuration of every member."""
         return _config(self)
 
     @property
@@ -82,12 +81,12 @@ class SearchBounds(NamedTuple):
 
     @property
     def to(self) -> Address | None:
-        """The one that messages go to; None means all."""
+        """The receiver of unicast messages; None for messages to the group."""
         return None if self.profile in GROUP_PROFILE_NAMES else self.members()[1]
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the network must neither lose, repeat nor reorder, because nobody would repair it."""
+        """Whether the network must be FIFO and lossless: without retransmission it must be."""
         return not self.config.retransmits
 
     def members(self) -> tuple[Address, ...]:
@@ -95,7 +94,7 @@ class SearchBounds(NamedTuple):
         return tuple(Address(node, 1) for node in range(1, self.receivers + 2))
 
     def voters(self, me: Address) -> tuple[Address, ...]:
-        """Return those whose word lets ``me`` purge: their acks at the sender, their votes at the coordinator."""
+        """Return whose acks (at the sender) or votes (at the coordinator) let ``me`` purge."""
         members = self.members()
         listener = members[0] if self.row.release is ReleasePolicy.ACKS else self._view.members[0]
         others = members[1:] if self.to is None else (self.to,)
@@ -111,7 +110,7 @@ class SearchBounds(NamedTuple):
         )
 
     def member(self, me: Address) -> tuple[Endpoint, Ready]:
-        """Return a member of the one view, with every stream at its start, and what it says when the view comes."""
+        """Return a member of the one view, with every stream at its start, and its first Ready."""
         member = Endpoint(me, group_id("explore"), self.config, ScriptedRandom(0), tracing=True)
         return member, member.install(
             self._view, NOW_NS, dict.fromkeys(self.members(), Marks(0, 0, 0))

@@ -1,14 +1,13 @@
 """The checks of the exhaustive search, under the names of docs/invariants.md.
 
-A *turn* is one input to one member and everything that came of it. Most checks judge a turn alone,
-against a *witness*: what an observer who sees only the inputs and outputs of that member knows
-about it. The machine's own marks are never taken as proof of themselves. The checks that need two
-members (S8, S9 once more), two runs of the same turn (S17) or the whole graph (L5) are made by the
-search itself.
+A *step* is one input to one member and everything that follows from it. Most checks compare a step
+with its *evidence*: what an observer knows who sees only the inputs and outputs of that member. The
+machine's own marks never prove themselves. The search itself makes the checks that need two members
+(S8, and S9 once more), two runs of the same step (S17) or the whole graph (L5).
 
-The promises are the same for every profile. What differs is what proves them: where acks release,
-the acks that came in; where stability does, the votes that came in to the coordinator and the
-stability messages that came in to others.
+The guarantees are the same for every profile; the evidence differs. Where acks release messages,
+the evidence is the acks that came in. Where stability does, it is the votes at the coordinator and
+the stability messages at the others.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CHECKS = {
     "EXCEPTION": "No input makes the machine raise.",
     "REDUCTION": "Frames that the search treats as equal never lead to different states.",
 }
-"""Every check of the search and what it demands: invariants, then the checks of the search itself."""
+"""The sentence of every check: of invariants first, then of the search itself."""
 
 
 def payload(seqno: int) -> bytes:
@@ -50,13 +49,12 @@ def payload(seqno: int) -> bytes:
 
 
 class StreamObservation(NamedTuple):
-    """One member's side of the stream as the machine has it.
+    """The state of the stream at one member, as the machine has it.
 
-    ``acks`` only at the sender, and ``tracked``: the messages of which it is to say when all have
-    them. Of a connection that is not ``open`` here, all marks are where it is to go on, ``aside``
-    is what is kept for it, and its sender was asked for its beginning ``questions`` times.
-    ``stable`` is what this member knows to be so, ``voted`` the highest seqno that a vote told the
-    coordinator of.
+    Only the sender has ``acks``, and ``tracked``: the messages in acknowledged mode. At a
+    connection that is not ``open`` all marks are where it will resume, ``buffered`` is the data
+    that waits for it, and ``start_requests`` counts the requests for its start. ``stable`` is the
+    stable mark of this member, ``voted`` the highest seqno in a vote at the coordinator.
     """
 
     low: int
@@ -73,7 +71,7 @@ class StreamObservation(NamedTuple):
 
     @property
     def reported(self) -> int:
-        """Up to where a sender has said that all have its messages, if it is to say so."""
+        """How far a sender has reported its messages as acknowledged, if it tracks any."""
         return min(self.tracked, default=self.high + 1) - 1
 
     @classmethod
@@ -126,7 +124,7 @@ class StreamObservation(NamedTuple):
 
 
 def voted(member: Endpoint, origin: Address) -> int:
-    """Return the highest seqno of ``origin`` that anybody who voted knew of, the coordinator included."""
+    """Return the highest seqno of ``origin`` in the votes that the coordinator knows."""
     if member.stability is None or not member.stability.is_coordinator:
         return 0
     highs = [table[origin][1] for table in member.stability._votes.values()]
@@ -141,11 +139,11 @@ def _observe_window(window: Window | None) -> tuple[int, int, int, dict[int, byt
 class Evidence(NamedTuple):
     """What the inputs and outputs of one member prove.
 
-    At every member: ``delivered`` messages came out of it, and up to ``stable`` the coordinator
-    said that everybody has them. At the sender: ``submitted`` messages went in. At the one that
-    decides what is purged, the sender or the coordinator, ``heard`` is the highest ack or vote that
-    came in from each other member. At a receiver: the bits of ``given`` are the seqnos that came in
-    as data, ``told`` is the highest that anybody said exists.
+    At every member: ``delivered`` counts its deliveries, and ``stable`` is the highest stable
+    seqno that it was sent. At the sender: ``submitted`` counts the sends. At the member that
+    decides about purges, the sender or the coordinator, ``acked`` is the highest ack or vote from
+    each other member. At a receiver: the bits of ``received`` are the seqnos that arrived as data,
+    ``announced`` is the highest announced seqno.
     """
 
     delivered: int = 0
@@ -156,51 +154,56 @@ class Evidence(NamedTuple):
     stable: int = 0
 
     def after_submit(self) -> Evidence:
-        """Return what is proven after one more message was submitted."""
+        """Return the evidence after one more message was submitted."""
         return self._replace(submitted=self.submitted + 1)
 
     def after_frames(
         self, peer: Address, frames: tuple[Frame, ...], origin: Address, row: Profile
     ) -> Evidence:
-        """Return what is proven of the stream of ``origin`` after ``peer`` has said ``frames``."""
-        given, told, stable, heard = self.received, self.announced, self.stable, dict(self.acked)
+        """Return the evidence about the stream of ``origin`` after ``frames`` of ``peer``."""
+        given, announced, stable, acked = (
+            self.received,
+            self.announced,
+            self.stable,
+            dict(self.acked),
+        )
         for frame in frames:
             if isinstance(frame, Data):
                 given |= _bits(frame.run)
             elif isinstance(frame, Tail) and frame.origin == origin:
-                told = max(told, frame.high)
+                announced = max(announced, frame.high)
             elif (
                 isinstance(frame, Ack)
                 and frame.origin == origin
                 and row.release is ReleasePolicy.ACKS
             ):
-                heard[peer] = max(heard[peer], frame.seqno)
+                acked[peer] = max(acked[peer], frame.seqno)
             elif isinstance(frame, (Vote, Stable)):
                 for _, delivered, high in (
                     entry for entry in frame.progress if entry.origin == origin
                 ):
-                    told = max(told, high)
+                    announced = max(announced, high)
                     if isinstance(frame, Stable):
                         stable = max(stable, delivered)
                     else:
-                        heard[peer] = max(heard[peer], delivered)
+                        acked[peer] = max(acked[peer], delivered)
         return self._replace(
-            received=given, announced=told, stable=stable, acked=tuple(heard.items())
+            received=given, announced=announced, stable=stable, acked=tuple(acked.items())
         )
 
     def after_forgetting(self, aside: Iterable[Range]) -> Evidence:
-        """Return what is proven of a connection that is not known: ``aside`` is what is kept, nothing else is heard."""
+        """Return the evidence about an unknown connection: only ``buffered`` data has arrived."""
         given = self.received & (1 << self.delivered + 1) - 1
         for first, last in aside:
             given |= (1 << last + 1) - (1 << first)
         return self._replace(received=given, announced=0)
 
     def has(self, seqno: int) -> bool:
-        """Return whether ``seqno`` has come in as data."""
+        """Return whether ``seqno`` was received as data."""
         return bool(self.received >> seqno & 1)
 
     def without_stale_announcement(self) -> Evidence:
-        """Return the same without an announcement that data has overtaken: no check can tell the difference."""
+        """Return the same without an overtaken announcement: no check can tell the difference."""
         return (
             self if self.announced > self.received.bit_length() - 1 else self._replace(announced=0)
         )
@@ -216,11 +219,11 @@ def _bits(run: Run) -> int:
 
 
 class StepRecord(NamedTuple):
-    """One input to one member and what came of it. ``witness`` knows the input, and the output before this turn.
+    """One input to one member, and its result. ``witness`` has the input and all earlier output.
 
-    ``timer`` is the one that fired, if that was the input; ``to`` the one that messages go to, if
-    they do not go to all; ``keeps`` says that a receiver holds what it has delivered until that is
-    stable; ``peers`` are the others.
+    ``timer`` is the timer that fired, if that was the input; ``to`` the receiver of unicast
+    messages; ``keeps`` says that receivers retain deliveries until they are stable; ``peers`` are
+    the other members.
     """
 
     capacity: int
@@ -241,13 +244,13 @@ class StepRecord(NamedTuple):
 
     @property
     def forgets(self) -> bool:
-        """Whether a connection that was open is not any more, or what was kept for it is given up."""
+        """Whether an open connection was closed, or its buffered data was dropped."""
         asked_enough = self.timer == GAP and self.before.start_requests == MAX_FIRST_REQUESTS
         return not self.after.open and (self.before.open or asked_enough)
 
     @property
     def stores(self) -> bool:
-        """Whether this member holds what was delivered, for others."""
+        """Whether this member retains delivered messages for others."""
         return self.sends or self.retains
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
@@ -258,7 +261,7 @@ class StepRecord(NamedTuple):
             )
 
     def sent(self, *, repair: bool) -> Iterator[tuple[Address | None, int, bytes]]:
-        """Iterate over the messages in the data that went out: to whom, which, and its bytes."""
+        """Iterate over the messages of outgoing data: destination, seqno and bytes."""
         for to, frame in self.sent_frames:
             if isinstance(frame, Data) and frame.repair == repair:
                 yield from ((to, seqno, message) for seqno, message in frame.run)
@@ -383,7 +386,7 @@ def repair(turn: StepRecord) -> Iterator[str]:
 
 
 def _unasked(turn: StepRecord) -> list[set[int]]:
-    """Return what a sender may send again in this turn beside what was asked for: any one of these."""
+    """Return the ranges of which a sender may resend any one, without a request."""
     low, high = turn.before.low, turn.before.high
     if turn.to is not None and any(
         isinstance(frame, Nak) and not frame.ranges for frame in turn.received_frames
@@ -445,15 +448,15 @@ def acceptance(turn: StepRecord) -> Iterator[str]:
         yield f"should drop {_nonzero(right)}, dropped {_nonzero(dropped)}"
     if right["far"]:
         yield f"the sender sent beyond {ceiling}"
-    kept = {*after.held, *range(low + 1, after.delivered + 1)}
-    if kept != held:
-        yield f"should hold or deliver {sorted(held)}, holds or delivered {sorted(kept)}"
+    present = {*after.held, *range(low + 1, after.delivered + 1)}
+    if present != held:
+        yield f"should hold or deliver {sorted(held)}, holds or delivered {sorted(present)}"
     if list(after.buffered) != aside:
         yield f"should keep {aside} for a connection, keeps {list(after.buffered)}"
 
 
 def _buffered_after(turn: StepRecord, coming: list[Range], right: dict[str, int]) -> list[Range]:
-    """Return what is to be kept of a connection that is not known; count the rest by the right reason."""
+    """Return what an unknown connection must buffer; count the other drops by their reason."""
     aside = list(turn.before.buffered)
     if turn.forgets:
         right["early"] += ranges.count(aside)

@@ -1,50 +1,45 @@
 """Exhaustive search: every behaviour of a small group, on the real machine, for every profile.
 
-One sender and a few receivers share one view; streams of different senders share no state, so one
-sender is enough. A state of the group is the state of each member and the bag of frames in flight;
-it begins with what the members say when the view comes. From every state the search goes
+One sender and a few receivers share one view. Streams of different senders share no state, so one
+sender is enough. A state of the group is the state of each member and the bag of frames in flight.
+The search begins with the frames that the members send when the view is installed. From every state
+it tries to
 
-- submitting the next message, while there is one (it may have to wait in the machine for room in
-  the window);
-- delivering any frame, in any order; dropping any frame; delivering any frame and keeping it, which
-  duplicates it;
-- firing any armed timer of any member, with every choice that it draws (``any_holder``);
-- if asked to, letting the receiver of a connection remove it (``forgets``).
+- submit the next message, if there is one (it may wait in the machine for room in the window);
+- deliver any frame, in any order; drop any frame; deliver any frame and keep a duplicate;
+- fire any armed timer of any member, with every choice that it draws (``any_holder``);
+- let the receiver of a connection remove it, if ``forgets``.
 
-Time stands still, and every grace, rest and interval is over: since any timer may fire at any
-moment and also not fire for as long as one likes, every choice of time-outs is covered. What is
-not: a pass over the gaps, or a repair, that leaves out *part* of what it could name because that
-part rests; and ``auto`` repairs go to the one that asked, for the moment in which a second member
-may ask is over too. The time between two acks of a connection is the one that is never over by
-itself: the ack waits for its timer. The network holds at most ``in_flight`` frames; of what goes
-out beyond that, every choice of what is lost is tried.
+Time stands still, and every grace, back-off and interval is over. Any timer may fire at any moment,
+or not at all, so every choice of timeouts is covered. Not covered: a nak or a repair that omits
+*part* of its range because that part backs off. ``auto`` repairs go to the requester, because the
+moment in which a second member may ask is over, too. Only the time between two acks of a connection
+is never over by itself: the ack waits for its timer. The network holds at most ``in_flight``
+frames; beyond that, every choice of lost frames is tried.
 
-A profile that repairs nothing has links that keep their order and lose nothing: only the first
-frame of a link can arrive. There ``in_flight`` bounds what members do by themselves: with so many
-frames in flight, one must arrive first.
+A profile without retransmission has lossless FIFO links: only the first frame of a link can arrive.
+There ``in_flight`` bounds what members do by themselves: with so many frames in flight, one must
+arrive first.
 
-Every turn is judged by the checks of explore_checks.py. When no state is left, those from which the
-goal (everything delivered by everybody, known to be so by all that hold it for others, and purged)
-is out of reach are *traps* (L5): deadlocks and livelocks, and wake-ups that were lost. The search
-is breadth first, so what it finds it tells in the fewest steps.
+The checks of :mod:`gapless.sim.model_check.checks` apply to every step. The goal is that all
+members have delivered everything, that all holders know so, and that all have purged it. When no
+new state is left, the states that cannot reach the goal are *traps* (L5): deadlocks, livelocks and
+lost wake-ups. The search is breadth first, so a counterexample has the fewest steps.
 
-Two reductions keep the number of states down without leaving a behaviour out; ``reduced=False``
-does without them. Both say that old news is no news, and both rest on marks that only rise:
+Two reductions shrink the number of states without losing a behaviour; ``reduced=False`` switches
+them off. Both say that stale information has no effect, and both rest on marks that only rise:
 
-- *In a member*: an announced high that the own high has passed, and an announced low that the own
-  delivered mark has passed, are forgotten. The machine uses them only as a maximum with those
-  marks. Of the highs in the votes of others the coordinator uses only the maximum, and its own vote
-  it takes anew each time.
-- *In a frame*: a mark in a TAIL, VOTE or STABLE that its target has passed counts as 0; an ACK, a
-  GONE or a STABLE that says nothing new does not change its target, now or ever, so it counts as
-  lost at once; whether data is marked as a repair influences only the measured round trip, which is
-  a time; and to its target a frame for it alone is the same as one for all. The machine takes the
-  step with and without, and only where both are the same are the two frames taken for one; when the
-  search is over each such pair is followed to every later state.
+- *In a member*: an announced high below the own high, and an announced low below the own delivered
+  mark, are forgotten. The machine uses them only in a maximum with those marks. Of the highs in the
+  votes of others the coordinator uses only the maximum, and it renews its own vote each time.
+- *In a frame*: a mark in a TAIL, VOTE or STABLE that its target has passed counts as 0. An ACK,
+  GONE or STABLE without news never changes its target, so it counts as lost. The repair flag of
+  data influences only the measured round trip, which is a time. A frame for one member equals a
+  frame for all at that member. The machine takes both steps, and only if both are the same are the
+  two frames equivalent; when the search is over, each such pair is followed to every later state.
 
-A frame that counts as lost leaves room for others, so the states that remain are states of the full
-search; and what a state can do with such a frame in the bag it can do as well, or better, without
-it.
+A frame that counts as lost leaves room for others, so the remaining states are states of the full
+search. Whatever a state can do with such a frame in the bag, it can do without it.
 """
 
 from __future__ import annotations
@@ -83,24 +78,23 @@ _REPORT_EVERY = 4096
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """The shortest way to something that must not be: the check, what is wrong, and the steps."""
+    """The shortest path to a violation: the check, the reason, and the steps."""
 
     check: str
     reason: str
     steps: tuple[str, ...]
 
     def __str__(self) -> str:
-        told = "\n".join(f"{number:3}. {step}" for number, step in enumerate(self.steps, 1))
-        return f"{self.check}: {CHECKS[self.check]}\n{told}\n  => {self.reason}"
+        lines = "\n".join(f"{number:3}. {step}" for number, step in enumerate(self.steps, 1))
+        return f"{self.check}: {CHECKS[self.check]}\n{lines}\n  => {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What a search found.
+    """The result of a search.
 
-    ``complete`` says that no state is left; ``traps`` is None unless it is. ``steps`` counts the
-    distinct steps that the real machine took, ``depth`` the steps to the state that is farthest
-    away.
+    ``complete`` says that every state was expanded; ``traps`` is None otherwise. ``steps`` counts
+    the distinct steps of the real machine, ``depth`` the steps to the farthest state.
     """
 
     bounds: SearchBounds
@@ -136,7 +130,7 @@ class Exploration:
 
 
 class Move(NamedTuple):
-    """One way on from a state: what is done, to which member or frame, and which frames find no room."""
+    """One move from a state: a verb, its member or frame, and the frames that find no room."""
 
     verb: str
     subject: int
@@ -151,7 +145,7 @@ class _CheckFailed(Exception):  # noqa: N818 - a finding, not an error
 
 
 class TransitionSystem:
-    """The members and the network; a state of both is one whole number, and ``start`` is where it begins."""
+    """The members and the network; a state of both is one number, and ``start`` is the first."""
 
     def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
         members = bounds.members()
@@ -180,14 +174,14 @@ class TransitionSystem:
         return [state >> shift & _MEMBER_MASK for shift in self._shifts]
 
     def is_goal(self, state: int) -> bool:
-        """Return whether everything is delivered by everybody, known to be so, and purged."""
+        """Return whether all members have delivered everything, know so, and have purged it."""
         return all(
             position.settled[local]
             for position, local in zip(self.members, self.locals(state), strict=True)
         )
 
     def moves(self, state: int) -> Iterator[tuple[int, str, int, tuple[int, ...]]]:
-        """Return every way on: the next state, and the fields of the move. A check that fails raises."""
+        """Return every next state, with the fields of its move; raise if a check fails."""
         bag_shift, locals_ = self._bag_shift, self.locals(state)
         bag, members = state >> bag_shift, state & (1 << bag_shift) - 1
         full = self._keeps_order and len(self.bags.frames[bag]) >= self.bags.limit
@@ -212,7 +206,7 @@ class TransitionSystem:
                 yield moved + (after << bag_shift), KEEP, frame, lost
 
     def _check(self, move: Move, at: int, step: Transition, locals_: list[int]) -> None:
-        """Raise if a step fails a check, or lets go, or calls acknowledged, what somebody has not delivered."""
+        """Raise if a step fails a check, or confirms what some member has not delivered."""
         failures, position = step.failures, self.members[at]
         for check, marks, what in (
             ("S9", position.purged, "purged"),
@@ -226,13 +220,13 @@ class TransitionSystem:
                     if reader != at and self._delivered(reader, locals_) < mark
                 )
                 failures += tuple(
-                    CheckFailure(check, f"{what} up to {mark}, and {told}") for told in short
+                    CheckFailure(check, f"{what} up to {mark}, and {reader}") for reader in short
                 )
         if failures:
             raise _CheckFailed(move, failures)
 
     def _check_claims(self, frame: int, locals_: list[int]) -> None:
-        """Raise if a frame that arrives is not true of its source, or of everybody."""
+        """Raise if the marks in an arriving frame are false."""
         source, claim, stable = (
             self.frames.source[frame],
             self.frames.claim[frame],
@@ -247,7 +241,8 @@ class TransitionSystem:
             if stable > self._delivered(reader, locals_):
                 failure = CheckFailure(
                     "S8",
-                    f"{self._describe_delivered(reader, locals_)}, and {stable} is said to be stable",
+                    f"{self._describe_delivered(reader, locals_)}, and {stable} is said to be "
+                    "stable",
                 )
                 raise _CheckFailed(Move(DELIVER, frame, ()), (failure,))
 
@@ -262,7 +257,7 @@ class TransitionSystem:
     def _send(
         self, bag: int, at: int, step: Transition, locals_: list[int]
     ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return what the bag may become when the member at ``at`` has taken ``step``."""
+        """Return the bags that may result from ``step`` of the member at ``at``."""
         if step.after != locals_[at]:
             bag = self._recount(bag, at, step.after)
         if not step.sent:
@@ -271,12 +266,12 @@ class TransitionSystem:
         return self.bags.plus(bag, tuple(frame for frame in counted if frame != NO_EFFECT))
 
     def representative(self, frame: int, locals_: list[int]) -> int:
-        """Return what a frame counts as, with the members in these states."""
+        """Return the frame that ``frame`` is equivalent to in these states of the members."""
         at = self.frames.target[frame]
         return self.members[at].equivalent_frame(locals_[at], frame)
 
     def _recount(self, bag: int, at: int, local: int) -> int:
-        """Return what a bag counts as now that the member at ``at`` is in another state."""
+        """Return the equivalent bag after the member at ``at`` has changed its state."""
         found = self._recounted.get((bag, at, local))
         if found is None:
             alike, target = self.members[at].equivalent_frame, self.frames.target
@@ -292,17 +287,17 @@ class TransitionSystem:
     # Telling
 
     def describe(self, moves: list[Move]) -> tuple[str, ...]:
-        """Return moves from the beginning as a person reads them, with the frames as they were really sent."""
+        """Return moves from the beginning in words, with the frames as they were really sent."""
         flying = [frame for position in self.members for frame in position.first_frames]
         locals_ = [0] * len(self.members)
-        told = []
+        lines = []
         for verb, subject, lost in moves:
             if verb in {DELIVER, KEEP, DROP}:
                 at = self.frames.target[subject]
                 real = next(
                     frame for frame in flying if self.representative(frame, locals_) == subject
                 )
-                told.append(f"{verb} {self.frames.name(real)}")
+                lines.append(f"{verb} {self.frames.name(real)}")
                 if verb != KEEP:
                     flying.remove(real)
                 if verb == DROP:
@@ -310,14 +305,14 @@ class TransitionSystem:
                 step = self.members[at].on_frame(locals_[at], real)
             else:
                 at = subject
-                told.append(self._describe_own_move(verb, at, locals_[at]))
+                lines.append(self._describe_own_move(verb, at, locals_[at]))
                 step = dict(self.members[at].own_steps(locals_[at]))[verb]
             gone = self._lose(list(step.sent), lost, locals_, flying)
-            told[-1] += "".join(
+            lines[-1] += "".join(
                 f"; {self.frames.name(frame)} finds no room and is lost" for frame in gone
             )
             locals_[at] = step.after
-        return tuple(told)
+        return tuple(lines)
 
     def _describe_own_move(self, verb: str, at: int, local: int) -> str:
         name = incarnation_name(self.members[at].me)
@@ -328,7 +323,7 @@ class TransitionSystem:
     def _lose(
         self, sent: list[int], lost: tuple[int, ...], locals_: list[int], flying: list[int]
     ) -> list[int]:
-        """Let ``sent`` fly but for what counts as ``lost``; return what that was."""
+        """Add ``sent`` to ``flying``, except frames equivalent to ``lost``; return those."""
         gone = []
         for count in lost:
             frame = next(frame for frame in sent if self.representative(frame, locals_) == count)
@@ -355,11 +350,11 @@ class _StateSearch:
 
     @property
     def complete(self) -> bool:
-        """Whether every state that was found has been gone on from, without a violation."""
+        """Whether every state was expanded, without a violation."""
         return len(self.ends) > len(self.order) and not self.violations
 
     def run(self, max_states: int | None, progress: Callable[[int], None] | None) -> None:
-        """Go on from state after state, in the order in which they were found."""
+        """Expand the states in the order of their discovery."""
         at = 0
         try:
             while at < len(self.order) and (max_states is None or len(self.order) < max_states):
@@ -419,7 +414,10 @@ class _StateSearch:
         traps = safe.count(0)
         if traps:
             messages = self.bounds.messages
-            reason = f"from here no continuation delivers all {messages} messages and lets everybody know and forget"
+            reason = (
+                f"from here no continuation delivers all {messages} messages "
+                "and lets everybody know and forget"
+            )
             self.counterexample = Counterexample(
                 "L5", reason, self.system.describe(self._path_to(safe.index(0)))
             )
@@ -457,9 +455,9 @@ def explore(
     progress: Callable[[int], None] | None = None,
     reduced: bool = True,
 ) -> Exploration:
-    """Search everything within ``bounds``, or stop at the first violation or at ``max_states`` states.
+    """Search all states within ``bounds``; stop at a violation or after ``max_states`` states.
 
-    ``progress`` is told now and then how many states have been found.
+    ``progress`` gets the number of known states from time to time.
     """
     started_s = perf_counter()
     search = _StateSearch(bounds, reduced=reduced)

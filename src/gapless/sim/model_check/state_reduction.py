@@ -1,7 +1,8 @@
-"""Old news: what a member, or a frame, says that makes no difference any more.
+"""Stale information: marks and frames that make no difference any more.
 
-These rules only propose. explore.py tells why they hold; explore_steps.py has the machine take both
-steps before two frames count as one, and follows them to every later state.
+These rules only propose. :mod:`gapless.sim.model_check.search` explains why they hold.
+:mod:`gapless.sim.model_check.transitions` lets the machine take both steps before two frames count
+as one, and follows them to every later state.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def drop_stale_marks(member: Endpoint, bounds: SearchBounds) -> None:
-    """Let go of marks that were announced and then overtaken; every use of them takes the maximum with the mark."""
+    """Forget announced marks that are overtaken: every use takes the maximum with the mark."""
     origin = bounds.members()[0]
     if member.me != origin:
         entry = member.connections.incoming.get(origin)
@@ -49,7 +50,7 @@ def _forget_marks(stream: InboundStream) -> None:
 
 
 def _forget_votes(member: Endpoint, origin: Address) -> None:
-    """Keep of the highs in votes only their maximum, if it is news; the own vote is taken anew with every other."""
+    """Keep only the maximum of the highs in votes, if it is news; the own vote is renewed."""
     assert member.stability is not None
     votes = member.stability._votes
     votes.pop(member.me, None)
@@ -63,7 +64,7 @@ def _forget_votes(member: Endpoint, origin: Address) -> None:
 def effective_frame(
     frame: Frame, peer: Address, bounds: SearchBounds, witness: Evidence, sight: StreamObservation
 ) -> Frame | None:
-    """Return what a frame still tells a member of which all is known; None if that is nothing."""
+    """Return a frame without the marks that its target has passed; None if nothing is left."""
     if isinstance(frame, Data):
         return frame._replace(repair=False)
     if isinstance(frame, Tail) and frame.start is None:
@@ -77,9 +78,9 @@ def effective_frame(
     if isinstance(frame, Ack):
         return frame if frame.seqno > sight.acks.get(peer, -1) else None
     if isinstance(frame, Vote):
-        heard = dict(witness.acked).get(peer, 0)
+        acked = dict(witness.acked).get(peer, 0)
         return frame._replace(
-            progress=_above_marks(frame.progress, bounds, heard, max(sight.high, sight.voted))
+            progress=_above_marks(frame.progress, bounds, acked, max(sight.high, sight.voted))
         )
     if isinstance(frame, Stable):
         known = bounds.messages if witness.submitted else witness.known

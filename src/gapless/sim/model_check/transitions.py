@@ -1,13 +1,13 @@
-"""What the exhaustive search is made of: frames and bags by number, and members as tables of steps.
+"""The parts of the exhaustive search: frames and bags by number, members as tables of steps.
 
-A member is a pure function of its snapshot and its input, so each distinct step is taken once, by
-the real machine, and looked up from then on. Frames, bags of frames and states of a member are
-interned as small numbers.
+A member is a pure function of its snapshot and its input. So the real machine takes each distinct
+step once, and the result is looked up from then on. Frames, bags of frames and states of a member
+are interned as small numbers.
 
-A frame that tells its target nothing new is *old news*, and the search may count it as another
-frame, or as none (see explore.py for the rules and why they hold). A rule only proposes: before two
-frames are taken for one, the machine has taken both steps and they were the same; and when the
-search is over, ``parted`` follows every such pair along all the states that came after.
+The search may treat a frame without news for its target as another frame, or as none
+(:mod:`gapless.sim.model_check.search` has the rules). A rule only proposes: two frames count as one
+only after the machine has taken both steps with the same result. When the search is over,
+``split_pairs`` follows every such pair along all later states.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ SUBMIT = "submit"
 """The input of the application; the other inputs that need no frame are the names of timers."""
 
 _TO = " to "
-"""Stands between a timer and whom its holder chose to ask."""
+"""Separates a timer from the member that its holder asks."""
 
 NO_EFFECT = -1
-"""Stands for a frame that has nothing to say any more."""
+"""The number of a frame without any effect."""
 
 MEMBER_BITS = 20
-"""What the state of one member takes in the number of a state of the group."""
+"""How many bits the state of one member takes in the number of a state of the group."""
 
 
 class FrameTable:
-    """Every datagram on every link, by number. ``source`` and ``target`` are positions in the list of members.
+    """Every datagram on every link, by number; ``source`` and ``target`` index the members.
 
-    ``claim`` is how much of the sender's stream the source says it has delivered, ``stable`` how
-    much it says that everybody has.
+    ``claim`` is the delivered mark of the sender's stream in the datagram, ``stable`` the stable
+    mark.
     """
 
     def __init__(self, members: tuple[Address, ...]) -> None:
@@ -75,15 +75,14 @@ class FrameTable:
         at = self._members.index(target)
         found = self._numbers.setdefault((at, datagram), len(self.decoded))
         if found == len(self.decoded):
-            said = decode(datagram)
-            self.source.append(self._members.index(said.sender))
+            decoded = decode(datagram)
+            self.source.append(self._members.index(decoded.sender))
             self.target.append(at)
             self.datagram.append(datagram)
-            self.decoded.append(said)
-            self.claim.append(max((self._claim(frame, Vote) for frame in said.frames), default=0))
-            self.stable.append(
-                max((self._claim(frame, Stable) for frame in said.frames), default=0)
-            )
+            self.decoded.append(decoded)
+            frames = decoded.frames
+            self.claim.append(max((self._claim(frame, Vote) for frame in frames), default=0))
+            self.stable.append(max((self._claim(frame, Stable) for frame in frames), default=0))
         return found
 
     def _claim(self, frame: Frame, kind: type[Vote | Stable]) -> int:
@@ -96,7 +95,7 @@ class FrameTable:
         )
 
     def name(self, number: int) -> str:
-        """Return what a person calls the frame, such as ``DATA a1 a->b``."""
+        """Return the name of a frame, such as ``DATA a1 a->b``."""
         words = " + ".join(_name(frame) for frame in self.decoded[number].frames)
         source, target = self._members[self.source[number]], self._members[self.target[number]]
         return f"{words} {incarnation_name(source)}->{incarnation_name(target)}"
@@ -135,7 +134,7 @@ class FrameMultisets:
         return tuple(sorted(frames))
 
     def without(self, bag: int) -> tuple[tuple[int, int], ...]:
-        """Return each distinct frame of a bag, with what remains when one copy of it is taken out."""
+        """Return each distinct frame of a bag, with the bag that is left without one copy."""
         found = self._without[bag]
         if found is None:
             frames = self.frames[bag]
@@ -146,7 +145,7 @@ class FrameMultisets:
         return found
 
     def plus(self, bag: int, sent: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the bags that may result when ``sent`` goes out, each with what found no room and is lost."""
+        """Return the bags that may result from ``sent``, each with the frames without room."""
         found = self._plus.get((bag, sent))
         if found is None:
             found = self._plus[bag, sent] = tuple(self._add(bag, sent))
@@ -156,15 +155,15 @@ class FrameMultisets:
         frames = self.frames[bag]
         fitting = min(len(sent), self.limit - len(frames))
         seen: set[int] = set()
-        for kept in combinations(range(len(sent)), fitting):
-            after = self.number([*frames, *(sent[at] for at in kept)])
+        for chosen in combinations(range(len(sent)), fitting):
+            after = self.number([*frames, *(sent[at] for at in chosen)])
             if after not in seen:
                 seen.add(after)
-                yield after, tuple(frame for at, frame in enumerate(sent) if at not in kept)
+                yield after, tuple(frame for at, frame in enumerate(sent) if at not in chosen)
 
 
 class FrameQueues(FrameMultisets):
-    """The frames on every link in the order in which they were sent; only the first of a link can arrive.
+    """The frames on every link in the order of sending; only the first of a link can arrive.
 
     Nothing is ever lost, so there is always room; ``limit`` holds for what members do by
     themselves.
@@ -196,7 +195,7 @@ class FrameQueues(FrameMultisets):
 
 
 class Transition(NamedTuple):
-    """What one input does to one member: its next state, the frames it sends, the checks it fails."""
+    """The effect of one input on one member: next state, frames sent, failed checks."""
 
     after: int
     sent: tuple[int, ...]
@@ -204,7 +203,7 @@ class Transition(NamedTuple):
 
 
 class _Local(NamedTuple):
-    """The state of one member, and what is proven about it."""
+    """The state of one member, and the evidence about it."""
 
     snapshot: tuple[object, ...]
     armed: tuple[str, ...]
@@ -212,11 +211,10 @@ class _Local(NamedTuple):
 
 
 class MemberAutomaton:
-    """One member as a table of steps, filled by the real machine where the search comes by.
+    """One member as a table of steps, which the real machine fills on demand.
 
-    ``delivered``, ``purged``, ``reported`` and ``settled`` say of each state how much came out, how
-    much is held no more, how much its sender has called acknowledged, and whether this member has
-    reached the goal.
+    For each state ``delivered``, ``purged`` and ``reported`` are the marks of deliveries, purges
+    and reported acknowledgments; ``settled`` says whether this member has reached the goal.
     """
 
     def __init__(
@@ -261,7 +259,7 @@ class MemberAutomaton:
     # Steps
 
     def own_steps(self, local: int) -> tuple[tuple[str, Transition], ...]:
-        """Return what the member may do without the network: submit the next message, fire any armed timer."""
+        """Return the steps without the network: submit the next message, fire an armed timer."""
         found = self._own[local]
         if found is None:
             _, inputs, witness = self._locals[local]
@@ -280,7 +278,7 @@ class MemberAutomaton:
         return found
 
     def on_frame(self, local: int, frame: int) -> Transition:
-        """Return what the arrival of a frame does."""
+        """Return the step of an arriving frame."""
         found = self._arrivals[local].get(frame)
         if found is None:
             found = self._arrivals[local][frame] = self._transition(local, frame)
@@ -291,7 +289,7 @@ class MemberAutomaton:
         return self._locals[local].evidence.submitted
 
     def _transition(self, local: int, given: str | int) -> Transition:
-        """Let the machine take one step; now and then let a second one take it too, and compare."""
+        """Let the machine take one step; sometimes repeat it on a second one, and compare."""
         self.steps += 1
         step = self._try(self._member, local, given)
         if (
@@ -340,14 +338,14 @@ class MemberAutomaton:
         self, member: Endpoint, local: int, given: str | int, ready: Ready
     ) -> Transition:
         peer: Address | None = None
-        heard: tuple[Frame, ...] = ()
+        frames: tuple[Frame, ...] = ()
         witness = self._locals[local].evidence
         if given == SUBMIT:
             witness = witness.after_submit()
         elif isinstance(given, int):
-            said = self._frames.decoded[given]
-            peer, heard = said.sender, said.frames
-            witness = witness.after_frames(peer, heard, self._origin, self._bounds.row)
+            received = self._frames.decoded[given]
+            peer, frames = received.sender, received.frames
+            witness = witness.after_frames(peer, frames, self._origin, self._bounds.row)
         after = self._observe(member)
         if not after.open:
             witness = witness.after_forgetting(after.buffered)
@@ -355,7 +353,7 @@ class MemberAutomaton:
             self._bounds.capacity,
             self._sends,
             peer,
-            heard,
+            frames,
             self._observations[local],
             after,
             witness,
@@ -395,8 +393,7 @@ class MemberAutomaton:
             )
         sight, snapshot, armed = self._observe(member), member.snapshot(), member.armed_timers()
         member.restore(snapshot)
-        # Restoring arms every timer that the state needs. One that was not armed must not come to
-        # life by that.
+        # Restoring arms every timer that the state needs, even one that was not armed before.
         local = _Local(
             snapshot, tuple(name for name in member.armed_timers() if name in armed), witness
         )
@@ -416,7 +413,7 @@ class MemberAutomaton:
         return found
 
     def _has_settled(self, sight: StreamObservation, witness: Evidence) -> bool:
-        """Return whether this member has everything, knows that everybody has, and holds it no more."""
+        """Return whether this member has all messages, knows that all do, and purged them."""
         messages, by_acks = self._bounds.messages, self._bounds.row.release is ReleasePolicy.ACKS
         if self._sends and (
             sight.tracked or not witness.submitted == sight.low == sight.high == messages
@@ -429,7 +426,7 @@ class MemberAutomaton:
     # Old news
 
     def equivalent_frame(self, local: int, frame: int) -> int:
-        """Return the frame that ``frame`` counts as while this member is its target and in this state."""
+        """Return the frame that ``frame`` is equivalent to at this member in this state."""
         found = self._equivalent[local].get(frame)
         if found is None:
             found = self._equivalent[local][frame] = (
@@ -438,29 +435,31 @@ class MemberAutomaton:
         return found
 
     def _compare(self, local: int, frame: int) -> int:
-        said, witness = self._frames.decoded[frame], self._locals[local].evidence
-        if said.addressee is not None:
-            to_all = self._frames.number(self.me, encode(said.group, said.sender, said.frames))
+        datagram, witness = self._frames.decoded[frame], self._locals[local].evidence
+        if datagram.addressee is not None:
+            to_all = self._frames.number(
+                self.me, encode(datagram.group, datagram.sender, datagram.frames)
+            )
             return (
                 self.equivalent_frame(local, to_all)
                 if self.on_frame(local, frame) == self.on_frame(local, to_all)
                 else frame
             )
-        told = (
-            effective_frame(old, said.sender, self._bounds, witness, self._observations[local])
-            for old in said.frames
+        effective = (
+            effective_frame(old, datagram.sender, self._bounds, witness, self._observations[local])
+            for old in datagram.frames
         )
-        fresh = [new for new in told if new is not None]
-        if tuple(fresh) == said.frames:
+        fresh = [new for new in effective if new is not None]
+        if tuple(fresh) == datagram.frames:
             return frame
         nothing = Transition(local, (), ())
         if not fresh:
             return NO_EFFECT if self.on_frame(local, frame) == nothing else frame
-        other = self._frames.number(self.me, encode(said.group, said.sender, fresh))
+        other = self._frames.number(self.me, encode(datagram.group, datagram.sender, fresh))
         return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
 
     def split_pairs(self) -> Iterator[CheckFailure]:
-        """Return the pairs of frames that counted as one in some state and do not in a state that came after it."""
+        """Return pairs of frames that are equivalent in one state, and differ in a later one."""
         edges = [self._successors(local) for local in range(len(self._locals))]
         open_pairs = [
             (local, frame) for local, alike in enumerate(self._equivalent) for frame in alike

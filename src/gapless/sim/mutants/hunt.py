@@ -31,7 +31,10 @@ class MutantVerdict(NamedTuple):
 
 
 def hunt(mutant: Mutant, seeds: int) -> MutantVerdict:
-    """Run seeds 0, 1, 2 … with the bug in place until a check fails; a seed that fails without it proves nothing."""
+    """Run seeds 0, 1, 2 … with the bug in place until a check fails.
+
+    A seed that fails without the bug proves nothing.
+    """
     profile = mutant.profile or None
     for seed in range(seeds):
         with planted(mutant):
@@ -52,7 +55,7 @@ def hunt(mutant: Mutant, seeds: int) -> MutantVerdict:
 def hunt_all(
     mutants: Sequence[Mutant], seeds: int, workers: int, progress: Callable[[int], None]
 ) -> list[MutantVerdict]:
-    """Hunt several mutants, each in a process of its own turn; ``progress`` is told how many are done."""
+    """Hunt several mutants in ``workers`` processes; ``progress`` gets the number of verdicts."""
     verdicts: dict[Mutant, MutantVerdict] = {}
     with ProcessPoolExecutor(workers) as pool:
         for task in as_completed([pool.submit(hunt, mutant, seeds) for mutant in mutants]):

@@ -1,4 +1,4 @@
-"""Planted bugs in what makes views: joining, coordinating, signs of life, merging, kept places, the state."""
+"""Planted bugs in membership: joins, views, failure detection, merges, retention, state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MEMBERSHIP_MUTANTS = (
         "",
         membership=True,
     ),
-    # Signs of life
+    # Failure detection
     Mutant(
         "no heartbeat",
         "a member that has nothing to send shows nobody that it lives",
@@ -117,7 +117,8 @@ MEMBERSHIP_MUTANTS = (
         "merge without me",
         "nobody shows itself to other coordinators",
         "gapless.protocol.membership.merge:MergeProtocol.on_timer",
-        "        out.transmit(ANYONE, Beacon(m.me, m.roster.id, tuple(sorted(self._foreign)[:_MAX_HEARD])))\n",
+        "        out.transmit(ANYONE, "
+        "Beacon(m.me, m.roster.id, tuple(sorted(self._foreign)[:_MAX_HEARD])))\n",
         "",
         membership=True,
     ),
@@ -129,7 +130,7 @@ MEMBERSHIP_MUTANTS = (
         "return self._views_blocked_until_ns > 0 or self._reply_deadline_ns is not None",
         membership=True,
     ),
-    # Kept places and the state
+    # Retention and state transfer
     Mutant(
         "place in name only",
         "what is kept for a durable member that is away is purged with everything else",
@@ -175,7 +176,8 @@ MEMBERSHIP_MUTANTS = (
         "a stream begins where its sender says, though the disk of a former life has more of it",
         "gapless.protocol.stream.inbound:InboundStream._create_window",
         "        start = max(start, self.delivered_before or 0)\n",
-        "        start = max(start, self.delivered_before or 0) if self.stored is None else start\n",
+        "        start = max(start, self.delivered_before or 0) "
+        "if self.stored is None else start\n",
         membership=True,
     ),
     Mutant(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Mutant(NamedTuple):
     """One planted bug: in function ``target``, the text ``old`` becomes ``new``.
 
-    It is hunted under ``profile``, or under whatever profile the seeds draw; where ``membership``
-    says so, in groups that make their own views.
+    The hunt uses ``profile``, or the profiles that the seeds draw if it is empty. With
+    ``membership`` it uses groups that make their own views.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Mutant(NamedTuple):
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """Run the machine with the bug in place."""
+    """Replace the function by its mutant while the block runs."""
     owner, name = _resolve(mutant.target)
     original = inspect.getattr_static(owner, name)
     setattr(owner, name, _mutate(mutant, original, owner))
@@ -62,11 +62,13 @@ def _mutate(mutant: Mutant, original: Any, owner: Any) -> Any:
     source = inspect.getsource(function)
     if source.count(mutant.old) != 1:
         raise LocalProtocolError(
-            f"mutant {mutant.name!r}: its text stands {source.count(mutant.old)} times in the source"
+            f"mutant {mutant.name!r}: its text stands {source.count(mutant.old)} times"
+            " in the source"
         )
     changed = textwrap.dedent(source.replace(mutant.old, mutant.new))
     # Inside a function that has a __class__, super() finds its class as it does in the original.
-    whole = f"def plant(__class__):\n{textwrap.indent(changed, '    ')}\n    return {function.__name__}\n"
+    body = textwrap.indent(changed, "    ")
+    whole = f"def plant(__class__):\n{body}\n    return {function.__name__}\n"
     code = compile(
         whole,
         f"<mutant {mutant.name}>",

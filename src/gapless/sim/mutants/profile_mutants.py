@@ -1,4 +1,4 @@
-"""Planted bugs in what the profiles differ by: stability, holders, views, connections, what is beside the stream."""
+"""Planted bugs in what profiles differ by: stability, holders, views, connections, out-of-band."""
 
 from __future__ import annotations
 

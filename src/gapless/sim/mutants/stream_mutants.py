@@ -1,4 +1,4 @@
-"""The first planted bugs: in the window, in acks, gaps, repairs, flow control and identity."""
+"""Planted bugs in streams: window, acks, loss detection, repairs, flow control and identity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ STREAM_MUTANTS = (
         "take over a gap",
         "delivery goes on behind a missing message",
         "gapless.protocol.stream.window:Window._take_parts",
-        "start, end = self.delivered + 1, run.last\n            if run.first > start:\n                break\n",
+        "start, end = self.delivered + 1, run.last\n"
+        "            if run.first > start:\n                break\n",
         "start, end = max(self.delivered + 1, run.first), run.last\n",
     ),
     Mutant(

@@ -68,135 +68,137 @@ class InvariantChecker:
     # Frames that came in
 
     def refused(
-        self, life: MemberModel, datagram: Datagram | None, before: object, ready: Ready
+        self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
     ) -> None:
         """See a datagram that must change nothing; ``before`` is the fingerprint before it."""
 
-    def data_in(self, life: MemberModel, heard: InboundModel, frame: Data) -> None:
-        """See data of the inbound stream ``heard``."""
+    def data_in(self, model: MemberModel, inbound: InboundModel, frame: Data) -> None:
+        """See data of the inbound stream ``inbound``."""
 
-    def ack_in(self, life: MemberModel, sender: Address, frame: Ack) -> None:
+    def ack_in(self, model: MemberModel, sender: Address, frame: Ack) -> None:
         """See an ack of the member's own stream."""
 
-    def nak_in(self, life: MemberModel, sender: Address, frame: Nak) -> None:
+    def nak_in(self, model: MemberModel, sender: Address, frame: Nak) -> None:
         """See a nak from ``sender``."""
 
-    def tail_in(self, life: MemberModel, heard: InboundModel, frame: Tail) -> None:
-        """See the tail announcement of the inbound stream ``heard``."""
+    def tail_in(self, model: MemberModel, inbound: InboundModel, frame: Tail) -> None:
+        """See the tail announcement of the inbound stream ``inbound``."""
 
-    def gone_in(self, life: MemberModel, heard: InboundModel, frame: Gone) -> None:
-        """See which seqnos of the inbound stream ``heard`` cannot be repaired any more."""
+    def gone_in(self, model: MemberModel, inbound: InboundModel, frame: Gone) -> None:
+        """See which seqnos of the inbound stream ``inbound`` cannot be repaired any more."""
 
-    def non_stream_frame_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
+    def non_stream_frame_in(self, model: MemberModel, sender: Address, frame: Frame) -> None:
         """See a frame of a connection, an out-of-band frame, a vote or a stability message."""
 
-    def control_frame_in(self, life: MemberModel, sender: Address, frame: Frame) -> None:
+    def control_frame_in(self, model: MemberModel, sender: Address, frame: Frame) -> None:
         """See a frame of membership or state transfer."""
 
     # Rows of the member's trace
 
-    def row_state(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_state(self, model: MemberModel, row: TraceEntry) -> None:
         """See a STATE row."""
 
-    def row_view(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_view(self, model: MemberModel, row: TraceEntry) -> None:
         """See a VIEW row."""
 
-    def row_store(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_store(self, model: MemberModel, row: TraceEntry) -> None:
         """See a STORE row."""
 
-    def row_dropped(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_dropped(self, model: MemberModel, row: TraceEntry) -> None:
         """See a DROPPED row."""
 
-    def row_early(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_early(self, model: MemberModel, row: TraceEntry) -> None:
         """See an EARLY row."""
 
-    def row_repair(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_repair(self, model: MemberModel, row: TraceEntry) -> None:
         """See a REPAIR row."""
 
-    def row_suppressed(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_suppressed(self, model: MemberModel, row: TraceEntry) -> None:
         """See a SUPPRESSED row."""
 
-    def row_repair_aside(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_repair_aside(self, model: MemberModel, row: TraceEntry) -> None:
         """See a REPAIR_ASIDE row."""
 
-    def row_purge(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_purge(self, model: MemberModel, row: TraceEntry) -> None:
         """See a PURGE row."""
 
-    def row_block(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_block(self, model: MemberModel, row: TraceEntry) -> None:
         """See a BLOCK row."""
 
-    def row_unblock(self, life: MemberModel, row: TraceEntry) -> None:
+    def row_unblock(self, model: MemberModel, row: TraceEntry) -> None:
         """See an UNBLOCK row."""
 
     # Frames that go out
 
-    def data_out(self, life: MemberModel, to: Address | None, frame: Data) -> None:
+    def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
         """See data or a repair of a stream to the group."""
 
-    def ack_out(self, life: MemberModel, to: Address | None, frame: Ack) -> None:
+    def ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
         """See an ack of a stream to the group."""
 
-    def nak_out(self, life: MemberModel, to: Address | None, frame: Nak) -> None:
+    def nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
         """See a nak for a stream to the group."""
 
-    def tail_out(self, life: MemberModel, to: Address | None, frame: Tail) -> None:
+    def tail_out(self, model: MemberModel, to: Address | None, frame: Tail) -> None:
         """See a tail announcement of a stream to the group."""
 
-    def gone_out(self, life: MemberModel, to: Address | None, frame: Gone) -> None:
+    def gone_out(self, model: MemberModel, to: Address | None, frame: Gone) -> None:
         """See an answer to a nak for seqnos that are purged."""
 
-    def non_stream_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def non_stream_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
         """See a frame of a connection, an out-of-band frame, a vote or a stability message."""
 
-    def control_frame_out(self, life: MemberModel, to: Address | None, frame: Frame) -> None:
+    def control_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
         """See a frame of membership or state transfer."""
 
     # Events, deliveries and marks
 
-    def before_frames_event(self, life: MemberModel, event: Event) -> None:
+    def before_frames_event(self, model: MemberModel, event: Event) -> None:
         """See an event before the outgoing frames of the same step."""
 
-    def event(self, life: MemberModel, event: Event) -> None:
+    def event(self, model: MemberModel, event: Event) -> None:
         """See an event after the outgoing frames of the same step."""
 
-    def delivered(self, life: MemberModel, heard: InboundModel | None, delivery: Delivery) -> None:
-        """See a delivery of a stream to the group; ``heard`` is None for the own stream."""
+    def delivered(
+        self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
+    ) -> None:
+        """See a delivery of a stream to the group; ``inbound`` is None for the own stream."""
 
-    def other_delivered(self, life: MemberModel, delivery: Delivery) -> None:
+    def other_delivered(self, model: MemberModel, delivery: Delivery) -> None:
         """See a unicast, out-of-band or unreliable delivery."""
 
     def marks_moved(
-        self, life: MemberModel, origin: Address, heard: InboundModel, window: Window
+        self, model: MemberModel, origin: Address, inbound: InboundModel, window: Window
     ) -> None:
         """Compare the window of an inbound stream with the model, before the model follows."""
 
-    def own_marks_moved(self, life: MemberModel, window: Window) -> None:
+    def own_marks_moved(self, model: MemberModel, window: Window) -> None:
         """Compare the window of the own stream with the model, before the model follows."""
 
-    def connections_stepped(self, life: MemberModel) -> None:
+    def connections_stepped(self, model: MemberModel) -> None:
         """See the connections of a member that has some, after each of its steps."""
 
     def check_due(self) -> None:
         """A time that was given to ``oracle.schedule_check`` has come."""
 
-    def sampled(self, life: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
+    def sampled(self, model: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
         """See a whole step, every so many steps: for checks that cost too much otherwise."""
 
     # Outside of a step
 
-    def incarnation_started(self, life: MemberModel) -> None:
+    def incarnation_started(self, model: MemberModel) -> None:
         """A process started a new incarnation."""
 
-    def incarnation_ended(self, life: MemberModel) -> None:
+    def incarnation_ended(self, model: MemberModel) -> None:
         """An incarnation crashed, left or was expelled."""
 
-    def sent(self, life: MemberModel, send: ApplicationSend) -> None:
+    def sent(self, model: MemberModel, send: ApplicationSend) -> None:
         """The application called ``send``."""
 
-    def view(self, life: MemberModel, view: View) -> None:
+    def view(self, model: MemberModel, view: View) -> None:
         """A view is about to be installed."""
 
-    def state_provided(self, life: MemberModel, state: bytes) -> None:
+    def state_provided(self, model: MemberModel, state: bytes) -> None:
         """The application provided its state to a new member."""
 
     def view_pending(self) -> None:

@@ -1,8 +1,8 @@
-"""The model of the future-view buffer: what a member must keep for a later view.
+"""The model of the future-view buffer: what a member must buffer for a later view.
 
-Before its first view a member keeps datagrams of anybody, up to so many runs; without
-retransmission it keeps everything of those that may become members. Where messages belong to views,
-those of later views are kept as well.
+Before its first view a member buffers datagrams of any sender, up to a number of runs. Without
+retransmission it buffers all data of those that may become members. Where messages belong to views,
+it also buffers those of later views.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_VIEWS = 2
 
 
 class BufferOwner(Protocol):
-    """What the buffer reads of the incarnation that owns it."""
+    """The part of an incarnation's model that its buffer reads."""
 
     @property
     def address(self) -> Address:
@@ -43,7 +43,7 @@ class BufferOwner(Protocol):
 
 
 class FutureViewModel:
-    """What one life keeps."""
+    """The future-view buffer of one incarnation."""
 
     __slots__ = ("_datagrams", "_future_data")
 
@@ -52,39 +52,40 @@ class FutureViewModel:
         self._future_data: list[Data] = []
 
     @staticmethod
-    def _cost(said: Datagram) -> int:
-        return max(1, sum(isinstance(frame, Data) for frame in said.frames))
+    def _cost(datagram: Datagram) -> int:
+        return max(1, sum(isinstance(frame, Data) for frame in datagram.frames))
 
-    def must_buffer(self, member: BufferOwner, said: Datagram, config: Config) -> bool:
-        """Return whether ``member`` must keep a datagram of one who is not in its view."""
-        if said.sender == member.address:
+    def must_buffer(self, member: BufferOwner, datagram: Datagram, config: Config) -> bool:
+        """Return whether ``member`` must buffer a datagram from outside of its view."""
+        if datagram.sender == member.address:
             return False
         if config.retransmits:
-            taken = sum(self._cost(kept) for kept, _ in self._datagrams)
+            taken = sum(self._cost(buffered) for buffered, _ in self._datagrams)
             if member.view is None:
-                return taken + self._cost(said) <= config.become_server_queue_size
+                return taken + self._cost(datagram) <= config.become_server_queue_size
             return any(
-                self._has_room(frame, config) for frame in self._future_data_frames(member, said)
+                self._has_room(frame, config)
+                for frame in self._future_data_frames(member, datagram)
             )
         return True
 
-    def _future_data_frames(self, member: BufferOwner, said: Datagram) -> list[Data]:
-        """Return what one who is to join says in a view to come, where messages belong to views."""
+    def _future_data_frames(self, member: BufferOwner, datagram: Datagram) -> list[Data]:
+        """Return the data of a future member for a later view, where messages belong to views."""
         if not member.epoch:
             return []
-        frames = [frame for frame in said.frames if isinstance(frame, Data)]
+        frames = [frame for frame in datagram.frames if isinstance(frame, Data)]
         return [
             f
             for f in frames
-            if member.epoch < f.epoch < FIRST_CONNECTION_EPOCH and f.run.origin == said.sender
+            if member.epoch < f.epoch < FIRST_CONNECTION_EPOCH and f.run.origin == datagram.sender
         ]
 
-    def buffer(self, member: BufferOwner, said: Datagram, config: Config) -> None:
-        """Keep a datagram, or the messages in it that are for a view to come."""
+    def buffer(self, member: BufferOwner, datagram: Datagram, config: Config) -> None:
+        """Buffer a datagram, or its messages for a later view."""
         if member.view is None or not config.retransmits:
-            self._datagrams.append((said, 0))
+            self._datagrams.append((datagram, 0))
             return
-        for frame in self._future_data_frames(member, said):
+        for frame in self._future_data_frames(member, datagram):
             self.buffer_data(frame, config)
 
     def release(
@@ -92,12 +93,12 @@ class FutureViewModel:
     ) -> tuple[list[Datagram], int]:
         """Return the datagrams that the present view admits, and how many messages are too late."""
         assert member.view is not None
-        number, kept, self._datagrams = member.view.id.number, self._datagrams, []
+        number, buffered, self._datagrams = member.view.id.number, self._datagrams, []
         called: list[Datagram] = []
         before = 0
-        for said, age in kept:
-            if said.sender in member.inbound:
-                frames = said.frames
+        for datagram, age in buffered:
+            if datagram.sender in member.inbound:
+                frames = datagram.frames
                 if first_view:
                     old = [
                         frame
@@ -106,13 +107,13 @@ class FutureViewModel:
                     ]
                     before += sum(frame.run.count for frame in old)
                     frames = tuple(frame for frame in frames if frame not in old)
-                called.append(said._replace(frames=frames))
+                called.append(datagram._replace(frames=frames))
             elif not config.retransmits and age < _MAX_VIEWS:
-                self._datagrams.append((said, age + 1))
+                self._datagrams.append((datagram, age + 1))
         return called, before
 
     def buffer_data(self, frame: Data, config: Config) -> bool:
-        """Keep a message of a later view; return whether there is room."""
+        """Buffer a message of a later view; return whether there is room."""
         if not self._has_room(frame, config):
             return False
         if not self._is_buffered(frame):
@@ -126,19 +127,20 @@ class FutureViewModel:
     def _is_buffered(self, frame: Data) -> bool:
         name = frame.run.origin, frame.run.first, frame.epoch
         return any(
-            (kept.run.origin, kept.run.first, kept.epoch) == name for kept in self._future_data
+            (buffered.run.origin, buffered.run.first, buffered.epoch) == name
+            for buffered in self._future_data
         )
 
     def release_data(self, member: BufferOwner) -> tuple[list[Data], int]:
         """Return the data buffered for the present view, and how many missed their view."""
-        kept, self._future_data = (
+        buffered, self._future_data = (
             self._future_data,
             [frame for frame in self._future_data if frame.epoch > member.epoch],
         )
         here = [
             frame
-            for frame in kept
+            for frame in buffered
             if frame.epoch == member.epoch and frame.run.origin in member.inbound
         ]
-        past = [frame for frame in kept if frame.epoch <= member.epoch and frame not in here]
+        past = [frame for frame in buffered if frame.epoch <= member.epoch and frame not in here]
         return here, sum(frame.run.count for frame in past)

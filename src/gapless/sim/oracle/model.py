@@ -1,10 +1,10 @@
-"""What the checkers know: a model of the group, built from outside.
+"""The model of the group that checkers compare with, built from outside.
 
-It learns only from what can be seen without asking a member: the calls of the application, the
-datagrams that go in and come out, deliveries and events. The marks of a member's windows are
-compared with it, never copied into it unchecked.
+The model learns only from what is visible without asking a member: calls of the application,
+datagrams that go in and out, deliveries and events. The marks of a member's windows are compared
+with the model before they are copied into it.
 
-Sets of seqnos are whole numbers used as bits: bit 0 stands for the seqno right after ``delivered``.
+Sets of seqnos are integers used as bits: bit 0 stands for the seqno right after ``delivered``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QueuedMessage(NamedTuple):
 
 
 class StreamModel:
-    """The stream of one life, as it was first sent."""
+    """The stream of one incarnation, as it was first sent."""
 
     __slots__ = (
         "acks",
@@ -157,7 +157,7 @@ class InboundModel:
         self.marks = Marks(self.start, self.start, self.start)
 
     def open_at(self, start: int) -> None:
-        """Open the stream at ``start``, or where it ended when the same life was here before."""
+        """Open the stream at ``start``, or where it ended in an earlier view."""
         start = max(start, self.start)
         self.open = True
         self.start = self.delivered = self.high = start
@@ -169,8 +169,8 @@ class InboundModel:
     def resume_undelivered(self, due: int, taken: int) -> None:
         """Resume a stream that was taken up to ``taken``, of which ``due`` is not delivered yet.
 
-        So it is where deliveries wait for the application's state, while their origin departs and
-        comes back.
+        This happens if deliveries wait for the application's state while their origin departs and
+        returns.
         """
         self.undelivered_before = due, taken
         if self.open:
@@ -225,9 +225,9 @@ class InboundModel:
         return min(self.delivered, self.due() - 1)
 
     def due(self) -> int:
-        """Return the first seqno of the next message that is to be handed out.
+        """Return the first seqno of the next message to deliver.
 
-        What was lost is left out, and so is a message of which a piece was lost or came before the
+        Lost messages are skipped, and so are messages with a fragment that was lost or precedes the
         start.
         """
         stream = self.stream
@@ -238,8 +238,8 @@ class InboundModel:
         return seqno
 
     def move_to(self, delivered: int) -> None:
-        """Let delivered move; what lies at or below it is not held any more."""
-        moved = max(0, delivered - self.delivered)  # it never goes back, which S6 checks
+        """Move ``delivered``; forget held messages at or below it."""
+        moved = max(0, delivered - self.delivered)  # never back: S6 checks that
         self.held >>= moved
         self.skipped >>= moved
         self.delivered = delivered
@@ -252,7 +252,7 @@ class InboundModel:
 
 
 class MemberModel:
-    """One life of one member: its view, its stream, and what it has heard of others."""
+    """One incarnation of a member: its view, its stream, and its inbound streams."""
 
     __slots__ = (
         "_model",
@@ -321,24 +321,24 @@ class MemberModel:
 
     def has_delivered(self, origin: Address, epoch: int = 0) -> int:
         """Return the highest seqno of ``origin`` ever delivered here, in any of its views."""
-        heard = self.inbound.get(origin)
-        now = heard.delivered if heard is not None and heard.epoch == epoch else 0
+        inbound = self.inbound.get(origin)
+        now = inbound.delivered if inbound is not None and inbound.epoch == epoch else 0
         return max(self.delivered_upto.get((origin, epoch), 0), now)
 
     def inbound_of(self, origin: Address, epoch: int = 0) -> InboundModel | None:
-        """Return a stream of ``origin`` as this life has it, or had it when the stream ended."""
-        heard = self.inbound.get(origin)
-        if heard is not None and heard.epoch == epoch:
-            return heard
-        heard = self.departed_inbound.get(origin)
+        """Return the inbound stream of ``origin``, also one that has ended."""
+        inbound = self.inbound.get(origin)
+        if inbound is not None and inbound.epoch == epoch:
+            return inbound
+        inbound = self.departed_inbound.get(origin)
         return (
-            heard
-            if heard is not None and heard.epoch == epoch
+            inbound
+            if inbound is not None and inbound.epoch == epoch
             else self.past_inbound.get((origin, epoch))
         )
 
     def restart(self, epoch: int) -> None:
-        """Begin the own stream anew: what has no number yet is sent in the new one."""
+        """Restart the own stream: messages without a seqno are sent in the new one."""
         before = self.stream
         self.former_own_next[self.epoch] = self.own_next
         self.epoch, self.own_next = epoch, 1
@@ -347,7 +347,7 @@ class MemberModel:
 
 
 class GroupModel:
-    """Every life there was, by address."""
+    """Every incarnation of the run, by address."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -363,22 +363,22 @@ class GroupModel:
             stream = self._streams[origin, epoch] = StreamModel()
         return stream
 
-    def owed_from(self, origin: Address, life: MemberModel) -> int | None:
-        """Return the seqno behind which ``origin`` owes everything to ``life``; None: nothing.
+    def owed_from(self, origin: Address, model: MemberModel) -> int | None:
+        """Return the seqno behind which ``origin`` owes everything to ``model``; None: nothing.
 
-        One that had taken the origin for departed has given up what it had acknowledged of a
-        message in pieces, and what the origin let go before it was taken back in.
+        A member that had removed the origin from its view has dropped the acknowledged part of a
+        fragmented message, and everything that the origin purged in the meantime.
         """
-        heard = life.inbound.get(origin)
+        inbound = model.inbound.get(origin)
         counted_from = None
         if (
-            heard is not None
+            inbound is not None
             and origin in self.members
-            and heard.epoch == self.members[origin].epoch
+            and inbound.epoch == self.members[origin].epoch
         ):
-            counted_from = heard.stream.starts.get(life.address)
+            counted_from = inbound.stream.starts.get(model.address)
         return (
             None
-            if counted_from is None or heard is None
-            else max(counted_from, heard.not_owed_upto)
+            if counted_from is None or inbound is None
+            else max(counted_from, inbound.not_owed_upto)
         )

@@ -1,8 +1,8 @@
-"""The oracle: watches every step of every member, keeps the model, and lets each check look.
+"""The oracle watches every step of every member, keeps the model, and runs the checks.
 
-On every step: frames that came in are shown to the checks, then learnt; then come the rows of the
-trace, the frames that went out, events, deliveries, and last the marks of the windows. A check
-looks before the model learns, so it can compare what happened with what had to happen.
+On every step, in this order: frames that came in, trace rows, frames that went out, events,
+deliveries, and the marks of the windows. Each goes to the checks first and then into the model, so
+that a check compares what happened with what had to happen.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SAMPLE_STEPS = 8
 """What costs too much at every step is looked at once in so many."""
 
 MAX_VIOLATIONS = 20
-"""A run that is this broken says nothing new any more; the oracle stops counting."""
+"""Maximum number of violations; a run with so many shows nothing new."""
 
 HooksByFrame = dict[type, "tuple[Callable[..., None], ...]"]
 """The subscribed hooks by frame type."""
@@ -66,9 +66,9 @@ HooksByFrame = dict[type, "tuple[Callable[..., None], ...]"]
 class Oracle:
     """All checks over one run.
 
-    The world sets what only it can know: ``resting`` once the group has settled, ``settled`` if it
-    ever did, ``last_arrival_ns``, the ``books`` of all links, and ``cost`` (data frames lost, and
-    in how many bursts) if loss was the only fault at work.
+    The world sets what only a world knows: ``resting`` while the settled group must be silent,
+    ``settled`` if it ever settled, ``last_arrival_ns``, the ``link_counters``, and ``cost`` (lost
+    data frames, and the number of bursts) if loss was the only fault.
     """
 
     def __init__(
@@ -99,8 +99,7 @@ class Oracle:
         self.current_member: MemberModel | None = None
         self.link_counters: dict[tuple[str, str], LinkCounters] = {}
         self.at_end: list[Callable[[MemberModel], None]] = []
-        # Where views are found and not told, everything has its time from when there is one group
-        # on.
+        # Where members make their own views, deadlines count from convergence on.
         self.next_check_ns = NEVER_NS if membership else calm_ns
         self.converged_ns: int | None = None
         self.last_fault_ns = calm_ns
@@ -158,7 +157,7 @@ class Oracle:
 
     @property
     def expected(self) -> Expected:
-        """What must become of the messages that came in with the present step."""
+        """The expected fates of the messages of the current step."""
         return self._updater.expected
 
     @property
@@ -207,57 +206,57 @@ class Oracle:
             name = self.current_member.name if self.current_member is not None else "-"
             self.violations.append(InvariantViolation(check, self.t_ns, name, message))
 
-    # What the world tells
+    # Reports of the world
 
     def on_incarnation_start(
         self, address: Address, name: str, member: Endpoint | Member
     ) -> MemberModel:
-        """Meet a new life."""
-        life = self.model.members[address] = MemberModel(address, name, member, self.model)
+        """Add a new incarnation to the model."""
+        model = self.model.members[address] = MemberModel(address, name, member, self.model)
         for hook in self._incarnation_started:
-            hook(life)
-        return life
+            hook(model)
+        return model
 
-    def on_incarnation_end(self, life: MemberModel) -> None:
-        """Take note of the end of a life."""
-        life.alive = False
+    def on_incarnation_end(self, model: MemberModel) -> None:
+        """Note the end of an incarnation."""
+        model.alive = False
         for hook in self._incarnation_ended:
-            hook(life)
+            hook(model)
 
     def on_converged(self, t_ns: int) -> None:
-        """Start the clock of L1 and L2: all live members are in one view."""
+        """Start the deadlines of L1 and L2: all running members are in one view."""
         if self.converged_ns is None:
             self.converged_ns = t_ns
             self.schedule_check(t_ns)
 
     def on_view_pending(self) -> None:
-        """Take note that there will be another view: what has its time gets it anew."""
+        """Note that another view will follow: all deadlines restart."""
         if self.converged_ns is not None:
             self.converged_ns, self.next_check_ns = None, NEVER_NS
             for hook in self._view_pending:
                 hook()
 
     def on_state_provided(
-        self, life: MemberModel, state: bytes, handed: Mapping[tuple[Address, int], int]
+        self, model: MemberModel, state: bytes, handed: Mapping[tuple[Address, int], int]
     ) -> None:
-        """Take note of a state that an application gives.
+        """Note a state that an application provides.
 
-        It covers what the application was ``handed`` of each stream, and what came before the
-        streams of the giver.
+        It covers the deliveries to the application (``handed``), and everything before the starts
+        of the provider's streams.
         """
         before = {
-            (origin, heard.epoch): heard.due() - 1
-            for origin, heard in life.inbound.items()
-            if heard.open
+            (origin, inbound.epoch): inbound.due() - 1
+            for origin, inbound in model.inbound.items()
+            if inbound.open
         }
-        own = {(life.address, life.epoch): life.own_next - 1}
+        own = {(model.address, model.epoch): model.own_next - 1}
         self.states[state] = {**handed, **before, **own}
         for hook in self._state_provided:
-            hook(life, state)
+            hook(model, state)
 
     def on_install(
         self,
-        life: MemberModel,
+        model: MemberModel,
         view: View,
         digest: Digest | None,
         t_ns: int,
@@ -265,59 +264,59 @@ class Oracle:
         *,
         roster: Roster | None = None,
     ) -> None:
-        """Apply a view that ``life`` is about to install, with its ``roster`` if any."""
-        self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, life
+        """Apply a view that ``model`` is about to install, with its ``roster`` if any."""
+        self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, model
         self._updater.local_ns = local_ns
         for hook in self._view:
-            hook(life, view)
-        first_view = life.view is None and not life.durable
-        life.view = view
-        life.view_members = frozenset(view.members)
-        heard = life.inbound
+            hook(model, view)
+        first_view = model.view is None and not model.durable
+        model.view = view
+        model.view_members = frozenset(view.members)
+        inbound = model.inbound
         for origin in [
-            origin for origin in heard if self.by_view or origin not in life.view_members
+            origin for origin in inbound if self.by_view or origin not in model.view_members
         ]:
-            life.departed_inbound[origin] = heard.pop(origin)
+            model.departed_inbound[origin] = inbound.pop(origin)
             self._updater.departing.append(origin)
         if self.by_view:
-            life.restart(view.id.number)
-        stream = life.stream
-        counted = self._updater.on_roster(life, view, roster)
+            model.restart(view.id.number)
+        stream = model.stream
+        counted = self._updater.on_roster(model, view, roster)
         stream.acks = {member: stream.acks.get(member, stream.high) for member in counted}
         stream.starts = {member: stream.starts.get(member, stream.high) for member in counted}
         for origin in view.members:
-            if origin not in heard and origin != life.address:
-                self._open_inbound(life, origin, digest or {})
-        self._buffered_datagrams, self._too_late = life.future_view_buffer.release(
-            life, life.member.config, first_view=first_view
+            if origin not in inbound and origin != model.address:
+                self._open_inbound(model, origin, digest or {})
+        self._buffered_datagrams, self._too_late = model.future_view_buffer.release(
+            model, model.member.config, first_view=first_view
         )
-        self._buffered_data, past = life.future_view_buffer.release_data(life)
+        self._buffered_data, past = model.future_view_buffer.release_data(model)
         self._too_late += past
 
-    def _open_inbound(self, life: MemberModel, origin: Address, digest: Digest) -> None:
+    def _open_inbound(self, model: MemberModel, origin: Address, digest: Digest) -> None:
         """Begin to listen to a member of the new view."""
         if self.by_view:
-            life.inbound[origin] = InboundModel(
-                self.model.stream_of(origin, life.epoch), 0, 0, life.epoch
+            model.inbound[origin] = InboundModel(
+                self.model.stream_of(origin, model.epoch), 0, 0, model.epoch
             )
-            life.inbound[origin].cover(life.covered.get((origin, life.epoch), 0))
+            model.inbound[origin].cover(model.covered.get((origin, model.epoch), 0))
             return
-        marks, former = digest.get(origin), life.departed_inbound.pop(origin, None)
+        marks, former = digest.get(origin), model.departed_inbound.pop(origin, None)
         start, stream = None if marks is None else marks.delivered, self.model.stream_of(origin, 0)
         if former is None:
-            life.inbound[origin] = InboundModel(stream, start, life.resumed.get(origin, 0))
+            model.inbound[origin] = InboundModel(stream, start, model.resumed.get(origin, 0))
         else:
-            life.inbound[origin] = InboundModel(
-                stream, start, former.delivered if life.transferring else former.end()
+            model.inbound[origin] = InboundModel(
+                stream, start, former.delivered if model.transferring else former.end()
             )
-            if life.transferring:
-                life.inbound[origin].resume_undelivered(former.next, former.delivered)
-            life.inbound[origin].not_owed_upto = max(
-                stream.marks.low, life.delivered_upto[origin, 0]
+            if model.transferring:
+                model.inbound[origin].resume_undelivered(former.next, former.delivered)
+            model.inbound[origin].not_owed_upto = max(
+                stream.marks.low, model.delivered_upto[origin, 0]
             )
-        life.inbound[origin].cover(life.covered.get((origin, 0), 0))
+        model.inbound[origin].cover(model.covered.get((origin, 0), 0))
         if marks is not None:
-            self._updater.on_digest_mark(life, origin, marks)
+            self._updater.on_digest_mark(model, origin, marks)
 
     def on_digest(self, digest: Digest) -> None:
         """Take note of a digest that the next step is about."""
@@ -325,7 +324,7 @@ class Oracle:
 
     def on_send(
         self,
-        life: MemberModel,
+        model: MemberModel,
         payloads: Sequence[bytes],
         ready: Ready,
         *,
@@ -338,46 +337,46 @@ class Oracle:
         refused = any(isinstance(event, Refused) for event in ready.events)
         sent = ApplicationSend(tuple(payloads), to, mode, not_back, ready.ticket, refused)
         for hook in self._sent:
-            hook(life, sent)
+            hook(model, sent)
         if to is not None or mode in {DeliveryMode.OUT_OF_BAND, DeliveryMode.UNRELIABLE}:
             return
-        life.tickets.add(ready.ticket)
+        model.tickets.add(ready.ticket)
         if not sent.refused:
-            life.stream.queue += [
+            model.stream.queue += [
                 QueuedMessage(ready.ticket, payload, not_back) for payload in payloads
             ]
 
-    def fingerprint_if_refused(self, life: MemberModel, said: Datagram | None) -> object:
-        """Return the member's fingerprint if ``said`` must not change it, else None."""
-        if said is None or not self._is_addressed_to(life, said):
-            return self.fingerprint(life)
+    def fingerprint_if_refused(self, model: MemberModel, datagram: Datagram | None) -> object:
+        """Return the member's fingerprint if ``datagram`` must not change it, else None."""
+        if datagram is None or not self._is_addressed_to(model, datagram):
+            return self.fingerprint(model)
         if self.membership:
-            said = stream_frames_only(said)
-            if not said.frames:
+            datagram = stream_frames_only(datagram)
+            if not datagram.frames:
                 return None
-        if said.sender in life.inbound or life.future_view_buffer.must_buffer(
-            life, said, life.member.config
+        if datagram.sender in model.inbound or model.future_view_buffer.must_buffer(
+            model, datagram, model.member.config
         ):
             return None
-        return self.fingerprint(life)
+        return self.fingerprint(model)
 
-    def fingerprint(self, life: MemberModel) -> object:
-        """Return all of a member's state that a refused datagram must leave alone.
+    def fingerprint(self, model: MemberModel) -> object:
+        """Return all of a member's state that a refused datagram must not change.
 
-        One that finds its views by itself may answer a sign of life, whoever it is from; its
-        streams stay as they are.
+        A member that makes its own views may answer a heartbeat of any sender; its streams stay
+        unchanged.
         """
         if self.membership:
-            return life.member.snapshot(), life.member.view
-        return life.member.snapshot(), life.member.deadline_ns, life.member.view
+            return model.member.snapshot(), model.member.view
+        return model.member.snapshot(), model.member.deadline_ns, model.member.view
 
     # One step
 
     def on_step(
         self,
-        life: MemberModel,
+        model: MemberModel,
         cause: str,
-        said: Datagram | None,
+        datagram: Datagram | None,
         ready: Ready,
         outgoing: Outgoing,
         local_ns: int,
@@ -386,155 +385,158 @@ class Oracle:
     ) -> None:
         """Check one step: its input, the member's answer, and its windows afterwards."""
         self.steps += 1
-        self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, life
+        self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, model
         self._updater.local_ns = local_ns
         self._updater.expected = NOTHING
         moved: Iterable[Address] = ()
         if cause == "receive":
-            moved = self._on_datagram(life, said, before, ready)
+            moved = self._on_datagram(model, datagram, before, ready)
         elif cause in _MOVES_ANY or self.receivers_retain:
-            moved = life.inbound
-            self._learn_cause(life, cause)
+            moved = model.inbound
+            self._learn_cause(model, cause)
         events = ready.events
         if events:
-            if life.transferring and any(isinstance(event, StateReceived) for event in events):
-                moved = life.inbound  # what there was no room for moves on
-            self._updater.on_events(life, events)
+            if model.transferring and any(isinstance(event, StateReceived) for event in events):
+                moved = model.inbound  # deliveries without room until now
+            self._updater.on_events(model, events)
             for event in events:
                 for hook in self._before_frames_event:
-                    hook(life, event)
+                    hook(model, event)
         rows = self._rows
         for row in ready.trace:
             if row.epoch < FIRST_CONNECTION_EPOCH:
                 for hook in rows.get(row.event, ()):
-                    hook(life, row)
+                    hook(model, row)
         for to, out in outgoing:
-            self._check_outgoing(life, to, out)
+            self._check_outgoing(model, to, out)
         if events or ready.deliveries:
-            self._check_events_and_deliveries(life, ready)
-        self._check_marks(life, moved)
+            self._check_events_and_deliveries(model, ready)
+        self._check_marks(model, moved)
         if self.steps % SAMPLE_STEPS == 0:
             for hook in self._sampled:
-                hook(life, ready, outgoing)
+                hook(model, ready, outgoing)
 
-    def _check_outgoing(self, life: MemberModel, to: Address | None, out: Datagram) -> None:
+    def _check_outgoing(self, model: MemberModel, to: Address | None, out: Datagram) -> None:
         for frame in out.frames:
             kind = type(frame)
             if kind in self._incoming and frame.epoch >= FIRST_CONNECTION_EPOCH:  # type: ignore[union-attr]
                 kind = Close
             for hook in self._outgoing.get(kind, ()):
-                hook(life, to, frame)
+                hook(model, to, frame)
 
-    def _learn_cause(self, life: MemberModel, cause: str) -> None:
+    def _learn_cause(self, model: MemberModel, cause: str) -> None:
         if cause == "learn":
-            self._updater.on_digest(life)
+            self._updater.on_digest(model)
         elif cause == "install":
-            self._replay_buffered(life)
+            self._replay_buffered(model)
 
-    def _check_events_and_deliveries(self, life: MemberModel, ready: Ready) -> None:
-        """Look at what the application is told and given."""
+    def _check_events_and_deliveries(self, model: MemberModel, ready: Ready) -> None:
+        """Check the events and deliveries of a step, and learn from them."""
         for event in ready.events:
             for hook in self._event:
-                hook(life, event)
+                hook(model, event)
         for delivery in ready.deliveries:
             if delivery.kind != GROUP or (
-                delivery.epoch != life.epoch and delivery.origin == life.address
+                delivery.epoch != model.epoch and delivery.origin == model.address
             ):
-                self._check_other_delivery(life, delivery)
+                self._check_other_delivery(model, delivery)
                 continue
-            heard = life.inbound_of(delivery.origin, delivery.epoch)
+            inbound = model.inbound_of(delivery.origin, delivery.epoch)
             for hook in self._delivered:
-                hook(life, heard, delivery)
-            self._updater.on_delivery(life, heard, delivery)
+                hook(model, inbound, delivery)
+            self._updater.on_delivery(model, inbound, delivery)
 
-    def _check_other_delivery(self, life: MemberModel, delivery: Delivery) -> None:
+    def _check_other_delivery(self, model: MemberModel, delivery: Delivery) -> None:
         """Look at a delivery that is not of the present streams to the group."""
-        life.unconsumed += delivery.message_count
+        model.unconsumed += delivery.message_count
         if delivery.kind != GROUP:
             for hook in self._other_delivered:
-                hook(life, delivery)
+                hook(model, delivery)
             return
         # The rest of the own stream of a view before.
         epoch = delivery.epoch
-        stream = self.model.stream_of(life.address, epoch)
+        stream = self.model.stream_of(model.address, epoch)
         due = stream.next_loopback_from(
-            max(life.former_own_next.get(epoch, 1), life.covered.get((life.address, epoch), 0) + 1)
+            max(
+                model.former_own_next.get(epoch, 1),
+                model.covered.get((model.address, epoch), 0) + 1,
+            )
         )
         same = b"".join(delivery.messages()) == stream.content(delivery.first, delivery.last)
         if delivery.first != due or not same:
             self.report(
                 "S3",
-                f"{life.name} delivers {delivery.first} of its own former stream, "
+                f"{model.name} delivers {delivery.first} of its own former stream, "
                 f"but {due} is next",
             )
-        life.former_own_next[epoch] = delivery.last + 1
+        model.former_own_next[epoch] = delivery.last + 1
 
     def _on_datagram(
-        self, life: MemberModel, said: Datagram | None, before: object, ready: Ready
+        self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
     ) -> tuple[Address, ...]:
-        """Look at and learn what came in; return whose stream may have moved by it."""
-        if said is not None and self.membership and self._is_addressed_to(life, said):
-            said = self._on_control_frames(life, said)
-            if not said.frames:
+        """Check incoming frames and learn from them; return the streams that may have moved."""
+        if datagram is not None and self.membership and self._is_addressed_to(model, datagram):
+            datagram = self._on_control_frames(model, datagram)
+            if not datagram.frames:
                 return ()
         self.last_arrival_ns = self.t_ns
-        if before is not None or said is None:
+        if before is not None or datagram is None:
             for hook in self._refused:
-                hook(life, said, before, ready)
+                hook(model, datagram, before, ready)
             return ()
-        sender = said.sender
-        if sender not in life.inbound:
-            life.future_view_buffer.buffer(life, said, life.member.config)
+        sender = datagram.sender
+        if sender not in model.inbound:
+            model.future_view_buffer.buffer(model, datagram, model.member.config)
             return ()
-        for frame in said.frames:
-            self._on_frame(life, sender, frame)
-        return tuple(life.inbound) if self.receivers_retain else (sender,)
+        for frame in datagram.frames:
+            self._on_frame(model, sender, frame)
+        return tuple(model.inbound) if self.receivers_retain else (sender,)
 
     @staticmethod
-    def _is_addressed_to(life: MemberModel, said: Datagram) -> bool:
-        return said.group == life.member.group and said.addressee in {
+    def _is_addressed_to(model: MemberModel, datagram: Datagram) -> bool:
+        return datagram.group == model.member.group and datagram.addressee in {
             None,
-            life.address.incarnation,
+            model.address.incarnation,
         }
 
-    def _on_control_frames(self, life: MemberModel, said: Datagram) -> Datagram:
+    def _on_control_frames(self, model: MemberModel, datagram: Datagram) -> Datagram:
         """Check the control frames of a datagram; return the datagram without them."""
-        for frame in said.frames:
+        for frame in datagram.frames:
             if type(frame) in CONTROL_FRAMES:
                 if (
                     isinstance(frame, Alive)
                     and frame.view is not None
-                    and frame.origin == said.sender
+                    and frame.origin == datagram.sender
                 ):
-                    life.confirmed.add((frame.view, frame.origin))
+                    model.confirmed.add((frame.view, frame.origin))
                 for hook in self._control_frame_in:
-                    hook(life, said.sender, frame)
-        return stream_frames_only(said)
+                    hook(model, datagram.sender, frame)
+        return stream_frames_only(datagram)
 
-    def _on_frame(self, life: MemberModel, sender: Address, frame: Frame) -> None:
+    def _on_frame(self, model: MemberModel, sender: Address, frame: Frame) -> None:
         kind = type(frame)
         hooks = self._incoming.get(kind)
         if hooks is None and kind not in _NON_STREAM_FRAMES:
             return  # It is about the group, or about the application's state, and about no stream.
         if hooks is None or frame.epoch >= FIRST_CONNECTION_EPOCH:  # type: ignore[union-attr]
             for hook in self._non_stream_frame_in:
-                hook(life, sender, frame)
+                hook(model, sender, frame)
             if isinstance(frame, (Vote, Stable)):
-                self._updater.on_progress(life, frame)
+                self._updater.on_progress(model, frame)
             return
-        if frame.epoch != life.epoch:  # type: ignore[union-attr]
+        if frame.epoch != model.epoch:  # type: ignore[union-attr]
             if isinstance(frame, Data):
-                self._on_other_view_data(life, sender, frame)
+                self._on_other_view_data(model, sender, frame)
             return
-        whose = (
-            sender if kind is Ack or kind is Nak else self._inbound_of_frame(life, sender, frame)
+        subject = (
+            sender if kind is Ack or kind is Nak else self._inbound_of_frame(model, sender, frame)
         )
-        if whose is not None:
+        if subject is not None:
             for hook in hooks:
-                hook(life, whose, frame)
+                hook(model, subject, frame)
 
     def _inbound_of_frame(
-        self, life: MemberModel, sender: Address, frame: Frame
+        self, model: MemberModel, sender: Address, frame: Frame
     ) -> InboundModel | None:
         """Return the stream of a frame: its sender's, or one that the sender repairs as holder."""
         if (
@@ -543,75 +545,75 @@ class Oracle:
             and self.receivers_retain
             and frame.repair
         ):
-            return life.inbound.get(frame.run.origin)
-        return life.inbound[sender]
+            return model.inbound.get(frame.run.origin)
+        return model.inbound[sender]
 
-    def _on_other_view_data(self, life: MemberModel, sender: Address, frame: Data) -> None:
-        """A message of another view is kept for that view, or dropped."""
+    def _on_other_view_data(self, model: MemberModel, sender: Address, frame: Data) -> None:
+        """Learn that a message of another view is buffered or dropped."""
         count = frame.run.count
         if frame.run.origin != sender:
             return
-        if frame.epoch < life.epoch or not self.by_view:
+        if frame.epoch < model.epoch or not self.by_view:
             self._updater.expected = self._updater.expected.plus(Expected(view=count))
-        elif not life.future_view_buffer.buffer_data(frame, life.member.config):
+        elif not model.future_view_buffer.buffer_data(frame, model.member.config):
             self._updater.expected = self._updater.expected.plus(Expected(early=count))
 
-    def _replay_buffered(self, life: MemberModel) -> None:
-        """Learn what the member takes in now that was kept for this view."""
+    def _replay_buffered(self, model: MemberModel) -> None:
+        """Learn the messages that were buffered for this view."""
         if self._too_late:
             self._updater.expected = self._updater.expected.plus(Expected(view=self._too_late))
-        for said in self._buffered_datagrams:
-            for frame in said.frames:
-                self._on_frame(life, said.sender, frame)
+        for datagram in self._buffered_datagrams:
+            for frame in datagram.frames:
+                self._on_frame(model, datagram.sender, frame)
         for late in self._buffered_data:
-            self._on_frame(life, late.run.origin, late)
+            self._on_frame(model, late.run.origin, late)
         self._buffered_datagrams, self._buffered_data, self._too_late = [], [], 0
 
-    def _check_marks(self, life: MemberModel, moved: Iterable[Address]) -> None:
+    def _check_marks(self, model: MemberModel, moved: Iterable[Address]) -> None:
         """Check the windows that may have moved, then run what waits for the end of the step."""
         if self._updater.departing:
-            self._updater.on_departures(life)
+            self._updater.on_departures(model)
         for origin in moved:
-            self._check_stream(life, origin)
-        window = life.member.outbound.window
-        low, delivered, high = life.stream.marks
+            self._check_stream(model, origin)
+        window = model.member.outbound.window
+        low, delivered, high = model.stream.marks
         if window.high != high or window.delivered != delivered or window.low != low:
             for hook in self._own_marks_moved:
-                hook(life, window)
-            self._updater.on_own_marks(life, window)
+                hook(model, window)
+            self._updater.on_own_marks(model, window)
         if self._connections_stepped and (
-            life.member.connections.outgoing or life.member.connections.incoming
+            model.member.connections.outgoing or model.member.connections.incoming
         ):
             for hook in self._connections_stepped:
-                hook(life)
+                hook(model)
         if self.at_end:
             for hook in self.at_end:
-                hook(life)
+                hook(model)
             self.at_end.clear()
         if self.t_ns >= self.next_check_ns:
             self.next_check_ns = NEVER_NS
             for hook in self._check_due:
                 hook()
 
-    def _check_stream(self, life: MemberModel, origin: Address) -> None:
-        window = life.member.inbound[origin].window
-        heard = life.inbound[origin]
-        if window is None or not heard.open:
+    def _check_stream(self, model: MemberModel, origin: Address) -> None:
+        window = model.member.inbound[origin].window
+        inbound = model.inbound[origin]
+        if window is None or not inbound.open:
             return
-        low, delivered, high = heard.marks
+        low, delivered, high = inbound.marks
         moves = window.delivered != delivered or window.high != high or window.low != low
         if moves or self._updater.expected is not NOTHING:
             for hook in self._marks_moved:
-                hook(life, origin, heard, window)
+                hook(model, origin, inbound, window)
             if moves:
-                self._updater.on_marks(heard, window)
+                self._updater.on_marks(inbound, window)
 
     def schedule_check(self, t_ns: int) -> None:
-        """Let the ``timed`` hooks look at the first step at or after ``t_ns``."""
+        """Call the ``check_due`` hooks at the first step at or after ``t_ns``."""
         self.next_check_ns = min(self.next_check_ns, t_ns)
 
     def close(self, t_ns: int) -> None:
-        """Let the checks look at the whole run, which is over."""
+        """Call the ``close`` hooks: the run is over."""
         self.t_ns, self.current_member = t_ns, None
         for hook in self._close:
             hook()
@@ -624,10 +626,10 @@ CONTROL_FRAMES: tuple[type, ...] = (*get_args(MembershipFrame), *get_args(StateF
 """Frames that are about the group or the application's state, and about no stream."""
 
 
-def stream_frames_only(said: Datagram) -> Datagram:
+def stream_frames_only(datagram: Datagram) -> Datagram:
     """Return the datagram without its control frames; the same object if it has none."""
-    frames = tuple(frame for frame in said.frames if type(frame) not in CONTROL_FRAMES)
-    return said if len(frames) == len(said.frames) else said._replace(frames=frames)
+    frames = tuple(frame for frame in datagram.frames if type(frame) not in CONTROL_FRAMES)
+    return datagram if len(frames) == len(datagram.frames) else datagram._replace(frames=frames)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The story of a run: what happened, as a diagram of lines in time, for a person to read and for a file to keep.
+"""The diagram of a run: lines in time, for a person to read and for a scenario file to keep.
 
 Every node has a lane. A row is one step of one member in words, or one datagram with its arrows::
 
@@ -7,9 +7,10 @@ Every node has a lane. A row is one step of one member in words, or one datagram
       5ms    ●─▶─✗  DATA a1..2
       6ms    │ ● │  b delivers a1..2
 
-``▶`` and ``◀`` point at who gets the datagram, ``✗`` at who does not, ``┼`` crosses a lane that has no part in it. A
-datagram takes the usual delay unless the row says otherwise. After the rows come the marks of every stream, low,
-delivered and high at each member, what the script says but never came about, and the verdict.
+``▶`` and ``◀`` point at receivers of the datagram, ``✗`` marks a target that it does not reach, and
+``┼`` crosses the lane of an uninvolved node. A datagram takes the usual delay unless the row says
+otherwise. After the rows follow the marks of every stream (low, delivered and high at each member),
+the fates of the script that struck no frame, and the verdict.
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ if TYPE_CHECKING:
     from gapless.wire import Datagram, Frame
 
 MAX_ROWS = 80
-"""A story that is longer than this is cut: nobody reads it, and a file should stay small."""
+"""Maximum number of rows of a diagram; the rest is cut."""
 
 MAX_DIAGRAM_EVENTS = 20_000
-"""A script that is still not at its end after so many events is stopped: that is no scenario but a load test."""
+"""Maximum number of events of a scenario; a longer script is a load test."""
 
 
 def span(origin: Address | str, first: int, last: int) -> str:
@@ -114,8 +115,12 @@ def span(origin: Address | str, first: int, last: int) -> str:
     return f"{name}{first}" if first == last else f"{name}{first}..{last}"
 
 
+def _names(members: Iterable[Address]) -> str:
+    return " ".join(map(incarnation_name, members))
+
+
 def format_frame(frame: Frame) -> str:
-    """Return what a frame says, in short."""
+    """Return a frame in a few words."""
     kind = kind_of(frame)
     address, to_one = stream_of(frame)
     origin = incarnation_name(address) + ("@" if to_one else "")
@@ -136,13 +141,19 @@ def format_frame(frame: Frame) -> str:
     if isinstance(frame, Gone):
         return f"{kind} {origin} up to {frame.low}"
     if isinstance(frame, (MembershipFrame, StateFrame)):
-        return f"{kind} {origin}{_format_membership_frame(frame) if isinstance(frame, MembershipFrame) else _format_state_frame(frame)}"
+        return f"{kind} {origin}{_format_control_frame(frame)}"
     start = "" if frame.start is None else f", start {frame.start}"
     return f"{kind} {origin} low {frame.low} high {frame.high}{start}"
 
 
+def _format_control_frame(frame: MembershipFrame | StateFrame) -> str:
+    if isinstance(frame, MembershipFrame):
+        return _format_membership_frame(frame)
+    return _format_state_frame(frame)
+
+
 def _format_membership_frame(frame: MembershipFrame) -> str:
-    """Return what a frame says of the group, behind its origin."""
+    """Return the content of a membership frame, without its origin."""
     if isinstance(frame, Join):
         return (f" as {frame.entry.name}" if frame.entry.name else "") + (
             ", pass it on" if frame.relay else ""
@@ -155,12 +166,13 @@ def _format_membership_frame(frame: MembershipFrame) -> str:
             + (", and you?" if frame.reply_wanted else "")
         )
     if isinstance(frame, Suspect):
-        return f" {'is pinned by' if frame.slow_receivers else 'misses'} {' '.join(map(incarnation_name, frame.members))}"
+        verb = "is pinned by" if frame.slow_receivers else "misses"
+        return f" {verb} {_names(frame.members)}"
     if isinstance(frame, NewView):
         base = "" if frame.base is None else f" after {frame.base.number}"
         return f" view {frame.view.number}{base}, part {frame.part + 1} of {frame.parts}"
     if isinstance(frame, Beacon):
-        return f" view {frame.view.number}: {' '.join(map(incarnation_name, frame.heard)) or 'hears nobody'}"
+        return f" view {frame.view.number}: {_names(frame.heard) or 'hears nobody'}"
     if isinstance(frame, MergeReply):
         return (
             f" merge {frame.merge:x}: {'yes' if frame.willing else 'no'}, view {frame.view.number}"
@@ -169,7 +181,7 @@ def _format_membership_frame(frame: MembershipFrame) -> str:
 
 
 def _format_state_frame(frame: StateFrame) -> str:
-    """Return what a frame says of the application's state, behind its origin."""
+    """Return the content of a state-transfer frame, without its origin."""
     if isinstance(frame, StateAsk):
         return " behind " + (
             " ".join(f"{incarnation_name(entry.origin)}{entry.delivered}" for entry in frame.starts)
@@ -183,7 +195,7 @@ def _format_state_frame(frame: StateFrame) -> str:
 
 
 class _DiagramRow(NamedTuple):
-    """One row: what ``who`` did at once, or the arrows of a datagram."""
+    """One row: the facts of ``who`` at one time, or the arrows of a datagram."""
 
     t_ns: int
     who: tuple[str, ...]
@@ -314,7 +326,7 @@ class DiagramTracer:
 
 
 _BACKGROUND_KINDS = ("ALIVE", "BEACON")
-"""What goes out all the time; it is told only where the script gives it a fate."""
+"""Frames without rows, because they are frequent; one with a fate has a row."""
 
 
 def _format_copies(target: str, fate: Fate) -> str:
@@ -326,7 +338,7 @@ _MARK_WORDS = {INTACT: "", DUPLICATE: "again ", CORRUPT: "corrupt ", FORGED: "fo
 
 
 def _arrows(count: int, source: int, heads: dict[int, bool]) -> str:
-    """Return the lanes with arrows from ``source`` to every head; a head that is False is not reached."""
+    """Return the lanes with an arrow from ``source`` to every head; a head of False is lost."""
     left, right = min([source, *heads]), max([source, *heads])
     cells: list[str] = []
     for lane in range(count):
@@ -345,7 +357,7 @@ def _arrows(count: int, source: int, heads: dict[int, bool]) -> str:
 
 
 def _facts(ready: Ready) -> Iterator[str]:
-    """Return what a member did in one step: views and starts, then what the trace says, deliveries, and the rest."""
+    """Return the facts of one step: views and starts, trace rows, deliveries, other events."""
     first = [event for event in ready.events if isinstance(event, (ViewInstalled, Started))]
     yield from map(_format_event, first)
     delivered = {(delivery.origin, delivery.last) for delivery in ready.deliveries}
@@ -388,7 +400,8 @@ def _format_trace_row(row: TraceEntry, delivered: set[tuple[Address, int]]) -> s
         return ""
     if row.event == "DROPPED":
         if not row.seqno:
-            return f"drops {'it' if row.peer is None else f'what {incarnation_name(row.peer)} says'} ({row.reason})"
+            what = "it" if row.peer is None else f"what {incarnation_name(row.peer)} says"
+            return f"drops {what} ({row.reason})"
         some = f"{row.k} of " if row.k != row.seqno_last - row.seqno + 1 else ""
         return f"drops {some}{what} ({row.reason})"
     words = _ROW_WORDS.get(row.event, "")
@@ -426,11 +439,11 @@ def _format_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
 
 def _format_event(event: Event) -> str:
     if isinstance(event, ViewInstalled):
-        return f"installs view {event.view.id.number}: {' '.join(map(incarnation_name, event.view.members))}"
+        return f"installs view {event.view.id.number}: {_names(event.view.members)}"
     if isinstance(event, Started):
         return f"hears {incarnation_name(event.origin)} from {event.start + 1} on"
     if isinstance(event, SlowReceivers):
-        return f"is pinned by {' '.join(map(incarnation_name, event.members))}"
+        return f"is pinned by {_names(event.members)}"
     if isinstance(event, Refused):
         return f"is refused send {event.ticket}"
     if isinstance(event, GivenUp):
@@ -447,7 +460,7 @@ def _format_delivery_event(event: Event) -> str:
     if isinstance(event, Acknowledged):
         return f"has send {event.ticket} acknowledged by all"
     if isinstance(event, Unacknowledged):
-        return f"never has send {event.ticket} acknowledged by {' '.join(map(incarnation_name, event.members))}"
+        return f"never has send {event.ticket} acknowledged by {_names(event.members)}"
     if isinstance(event, Undelivered):
         to = "all" if event.to is None else incarnation_name(event.to)
         return f"cannot say that {event.first}..{event.last} reached {to}"
@@ -455,7 +468,8 @@ def _format_delivery_event(event: Event) -> str:
         return f"stalls at {incarnation_name(event.origin)}{event.seqno}"
     if not isinstance(event, Connected):
         return _format_membership_event(event)
-    return f"has a connection {'to' if event.outgoing else 'from'} {incarnation_name(event.peer)} {event.state}"
+    direction = "to" if event.outgoing else "from"
+    return f"has a connection {direction} {incarnation_name(event.peer)} {event.state}"
 
 
 def _format_membership_event(event: Event) -> str:
@@ -507,18 +521,18 @@ class DiagramRun:
 
 
 def measure_memory_always(world: World) -> None:
-    """Let the check of memory measure at every move: a short run has few, and must not depend on which is the 16th."""
+    """Measure memory at every step: a short run must not depend on which step is the 16th."""
     for check in world.oracle.checkers:
         if isinstance(check, BoundedMemoryChecker):
             check.measure_every = 1
 
 
 class _RunEnded(Exception):  # noqa: N818 - it ends a run early, and is no error
-    """A promise is broken, or the run does not come to its end."""
+    """A check failed, or the run takes too many events."""
 
 
 def format_marks(world: World) -> list[str]:
-    """Return the marks of every stream at every living member, as low/delivered/high."""
+    """Return the marks of every stream at every running member, as low/delivered/high."""
     lines = []
     hosts = [host for host in world.hosts.values() if host.member is not None]
     for host in hosts:
@@ -542,11 +556,11 @@ def _first_of_each(violations: Iterable[InvariantViolation]) -> dict[str, Invari
 
 
 def format_verdict(violations: Iterable[InvariantViolation]) -> list[str]:
-    """Return ``ok``, or the first violation of every check of safety that was violated; or else of every other one."""
+    """Return ``ok``, or the first violation of each safety check; without those, of each other."""
     first = list(_first_of_each(violations).values())
     if not first:
         return ["ok"]
-    # Whether things are still done in time says nothing any more once they were done wrong.
+    # After a violation of safety, liveness says nothing any more.
     safety = [found for found in first if found.check.startswith("S")]
     return [
         f"{_format_violation(found)} (at {show_time(found.t_ns)}, member {found.member})"
@@ -555,5 +569,5 @@ def format_verdict(violations: Iterable[InvariantViolation]) -> list[str]:
 
 
 def _format_violation(found: InvariantViolation) -> str:
-    # Test runners add lines of their own to what a failed assertion says.
+    # Test runners add lines to the message of a failed assertion.
     return f"violates {found.check}: {found.message.partition(chr(10))[0]}"

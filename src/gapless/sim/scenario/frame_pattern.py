@@ -1,8 +1,8 @@
-"""Patterns: frames named by a person, for tests that read like a story.
+"""Patterns: frames named in words, for tests that read like a story.
 
-``DATA 1 a->b`` is the data frame with message 1 of ``a`` on its way to ``b``; ``REPAIR b3..5 b->a
-#2`` the second repair that carries any of them; ``ACK *->a``, ``TAIL`` and ``* a->b`` leave out
-what does not matter.
+``DATA 1 a->b`` is the data frame with message 1 of ``a`` from ``a`` to ``b``. ``REPAIR b3..5 b->a
+#2`` is the second repair that carries any of these messages. ``ACK *->a``, ``TAIL`` and ``* a->b``
+leave out what does not matter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATTERN = re.compile(
 
 
 class FramePattern(NamedTuple):
-    """What a frame must be like; None means that it does not matter."""
+    """The properties of a matching frame; None matches anything."""
 
     kind: str | None
     origin: str | None
@@ -43,7 +43,8 @@ class FramePattern(NamedTuple):
         match = _PATTERN.fullmatch(text.strip())
         if match is None or (match["kind"] != "*" and match["kind"] not in KINDS):
             raise ValueError(
-                f"{text!r} is no pattern of frames; write one such as 'DATA 1 a->b', 'ACK *->a' or 'TAIL'"
+                f"{text!r} is no pattern of frames; write one such as 'DATA 1 a->b', 'ACK "
+                "*->a' or 'TAIL'"
             )
         first, last, nth = (
             None if match[name] is None else int(match[name]) for name in ("first", "last", "nth")
@@ -56,7 +57,7 @@ class FramePattern(NamedTuple):
         )
 
     def matches(self, crossing: Crossing) -> bool:
-        """Return whether a crossing is what the pattern describes."""
+        """Return whether a crossing matches the pattern."""
         kind, origin, first, last = crossing.label
         return (
             self.kind in {None, kind}
@@ -73,7 +74,7 @@ class FramePattern(NamedTuple):
 
 
 class FaultRule:
-    """A fault that a person asked for: the next ``times`` frames that fit the pattern are changed; None means all."""
+    """A fault in words: it changes the next ``times`` frames that match, or all if None."""
 
     def __init__(
         self,

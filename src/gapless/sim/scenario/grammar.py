@@ -1,38 +1,39 @@
-"""A script in words, one line for each thing, and back: every script has exactly one text, every text one script.
+"""The text form of a script: every script has exactly one text, and every text one script.
 
-The lines, in the order in which they are printed (a file may have them in any order)::
+The lines, in the order of printing (a file may have them in any order)::
 
-    network 2ms                                the delay of every frame that has no fate (1ms if the line is missing)
-    seed 7                                     what feeds the members' own randomness
-    calm 300ms                                 from here on no fault may strike
-    in order                                   no frame overtakes another on its link
-    membership                                 members make their own views; lines then name nodes, not lives
-    rare early-ack                             branches of the machine that are taken now and then
-    only loss                                  frames are lost or nothing: the cost of repairs counts
-    clock b epoch 5ms drift -40ppm             b's own clock
-    group a b c                                a, b and c start at 0ms with view 1 of them all
-    5ms a sends "hello" a1..3 of 200B          messages: a text; generated ones (see script.payload); 0x and hex
-    6ms a sends "x" (no wait, timeout 20ms)    also: loopback, no loopback, to b, acknowledged, out-of-band, unreliable
+    network 2ms                        the delay of every frame without a fate (default 1ms)
+    seed 7                             the seed of the members' own randomness
+    calm 300ms                         from here on no fault may strike
+    in order                           no frame overtakes another on its link
+    membership                         members make their own views; lines name nodes
+    rare early-ack                     rare branches of the machine that are enabled
+    only loss                          the only fault is loss: the cost of repairs counts
+    clock b epoch 5ms drift -40ppm     b's own clock
+    group a b c                        a, b and c start at 0ms in view 1 of all three
+    5ms a sends "hello" a1..3 of 200B  a text; generated ones (script.payload); 0x and hex
+    6ms a sends "x" (timeout 20ms)     also: no wait, loopback, no loopback, to b,
+                                       acknowledged, out-of-band, unreliable
     7ms a cancels send 2
-    7ms a closes b                             the connection to it
-    7ms a retransmits every 0ms                zero: never
-    7ms c pauses                               also: resumes, crashes, leaves, starts
-    7ms c starts durable=store state           joins under a durable name, and asks for the application's state
-    7ms c starts durable=store stores          the same, with a disk: it acknowledges what it has stored
-    8ms b reads a message per 3ms              or: reads at once
-    9ms a notes digest k                       to be used by a view to come
-    9ms c learns digest k                      without a view: streams that wait for their start begin there
-    9ms a b install view 2: a b from k         or: from zero, or neither
-    9ms mark partition a                       only noted
-    lose DATA a2..3 a->b #1                    the fate of one frame; #1..3 stands for three of the same name
+    7ms a closes b                     the connection to b
+    7ms a retransmits every 0ms        zero: never
+    7ms c pauses                       also: resumes, crashes, leaves, starts
+    7ms c starts durable=store state   joins under a durable name, and asks for the state
+    7ms c starts durable=store stores  the same, with a disk: it acknowledges what is stored
+    8ms b reads a message per 3ms      or: reads at once
+    9ms a notes digest k               for a later view
+    9ms c learns digest k              without a view: streams without a start begin there
+    9ms a b install view 2: a b from k or: from zero, or neither
+    9ms mark partition a               only noted
+    lose DATA a2..3 a->b #1            the fate of one frame; #1..3 are three of one name
     delay ACK a1 b->a #1 to 12ms
-    duplicate DATA a1 a->b #1 at 9ms           the frame arrives as usual, and again 9 ms after it was sent
+    duplicate DATA a1 a->b #1 at 9ms   the frame arrives, and again 9 ms after its send
     corrupt DATA a1 a->b #1 to 0x474c
-    forge DATA a1 a->b #1 as "nonsense"        the frame arrives as usual, and something else too
+    forge DATA a1 a->b #1 as "noise"   the frame arrives, and something else as well
     fate TAIL a0..1 a->b #2: 2ms, again 8ms, corrupt 4ms "", forged 5ms "x"
     late timer 3 of b by 20ms
 
-A fate that has another cause than its verb says ends with ``by CAUSE``.
+A fate whose cause differs from its verb ends with ``by CAUSE``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
 def _show_action(action: Action, who: str, many: bool) -> str:
     verb = _SHOW[type(action)](action)
     if many:
-        # "a starts", but "a b start": only these verbs are said of several lives at once.
+        # "a starts", but "a b start": only these verbs can have several subjects.
         head, _, rest = verb.partition(" ")
         verb = f"{_PLURALS[head]} {rest}".rstrip()
     return f"{show_time(action.at_ns)} {who} {verb}"
@@ -175,7 +176,7 @@ _PLURALS = {
 
 
 def _show_actions(actions: list[Action]) -> Iterator[str]:
-    """Return the lines of all actions, in order; the same thing done by several at once is one line."""
+    """Return the lines of all actions, in order; equal actions of several hosts share a line."""
     names = tuple(
         action.who for action in actions if isinstance(action, StartProcess) and not action.at_ns
     )
@@ -208,7 +209,7 @@ _SUBJECTS = rf"(?P<at>{TIME}) +(?P<who>{INCARNATION_NAME}(?: +{INCARNATION_NAME}
 _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
     (re.compile(_SUBJECTS + form), build)
     for form, build in (
-        # A key or a node may be called like a verb, so what names one comes first.
+        # A key or a node may have the name of a verb, so lines with names come first.
         (
             rf"notes? +digest +(?:{_KEY})",
             lambda at, who, *key: SaveDigest(at, who, _read_key(*key)),
@@ -229,7 +230,10 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ("resumes?", ResumeProcess),
         ("crash(?:es)?", CrashProcess),
         (
-            rf"installs? +view +(\d{{1,9}}): *({INCARNATION_NAME}(?: +{INCARNATION_NAME})*?)(?: +from +(?:{_KEY}))?",
+            (
+                rf"installs? +view +(\d{{1,9}}): *({INCARNATION_NAME}(?: +{INCARNATION_NAME})*?)"
+                rf"(?: +from +(?:{_KEY}))?"
+            ),
             lambda at, who, number, members, *key: InstallView(
                 at, who, int(number), tuple(members.split()), _read_key(*key)
             ),
@@ -269,7 +273,8 @@ def _read_send(at_ns: int, who: str, text: str) -> SendMessages:
             send = send._replace(mode=DeliveryMode(word))
         else:
             raise ScenarioError(
-                f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback, to b, "
+                f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no "
+                "loopback, to b, "
                 f"{', '.join(DeliveryMode)}"
             )
     return send
@@ -291,7 +296,7 @@ def _read_action(line: str) -> list[Action] | None:
 
 
 class _FateForm(NamedTuple):
-    """One way to say a fate: its verb, its usual cause, and the word before what it needs."""
+    """One form of a fate: its verb, its usual cause, and the word before its argument."""
 
     verb: str
     cause: str
@@ -340,23 +345,24 @@ def _show_copy(copy: tuple[int, bytes | None, str]) -> str:
 
 
 def _show_fates(fates: dict[FrameName, Fate], delay_ns: int) -> Iterator[str]:
-    """Return the lines of all fates; the same fate of a name with consecutive numbers is one line."""
-    said: set[FrameName] = set()
+    """Return the lines of all fates; equal fates of consecutive frames share a line."""
+    written: set[FrameName] = set()
     for name, fate in fates.items():
-        if name in said:
+        if name in written:
             continue
         first = last = name
         while fates.get(before := first._replace(nth=first.nth - 1)) == fate:
             first = before
         while fates.get(after := last._replace(nth=last.nth + 1)) == fate:
             last = after
-        said.update(name._replace(nth=nth) for nth in range(first.nth, last.nth + 1))
+        written.update(name._replace(nth=nth) for nth in range(first.nth, last.nth + 1))
         span = f"{first}" if first == last else f"{first}..{last.nth}"
         yield _show_fate(span, fate, delay_ns)
 
 
 _FATE_FORM = re.compile(
-    r"(lose|delay|duplicate|corrupt|forge|fate) +([A-Z]+ +\S+ +\S+->\S+ +#\d+)(?:\.\.(\d+))?(:| +to| +at| +as)?"
+    r"(lose|delay|duplicate|corrupt|forge|fate) +"
+    r"([A-Z]+ +\S+ +\S+->\S+ +#\d+)(?:\.\.(\d+))?(:| +to| +at| +as)?"
     r"(?: +(\S.*?))??(?: +by +([a-z][a-z+-]*))?"
 )
 _MAX_NAMES = 10_000
@@ -416,7 +422,7 @@ _FATE_EXAMPLES = {
 
 
 def _split_copies(text: str) -> list[str]:
-    """Split at commas that do not stand inside a quoted text."""
+    """Split at commas outside of quoted texts."""
     return [part.strip() for part in re.findall(r'(?:"[^"]*"|[^,"])+', text)]
 
 
@@ -424,7 +430,8 @@ def _read_copy(text: str) -> tuple[int, bytes | None, str]:
     match = _COPY_FORM.fullmatch(text)
     if match is None:
         raise ScenarioError(
-            f'cannot read the copy {text!r}; write 2ms, again 8ms, corrupt 4ms "x" or forged 5ms "x"'
+            f'cannot read the copy {text!r}; write 2ms, again 8ms, corrupt 4ms "x" or forged '
+            '5ms "x"'
         )
     word, time, content = match.groups()
     mark = {None: INTACT, "again": DUPLICATE, "corrupt": CORRUPT, "forged": FORGED}[word]
@@ -439,7 +446,7 @@ def _read_copy(text: str) -> tuple[int, bytes | None, str]:
 
 
 def show_script(script: Script) -> list[str]:
-    """Return the lines of a script, without those that say the default."""
+    """Return the lines of a script, without those for defaults."""
     default = Script()
     lines: list[str] = []
     if script.delay_ns != default.delay_ns:
@@ -465,7 +472,8 @@ def show_script(script: Script) -> list[str]:
 
 _SWITCHES = {"membership": "membership", "only loss": "only_loss", "in order": "fifo"}
 _SETTINGS = re.compile(
-    rf"(network|calm) +({TIME})|(seed) +(-?\d+)|(membership|only loss|in order)|rare((?: +[a-z-]+)+)"
+    rf"(network|calm) +({TIME})|(seed) +(-?\d+)|"
+    r"(membership|only loss|in order)|rare((?: +[a-z-]+)+)"
 )
 _CLOCK_FORM = re.compile(rf"clock +({INCARNATION_NAME}) +epoch +({TIME}) +drift +([+-]?\d+)ppm")
 _GROUP_FORM = re.compile(rf"group +({INCARNATION_NAME}(?: +{INCARNATION_NAME})*)")
@@ -473,7 +481,7 @@ _LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({INCARNATION_NAME}) +by +({T
 
 
 def read_script(lines: Iterable[tuple[int, str]]) -> Script:
-    """Return the script that numbered lines say; an error names the line."""
+    """Parse numbered lines as a script; an error names the line."""
     script = Script()
     rest = [
         (number, line)

@@ -1,8 +1,8 @@
-"""Times, bytes and messages as they are written in a script (words.py), and back.
+"""Times, bytes and messages in the text of a script (:mod:`gapless.sim.scenario.grammar`).
 
 A time has a unit: ``5ms``, ``1.5s``. Bytes are a quoted text, a text that is repeated up to a size
 (``"x" of 200B``), a generated message by its sender and number (``a1..3 of 200B``, see
-script.payload), or 0x and hex.
+:func:`gapless.sim.script.payload`), or 0x and hex.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT_BYTES = 4
 
 
 class ScenarioError(GaplessError):
-    """A scenario file says something that nobody can play; the message begins with the file and the line."""
+    """A scenario file that cannot be played; the message begins with the file and the line."""
 
 
 def show_time(time_ns: int) -> str:
@@ -38,7 +38,7 @@ def show_time(time_ns: int) -> str:
 
 
 def show_bytes(content: bytes) -> str:
-    """Return bytes in the most readable form that tells them exactly."""
+    """Return bytes in the most readable form that is exact."""
     generated = _generated(content)
     if generated is not None and len(content) > SHORT_BYTES:
         return f"{generated[0]}{generated[1]} of {len(content)}B"
@@ -100,7 +100,7 @@ def _stretch(numbered: tuple[int, bytes, tuple[str, int] | None]) -> tuple[str, 
 
 
 INCARNATION_NAME = r"[a-z]+'*"
-"""How a life is called."""
+"""The pattern of an incarnation's name."""
 TIME = r"\d+(?:\.\d+)?(?:ns|us|ms|s|min)"
 """How a time is written."""
 _BYTES = re.compile(
@@ -124,7 +124,8 @@ def read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
         match = _BYTES.match(text, at)
         if match is None or text[match.end() : match.end() + 1] not in {"", " "}:
             raise ScenarioError(
-                f'cannot read the message {text[at : at + 40]!r}; write "text", "text" of 200B, a1..3 of 8B or 0x0a1b'
+                f'cannot read the message {text[at : at + 40]!r}; write "text", "text" of '
+                "200B, a1..3 of 8B or 0x0a1b"
             )
         found += _contents(match)
         at = match.end() + 1
@@ -132,7 +133,7 @@ def read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
 
 
 def _contents(match: re.Match[str]) -> Iterator[bytes]:
-    """Return the messages that one match stands for."""
+    """Return the messages of one match."""
     if match["hex"] is not None:
         yield bytes.fromhex(match["hex"])
     elif match["who"] is not None:

@@ -1,9 +1,10 @@
-"""Scenario files: a script in words, and the story that it must lead to.
+"""Scenario files: a script in words, and the outcome that it must have.
 
-A file has comment lines (``#``) that say what it is about, then the script (:mod:`gapless.sim.scenario.grammar`), then a line
-``----``, then the golden outcome (:mod:`gapless.sim.scenario.diagram`). Two lines beside those of the script belong to the file:
-``knobs capacity=4 ack_threshold=1`` sets what is not default, and ``planted: NAME`` says that the outcome is that of a
-planted bug (:mod:`gapless.sim.mutants`), which shows that the checks catch it.
+A file has comment lines (``#``) that say what it is about, the script
+(:mod:`gapless.sim.scenario.grammar`), a line ``----``, and the golden outcome
+(:mod:`gapless.sim.scenario.diagram`). Two more lines belong to the file: ``knobs capacity=4
+ack_threshold=1`` sets settings, and ``planted: NAME`` names the bug (:mod:`gapless.sim.mutants`)
+that is in place. Its outcome then shows that a check catches the bug.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RULE = "----"
 
 @dataclass(slots=True)
 class Scenario:
-    """One file: ``notes`` are its comment lines, ``head`` is everything above the rule as it is written."""
+    """One file: ``notes`` are its comments, ``head`` is everything above the rule, as written."""
 
     script: Script
     config: Config = field(default_factory=Config)
@@ -41,14 +42,14 @@ class Scenario:
     outcome: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Return the whole file; the head stays as it was written, if anybody wrote one."""
+        """Return the whole file; a head that was read stays as it was written."""
         head = self.head or format_head(self)
         return "\n".join([head.rstrip("\n"), RULE, *self.outcome]) + "\n"
 
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """What came of a scenario: the golden lines, and the violations among them."""
+    """The outcome of a scenario: its lines, and the violations among them."""
 
     lines: tuple[str, ...]
     violations: tuple[InvariantViolation, ...]
@@ -68,7 +69,7 @@ class ScenarioResult:
 
 
 def format_settings(config: Config) -> str:
-    """Return the knobs that are not what the profile sets by itself as ``name=value`` words."""
+    """Return the settings that differ from the profile's own, as ``name=value`` words."""
     default = {**Config.make(profile=config.profile).as_dict(), "profile": Config().profile}
     return " ".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
@@ -151,7 +152,7 @@ def load(path: Path) -> Scenario:
 
 
 def play(scenario: Scenario, *, bug: str | None = None) -> ScenarioResult:
-    """Play the script and return what came of it; ``bug`` is planted instead of the file's own ("" for none)."""
+    """Play the script and return the outcome; ``bug`` replaces the file's own ("" for none)."""
     _check_incarnations(scenario.script)
     with plant(scenario.bug if bug is None else bug):
         run = DiagramRun(scenario.config, scenario.script)
@@ -170,7 +171,7 @@ def play(scenario: Scenario, *, bug: str | None = None) -> ScenarioResult:
 
 
 def _check_incarnations(script: Script) -> None:
-    """Raise unless everybody that does something, or is in a view, has started by then."""
+    """Raise unless every subject and every member of a view has started by then."""
     started: set[str] = set()
     for action in sorted(script.actions, key=lambda action: action.at_ns):
         if isinstance(action, StartProcess):
@@ -178,7 +179,8 @@ def _check_incarnations(script: Script) -> None:
         named_lives = {action.who, *(action.members if isinstance(action, InstallView) else ())}
         if not isinstance(action, ChangePartition) and (unknown := sorted(named_lives - started)):
             raise ScenarioError(
-                f"the script cannot be played: at {show_time(action.at_ns)} it speaks of {' '.join(unknown)}, "
+                f"the script cannot be played: at {show_time(action.at_ns)} it speaks of "
+                f"{' '.join(unknown)}, "
                 "which has not started; write a line such as: 5ms c starts"
             )
 
@@ -195,6 +197,6 @@ def _unused_fates(run: DiagramRun) -> list[str]:
 
 
 def difference(scenario: Scenario, outcome: ScenarioResult) -> list[str]:
-    """Return how the outcome differs from the golden one, in the manner of a patch; nothing if it does not."""
+    """Return the difference to the golden outcome as lines of a patch; empty if there is none."""
     lines = unified_diff(scenario.outcome, outcome.lines, "golden", "now", lineterm="", n=2)
     return list(lines)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 MAX_TRIES = 4000
 """Replays that one shrink may take."""
 MAX_EVENTS = 1_000_000
-"""Events that all replays of one shrink may have together; three times as many where members make their own views."""
+"""Maximum number of events in all replays of one shrink; with membership three times as many."""
 
 READABLE_BYTES = 8
-"""The size from which on a message can say which one it is."""
+"""Minimum size of a message that can hold its own number."""
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ class CaseWeight(NamedTuple):
 
 
 class ShrinkCase(NamedTuple):
-    """What is shrunk: a configuration and a script."""
+    """One candidate: a configuration and a script."""
 
     config: Config
     script: Script
@@ -99,7 +99,7 @@ class Minimizer:
         return self.tries >= self._most_tries or events >= most_events
 
     def attempt(self, candidate: ShrinkCase) -> bool:
-        """Make ``candidate`` the smallest case if it is smaller and still fails; return whether it is."""
+        """Adopt ``candidate`` if it weighs less and still fails; return whether it was adopted."""
         if self.budget_used_up:
             return False
         weight = candidate.weight()
@@ -119,7 +119,7 @@ class Minimizer:
         return self.attempt(self.case._replace(script=replace(self.script, **fields)))  # type: ignore[arg-type]
 
     def minimise(self, items: Sequence[_T], rebuild: Callable[[list[_T]], ShrinkCase]) -> list[_T]:
-        """Take out of ``items`` whatever can go: halves, quarters … single ones, until not one more can (ddmin)."""
+        """Remove as many ``items`` as possible: halves, quarters … single ones (ddmin)."""
         left = list(items)
         chunk = len(left)
         while chunk:

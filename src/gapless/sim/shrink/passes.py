@@ -1,7 +1,7 @@
-"""What can be made simpler in a failing case, coarse things first.
+"""The passes of the shrinker: simplifications of a failing case, coarse ones first.
 
-Each pass takes the search, tries candidates, and leaves the smallest case that still fails. A pass
-may assume nothing about what the others did; all of them are repeated until none finds anything.
+Each pass tries candidates, and leaves the smallest case that still fails. A pass assumes nothing
+about the others; all passes are repeated until none finds anything.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def drop_fates(search: Minimizer) -> None:
 
 
 def drop_network_and_clock_faults(search: Minimizer) -> None:
-    """Take out everything that the network and the clocks do, if members make their own views: most is not needed."""
+    """Remove all faults of network and clocks at once, where members make their own views."""
     if search.script.membership:
         search.change(fates={}, late_ns={}, clocks={}, rare=())
         search.change(fates={})
@@ -100,7 +100,7 @@ def drop_late_timers_and_clocks(search: Minimizer) -> None:
 
 
 def drop_actions(search: Minimizer) -> None:
-    """Take out sends, then everything else that a script does, one by one and in pairs that belong together."""
+    """Remove sends, then all other actions, one by one and in pairs that belong together."""
     for kinds in (
         (SendMessages, CancelSend),
         (
@@ -202,7 +202,7 @@ def _without(script: Script, node: str) -> Script:
 
 
 def _peer(action: Action) -> str:
-    """Return the one member that an action is about beside the one that acts, if there is one."""
+    """Return the member that an action refers to besides its subject, if any."""
     peer = action.to if isinstance(action, (SendMessages, CloseConnection)) else None
     return peer or ""
 
@@ -216,7 +216,7 @@ def _leave_out(action: Action, stays: Callable[[str], bool]) -> Action:
 
 
 def simplify_views(search: Minimizer) -> None:
-    """Take out whole views, or all of them; tell everybody at once; let digests go."""
+    """Remove views, install them everywhere at once, and drop digests."""
     script = search.script
     if script.membership:
         return
@@ -238,7 +238,7 @@ def simplify_views(search: Minimizer) -> None:
 
 
 def _plain_opening(script: Script) -> list[Action]:
-    """Return the actions with one view of everybody from the beginning."""
+    """Return the actions with one view of all members from the beginning."""
     names = tuple(script.nodes())
     others = [
         action
@@ -256,7 +256,7 @@ def _plain_opening(script: Script) -> list[Action]:
 
 
 def _without_view(actions: list[Action], number: int) -> list[Action]:
-    """Return the actions without a view, and without the lives that no other view has."""
+    """Return the actions without a view, and without incarnations of no other view."""
     left = [
         action
         for action in actions
@@ -293,7 +293,7 @@ def _with_digest(action: Action, digest: str, number: int | None = None) -> Acti
     return action
 
 
-# What is sent
+# Messages
 
 
 def merge_sends(search: Minimizer) -> None:
@@ -331,7 +331,7 @@ def cut_sends(search: Minimizer) -> None:
             _attempt_first(
                 search, (_replaced_cancel(search, at, nth) for nth in range(1, action.nth))
             )
-        # A send that lost its last message is gone, and the next action stands in its place.
+        # A send without messages is removed, so the next action is at its index now.
         at += len(search.script.actions) == before
 
 
@@ -376,7 +376,7 @@ def _send_at(search: Minimizer, at: int) -> SendMessages:
 def _with_payloads(search: Minimizer, at: int, payloads: Iterable[bytes]) -> ShrinkCase:
     send = _send_at(search, at)._replace(payloads=tuple(payloads))
     if not send.payloads:
-        # The machine refuses an empty send; without it is what the candidate means.
+        # The machine refuses an empty send: the candidate is a script without it.
         return _with(search, actions=search.script.actions[:at] + search.script.actions[at + 1 :])
     return _with(search, actions=_replaced(search.script.actions, at, send))
 
@@ -407,7 +407,7 @@ def _plain_payload(search: Minimizer, at: int, place: int, content: bytes) -> No
 
 
 def _numbered(actions: list[Action], size_bytes: int | None) -> Iterator[Action]:
-    """Return the actions with messages that count from 1 at every member; None leaves their sizes alone."""
+    """Return the actions with messages that count from 1; without a size each keeps its own."""
     counts: dict[str, int] = {}
     for action in actions:
         if isinstance(action, SendMessages):
@@ -430,11 +430,11 @@ def _number_of(actions: list[Action], at: int, place: int) -> int:
     return place + 1 + sum(len(action.payloads) for action in earlier)
 
 
-# Knobs and settings
+# Settings
 
 
 def reset_settings(search: Minimizer) -> None:
-    """Set knobs back to their defaults; then make the capacity small."""
+    """Reset settings to their defaults; then reduce the capacity."""
     default = Config()
     for name in [knob.name for knob in SETTINGS.values()]:
         value = getattr(default, name)
@@ -458,7 +458,7 @@ def _try_setting(search: Minimizer, name: str, value: object) -> bool:
 
 
 def reset_seed_and_delay(search: Minimizer) -> None:
-    """Set the seed of the members and the delay of the network to what they are without a line."""
+    """Reset the seed of the members and the delay of the network to their defaults."""
     default = Script()
     plain = {
         "seed": default.seed,
@@ -549,7 +549,7 @@ def _with_key(action: Action, letters: dict[str, str]) -> Action:
 
 
 def plain_fates(search: Minimizer) -> None:
-    """Let each fate be a plain loss, delay or duplicate with a round time, if that will do."""
+    """Replace each fate by a plain loss, delay or duplicate with a round time, if that fails."""
     for name in list(search.script.fates):
         fate = search.script.fates[name]
         delay_ns = search.script.delay_ns
@@ -559,7 +559,7 @@ def plain_fates(search: Minimizer) -> None:
 
 
 def _plainer(fate: Fate, delay_ns: int) -> Iterator[Fate]:
-    """Return simpler fates, simplest first; the last one only rounds the times and drops the cause."""
+    """Return simpler fates, simplest first; the last only rounds times and drops the cause."""
     yield Fate((), "loss")
     usual = (delay_ns, None, INTACT)
     for ms in ROUND_MS:
@@ -586,7 +586,7 @@ def _rounded(time_ns: int) -> int:
 
 
 def round_times(search: Minimizer) -> None:
-    """Let things happen at round times, as close to each other as they can."""
+    """Move actions to round times, as close to each other as possible."""
     if any(action.at_ns % NS_PER_MS for action in search.script.actions):
         search.change(
             actions=[
@@ -608,9 +608,9 @@ def round_times(search: Minimizer) -> None:
 
 
 def _close_up(search: Minimizer, at_ns: int, before_ns: int) -> None:
-    """Let everything from ``at_ns`` on happen sooner: as soon after ``before_ns`` as still fails."""
+    """Move all actions from ``at_ns`` on as close to ``before_ns`` as still fails."""
     gap_ns = at_ns - before_ns
-    # Earlier rounds may have moved what stood here; then there is nothing at this time any more.
+    # Earlier rounds may have moved the actions of this time.
     if not any(action.at_ns == at_ns for action in search.script.actions):
         return
     shifts_ns = [gap_ns - ms * NS_PER_MS for ms in ROUND_MS if ms * NS_PER_MS < gap_ns]

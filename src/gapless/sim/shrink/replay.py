@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def is_sound(script: Script) -> bool:
-    """Return whether the checks have a right to oracle a script (see views.py for the promises of membership)."""
+    """Return whether the checks apply to a script (membership: docs/invariants.md)."""
     actions = script.actions
     if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
         return False
@@ -55,7 +55,7 @@ def is_sound(script: Script) -> bool:
 
 
 def _self_managed_is_sound(actions: list[Action]) -> bool:
-    """Return whether members that make their own views can: nobody is told one, and what stops them comes to an end."""
+    """Return whether no view is installed, and every pause and every partition ends."""
     started: set[str] = set()
     paused: set[str] = set()
     cut: set[str] = set()
@@ -108,8 +108,8 @@ def _membership_is_sound(actions: list[Action]) -> bool:
         # Only a group that has just begun has streams that all start at zero.
         return False
     living, last = set(alive.values()), max(lists, default=0)
-    told = all(views.get(name) == last for name in living)
-    return told and living == set(lists.get(last, ())) and not paused & living
+    installed = all(views.get(name) == last for name in living)
+    return installed and living == set(lists.get(last, ())) and not paused & living
 
 
 def _install_is_sound(
@@ -208,7 +208,7 @@ class Replay:
 
 @dataclass(slots=True)
 class FailurePredicate:
-    """The question that decides on a candidate: is it sound, and does ``check`` fail because of ``bug``?"""
+    """Decides on a candidate: is it sound, and does ``check`` fail because of ``bug``?"""
 
     check: str
     bug: str = ""

@@ -34,7 +34,7 @@ _FEWER_MESSAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 50)
 
 
 class NotReproducedError(GaplessError):
-    """A seed fails, but the script that it recorded does not, or is not fair: only the seed can be repeated."""
+    """A seed fails, but its recorded script does not, or is not fair: only the seed repeats it."""
 
 
 def shrink(
@@ -95,7 +95,7 @@ class SeedOrigin(NamedTuple):
 
 @dataclass(slots=True)
 class ShrinkResult:
-    """A shrunk failure: the scenario with its outcome, the check, and what it took."""
+    """A shrunk failure: the scenario with its outcome, the check, and the number of replays."""
 
     scenario: Scenario
     check: str
@@ -104,7 +104,7 @@ class ShrinkResult:
 
     @property
     def script_lines(self) -> int:
-        """How long the script is, comments aside."""
+        """The number of lines of the script, without comments."""
         return sum(
             1
             for line in format_head(self.scenario).splitlines()
@@ -113,7 +113,7 @@ class ShrinkResult:
 
     @property
     def file_name(self) -> str:
-        """The name under which the scenario is kept: that of the planted bug, or the check and a hash."""
+        """The file name of the scenario: from the planted bug, or from the check and a hash."""
         if self.scenario.bug:
             words = re.findall(r"[a-z0-9]+", self.scenario.bug.replace("+", " plus ").lower())
             return f"{'-'.join(words)}.txt"
@@ -123,7 +123,7 @@ class ShrinkResult:
         return f"{self.check}-{digest}.txt"
 
     def as_dict(self) -> dict[str, object]:
-        """Return everything that a program may want to know."""
+        """Return the result for JSON output."""
         return {
             "seed": self.origin.seed,
             "command": self.origin.command,
@@ -142,8 +142,8 @@ def recorded(origin: SeedOrigin | ProfileCellOrigin, bug: str = "") -> tuple[Shr
         try:
             world.run()
         except LocalProtocolError as error:
-            # What the swarm asks for is always possible, so the machine has lost its way; no replay
-            # gets further.
+            # Every call of the swarm is legal, so this is a bug of the machine; no replay gets
+            # further.
             raise NotReproducedError(
                 f"the run breaks off: {error}; repeat it by: {origin.command}"
             ) from error
@@ -164,7 +164,8 @@ def shrink_seed(
         return None
     if not is_sound(case.script):
         raise NotReproducedError(
-            f"seed {origin.seed} violates {check}, but its script is not a fair run (docs/scenarios.md says what is): "
+            f"seed {origin.seed} violates {check}, but its script is not a fair run "
+            "(docs/scenarios.md says what is): "
             f"look at what was drawn before the check is blamed; repeat it by: {origin.command}"
         )
     trial = FailurePredicate(check, bug)
@@ -208,7 +209,7 @@ _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
 def shrink_bug(
     bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None
 ) -> ShrinkResult | None:
-    """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
+    """Hunt a bug, shrink the first failing seeds, return the lightest; None if it survives."""
     tried = 0
     profile = mutant_by_name(bug).profile or None
     for messages, seeds in _HUNT:

@@ -1,14 +1,13 @@
-"""The swarm of groups that make their own views: who comes, goes, dies and is cut off, drawn from one seed.
+"""The swarm of groups that make their own views: one seed draws a whole run.
 
-The story of a run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, a
-durable member that goes and comes back, several at once. Each has a stretch of time of its own,
-long enough for the group to notice, or shorter, so that incidents overlap. All of it happens while
-the applications send.
+A run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, a durable member
+that goes and returns, several at once. Each incident has its own stretch of time, long enough for
+the group to notice, or shorter, so that incidents overlap. The applications send all the time.
 
-Three characters, as in swarm.py: *calm* runs only have joins, leaves and crashes (nobody that lives
-may be suspected), *gentle* runs also have pauses that are too short to be expelled for, *swarm*
-runs may have everything. The profile ``ordered`` needs links that lose nothing: its runs are calm,
-and their links keep the order.
+Three characters, as in :mod:`gapless.sim.swarm.stream_swarm`: *calm* runs only have joins, leaves
+and crashes (no running member may be suspected), *gentle* runs also have pauses that are too short
+for an expulsion, *swarm* runs may have everything. The profile ``ordered`` needs lossless links:
+its runs are calm, and their links are FIFO.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ MESSAGES = 40
 """What each node sends over the whole run."""
 
 CHARACTERS = ("calm", "gentle", "swarm")
-"""What a run may be like."""
+"""The characters of runs."""
 
 FAULTS = (
     "refuse",
@@ -80,7 +79,7 @@ FAULTS = (
     "clocks",
     "slow reader",
 )
-"""Every class of fault of the network and the machines that a swarm run may have; incidents come on top."""
+"""Every class of fault of networks and processes; incidents come on top."""
 
 _PROFILES = ("nakack4", "nakack", "classic", "ordered", "unicast3")
 _WEIGHTS = (14, 2, 2, 1, 2)
@@ -96,7 +95,7 @@ def draw_membership(
     profile: str | None = None,
     config: Config | None = None,
 ) -> SwarmPlan:
-    """Draw the run of ``seed``; ``members``, ``character``, ``profile`` and ``config`` override what the seed says."""
+    """Draw the run of ``seed``; the other arguments override what the seed draws."""
     rng = split(seed, "gathering")
     character = character or rng.choices(CHARACTERS, weights=(2, 2, 16))[0]
     drawn = split(seed, "gathering profile").choices(_PROFILES, weights=_WEIGHTS)[0]
@@ -135,7 +134,7 @@ def draw_membership(
 
 
 def _drop_before_start(actions: list[Action]) -> list[Action]:
-    """Return the actions in order, without those of nodes that have not started by then; who reads slowly waits."""
+    """Return the actions in order, without those of nodes that have not started by then."""
     actions = sorted(actions, key=lambda action: action.at_ns)
     first_ns: dict[str, int] = {}
     for action in actions:
@@ -159,7 +158,7 @@ def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
 
 
 def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
-    """Draw the knobs: those of the streams as ever, those of the membership short, so that much happens in a second."""
+    """Draw the settings: of streams as ever, of membership short, so that much happens soon."""
     config = draw_config(rng, slow_reader=slow_reader, only_loss=False)
     beat_ns = rng.choice((50, 100, 200)) * NS_PER_MS
     xmit_ns = rng.choice((20, 50, 100, 250)) * NS_PER_MS
@@ -198,7 +197,7 @@ def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
 
 @dataclass(slots=True)
 class _IncidentPlan:
-    """The incidents of a run in the making: who is up, what time it is, and what is to happen."""
+    """The incidents of a run while it is drawn: running nodes, current time, actions."""
 
     rng: Random
     names: tuple[str, ...]
@@ -215,7 +214,7 @@ class _IncidentPlan:
     storing: set[str] = field(default_factory=set)
 
     def draw(self) -> None:
-        """Draw everything: the beginning, the incidents, and the end, when everybody that stood still goes on."""
+        """Draw everything: the beginning, the incidents, and the end, when every pause is over."""
         self._begin()
         for _ in range(self.rng.choice((1, 2, 3, 4))):
             choices = self._choices()
@@ -238,7 +237,7 @@ class _IncidentPlan:
         )
 
     def _pass(self, notices: int) -> None:
-        """Let time pass: none to speak of, or about as long as a death takes to be noticed, so many times."""
+        """Let time pass: hardly any, or some multiple of the time to detect a crash."""
         self.now_ns += notices * self.notice_ns + self.rng.randrange(self.notice_ns // 4)
 
     def _soon_ns(self, most_ns: int) -> int:
@@ -334,7 +333,7 @@ class _IncidentPlan:
         self._pass(1)
 
     def _coordinator_dies(self) -> None:
-        """One joins, and a moment later the one that is most likely to make the view is gone."""
+        """A node joins, and a moment later the most likely coordinator crashes."""
         down = [name for name in self.names if name not in self.running]
         oldest = self.running[0]
         if down:
@@ -351,7 +350,7 @@ class _IncidentPlan:
         self._pass(1)
 
     def _restart(self) -> None:
-        """One dies and comes back at the same address: at once, before anybody has noticed, or after."""
+        """A process crashes and restarts at the same address, before or after it is noticed."""
         name = self.rng.choice(self.running) if self.running else self.names[0]
         away_ns = self.rng.choice(
             (NS_PER_MS, self.config.heartbeat_interval_ns, 2 * self.notice_ns)
@@ -363,7 +362,7 @@ class _IncidentPlan:
         self.now_ns += away_ns
 
     def _leave(self) -> None:
-        """One leaves, often the oldest; sometimes it comes back."""
+        """A member leaves, often the oldest; sometimes it returns."""
         if not self.running:
             return
         name = self.running[0] if self.rng.random() < 0.5 else self.rng.choice(self.running)
@@ -378,7 +377,7 @@ class _IncidentPlan:
             self._start(name, self.now_ns)
 
     def _leave_unheard(self, name: str) -> None:
-        """Nobody answers one that leaves: it is alone, or somebody else does not acknowledge in time."""
+        """A leave without an answer: the member is alone, or another acknowledges too late."""
         length_ns = 2 * self.config.leave_timeout_ns + self.notice_ns
         if self.rng.random() < 0.5:
             self._pause(length_ns)
@@ -403,7 +402,7 @@ class _IncidentPlan:
             self._stop(name)
 
     def _provider_dies(self) -> None:
-        """One joins and wants the state; the one that is most likely to give it dies on the way."""
+        """A node joins with state transfer, and its most likely provider crashes."""
         down = [name for name in self.names if name not in self.running]
         name, oldest = self.rng.choice(down), self.running[0]
         self._send_burst()
@@ -423,12 +422,12 @@ class _IncidentPlan:
         self._pass(1)
 
     def _block_windows(self) -> None:
-        """One stands still under load for so long that it pins the windows."""
+        """A member pauses under load until it blocks the windows of senders."""
         self.bursts_ns += (self.now_ns,) * 3
         self._pause(self.config.slow_receiver_after_ns * 3 // 2 + self.config.view_bundle_delay_ns)
 
     def _durable_restart(self) -> None:
-        """A durable member dies under load and comes back, in time or too late."""
+        """A durable member crashes under load and returns, in time or too late."""
         named = [name for name in self.running if name in self.durable_nodes]
         if not named:
             self._crash()
@@ -446,12 +445,12 @@ class _IncidentPlan:
         self._start(name, self.now_ns)
 
     def _pause_briefly(self) -> None:
-        """One or two stand still, but not for so long that they may be expelled."""
+        """One or two members pause, too short for an expulsion."""
         longest_ns = self.config.suspect_after_ns * 9 // 10
         self._pause(self.rng.randrange(longest_ns // 4, longest_ns))
 
     def _pause_beyond_suspicion(self) -> None:
-        """One or two stand still for longer than anybody waits."""
+        """One or two members pause, long enough for an expulsion."""
         self._send_burst()
         self._pause(self.notice_ns + self.rng.randrange(2 * self.notice_ns))
 
@@ -466,7 +465,7 @@ class _IncidentPlan:
         self.now_ns += length_ns
 
     def _partition_group(self) -> None:
-        """The group comes apart: halves, thirds, one alone; both ways or one way; perhaps again while it mends."""
+        """The network is cut: in halves, in thirds, one alone; one-way or not; perhaps twice."""
         rng = self.rng
         self._send_burst()
         start_ns, end_ns = self.now_ns, self.now_ns + rng.choice((1, 2, 3)) * self.notice_ns
@@ -502,12 +501,12 @@ class _IncidentPlan:
         )
 
     def _send_burst(self, at_ns: int | None = None) -> None:
-        """Let everybody send much at this time."""
+        """Let all members send a burst at this time."""
         if self.rng.random() < 0.6:
             self.bursts_ns.append(self.now_ns if at_ns is None else at_ns)
 
 
-# What the applications do
+# Load
 
 
 def _work(
@@ -535,7 +534,7 @@ def _work(
     return actions
 
 
-# What the network and the machines do
+# Faults of network and processes
 
 
 def _faults(seed: int, on: tuple[str, ...], story: _IncidentPlan) -> list[Fault]:
@@ -569,7 +568,7 @@ def _faults(seed: int, on: tuple[str, ...], story: _IncidentPlan) -> list[Fault]
 
 
 def _target(rng: Random, story: _IncidentPlan) -> Fault:
-    """Draw what is lost on purpose: frames of the membership, once or for a while."""
+    """Draw targeted losses: frames of membership, once or for a while."""
     kind = rng.choice(
         (
             "VIEW",

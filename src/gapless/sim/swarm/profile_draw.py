@@ -1,7 +1,7 @@
-"""What a run draws for its profile: which one, its knobs, and how the messages are sent.
+"""The draws of a run for its profile: which one, its settings, and how messages are sent.
 
-The draws come from streams of their own, so that a seed keeps its faults and its work whatever
-profile it gets.
+They come from random streams of their own. So a seed keeps its faults and its load, whatever its
+profile is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOSSLESS_FAULTS = (
 """The classes of fault that an ordered transport without loss may have."""
 
 _TUNED_NS = (0, 20 * NS_PER_MS, 200 * NS_PER_MS)
-"""What retransmission is switched to while an ordered run goes on."""
+"""Retransmission intervals that an ordered run may switch to."""
 _WEIGHTS = (4, 1, 1, 1, 1, 1, 1)
 _RARE_RUNS = 0.25
 
@@ -50,7 +50,7 @@ def draw_profile(seed: int) -> str:
 
 
 def with_profile(seed: int, config: Config, profile: str) -> Config:
-    """Return the config of a run with the knobs of its profile drawn."""
+    """Return the configuration of a run, with drawn settings of its profile."""
     rng = split(seed, f"profile {profile}")
     if profile in UNICAST_PROFILE_NAMES:
         return replace(config, unicast=profile, **_connection_settings(rng))  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def rare_branches(seed: int, character: str) -> tuple[str, ...]:
 def assign_destinations(
     seed: int, actions: list[Action], names: tuple[str, ...], profile: str, character: str
 ) -> list[Action]:
-    """Draw to whom and in which mode each send goes, and when connections are closed or retransmission is switched."""
+    """Draw target and mode of each send, closing connections, and switches of retransmission."""
     rng = split(seed, "spread")
     to_one = 0.9 if profile in UNICAST_PROFILE_NAMES else rng.choice((0.0, 0.0, 0.2))
     beside = rng.choice((0.0, 0.0, 0.3))
@@ -142,6 +142,6 @@ def _assign_destination(
         )
     )
     if mode is not DeliveryMode.ACKNOWLEDGED:
-        # What is beside the stream goes in one frame each.
+        # An out-of-band or unreliable message must fit one frame.
         send = send._replace(payloads=tuple(payload[:100] for payload in send.payloads))
     return send._replace(mode=mode)

@@ -1,9 +1,9 @@
-"""The swarm: everything about a run drawn from one seed, so that every run has a character of its own.
+"""The swarm: one seed draws a whole run, so that every run has a character of its own.
 
-Not all faults at once: each class of fault is on or off per run, and how strong it is differs.
-Three characters keep the strict rules honest: *calm* runs have no fault at all (no nak, no repair
-may occur), *loss* runs only lose frames (the cost of repairs is held against the losses), *swarm*
-runs may have anything.
+A run does not have all faults at once: each class of fault is on or off, and its strength differs.
+Three characters keep the strict checks honest: *calm* runs have no fault at all (no nak and no
+repair may occur), *loss* runs only lose frames (the cost of repairs is compared with the losses),
+*swarm* runs may have anything.
 
 The standard cell is 4 members that send 100 messages each; the seed also draws groups of 2, 3 and
 5.
@@ -64,8 +64,11 @@ if TYPE_CHECKING:
     from gapless.sim.script import Action
 
 CHARACTERS = ("calm", "loss", "swarm")
-"""What a run may be like; a seed draws one of them, mostly the last. A run of the profile that does not retransmit is
-a ``stall`` instead of ``loss``: then it need not deliver, but must say what is missing."""
+"""The characters of runs; a seed draws one of them, mostly the last.
+
+Without retransmission a run is a ``stall`` instead of ``loss``: it need not deliver every message,
+but it must report what is missing.
+"""
 
 MESSAGES = 100
 """What each member of the standard cell sends."""
@@ -97,7 +100,7 @@ FAULTS = (
 
 @dataclass(slots=True)
 class SwarmPlan:
-    """One run before it runs: its configuration, its script, and the faults on duty until the calm."""
+    """The plan of one run: its configuration, its script, and its faults until the calm."""
 
     seed: int
     character: str
@@ -118,7 +121,7 @@ def draw(
     profile: str | None = None,
     config: Config | None = None,
 ) -> SwarmPlan:
-    """Draw the run of ``seed``; ``members``, ``character``, ``profile`` and ``config`` override what the seed says."""
+    """Draw the run of ``seed``; the other arguments override what the seed draws."""
     rng = split(seed, "plan")
     drawn = rng.choices(CHARACTERS, weights=(1, 2, 17))[0]
     profile = profile or (draw_profile(seed) if config is None else config.profile)
@@ -139,8 +142,7 @@ def draw(
         _partitions(split(seed, "partition"), names, span_ns, pace) if "partition" in on else []
     )
     whole_ns = max(span_ns, *(partition.end_ns for partition in partitions), 0)
-    # A partition may outlast everything else; half of the applications go on sending for as long,
-    # thinly.
+    # A partition may outlast the load; in half of the runs the load is spread over all of it.
     work_ns = whole_ns if split(seed, "long work").random() < 0.5 else span_ns
     actions = _work(split(seed, "work"), names, messages, work_ns, pace)
     actions = assign_destinations(seed, actions, names, profile, character)
@@ -166,7 +168,7 @@ def draw(
 
 
 def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
-    """Draw which classes of fault a run has: each with its own probability, itself drawn per run."""
+    """Draw which classes of fault a run has, each with a probability that is drawn, too."""
     if character == "calm":
         return ()
     if character in {"loss", "stall"}:
@@ -176,7 +178,7 @@ def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
 
 
 def draw_config(rng: Random, *, slow_reader: bool, only_loss: bool) -> Config:
-    """Draw every knob that may differ; small windows and odd thresholds are where the corners are."""
+    """Draw every setting; small windows and odd thresholds are where the corners are."""
     capacity = rng.choice((1, 2, 3, 4, 16, 64))
     xmit_ns = rng.choice((1, 5, 20, 50, 100, 250, 500, 1000, 5000)) * NS_PER_MS
     frame_bytes = rng.choice((256, 300, 512, 1400, 1400, 9000))
@@ -223,7 +225,7 @@ def _span_ns(rng: Random, config: Config) -> int:
 
 
 def _delay_ns(rng: Random, config: Config) -> int:
-    """Draw how long a link takes: mostly well below the intervals, now and then longer than they are."""
+    """Draw the delay of a link: mostly well below the intervals, sometimes above them."""
     most_ns = (
         min(config.xmit_interval_ns // 4, config.tail_delay_ns // 2)
         if rng.random() < 0.95
@@ -244,7 +246,7 @@ def _late(rng: Random, on: tuple[str, ...], config: Config) -> LateTimers | None
     )
 
 
-# What the applications do
+# Load
 
 
 def _work(
@@ -284,7 +286,7 @@ def _impatient(rng: Random, send: SendMessages, config: Config) -> SendMessages:
     return send._replace(loopback=not config.loopback)
 
 
-# What the network does
+# Faults of the network
 
 
 def _faults(
@@ -358,7 +360,7 @@ _SIMPLE = {
 def _partitions(
     rng: Random, names: tuple[str, ...], span_ns: int, config: Config
 ) -> list[Partition]:
-    """Draw one or two partitions of 1 to 60 s; where intervals are short, of at most so many that the run stays short.
+    """Draw one or two partitions of 1 to 60 s, or shorter ones where intervals are short.
 
     They begin while the applications send, and heal before the calm.
     """
@@ -375,7 +377,7 @@ def _partitions(
 
 
 _MAX_PARTITION_INTERVALS = 240
-"""Members that are apart announce and ask in every interval: this bounds what a partition costs in events."""
+"""Maximum number of intervals of a partition: members apart announce and ask in each."""
 
 
 def _target(rng: Random, names: tuple[str, ...], config: Config, messages: int) -> Fault:

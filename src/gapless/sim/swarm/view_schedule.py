@@ -1,12 +1,11 @@
-"""A scripted oracle in the place of membership: who lives when, and who is told which view when.
+"""Scripted views instead of membership: which process runs when, and when each view is installed.
 
-Views come in one order, but not at one time: each member gets each view a little later than the
-others, or earlier. A member may crash, leave, be expelled although it lives, come back in a new
-incarnation, and new ones may join, all under load. Where a view brings somebody new, its digest may
-be fresh, stale, or lost, and not everybody gets the same.
+Views come in one order, but not at one time: each member installs each view a little earlier or
+later than the others. A member may crash, leave, be expelled while it runs, or return as a new
+incarnation, and new members may join, all under load. The digest of a view with a new member may be
+fresh, stale or lost, and differ from member to member.
 
-When the calm comes, all is told: every member that lives has the last view, and nobody lives that
-is not in it.
+When the calm begins, every running member has installed the last view, and only members of it run.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ class _ViewSchedule:
         self.expelled_live: list[str] = []
 
     def begin(self) -> None:
-        """Start everybody; the first view may come without a digest, and then every sender must tell its start."""
+        """Start all; without a digest in the first view every sender must announce its start."""
         for name in self.members:
             self.actions.append(StartProcess(0, name))
         self._install_everywhere(0, ZERO if self.rng.random() < 0.5 else "")
 
     def change(self, at_ns: int) -> None:
-        """Let one thing happen to the membership, after everything that has happened to it before."""
+        """Draw one change of membership, after all earlier ones."""
         at_ns = self.now_ns = max(at_ns, self.now_ns)
         changes = [self._join, self._readmit] if self.expelled_live else [self._join]
         if len(self.members) > 2:
@@ -72,7 +71,7 @@ class _ViewSchedule:
         self.rng.choice(changes)(at_ns)
 
     def finish(self) -> None:
-        """End those that live on without being members."""
+        """End processes that are not members any more."""
         self.actions += (CrashProcess(self.span_ns, name) for name in self.expelled_live)
 
     def _install_everywhere(self, at_ns: int, digest: str) -> None:
@@ -83,14 +82,14 @@ class _ViewSchedule:
             self._install(at_ns, name, members, mine)
 
     def _install(self, at_ns: int, name: str, members: tuple[str, ...], digest: str) -> None:
-        """Tell one member, after everything it was told before, and before the calm."""
+        """Install a view at one member, after its earlier views, and before the calm."""
         late_ns = self.rng.randrange(self.skew_ns + 1)
         told_ns = min(max(at_ns + late_ns, self.last_install_ns.get(name, 0)), self.span_ns)
         self.last_install_ns[name] = told_ns
         self.actions.append(InstallView(told_ns, name, self.number, members, digest))
 
     def _save_digest(self, at_ns: int) -> str:
-        """Let a member take its digest down: now, or some time ago; or let the digest be lost."""
+        """Save the digest of a member: now, or some time ago; or lose it."""
         how = self.rng.choice(("fresh", "stale", "lost"))
         if how == "lost":
             return ""
@@ -125,7 +124,7 @@ class _ViewSchedule:
         )
 
     def _expel(self, at_ns: int) -> None:
-        """Take one out that stands still; it goes on later and does not know."""
+        """Expel a paused member; it resumes later without knowing."""
         gone = self._remove()
         self.actions += (
             PauseProcess(at_ns, gone),
@@ -135,14 +134,14 @@ class _ViewSchedule:
         self._install_everywhere(at_ns, "")
 
     def _readmit(self, at_ns: int) -> None:
-        """Take one that was expelled and lives on back in, in the same life."""
+        """Readmit an expelled member that still runs, as the same incarnation."""
         back = self.expelled_live.pop(self.rng.randrange(len(self.expelled_live)))
         digest = self._save_digest(at_ns)
         self.members.append(back)
         self._install_everywhere(at_ns, digest)
 
     def _restart(self, at_ns: int) -> None:
-        """One crashes and comes back at once in a new incarnation, sometimes before the others have noticed."""
+        """A member crashes and restarts at once as a new incarnation, perhaps unnoticed."""
         old = self._remove()
         new = old + "'"
         at_ns = self.now_ns = max(at_ns, self.last_install_ns.get(old, 0))
@@ -162,9 +161,9 @@ class _ViewSchedule:
 def draw_views(
     rng: Random, names: tuple[str, ...], span_ns: int, config: Config, *, living: bool = True
 ) -> list[Action]:
-    """Draw the membership of a run: its lives, and who is told which view when.
+    """Draw the membership of a run: its incarnations, and when each view is installed where.
 
-    With ``living`` one may be expelled although it lives.
+    With ``living`` a member may be expelled while it runs.
     """
     oracle = _ViewSchedule(rng, names, span_ns, config, living=living)
     oracle.begin()
@@ -176,5 +175,5 @@ def draw_views(
 
 
 def _in_order(actions: list[Action]) -> list[Action]:
-    """Sort by time; at one time the order stays, so that a life begins before it is told anything."""
+    """Sort by time; the sort is stable, so that a process starts before its other actions."""
     return sorted(actions, key=lambda action: action.at_ns)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ActionQueue:
-    """The pending actions of one run; ``perform`` is called with each when its time has come."""
+    """The pending actions of one run; ``perform`` is called with each when it is due."""
 
     def __init__(self, scheduler: Scheduler, perform: Callable[[Action], None]) -> None:
         self.pending = 0
@@ -40,13 +40,13 @@ class ActionQueue:
         host.postponed.append(action)
 
     def perform_postponed(self, host: Host) -> None:
-        """Perform what was postponed at a host; some of it may be postponed again."""
+        """Perform the postponed actions of a host; some may be postponed again."""
         actions, host.postponed = host.postponed, []
         for action in actions:
             self._on_due(action)
 
     def discard_postponed(self, host: Host) -> None:
-        """Forget what was postponed at a host whose process has ended."""
+        """Forget the postponed actions of a host whose process has ended."""
         self.pending -= len(host.postponed)
         host.postponed = []
 

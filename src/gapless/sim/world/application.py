@@ -1,8 +1,7 @@
-"""The simulated application of a group that hands its state to new members.
+"""The simulated application of a group with state transfer.
 
-Its state is what it has been handed: of every origin the last seqno, how many messages, and a hash
-over all of them, in one form of bytes for one state. It is padded, so that it takes more than one
-frame to bring it over.
+Its state summarises its deliveries: for every origin the last seqno, the number of messages, and a
+hash over all of them. Equal states have equal bytes. Padding makes a state larger than one frame.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedApplication:
-    """What one life of one node has been handed."""
+    """The deliveries to one incarnation, as a state."""
 
     def __init__(self) -> None:
         self.applied: dict[tuple[Address, int], tuple[int, int, int]] = {}
@@ -35,7 +34,7 @@ class SimulatedApplication:
         self.applied[key] = delivery.last, count, content_hash
 
     def serialize(self, giver: str, size_bytes: int) -> bytes:
-        """Return the state, of at least ``size_bytes``; ``giver`` says whose it is."""
+        """Return the state, of at least ``size_bytes``; ``giver`` names the provider."""
         lines = [giver]
         for (origin, epoch), (last, count, content_hash) in sorted(self.applied.items()):
             lines.append(
@@ -45,7 +44,7 @@ class SimulatedApplication:
         return text + b"\n" * max(1, size_bytes - len(text))
 
     def load(self, state: bytes) -> None:
-        """Become what ``state`` says."""
+        """Replace the own state by ``state``."""
         self.applied = {}
         for line in state.decode().strip().splitlines()[1:]:
             node, incarnation, epoch, last, count, content_hash = map(int, line.split())

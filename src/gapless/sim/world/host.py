@@ -1,8 +1,7 @@
-"""A host: one node of the simulated world, and the life that it has at present.
+"""A host: one node of the simulated world, with its current incarnation.
 
-It stands for everything between the machine and the world: the process (which may be paused, crash
-and start again), its clock, its socket with a buffer of limited size, and the application that
-reads.
+A host models everything between the member and the world: the process (which may pause, crash and
+restart), its clock, its socket with a limited buffer, and the application that reads.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """One node: ``member`` is its present life, or None while there is none."""
+    """One node: ``member`` is its current incarnation, or None while no process runs."""
 
     __slots__ = (
         "address",
@@ -112,7 +111,7 @@ class Host:
         tracing: bool,
         rarely: RareBranchHook | None = None,
     ) -> Endpoint:
-        """Begin the life called ``name``."""
+        """Start the incarnation called ``name``."""
         self.incarnation = 1 + name.count("'")
         self._reset()
         rng = split(seed, f"member {name}")
@@ -120,7 +119,7 @@ class Host:
         return self.member
 
     def next_incarnation_name(self) -> str:
-        """Return the name of the life after the present one."""
+        """Return the name of the next incarnation."""
         return self.name + "'" * self.incarnation
 
     def start_self_managed(
@@ -150,8 +149,8 @@ class Host:
         return participant
 
     def crash(self) -> list[CopyInFlight]:
-        """End the life; return what was still in its socket buffer."""
-        lost = [parcel for parcel, _ in self.buffer]
+        """End the incarnation; return the copies in its socket buffer."""
+        lost = [copy for copy, _ in self.buffer]
         self.member = None
         self.postponed = []
         self.buffer.clear()
@@ -160,11 +159,11 @@ class Host:
         return lost
 
     def local_ns(self, true_ns: int) -> int:
-        """Return what the clock of the host shows."""
+        """Return the time of the host's own clock."""
         return self.clock.local_ns(true_ns)
 
     def is_quiet(self, by_node: dict[int, Host]) -> bool:
-        """Return whether the member has sent and heard everything that there is."""
+        """Return whether the member has sent everything and received everything."""
         member = self.member
         assert member is not None
         if self.paused or not member.is_quiet or member.outbound.tail_due_ns:

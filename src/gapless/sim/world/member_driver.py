@@ -42,7 +42,7 @@ _MAX_DECODED = 256
 
 
 class ProcessEvents(Protocol):
-    """What the driver leaves to the model of the processes around the members."""
+    """The part of the work that is done by the processes around the members."""
 
     def crash(self, host: Host) -> None:
         """End the process of a host."""
@@ -263,7 +263,7 @@ class MemberDriver:
             self._processes.handle_events(host, ready)
 
     def _decode_cached(self, data: bytes) -> Datagram:
-        """Decode what goes out. Members repeat the same acks and tails, so a cache pays."""
+        """Decode an outgoing datagram. Members repeat the same acks and tails, so a cache pays."""
         if len(self._decoded) > _MAX_DECODED:
             self._decoded.clear()
         out = self._decoded[data] = decode(data)
@@ -359,7 +359,7 @@ class MemberDriver:
             self.schedule_read(host)
 
     def schedule_read(self, host: Host) -> None:
-        """Let the application consume what it was handed, after its read delay."""
+        """Let the application consume its deliveries, after its read delay."""
         if host.unread and not host.reading:
             host.reading = True
             now_ns = self._scheduler.now_ns

@@ -1,13 +1,13 @@
 """The simulated network: links, their faults, and the counters of every copy.
 
-On a transmit: the datagram crosses each link to its targets; each crossing has a stable name; the
-faults decide what becomes of it, and every decision that is not the default is written down.
+On a transmit: the datagram crosses a link to each target. Each crossing has a stable name. The
+faults decide its fate, and every fate that is not the default is recorded.
 
-On an arrival: the copy leaves the books of its link.
+On an arrival: the copy is counted as arrived on its link.
 
-The books are S18: per link, what was sent plus what was added equals what arrived, intact or
-changed, plus what was dropped plus what is under way. What was added is counted by the marks of the
-faults, what arrived by comparing bytes.
+S18 checks the counters: on every link, sent plus added copies equal arrived (intact or changed)
+plus dropped copies plus those in flight. Added copies are counted by the marks of the faults,
+arrived ones by comparing bytes.
 """
 
 from __future__ import annotations
@@ -65,41 +65,40 @@ class SimulatedNetwork:
     ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
         """Send a datagram over one link; return copies with delays, and why they are not default.
 
-        Without a label, where nobody asks for names, the crossing is called nothing and lost data
-        is not counted.
+        Without a label the crossing has no name, and lost data is not counted.
         """
         link = source, target
-        books = self.link_counters.get(link) or self._open_link(link)
-        books.sent += 1
+        counters = self.link_counters.get(link) or self._open_link(link)
+        counters.sent += 1
         nth = 0 if label is None else self._next_occurrence((*label, source, target))
         crossing = _make(Crossing, (source, target, datagram, label or NOISE, nth, self.transmits))
         if self.partitions and any(cut.cuts(source, target) for cut in self.partitions):
-            return self._drop_partitioned(link, books, label, crossing)
+            return self._drop_partitioned(link, counters, label, crossing)
         copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
         if self._last_ns is not None and copies:
             copies, reason = self._in_order(link, copies, reason, now_ns)
         if not reason:
-            books.in_flight += 1
+            counters.in_flight += 1
             if label is not None and label.kind in _DATA_KINDS:
                 self._losing_links.discard(link)
-            return [(self.delay_ns, (datagram, datagram, books, INTACT))], "", crossing
-        books.in_flight += len(copies)
+            return [(self.delay_ns, (datagram, datagram, counters, INTACT))], "", crossing
+        counters.in_flight += len(copies)
         if self.record:
             self.fates[crossing.name] = Fate.of(copies, reason)
-        originals = self._count_copies(books, [copy.mark for copy in copies])
+        originals = self._count_copies(counters, [copy.mark for copy in copies])
         if label is not None:
             self._note_loss(link, label, lost=not originals)
         return (
-            [(delay_ns, (copy, datagram, books, mark)) for delay_ns, copy, mark in copies],
+            [(delay_ns, (copy, datagram, counters, mark)) for delay_ns, copy, mark in copies],
             reason,
             crossing,
         )
 
     def _drop_partitioned(
-        self, link: tuple[str, str], books: LinkCounters, label: Label | None, crossing: Crossing
+        self, link: tuple[str, str], counters: LinkCounters, label: Label | None, crossing: Crossing
     ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
         """Drop a frame at a scripted partition; the script names the partition, not the frame."""
-        books.dropped += 1
+        counters.dropped += 1
         struck = self.chain.strike_counts
         struck[Partition.name] = struck.get(Partition.name, 0) + 1
         if label is not None:
@@ -109,7 +108,7 @@ class SimulatedNetwork:
     def _in_order(
         self, link: tuple[str, str], copies: list[Copy], reason: str, now_ns: int
     ) -> tuple[list[Copy], str]:
-        """Let no copy arrive before what was sent earlier on the same link."""
+        """Delay copies that would overtake earlier ones on the same link."""
         assert self._last_ns is not None
         held: list[Copy] = []
         for copy in copies:
@@ -120,7 +119,7 @@ class SimulatedNetwork:
         return held, reason or ("order" if late else "")
 
     def backlog_ns(self, now_ns: int) -> int:
-        """Return how long what is on its way now may still take, where links keep their order."""
+        """Return how long copies in flight may still take, where links are FIFO."""
         return max(0, max((self._last_ns or {}).values(), default=0) - now_ns)
 
     def _next_occurrence(self, key: tuple[object, ...]) -> int:
@@ -128,7 +127,7 @@ class SimulatedNetwork:
         return nth
 
     def is_fault_free(self, now_ns: int) -> bool:
-        """Return whether nothing can happen to what is sent now."""
+        """Return whether no fault can strike now."""
         if self._last_ns is not None or self.partitions:
             return False
         return not self.chain.faults or now_ns >= self.chain.until_ns
@@ -136,25 +135,24 @@ class SimulatedNetwork:
     def send_without_faults(self, source: str, target: str, datagram: bytes) -> CopyInFlight:
         """Send a datagram over one link in the calm, where frames need no names."""
         link = source, target
-        books = self.link_counters.get(link) or self._open_link(link)
-        books.sent += 1
-        books.in_flight += 1
-        return datagram, datagram, books, INTACT
+        counters = self.link_counters.get(link) or self._open_link(link)
+        counters.sent += 1
+        counters.in_flight += 1
+        return datagram, datagram, counters, INTACT
 
     def _open_link(self, link: tuple[str, str]) -> LinkCounters:
-        books = self.link_counters[link] = LinkCounters()
-        return books
+        counters = self.link_counters[link] = LinkCounters()
+        return counters
 
-    def _count_copies(self, books: LinkCounters, marks: list[str]) -> int:
+    def _count_copies(self, counters: LinkCounters, marks: list[str]) -> int:
         if marks == _AS_SENT:
             return 1
         originals = marks.count(INTACT) + marks.count(CORRUPT)
         extras = marks.count(DUPLICATE) + marks.count(FORGED)
-        books.added += extras
-        books.dropped += 1 - originals
-        # A fault that makes two originals of one, or a copy without a known mark, has cooked the
-        # books.
-        books.mislabelled += (originals > 1) + (originals + extras != len(marks))
+        counters.added += extras
+        counters.dropped += 1 - originals
+        # Two originals of one copy, or a copy without a known mark, mean a wrong fault.
+        counters.mislabelled += (originals > 1) + (originals + extras != len(marks))
         return originals
 
     def _note_loss(self, link: tuple[str, str], label: Label, *, lost: bool) -> None:
@@ -169,22 +167,22 @@ class SimulatedNetwork:
             self._losing_links.add(link)
             self.data_bursts += 1
 
-    def arrive(self, parcel: CopyInFlight) -> None:
-        """Take an arrived parcel out of the books, by what its bytes are."""
-        datagram, sent, books, mark = parcel
-        books.in_flight -= 1
+    def arrive(self, copy: CopyInFlight) -> None:
+        """Count a copy as arrived, intact or changed, by its bytes."""
+        datagram, sent, counters, mark = copy
+        counters.in_flight -= 1
         if datagram is sent or datagram == sent:
-            books.intact += 1
-            books.mislabelled += mark in _OTHER_BYTES
+            counters.intact += 1
+            counters.mislabelled += mark in _OTHER_BYTES
         else:
-            books.changed += 1
-            books.mislabelled += mark not in _OTHER_BYTES
+            counters.changed += 1
+            counters.mislabelled += mark not in _OTHER_BYTES
 
-    def drop(self, parcel: CopyInFlight) -> None:
+    def drop(self, copy: CopyInFlight) -> None:
         """Count a copy as dropped that reached its node and found no room or no process."""
-        books = parcel[2]
-        books.in_flight -= 1
-        books.dropped += 1
+        counters = copy[2]
+        counters.in_flight -= 1
+        counters.dropped += 1
 
 
 _AS_SENT = [INTACT]

@@ -143,7 +143,7 @@ class ProcessModel:
         local_ns = host.clock.local_ns(now_ns)
         oracle.on_install(model, pending.view, None, now_ns, local_ns, roster=pending)
         if any(address not in oracle.model.members for address in pending.view.members):
-            # S15 has reported a member that never existed; the model knows nothing to compare with.
+            # S15 has reported a member that never existed; the model has nothing to compare with.
             self.crash(host)
             return True
         self.driver.call(host, "install", self_managed(host).tick)

@@ -48,7 +48,7 @@ def write_set(
     for seed in seeds:
         outcome = run(seed)
         rows += outcome.trace or []
-        lines += [life.to_json_line() for life in outcome.incarnations]
+        lines += [incarnation.to_json_line() for incarnation in outcome.incarnations]
         outcome.trace, outcome.incarnations = None, []
         outcomes.append(outcome)
     (fresh / INCARNATIONS_FILE).write_text("".join(lines), encoding="utf-8")

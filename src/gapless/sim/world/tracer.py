@@ -52,7 +52,7 @@ _EVENT_OF_ACTION: dict[type, str] = {
 
 
 class RunTracer(Protocol):
-    """What a world reports about a run while it goes on."""
+    """The reports of a world about its run."""
 
     def begin(self, t_ns: int, member: MemberModel) -> None:
         """Note that an incarnation has started."""
