@@ -70,7 +70,7 @@ def live_display(
     quiet: bool,
     **live_options: Any,
 ) -> Iterator[Callable[[ProgressT], None]]:
-    """Show progress: drawn again and again on a terminal, else as lines; an empty line is skipped.
+    """Show progress: redrawn in place on a terminal, else as lines; an empty line is skipped.
 
     Yield a function that takes the progress.
     """
@@ -104,12 +104,12 @@ def print_result(
 
 
 def print_verdict(findings: Iterable[object], good: str, bad: str, *, is_sound: bool) -> None:
-    """Print what is wrong, and one sentence about the whole."""
+    """Print the findings, and a verdict in one sentence."""
     print_findings(findings)
     console().print(good if is_sound else bad, style=f"bold {'green' if is_sound else 'red'}")
 
 
 def print_findings(findings: Iterable[object], indent: str = "") -> None:
-    """Print what is wrong, a line each."""
+    """Print the findings, a line each."""
     for finding in findings:
         console().print(f"{indent}{finding}", style="red", markup=False)

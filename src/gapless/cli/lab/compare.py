@@ -103,7 +103,7 @@ def compare(  # noqa: PLR0917 - one parameter per option
 
     Everything is simulated, with every check on, and all times are virtual. Profiles of messages to
     all multicast; with those of messages to one every member sends to its neighbour. LIST is
-    separated by commas. The same seed gives the same numbers. The knobs of --properties hold for
+    separated by commas. The same seed gives the same numbers. The settings of --properties apply to
     every profile. Exits with 1 if an invariant is violated.
     """
     from gapless.sim.profile_cost import ProfileWorkload, compare as run

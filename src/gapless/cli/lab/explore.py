@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 @click.option(
     "--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment."
 )
-@click.option("--acknowledged", is_flag=True, help="Have the sender told when all have a message.")
+@click.option("--acknowledged", is_flag=True, help="Report to the sender when all have a message.")
 @click.option(
     "--max-states", type=click.IntRange(1), default=None, help="Stop after so many states."
 )
@@ -94,7 +94,7 @@ def explore(
     """Search every interleaving of deliver, drop, duplicate, reorder and any timer for one sender.
 
     Checks the safety invariants in every state, and that from every state the goal (all delivered,
-    all acknowledged) can still be reached. Prints the shortest way to a violation, if there is one.
+    all acknowledged) can still be reached. Prints the shortest path to a violation, if any.
     """
     from gapless.sim.model_check.search import SearchBounds, explore as search
 

@@ -1,4 +1,4 @@
-"""``gapless scenario``: play scenario files and compare what happens with what they say."""
+"""``gapless scenario``: play scenario files and compare the outcome with the golden one."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     given = config_file is not None or properties is not None
     if seed is None and (given or profile is not None):
         raise click.UsageError(
-            "knobs go with a SEED; a hunt for a planted bug draws them from its seeds"
+            "settings go with a SEED; a hunt for a planted bug draws them from its seeds"
         )
     if all_mutants:
         if seed is not None or mutant:

@@ -94,12 +94,12 @@ def sim(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Simulate groups: replay one SEED, or run many with --seeds.
 
-    Everything about a run comes from its seed: members, knobs, messages, faults. The same seed
-    gives the same digest every time. The seed draws the profile too, unless --profile names one. A
-    configuration that is given here takes the place of the one drawn from the seed. With
-    --membership nobody is told a view: members join, leave, crash, freeze and are cut off, and have
-    to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep of 300
-    seeds or more (200 with --membership) of all profiles never saw something that must happen.
+    The seed draws everything about a run: members, settings, messages, faults, and the profile
+    unless --profile names one. The same seed gives the same digest every time. Settings given here
+    replace those that the seed draws. With --membership the groups start without a view: members
+    join, leave, crash, freeze and are cut off, and have to agree on the members of the group. Exits
+    with 1 if an invariant is violated, or if a sweep of 300 seeds or more (200 with --membership)
+    of all profiles never reached a branch that it must reach.
     """
     if scenario is not None:
         raise click.UsageError(

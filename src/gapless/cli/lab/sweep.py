@@ -54,7 +54,7 @@ ENDING = "what is under way is still kept"
     metavar="FILE",
     help="TOML file with the cells.",
 )
-@click.option("--preset", metavar="NAME", help="Cells that are at hand: protocols or hunt.")
+@click.option("--preset", metavar="NAME", help="Built-in grids: protocols or hunt.")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100_000_000),
@@ -74,7 +74,7 @@ ENDING = "what is under way is still kept"
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where results are kept; what is there is not done again.",
+    help="Where results are kept; runs that are there are not repeated.",
 )
 @click.option(
     "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
@@ -84,7 +84,7 @@ ENDING = "what is under way is still kept"
 @click.option(
     "--print-grid",
     is_flag=True,
-    help="Print the grid file of the --preset, to start one's own from.",
+    help="Print the grid file of the --preset, as a start for your own.",
 )
 @mutant_option
 @json_option
@@ -103,7 +103,7 @@ def sweep(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Run every cell of a grid with many seeds, on Spark, and keep a row of results for each run.
 
-    A grid file names profiles, group sizes, losses and knobs; every combination is a cell. The
+    A grid file names profiles, group sizes, losses and settings; every combination is a cell. The
     preset "protocols" compares all profiles; "hunt" draws whole groups and faults from the seeds
     and looks for violations. A sweep that was stopped or killed goes on where it was if it is
     started again with the same --output. Runs that fail are listed with the commands that repeat
@@ -238,7 +238,7 @@ def as_dict(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> dict[str, Any
 
 
 def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
-    """Print what came of a sweep."""
+    """Print the result of a sweep."""
     screen, summary, progress = console(), done.summary, done.progress
     if summary.cells:
         each = {part.runs for part in summary.cells}
@@ -357,11 +357,11 @@ TABLES: dict[str, dict[str, Figure]] = {
         "bytes": lambda part: f"{part.sizes_bytes.total() / max(1, part.sums['delivered']):.1f}",
     },
 }
-"""The tables of a grid, by title, and what stands in their columns."""
+"""The tables of a grid, by title, with the figures of their columns."""
 
 
 def show_hunts(hunts: Sequence[HuntSummary]) -> None:
-    """Print the books of the hunts, side by side."""
+    """Print the counters of the hunts, side by side."""
     screen = console()
     names = [hunt.kind for hunt in hunts]
     books = [hunt.as_dict() for hunt in hunts]
@@ -414,7 +414,7 @@ def _cell(value: object) -> str:
 
 
 def show_failures(summary: SweepSummary) -> None:
-    """Print the runs that failed, with what repeats and what shrinks them."""
+    """Print the runs that failed, with the commands that repeat and shrink them."""
     screen = console()
     for failure in summary.failures[:SHOWN_FAILURES]:
         drawn = f" ({failure.profile})" if failure.profile else ""
