@@ -268,9 +268,9 @@ class Testbed(Generic[P]):
         """Start the next incarnation of a process; ``make`` is called with its number."""
         self.incarnations[name] += 1
         process = make(self.incarnations[name])
-        if name in self.processes:
-            self.former.append(self.processes[name])
-        self.processes[name] = process
+        before, self.processes[name] = self.processes.get(name), process
+        if before is not None:
+            self.former.append(before)
         return process
 
     def ask(self, command: str, within_s: float, **arguments: Any) -> list[Message]:

@@ -169,7 +169,7 @@ class _PipelineRun:
             self._start_load("sending")
             self._run_load(lambda: None)
         if self.testbed is not None:
-            self.testbed.end()
+            self.testbed.stop()
         self._check()
         self._high = self._spool_figures()[1]
         self._phase = "catching up"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gapless_lab.process import LabProcess, Message, Testbed, worker_command
+from gapless_lab.process import LabError, LabProcess, Message, Testbed, worker_command
 from gapless_lab.sensor_pipeline.worker import SensorTask
 
 log = logging.getLogger("gapless.pipeline")
@@ -68,10 +68,8 @@ def send_limit(acknowledged: Iterable[int], messages: int | None) -> int | None:
 class SensorTestbed(Testbed[MemberProcess]):
     """The members of a pipeline: ``task`` is that of all, but for the number of each."""
 
-    def __init__(
-        self, task: SensorTask, logs: Path, on_poll: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(logs, on_poll)
+    def __init__(self, task: SensorTask, logs: Path) -> None:
+        super().__init__(logs)
         logs.mkdir(parents=True, exist_ok=True)
         self._task = task
         self._ended = threading.Event()
@@ -83,7 +81,8 @@ class SensorTestbed(Testbed[MemberProcess]):
     @property
     def producers(self) -> list[MemberProcess]:
         """The last incarnation of each producer."""
-        return [process for process in self.processes.values() if process.task.number]
+        # A copy: other threads ask while members are started.
+        return [process for process in list(self.processes.values()) if process.task.number]
 
     @property
     def acknowledged(self) -> int:
@@ -126,6 +125,16 @@ class SensorTestbed(Testbed[MemberProcess]):
                 if limit is not None and limit > process.limit and not process.has_exited:
                     process.limit = limit
                     process.notify("allow", number=limit)
+
+    def stop(self) -> None:
+        """Make the producers leave; kill those that do not leave in time."""
+        for process in self.producers:
+            process.notify("end")
+        for process in self.producers:
+            try:
+                process.wait_exit(EXIT_TIMEOUT_S)
+            except LabError:
+                process.kill()
 
     def end(self) -> None:
         """Make the members leave one after the other: one that stays releases one that leaves."""
