@@ -44,19 +44,19 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_that_cannot_be_installed(offers: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     made = Environment(offers / "build" / "peers")
-    made.get(["json", "nowhere"], said.append)
+    made.get(["json", "nowhere"], lines.append)
     assert "No matching distribution found" in made.peers["nowhere"].reason
     assert made.python == offers / "build" / "peers-env" / "bin" / "python"
-    assert any("bad-peer" in line and "cannot be installed" in line for line in said)
-    said.clear()
+    assert any("bad-peer" in line and "cannot be installed" in line for line in lines)
+    lines.clear()
     again = Environment(offers / "build" / "peers")
-    again.get(["nowhere"], said.append)
+    again.get(["nowhere"], lines.append)
     assert again.peers["nowhere"] == made.peers["nowhere"], (
         "it is remembered, and not tried at every run"
     )
-    assert said == []
+    assert lines == []
 
 
 def test_without_an_environment_everything_is_missing(tmp_path: Path) -> None:

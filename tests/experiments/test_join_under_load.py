@@ -123,9 +123,9 @@ def test_the_rows_of_the_experiment() -> None:
 
 
 def test_workers_do_not_change_the_numbers() -> None:
-    told: list[int] = []
+    done: list[int] = []
     small = [FEW._replace(joins=1), FEW._replace(joins=1, loss_percent=10.0)]
-    alone = join_under_load(small, progress=told.append)
-    assert told == [1, 2]
+    alone = join_under_load(small, progress=done.append)
+    assert done == [1, 2]
     assert join_under_load(small, workers=2) == alone
     assert run_trial(small[1]._replace(seed=2)) != alone[1]

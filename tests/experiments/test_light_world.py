@@ -86,7 +86,7 @@ def test_a_crash_and_a_leave_end_in_one_view() -> None:
     assert crowd.latest_view is not None
     assert set(crowd.latest_view.members) == {crowd.nodes[2].address, crowd.nodes[3].address}
     back = crowd.join(4)
-    assert back.address == Address(4, 2), "a new life has a new incarnation"
+    assert back.address == Address(4, 2), "a restart is a new incarnation"
     assert crowd.run(20 * NS_PER_S, crowd.has_converged)
     assert crowd.problems == []
 
@@ -115,7 +115,7 @@ def test_a_hole_and_a_repetition_are_seen(numbers: tuple[int, ...], problem: str
 
 
 @pytest.mark.parametrize(
-    ("counts", "told", "problems"),
+    ("counts", "losses", "problems"),
     [
         (False, [(2, 4)], 0),
         (False, [(2, 3), (4, 4)], 0),
@@ -126,14 +126,14 @@ def test_a_hole_and_a_repetition_are_seen(numbers: tuple[int, ...], problem: str
     ],
 )
 def test_a_hole_is_excused_where_it_is_told_to_one_who_does_not_count(
-    counts: bool, told: list[tuple[int, int]], problems: int
+    counts: bool, losses: list[tuple[int, int]], problems: int
 ) -> None:
     crowd = crowd_of(2)
     sender, reader = crowd.nodes[1], crowd.nodes[2]
     if not counts:
         sender.members -= {reader.address}
     hand_out(crowd, reader, delivery(sender.address, 1))
-    events = [Lost(sender.address, first, last) for first, last in told]
+    events = [Lost(sender.address, first, last) for first, last in losses]
     crowd._handle_outputs(
         reader, Ready(events=[*events], deliveries=[delivery(sender.address, 5)]), 0
     )
@@ -155,11 +155,11 @@ def test_wrong_views_are_seen() -> None:
     crowd._install(other, View(same_id.id, (one.address, other.address)), 0)
     crowd._install(one, present, 0)
     crowd._handle_outputs(other, Ready(events=[ViewInstalled(View.of(10, one.address))]), 0)
-    told = " | ".join(crowd.problems)
+    problems = " | ".join(crowd.problems)
     assert len(crowd.problems) == 3
-    assert "another list of members" in told
-    assert "view 2 came after view 9" in told
-    assert "without being in it" in told
+    assert "another list of members" in problems
+    assert "view 2 came after view 9" in problems
+    assert "without being in it" in problems
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The judge over tables that are right, and over tables with one fault each."""
+"""The checker over tables that are right, and over tables with one fault each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class World:
             + [row(2, B, seqno) for seqno in range(8, 11)],
         ]
 
-    def judge(self) -> ExactnessVerdict:
+    def check(self) -> ExactnessVerdict:
         files = [
             FileRows(
                 at,
@@ -69,7 +69,7 @@ def row(number: int, stream: str, seqno: int, count: int | None = None) -> tuple
 
 
 def test_a_table_that_is_right_is_sound() -> None:
-    verdict = World().judge()
+    verdict = World().check()
     assert verdict.is_sound, verdict.findings
     assert (verdict.sent, verdict.acknowledged, verdict.undecided, verdict.rows) == (20, 15, 5, 17)
     assert (verdict.batches, verdict.streams) == (2, 2)
@@ -160,7 +160,7 @@ def add_an_unknown_producer(world: World) -> None:
 def test_every_fault_is_found(plant: Callable[[World], None], fault: str) -> None:
     world = World()
     plant(world)
-    verdict = world.judge()
+    verdict = world.check()
     assert not verdict.is_sound
     assert getattr(verdict, fault) > 0, verdict.findings
     assert fault in FAULTS
@@ -170,7 +170,7 @@ def test_findings_stay_few_and_their_count_is_right() -> None:
     world = World()
     world.ledgers[2].tried = 1010
     world.ledgers[2].acked.append(AckedBatch(11, 1010, B, 11, 1010))
-    verdict = world.judge()
+    verdict = world.check()
     assert verdict.missing == 1000
     assert len(verdict.findings) <= 20
 
@@ -178,7 +178,7 @@ def test_findings_stay_few_and_their_count_is_right() -> None:
 def test_what_failed_counts_as_undecided() -> None:
     world = World()
     del world.ledgers[2].acked[-1]
-    verdict = world.judge()
+    verdict = world.check()
     assert verdict.is_sound
     assert verdict.undecided == 10
 

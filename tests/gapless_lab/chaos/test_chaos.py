@@ -40,11 +40,11 @@ def test_whatever_is_killed_what_was_acknowledged_is_in_the_table_once(
 def test_a_full_spool_lets_senders_wait_until_spark_is_back(
     spark: SparkSide, tmp_path: Path
 ) -> None:
-    stage = BackPressureTestbed(ChaosPlan(1), tmp_path / "seed", spark)
-    result = run_one(stage)
-    verdict, seen = result.verdict, stage.pressure
+    testbed = BackPressureTestbed(ChaosPlan(1), tmp_path / "seed", spark)
+    result = run_one(testbed)
+    verdict, seen = result.verdict, testbed.pressure
     assert verdict.findings == [], result.folder
-    assert verdict.undecided == 0, "nobody was killed, so everything sent is acknowledged"
+    assert verdict.undecided == 0, "nothing was killed, so everything sent is acknowledged"
     assert verdict.rows == verdict.acknowledged == verdict.sent
     assert seen.acked_at_limit >= seen.acked_before > 0
     assert seen.acked_while_waiting == 0

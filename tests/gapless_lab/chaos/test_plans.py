@@ -15,7 +15,7 @@ SEEDS = range(1, 21)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_seed_kills_each_of_the_four(seed: int) -> None:
     plan = ChaosPlan(seed)
-    victims = Counter(blow.victim for blow in (*plan.group_ops, *plan.spark_ops))
+    victims = Counter(op.victim for op in (*plan.group_ops, *plan.spark_ops))
     assert victims.keys() >= {*GROUP_SIDE, *SPARK_SIDE}
     assert victims.total() == plan.group_kills + plan.spark_kills
     assert victims[DRIVER] == 1
@@ -30,22 +30,20 @@ def test_a_seed_is_the_same_again_and_others_differ() -> None:
 def test_twenty_seeds_kill_everybody_in_every_order() -> None:
     orders = set()
     for seed in SEEDS:
-        spark = [blow.victim for blow in ChaosPlan(seed).spark_ops]
+        spark = [op.victim for op in ChaosPlan(seed).spark_ops]
         orders.add(tuple(victim for victim in spark if victim in SPARK_SIDE)[:2])
-        orders.add(tuple(blow.victim for blow in ChaosPlan(seed).group_ops)[:2])
+        orders.add(tuple(op.victim for op in ChaosPlan(seed).group_ops)[:2])
     assert orders >= {("driver", "executor"), ("executor", "driver")}
     assert orders >= {("producer", "collector"), ("collector", "producer")}
     drawn = {
-        blow.victim
-        for seed in SEEDS
-        for blow in ChaosPlan(seed).spark_ops + ChaosPlan(seed).group_ops
+        op.victim for seed in SEEDS for op in ChaosPlan(seed).spark_ops + ChaosPlan(seed).group_ops
     }
     assert drawn == set(VICTIMS)
     assert {
-        blow.with_children
+        op.with_children
         for seed in SEEDS
-        for blow in ChaosPlan(seed).spark_ops
-        if blow.victim == DRIVER
+        for op in ChaosPlan(seed).spark_ops
+        if op.victim == DRIVER
     } == {True, False}
 
 

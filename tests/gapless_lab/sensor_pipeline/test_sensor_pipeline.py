@@ -95,7 +95,7 @@ def test_a_ledger_outlasts_its_producer(tmp_path: Path) -> None:
 
 
 def test_what_is_lost_is_found() -> None:
-    lives = [
+    incarnations = [
         ProducerIncarnation("a.1", 1, 10),
         ProducerIncarnation("b.1", 1, 10),
         ProducerIncarnation("c.1", 1, 10),
@@ -106,9 +106,9 @@ def test_what_is_lost_is_found() -> None:
         "b.1": StreamRows(9, 9, 1, 10),
         "c.1": StreamRows(8, 8, 1, 8),
     }
-    assert missing_by_incarnation(held, lives) == (30, {"b.1": 1, "c.1": 2})
+    assert missing_by_incarnation(held, incarnations) == (30, {"b.1": 1, "c.1": 2})
     more = {key: StreamRows(12, 12, 1, 12) for key in ("a.1", "b.1", "c.1")}
-    assert missing_by_incarnation(more, lives) == (30, {}), (
+    assert missing_by_incarnation(more, incarnations) == (30, {}), (
         "what was stored and not acknowledged in time may be there too"
     )
 
@@ -229,8 +229,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_plan_that_cannot_be(name: str, tmp_path: Path) -> None:
-    options, said = WRONG[name]
-    with pytest.raises(ConfigError, match=said):
+    options, expected = WRONG[name]
+    with pytest.raises(ConfigError, match=expected):
         PipelinePlan(**{"output": tmp_path, **options})
 
 

@@ -58,9 +58,9 @@ def check_plants(folder: Path) -> None:
     damaged = [*rows[:at], middle._replace(hash=1), *rows[at + 1 :]]
     counted: dict[str, Any] = {"rested": True, "struck": {}, "memory": {}}
     for planted, broken in ((taken_out, {"S3", "L1"}), (put_in, {"S2"}), (damaged, {"S4"})):
-        judged = report(SoakPlan(), planted, **counted)
-        assert {violation.check for violation in judged.violations} == broken
-        assert not judged.is_sound
+        checked = report(SoakPlan(), planted, **counted)
+        assert {violation.check for violation in checked.violations} == broken
+        assert not checked.is_sound
 
 
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
@@ -78,7 +78,7 @@ def test_hosts_whose_network_drops_packets(transport: str) -> None:
     assert found["repairs"] > 0 or transport == "tcp"
 
 
-def test_blows_come_from_the_seed_and_hit_different_members() -> None:
+def test_operations_come_from_the_seed_and_hit_different_members() -> None:
     ops = draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=3))
     assert ops == draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=3))
     assert ops != draw_nemesis_ops(SoakPlan(seconds=60, kills=2, stops=2, seed=4))
@@ -108,18 +108,18 @@ def test_rest_is_when_everybody_has_everything() -> None:
 
 
 def test_memory_that_grows_is_not_sound() -> None:
-    def judged(*seen: float) -> SoakReport:
+    def checked(*seen: float) -> SoakReport:
         short = {"2.2": [10.0, 20.0, 30.0]}  # it was started late, and is still at its beginning
         return report(SoakPlan(), [], rested=True, struck={}, memory={"1.1": list(seen), **short})
 
-    assert judged(*[30] * 3, 31, 32, 33, 33, 33).is_sound
-    growing = judged(*[30] * 3, 31, 32, 33, 38, 42)
+    assert checked(*[30] * 3, 31, 32, 33, 33, 33).is_sound
+    growing = checked(*[30] * 3, 31, 32, 33, 38, 42)
     assert not growing.is_flat
     assert not growing.is_sound
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ({"transport": "pigeon"}, "udp, tcp"),
         ({"members": 1}, "2 to 64"),
@@ -131,8 +131,8 @@ def test_memory_that_grows_is_not_sound() -> None:
         ({"settings": {"capacity": -1}}, "capacity"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         SoakPlan(**wrong)
 
 
