@@ -121,7 +121,7 @@ def _shortened(tests: list[str]) -> str:
 
 
 def find_root(start: Path) -> Path:
-    """Return the checkout that ``start`` lies in."""
+    """Return the checkout with ``start``."""
     for folder in (start, *start.parents):
         if (folder / PAGE).is_file():
             return folder
@@ -171,7 +171,7 @@ def _rows(page: str) -> dict[str, str]:
 
 
 def marks(source: str, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every test of a module with each id that it shows, in the order of the text."""
+    """Yield every test of a module with each id of its marks, in the order of the text."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:

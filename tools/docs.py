@@ -1,9 +1,9 @@
 """Regenerate the generated parts of the docs and check every relative link.
 
-A page marks a generated part with ``<!-- generated: name -->`` and ``<!-- end generated -->``; what
-stands between them comes from the code. ``--check`` writes nothing and fails if a part is stale.
-Either way, each relative link in the pages must lead to a file that exists and, if it names an
-anchor, to a heading of that file.
+A page marks a generated part with ``<!-- generated: name -->`` and ``<!-- end generated -->``; the
+text between them comes from the code. ``--check`` writes nothing and fails if a part is stale. Each
+relative link in the pages must lead to an existing file and, if it names an anchor, to a heading of
+that file.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "shape": shape_table,
     "sweep-columns": sweep_table,
 }
-"""What may stand between the markers, by name."""
+"""The generators of the parts, by name."""
 
 
 def pages(root: Path) -> list[Path]:
@@ -160,7 +160,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def regenerate(text: str, generators: dict[str, Callable[[], str]] = GENERATORS) -> str:
-    """Return a page's text with each generated part made anew."""
+    """Return the text of a page with each generated part made again."""
     prose = without_code(text)
     closed = [match["name"] for match in _BLOCK.finditer(prose)]
     for name in _OPENING.findall(prose):
@@ -191,7 +191,7 @@ def slug(heading: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """Return every anchor of a page; a heading that comes again gets a number."""
+    """Return every anchor of a page; a repeated heading gets a number."""
     found: set[str] = set(_HTML_ANCHOR.findall(text))
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         base = candidate = slug(heading)
@@ -213,7 +213,7 @@ def links(text: str) -> Iterator[tuple[int, str]]:
 
 
 def broken_links(root: Path) -> list[str]:
-    """Return one line for each relative link that leads nowhere."""
+    """Return one line for each relative link without a target."""
     problems = []
     for page in pages(root):
         for line, target in sorted(links(page.read_text(encoding="utf-8"))):

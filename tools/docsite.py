@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 TOP = {name: name.lower() for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
-"""Pages at the top of the project, and what they are called on the site."""
+"""Pages at the top of the project, and their names on the site."""
 
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml"}
 """How files are coloured, by their suffix; others are shown as plain text."""
@@ -49,7 +49,7 @@ def site_path(target: str) -> str:
 def outward(text: str, folder: str) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and goal of each link of a page that MkDocs would not find.
 
-    ``folder`` is where the page lies in the project; the goal is relative to the project.
+    ``folder`` is the folder of the page in the project; the goal is relative to the project.
     """
     prose = docs.without_code(text)
     for pattern in (docs.INLINE_LINK, docs.REFERENCE):
@@ -99,7 +99,7 @@ def _entries(folder: Path) -> list[str]:
 def linked(root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "CHANGELOG.md")) -> set[str]:
     """Return ``first``, and what ``docs`` and ``first`` link to outside the pages of ``docs``.
 
-    A folder brings its files, a page at the top of the project what it links to in turn.
+    A folder adds its files, a page at the top of the project its own links.
     """
     found: set[str] = set()
     left = {*first, *(path.relative_to(root).as_posix() for path in root.glob("docs/**/*.md"))}
@@ -125,7 +125,7 @@ def linked(root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "CHANGELOG.md"
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages at the top of the project, and one for each file that a page links to."""
+    """Add the pages at the top of the project, and one for each linked file."""
     from mkdocs.structure.files import File, InclusionLevel
 
     for name in sorted(linked(ROOT)):

@@ -64,7 +64,7 @@ class CallCounter:
         self._is_counting = True
 
     def stop(self) -> None:
-        """Keep the calls of one message, as far as they are in the package."""
+        """Keep the calls of one message that are in the package."""
         self._is_counting = False
         self.messages.append(
             [code for code in self._calls if code.co_filename.startswith(_PACKAGE)]

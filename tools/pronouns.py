@@ -1,7 +1,7 @@
 """Print how often docstrings use a pronoun or a relative word, per 100 words, for each package.
 
-A docstring that says "it" where a noun belongs has to be read twice. The figure is something to
-look at, not a limit: aioquic has 2.6, websockets 3.5, h11 5.6.
+A docstring with "it" in the place of a noun has to be read twice. The rate is a figure to look at,
+not a limit: aioquic has 2.6, websockets 3.5, h11 5.6.
 """
 
 from __future__ import annotations

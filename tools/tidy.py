@@ -1,8 +1,7 @@
 """The house rules that a linter does not know, as functions from source text to violations.
 
-Each rule takes the text of one file and returns one line for each place that breaks it.
-``tests/test_tidy.py`` runs them over the project, and over planted snippets that show that each
-rule really fails.
+Each rule takes the text of one file and returns one line for each violation. ``tests/test_tidy.py``
+runs the rules over the project, and over planted snippets that show that each rule can fail.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ IMPURE = frozenset(
         "uuid",
     ]
 )
-"""What the pure part must not import: it is given time, randomness and bytes, and owns none."""
+"""Imports that are forbidden in the pure part: it is given time, randomness and bytes."""
 
 _VALUES = frozenset({"delivery_mode", "errors", "identity", "payloads", "profiles", "run"})
 _TYPES = _VALUES | {
@@ -94,7 +93,7 @@ SPARK_LAYERS = {
     "trace": frozenset({"tables", "trace"}),
     "datasource": frozenset({"source", "sink"}),
 }
-"""What each part of ``pyspark_gapless`` may import of it: the five workers never each other."""
+"""The imports of each part of ``pyspark_gapless``: the five workers never import each other."""
 
 _LATE = {
     "cli": frozenset({"gapless_lab", "pyspark_gapless"}),
@@ -198,7 +197,7 @@ def long_functions(source: str) -> list[str]:
 
 
 def long_file(source: str) -> list[str]:
-    """Return the file's length if it is too long to be read in one go."""
+    """Return the length of the file if it exceeds the limit."""
     lines = len(source.splitlines())
     return [f"1: the file has {lines} lines"] if lines > MAX_FILE_LINES else []
 
@@ -214,7 +213,7 @@ def missing_docstrings(source: str) -> list[str]:
 
 
 def checkless_tests(source: str) -> list[str]:
-    """Return the file if nothing in it can fail: no assert, no ``raises``."""
+    """Return the file if no test in it can fail: no assert, no ``raises``."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assert) or (
             isinstance(node, ast.Attribute) and node.attr == "raises"
@@ -251,7 +250,7 @@ def sleeps(source: str) -> list[str]:
 
 
 def machine_paths(text: str) -> list[str]:
-    """Return lines that name a folder of one machine."""
+    """Return lines with a folder of one machine."""
     return _lines_with(_MACHINE_PATH, text, "names a folder of one machine")
 
 
@@ -261,7 +260,7 @@ def unfinished_marks(text: str) -> list[str]:
 
 
 def numbers_without_unit(source: str) -> list[str]:
-    """Return numeric parameters and fields whose name says time or size, but not in which unit."""
+    """Return numeric parameters and fields for a time or a size without a unit in the name."""
     return [
         f"{line}: {name} is a number of what? end it in {suffixes[0]}"
         for line, name in sorted(_numbers(ast.parse(source)))

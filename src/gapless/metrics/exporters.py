@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gapless.protocol.snapshot import MemberSnapshot
 
 CACHE_S = 0.2
-"""How long instruments that are read together share one snapshot."""
+"""How long instruments of one collection share a snapshot."""
 
 
 class MetricsEndpoint:

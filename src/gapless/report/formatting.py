@@ -7,7 +7,7 @@ _SIZES = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"), (
 _THOUSANDS = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
 _NBSP = "\N{NO-BREAK SPACE}"
 NO_VALUE = "\N{EN DASH}"
-"""What stands where there is no number."""
+"""The text for a missing number."""
 
 
 def count(number: float | None) -> str:
@@ -28,7 +28,7 @@ def compact(number: float | None) -> str:
 
 
 def _digits(number: float) -> str:
-    """Return three digits that count, without zeros behind the point that say nothing."""
+    """Return three significant digits, without trailing zeros."""
     size = abs(number)
     shown = f"{number:.0f}" if size >= 100 else f"{number:.1f}" if size >= 10 else f"{number:.2f}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown

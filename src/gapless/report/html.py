@@ -1,8 +1,7 @@
 """Markup that no content can break: every text is escaped unless it is markup already.
 
-Names, messages and reasons in a report come from other people's processes. They reach the page only
-through :func:`tag` and :func:`to_markup`, so a name never becomes an element, an attribute or a
-script.
+Names, messages and reasons in a report come from other processes. They reach the page only through
+:func:`tag` and :func:`to_markup`, so a name never becomes an element, an attribute or a script.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Html(str):
 
 
 def to_markup(value: object) -> Html:
-    """Return a value as markup: markup stays as it is, everything else is escaped."""
+    """Return a value as markup: markup is unchanged, everything else is escaped."""
     if isinstance(value, Html):
         return value
     plain = str(value)

@@ -1,8 +1,8 @@
-"""The shape of the figures of a report, and a reader that says what is wrong with a file.
+"""The schema of the figures of a report, and a reader that reports errors in a file.
 
-Figures come from a file, which may be old, truncated or no figures. :func:`validate_figures` gives
-every part that is missing an empty value, so that what draws need not ask, and refuses what has
-another type than it should.
+Figures come from a file, which may be old, truncated or invalid. :func:`validate_figures` gives
+every missing part an empty value, so that drawing needs no checks, and rejects a part of the wrong
+type.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ _MAX_QUOTED = 60
 
 
 def validate_figures(figures: object) -> dict[str, Any]:
-    """Return figures in which every part is there and has its type."""
+    """Return figures in which every part is present and has its type."""
     if not isinstance(figures, dict) or "kind" not in figures:
         raise GaplessError(
             'expected the figures of a run or a sweep: a JSON object with "kind", "verdict" and '

@@ -1,4 +1,4 @@
-"""Labels of incarnations in a report: the name that a person knows, where there is one.
+"""Labels of incarnations in a report: the name that people know, where there is one.
 
 The first incarnation of ``producer-1`` has that label, the next one ``producer-1'``, as in
 scenarios. The list of incarnations also shows the name in the trace.

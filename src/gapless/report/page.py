@@ -62,7 +62,7 @@ def render(figures: object) -> str:
 
 
 def judgement(figures: object) -> Judgement:
-    """Return what the page says first: whether all is well."""
+    """Return the headline of the page: whether the run is sound."""
     whole = validate_figures(figures)
     if whole["kind"] == "sweep":
         from gapless.report.sections import sweep
@@ -148,7 +148,7 @@ def _page(
 
 
 def _package_file(name: str) -> str:
-    """Return a file of this package; also where the package lies in an archive."""
+    """Return a file of this package, also from an archive."""
     return files("gapless.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""For how long sends waited for room, and whose ack they waited for."""
+"""How long sends waited for room, and for whose ack."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ACK_EVENTS = ("ACK_IN", "STABLE_IN", "VOTE_IN")
-"""What makes room: an ack, or being told that something is stable."""
+"""Events that make room: an ack, or a stability message."""
 _BY_OTHERS = ("ack", "stable")
 
 
 class SendWaits(Dataset):
-    """A time in which at least one send of an incarnation waited for room, and why it ended.
+    """A time span in which at least one send of an incarnation waited, and why it ended.
 
-    ``cause`` is the life that was waited for: whose ack, or word of what is stable, let the next
-    send go on; 0 if it was something else, which ``reason`` names. A stretch that nothing ended has
+    ``cause`` is the incarnation that was waited for: the one whose ack or stability message
+    released the next send; 0 for another cause, which ``reason`` names. A span that did not end has
     no reason.
     """
 
@@ -53,17 +53,17 @@ class BlockedTimes(Dataset):
 
 
 class LongestWaits(Dataset):
-    """The longest that one send of a life waited."""
+    """The longest wait of one send of an incarnation."""
 
     name = "longest"
     columns: ClassVar = {"seed": "bigint", "member": "bigint", "longest_ns": "bigint"}
 
 
 def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> SendWaits:
-    """Return the stretches of waiting, without overlap: as long as any send waits, its life does.
+    """Return the spans of waiting, without overlap: an incarnation waits while any send does.
 
-    ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` when each life ended: then a wait is over
-    that nothing ended.
+    ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` the end of each incarnation, which ends
+    every open wait.
     """
     columns = (*INCARNATION_KEY, "step", "idx", "event", "at_ns", "reason", "peer")
     turns = rare.where(is_one_of("BLOCK", "UNBLOCK"))
@@ -128,14 +128,14 @@ def _steps(turns: DataFrame) -> DataFrame:
 
 
 def blocked(stretches: DataFrame) -> BlockedTimes:
-    """Return for how long each life waited for whom."""
+    """Return how long each incarnation waited for each other."""
     lasted = F.sum(F.col("until_ns") - F.col("from_ns")).alias("blocked_ns")
     times = F.count(F.when(F.col("released"), 1)).alias("times")
     return BlockedTimes(stretches.groupBy(*INCARNATION_KEY, "cause", "reason").agg(lasted, times))
 
 
 def longest(rare: DataFrame, ends: DataFrame) -> LongestWaits:
-    """Return the longest wait of each life: tickets tell which row ends which wait."""
+    """Return the longest wait of each incarnation; tickets match the rows of a wait."""
     sends = (
         rare.where(is_one_of("BLOCK", "UNBLOCK"))
         .groupBy(*INCARNATION_KEY, "seqno")
@@ -153,7 +153,7 @@ def longest(rare: DataFrame, ends: DataFrame) -> LongestWaits:
 
 
 def blocked_over_time(stretches: DataFrame, begin_ns: int, step_ns: int) -> DataFrame:
-    """Return ``blocked_ns`` by life and part of the run: each stretch is cut where a part ends."""
+    """Return ``blocked_ns`` by incarnation and part of the run: spans are cut at part ends."""
     first = F.floor((F.col("from_ns") - begin_ns) / step_ns)
     last = F.floor((F.col("until_ns") - begin_ns) / step_ns)
     cut = stretches.where("until_ns > from_ns").withColumn(

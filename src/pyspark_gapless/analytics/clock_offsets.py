@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 SLOTS = 48
-"""Into so many slots of time the longest life is cut, to see whether clocks drift."""
+"""Number of time slots of the longest incarnation, to detect drifting clocks."""
 THIRDS = 3
-"""The first and the last of so many parts of the run are compared."""
+"""Number of parts of the run, of which the first and the last are compared."""
 
 Pair = tuple[int, int]
-"""Who sent something, and who got it."""
+"""The sending and the receiving incarnation."""
 
 
 class ClockDelays(Dataset):
-    """The least apparent delay from one life to another, by slot of the target's time.
+    """The least apparent delay from one incarnation to another, by slot of the target's time.
 
-    It is what the target's clock showed less what the source's clock had shown.
+    An apparent delay is the time on the target's clock minus the time on the source's clock.
     """
 
     name = "delays"
@@ -46,8 +46,8 @@ class ClockDelays(Dataset):
 class ClockOffset(NamedTuple):
     """The clock of one incarnation: its offset from the reference, and the uncertainty or None.
 
-    ``drift_ns`` is how much that changed between the first and the last third of the run; 0 if it
-    is not more than can be told.
+    ``drift_ns`` is the change of the offset between the first and the last third of the run; 0 if
+    it is within the uncertainty.
     """
 
     life: int
@@ -59,14 +59,14 @@ class ClockOffset(NamedTuple):
 def clocks(trace: Trace) -> list[dict[str, Any]]:
     """Return a clock for each incarnation with rows: ``life``, ``name``, and its offset.
 
-    In simulated traces all are 0: there is one clock.
+    In simulated traces all offsets are 0: there is one clock.
     """
     known = Incarnations(trace)
     return [{**clock._asdict(), "name": known.name(0, clock.life)} for clock in offsets_of(known)]
 
 
 def offsets_of(known: Incarnations) -> list[ClockOffset]:
-    """Return the clocks of the lives that have rows."""
+    """Return the clocks of the incarnations with rows."""
     if known.simulated:
         return [ClockOffset(life, 0, 0) for life in sorted({row.life for row in known.recorded})]
     return estimate(known.trace.rows, {row.life: row.member for row in known.recorded}, known.spans)
@@ -75,7 +75,7 @@ def offsets_of(known: Incarnations) -> list[ClockOffset]:
 def estimate(
     rows: DataFrame, members: Mapping[int, str], spans: Sequence[Row]
 ) -> list[ClockOffset]:
-    """Return the clocks of the lives that ``members`` names, from the rows of a real run."""
+    """Return the clocks of the incarnations in ``members``, from the rows of a real run."""
     if not members:
         return []
     slot_ns = max((row.ended_ns - row.began_ns for row in spans), default=0) // SLOTS + 1
@@ -118,8 +118,8 @@ def delivery_delays(rows: DataFrame, slot_ns: int) -> ClockDelays:
 def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> ClockDelays:
     """Return the least delay of an ack, for ``pairs`` (receiver, origin): some never send.
 
-    The same ack may be sent again. What comes in first was sent no earlier than the first of them,
-    so the difference between the first of both is never less than what the one that came took.
+    The same ack may be sent again. The first arrival was sent no earlier than the first sending, so
+    the difference between both firsts is never less than the true delay of the arrival.
     """
     wanted = small_frame(
         rows.sparkSession,
@@ -171,7 +171,7 @@ def _shared_clocks(members: Mapping[int, str]) -> list[Pair]:
 def _thirds(
     found: Sequence[Row], members: Mapping[int, str], whole: ClockSolution, slot_ns: int
 ) -> list[tuple[int, OffsetBounds, OffsetBounds, OffsetBounds]]:
-    """Return for each life what the whole, the first and the last third of the run say."""
+    """Return the bounds of each incarnation over the whole run, its first and its last third."""
     moments = [(row.slot * slot_ns - whole.bounds[row.target].offset_ns, row) for row in found]
     begin_ns = min((at_ns for at_ns, _ in moments), default=0)
     length_ns = max((at_ns for at_ns, _ in moments), default=0) + slot_ns - begin_ns

@@ -42,7 +42,7 @@ class OffsetBounds(NamedTuple):
 
     @property
     def uncertainty_ns(self) -> int | None:
-        """How far the true offset may be away; None if nobody can say."""
+        """Maximum distance of the true offset; None if it is unbounded."""
         return int(np.ceil((self.upper_ns - self.lower_ns) / 2)) if self.is_known else None
 
     @property
@@ -54,8 +54,8 @@ class OffsetBounds(NamedTuple):
 class ClockSolution(NamedTuple):
     """The bounds of every clock against that of ``reference``.
 
-    ``slack_ns`` is how much every delay had to be stretched until they agreed with each other: 0
-    unless a clock drifted or was set while it was used. It is part of the bounds.
+    ``slack_ns`` is how much every delay was stretched until all agreed: 0 unless a clock drifted or
+    was set during the run. The bounds include it.
     """
 
     reference: int

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 BLOCK_SEQNOS = 65536
 """Size of the blocks of seqnos in which rows and gaps are matched; no row covers more."""
 UNKNOWN_REACH = 65536
-"""How far beyond a gap its first sign is looked for if the reach of windows is unknown."""
+"""How far beyond a gap its first sign is searched if the reach of windows is unknown."""
 
 
 class RequestedGaps(Dataset):
-    """A range of a stream that a life asked for, once or more; ranges that overlap are one."""
+    """A range of a stream that an incarnation requested, once or more.
+
+    Overlapping ranges are one.
+    """
 
     name = "gaps"
     columns: ClassVar = {
@@ -37,7 +40,7 @@ class RequestedGaps(Dataset):
 
 
 class GapRepairs(Dataset):
-    """What became of a gap, which has a number: the times are null where nothing was seen."""
+    """The repair of a numbered gap; a time is null where no row shows it."""
 
     name = "repairs"
     columns: ClassVar = {
@@ -52,7 +55,7 @@ class GapRepairs(Dataset):
 
 
 def gaps(rare: DataFrame) -> RequestedGaps:
-    """Return what was asked for: ranges of NAK_OUT rows, those that overlap put together."""
+    """Return the requested ranges of NAK_OUT rows, with overlapping ranges joined."""
     asked = rare.where(is_one_of("NAK_OUT") & (F.col("seqno") > 0))
     order = Window.partitionBy(*STREAM_AT_MEMBER).orderBy("seqno", "seqno_last", "idx")
     before = F.max("seqno_last").over(order.rowsBetween(Window.unboundedPreceding, -1))
@@ -90,12 +93,11 @@ def sample_gaps(found: DataFrame, most: int) -> RequestedGaps:
 
 
 def repairs(rows: DataFrame, wanted: DataFrame) -> GapRepairs:
-    """Return what became of the gaps ``wanted``, in one look at all rows.
+    """Return the repairs of the gaps ``wanted``, in one pass over all rows.
 
-    They are few, so they go to where the rows are: a row meets those of its own stream and block of
-    seqnos. Besides the columns of :class:`RequestedGaps` they have a number, ``gap``, and the
-    ``reach`` of
-    the window: nothing is stored or announced farther beyond a gap than that.
+    The gaps are few, so they are sent to the rows: a row meets the gaps of its own stream and block
+    of seqnos. Besides the columns of :class:`RequestedGaps` they have a number, ``gap``, and the
+    ``reach`` of the window: nothing is stored or announced farther beyond a gap than that.
     """
     looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
     whose = F.when(is_one_of("NAK_IN", "REPAIR"), F.col("peer")).otherwise(F.col("member"))

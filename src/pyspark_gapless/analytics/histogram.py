@@ -1,10 +1,10 @@
 """Histograms with buckets that grow with the value, and percentiles from them.
 
-A bucket reaches from a little above ``2 ** ((n - 1) / 64)`` to ``2 ** (n / 64)``; what is reported
-is its upper end, so a percentile is too high by less than 1.1 %, and never too low. Everything up
-to 0 is one bucket.
+A bucket reaches from a little above ``2 ** ((n - 1) / 64)`` to ``2 ** (n / 64)``. A percentile is
+the upper end of its bucket, so it is too high by less than 1.1 %, and never too low. All values up
+to 0 share one bucket.
 
-Spark counts; what comes back is a table of a few buckets for each key, whose ends are found here.
+Spark counts; the result is a table of a few buckets for each key, whose ends are computed here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BUCKETS_PER_OCTAVE = 64
-"""So many buckets between a value and its double."""
+"""Number of buckets between a value and its double."""
 MAX_RELATIVE_ERROR = 2 ** (1 / BUCKETS_PER_OCTAVE) - 1
 """By this share a percentile may be too high."""
 ZERO_BUCKET = -1

@@ -1,4 +1,4 @@
-"""What is known of the lives of a trace at once: names, modes, clocks, and when they were there."""
+"""The incarnations of a trace: names, modes, clocks, and their time spans."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 IncarnationKey = tuple[int, int]
-"""Seed and number of a life."""
+"""Seed and number of an incarnation."""
 
 
 class Incarnations:
-    """The lives of a trace: a row for each that is named, and the spans of those that have rows."""
+    """The incarnations of a trace: a row for each, and the spans of those with rows."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -31,7 +31,7 @@ class Incarnations:
 
     @cached_property
     def spans(self) -> list[Row]:
-        """When the rows of each life begin and end, on its own clock."""
+        """When the rows of each incarnation begin and end, on its own clock."""
         return incarnations.spans(self.trace.rows).frame.collect()
 
     @property
@@ -41,12 +41,12 @@ class Incarnations:
 
     @property
     def mode(self) -> str:
-        """Whether every row was written, or of some lives a sample."""
+        """Whether every row was written, or only a sample for some incarnations."""
         return SAMPLED if any(row.mode == SAMPLED for row in self.recorded) else "full"
 
     @property
     def sampling(self) -> dict[IncarnationKey, int]:
-        """Of lives that were sampled, of how many messages one was looked at."""
+        """The sampling interval of each sampled incarnation."""
         return {
             (row.seed, row.life): row.every
             for row in self.recorded
@@ -55,7 +55,7 @@ class Incarnations:
 
     @property
     def reaches(self) -> dict[IncarnationKey, int]:
-        """How far the windows of each life reach, as far as it is said."""
+        """The reach of the windows of each incarnation, where known."""
         said = ((row, (row.knobs or {}).get("reach", "")) for row in self.recorded)
         return {(row.seed, row.life): int(reach) for row, reach in said if reach.isdecimal()}
 
@@ -64,9 +64,9 @@ class Incarnations:
         return self.with_seed(seed, self._names.get(life) or str(life)) if life else ""
 
     def with_seed(self, seed: int, name: str) -> str:
-        """Return a name as it is told."""
+        """Return a name with its seed, where a trace has several."""
         return f"{seed}:{name}" if self._many_seeds else name
 
     def member_name(self, life: int) -> str:
-        """Return whose life it is."""
+        """Return the name of the member of an incarnation."""
         return self._members.get(life) or self._names.get(life) or str(life)

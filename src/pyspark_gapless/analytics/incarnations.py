@@ -1,4 +1,4 @@
-"""Lives: when each began and ended, and how; and the views that they were told."""
+"""Incarnations: when and how each began and ended; and the views that they installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_REASONS = {
 
 
 class IncarnationSpans(Dataset):
-    """When the rows of a life begin and end, on its own clock, and how many there are."""
+    """When the rows of an incarnation begin and end, on its own clock, and their number."""
 
     name = "spans"
     columns: ClassVar = {
@@ -37,7 +37,7 @@ class IncarnationSpans(Dataset):
 
 
 class InstalledViews(Dataset):
-    """A view as one life was told it: its number, who made it, the names of its members."""
+    """A view that one incarnation installed: its number, its creator, the names of its members."""
 
     name = "views"
     columns: ClassVar = {
@@ -51,7 +51,7 @@ class InstalledViews(Dataset):
 
 
 class LastNamedViews(Dataset):
-    """The last view that names a life, and the last view of all."""
+    """The last view that names an incarnation, and the last view of all."""
 
     name = "named"
     columns: ClassVar = {
@@ -63,7 +63,7 @@ class LastNamedViews(Dataset):
 
 
 def spans(rows: DataFrame) -> IncarnationSpans:
-    """Return the span of each life."""
+    """Return the span of each incarnation."""
     return IncarnationSpans(
         rows.groupBy(*INCARNATION_KEY).agg(
             F.min("t_ns").alias("began_ns"),
@@ -74,14 +74,14 @@ def spans(rows: DataFrame) -> IncarnationSpans:
 
 
 def views(rare: DataFrame) -> InstalledViews:
-    """Return the views that were told."""
+    """Return the installed views."""
     names = F.filter(F.split("reason", " "), lambda name: name != "")
     told = F.col("view").alias("number"), F.col("origin").alias("maker"), names.alias("members")
     return InstalledViews(rare.where(is_one_of("MEMBERS")).select(*INCARNATION_KEY, "at_ns", *told))
 
 
 def last_named(told: DataFrame) -> LastNamedViews:
-    """Return up to which view each name is in the views of its seed."""
+    """Return the last view of its seed that has each name."""
     names = told.select("seed", "number", F.explode("members").alias("name"))
     last_with = names.groupBy("seed", "name").agg(F.max("number").alias("last_with"))
     return LastNamedViews(
@@ -92,8 +92,8 @@ def last_named(told: DataFrame) -> LastNamedViews:
 def end_reason(events: Container[str], *, forgotten: bool) -> str:
     """Return how an incarnation ended; ``forgotten``: the last view does not name it.
 
-    What its own rows say comes first. A life whose rows just stop, and that the others noticed to
-    be gone, was killed; if they did not, nobody can say.
+    Its own rows come first. An incarnation whose rows just stop was killed if the others removed
+    it; otherwise its end is unknown.
     """
     for event, end in _END_REASONS.items():
         if event in events:
@@ -102,6 +102,6 @@ def end_reason(events: Container[str], *, forgotten: bool) -> str:
 
 
 def window_reach(rare: DataFrame) -> DataFrame:
-    """Return how far the windows of each life reach."""
+    """Return the reach of the windows of each incarnation."""
     begun = rare.where(is_one_of("BEGIN") & (F.col("high") > 0))
     return begun.groupBy(*INCARNATION_KEY).agg(F.max("high").alias("reach"))

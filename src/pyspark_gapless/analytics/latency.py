@@ -1,4 +1,4 @@
-"""How long deliveries took: for each life and stream, and over time."""
+"""Latencies of deliveries: for each incarnation and stream, and over time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Latencies(Dataset):
 
 
 class LatenciesOverTime(Dataset):
-    """The same by step of the run, for all streams of a life together."""
+    """Latencies by step of the run, for all streams of an incarnation together."""
 
     name = "latencies over time"
     columns: ClassVar = {"seed": "bigint", "member": "bigint", "step": "bigint", **_SUMS}
@@ -55,7 +55,7 @@ def latencies(deliveries: DataFrame) -> Latencies:
 
 
 def latencies_over_time(deliveries: DataFrame, step: Column) -> LatenciesOverTime:
-    """Return the histograms by life and step."""
+    """Return the histograms by incarnation and step."""
     return LatenciesOverTime(_histogram(deliveries, "seed", "member", step.alias("step")))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, WindowSpec
 
 IN_ORDER = ("", "one")
-"""The reasons of deliveries that come in the order of their stream."""
+"""The reasons of deliveries in the order of their stream."""
 OUT_OF_BAND = "out of band"
 """The reason of deliveries in no order."""
 
@@ -49,7 +49,7 @@ class MessageFates(Dataset):
 
 
 class DeliveryFaults(Dataset):
-    """What is wrong with the deliveries of a stream at one life, counted in messages."""
+    """Faults in the deliveries of a stream at one incarnation, counted in messages."""
 
     name = "faults"
     columns: ClassVar = {
@@ -67,11 +67,11 @@ class DeliveryFaults(Dataset):
 StreamKey = tuple[int, int, int, int]
 """Seed, origin, epoch and to."""
 IncarnationKey = tuple[int, int]
-"""Seed and life."""
+"""Seed and incarnation."""
 
 
 class FateTotals(NamedTuple):
-    """What all fates come to; ``odd`` are the streams at lives that need a closer look."""
+    """The totals of all fates; ``odd`` are the streams at incarnations that need a closer look."""
 
     sent: int
     delivered: int
@@ -99,11 +99,11 @@ def fates(rows: DataFrame) -> MessageFates:
 
 
 def total_fates(found: Iterable[Row], resting: Container[IncarnationKey]) -> FateTotals:
-    """Return what all fates come to. ``resting`` are the lives that are there at the end.
+    """Return the totals of all fates. ``resting`` are the incarnations present at the end.
 
-    What is owed: of each stream whose origin is there at the end, what a life that is there as well
-    has neither delivered nor been told not to expect; where epochs follow each other, of the last
-    one.
+    Owed are, of each stream whose origin is present at the end, the messages that a present
+    incarnation has neither delivered nor skipped for a known reason; where epochs follow each
+    other, of the last one.
     """
     sent = delivered = given_up = 0
     high: dict[IncarnationKey, dict[int, dict[int, int]]] = {}
@@ -151,7 +151,7 @@ def total_fates(found: Iterable[Row], resting: Container[IncarnationKey]) -> Fat
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """Return the deliveries of others' messages that come in the order of their stream."""
+    """Return the deliveries of others' messages in the order of their stream."""
     return rows.where(
         is_one_of("DELIVER")
         & (F.col("member") != F.col("origin"))
@@ -160,11 +160,10 @@ def in_order(rows: DataFrame) -> DataFrame:
 
 
 def faults(rows: DataFrame, streams: DataFrame) -> DeliveryFaults:
-    """Return what is wrong in some ``streams``: their deliveries are sorted, by time and by seqno.
+    """Return the faults in ``streams``, whose deliveries are sorted by time and by seqno.
 
-    What lies below the highest seqno so far came late or is there twice; how much of it is there
-    twice, the union of all ranges tells. What the union of a part lacks between its ends is
-    missing.
+    Seqnos below the highest so far are late or duplicate; the union of all ranges tells how many
+    are duplicate. Seqnos that the union of a part lacks between its ends are missing.
     """
     found = in_order(rows).join(streams, list(STREAM_AT_MEMBER), "left_semi")
     before = Window.unboundedPreceding, -1
@@ -221,6 +220,6 @@ def repeated_out_of_band(rows: DataFrame) -> DataFrame:
 
 
 def _new_seqnos(order: WindowSpec) -> Column:
-    """Return how many seqnos of a row lie above all that come before it in the order."""
+    """Return how many seqnos of a row lie above all earlier ones in the order."""
     reached = F.coalesce(F.max("seqno_last").over(order), F.col("seqno") - 1)
     return F.greatest(F.lit(0), F.col("seqno_last") - F.greatest(reached, F.col("seqno") - 1))

@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 MAX_VIEWS = 1000
-"""So many views, the first ones."""
+"""Maximum number of views, the first ones."""
 MAX_WINDOWS = 64
-"""So many windows, those that moved most often."""
+"""Maximum number of windows, those that moved most often."""
 WINDOW_POINTS = 400
-"""So many points of each of them."""
+"""Maximum number of points of each window."""
 MAX_LATENCIES = 256
-"""So many streams at lives with their latencies, those with the most messages."""
+"""Maximum number of streams at incarnations, those with the most messages."""
 MAX_REPAIRS = 500
-"""So many gaps."""
+"""Maximum number of gaps."""
 BARS_PER_OCTAVE = 8
 """Bars of a histogram between a latency and its double; for all deliveries twice as many."""
 PERCENTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
-"""The percentiles that are told, by their names."""
+"""The reported percentiles, by name."""
 
 _NS_PER_S = 1_000_000_000
 
 
 def incarnation_list(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return the lives, in the order in which they began."""
+    """Return the incarnations, in the order of their start."""
     undecided = any(
         incarnations.end_reason(events, forgotten=False) == "unknown"
         for events in work.events_by_incarnation.values()
@@ -88,7 +88,7 @@ def _incarnation_entry(
 
 
 def view_list(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return the views that lives were told, in the order of time."""
+    """Return the installed views, in the order of time."""
     if not work.has_event("MEMBERS"):
         return []
     name = work.incarnations.name
@@ -110,7 +110,7 @@ def view_list(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def overhead(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return what each life sent, and for what."""
+    """Return the frames that each incarnation sent, by purpose."""
     naks: dict[tuple[int, int], int] = {}
     if work.has_event("NAK_OUT"):
         naks = {
@@ -148,7 +148,7 @@ def _total(rows: Sequence[Row], column: str, *events: str) -> int:
 
 
 def summary(work: SharedFrames) -> dict[str, Any]:
-    """Return what a whole run comes to."""
+    """Return the totals of a run."""
     fate = _fate(work)
     took = merge_histograms([bars for _, _, bars in work.latencies])
     span_s = _span_ns(work.events) / _NS_PER_S
@@ -181,7 +181,7 @@ def _span_ns(events: Sequence[Row]) -> int:
 
 
 def _fate(work: SharedFrames) -> dict[str, int]:
-    """Return what became of the messages; every one that a life was to get is delivered or lost."""
+    """Return the fates of the messages: each expected message is delivered or lost."""
     resting = {life for life, events in work.events_by_incarnation.items() if "REST" in events}
     total = message_fates.total_fates(message_fates.fates(work.rows).frame.collect(), resting)
     duplicates = out_of_order = missing = 0
@@ -242,7 +242,7 @@ def _latency(said: dict[str, Any], bars: Histogram, per_octave: int) -> dict[str
 
 
 def blocked(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return who waited for room, the longest first, and for whom."""
+    """Return the waits for room, the longest first, with their causes."""
     if not work.has_event("BLOCK"):
         return []
     longest = {
@@ -279,7 +279,7 @@ def blocked(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def over_time(work: SharedFrames) -> dict[str, Any]:
-    """Return what each of the busiest lives did in each step, where it did anything."""
+    """Return the events of the busiest incarnations in each step."""
     points: dict[tuple[int, int, int], dict[str, Any]] = {}
     for row in work.busiest_only(
         traffic.traffic(work.counts).frame, MAX_INCARNATIONS_OVER_TIME
@@ -334,7 +334,7 @@ def busiest_windows(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def occupancy(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return how full windows were; of many, those that moved for the longest time."""
+    """Return the occupancy of windows; of many, those that moved for the longest time."""
     if not work.has_event("STATE"):
         return []
     found = list(
@@ -358,7 +358,7 @@ def occupancy(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def repair_log(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return what became of gaps, in the order in which they were noticed."""
+    """Return the repairs of gaps, in the order in which the gaps were noticed."""
     if not work.has_event("NAK_OUT"):
         return []
     asked = gaps.sample_gaps(gaps.gaps(work.rare_rows).frame, MAX_REPAIRS).frame.collect()

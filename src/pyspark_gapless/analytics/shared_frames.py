@@ -1,7 +1,7 @@
 """Frames that several parts of the figures share: timed rows, rare events, counts.
 
-A job on Spark has a price of its own, however little it does. So what more than one part needs is
-worked out once, and what nothing in the trace asks for is not worked out at all.
+Every job on Spark has a fixed cost. So a frame that several parts need is computed once, and a
+frame that no event of the trace needs is not computed at all.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from pyspark_gapless.analytics.incarnation_info import IncarnationKey, Incarnations
 
 MAX_INCARNATIONS = 200
-"""So many lives are told, those with the most rows."""
+"""Maximum number of incarnations in the figures, those with the most rows."""
 MAX_INCARNATIONS_OVER_TIME = 32
-"""So many of them over time."""
+"""Maximum number of incarnations over time."""
 MAX_STEPS = 200
 """Number of steps of a run; fewer with many incarnations, to stay below ``MAX_POINTS``."""
 MAX_POINTS = 3200
-"""So many points over time, of all lives together."""
+"""Maximum number of points over time, of all incarnations together."""
 
 RARE_EVENTS = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
 """Rare events that are used more than once: they are read once and cached."""
 
 
 class IncarnationSpan(NamedTuple):
-    """When a life was there, on the clock of the reference, and how many rows it has."""
+    """The time span of an incarnation on the reference clock, and its number of rows."""
 
     seed: int
     member: int
@@ -56,7 +56,7 @@ class IncarnationSpan(NamedTuple):
 
 
 class SharedFrames:
-    """One trace, with the clocks of its lives, while its figures are worked out."""
+    """One trace, with the clocks of its incarnations, while its figures are computed."""
 
     def __init__(self, known: Incarnations, clocks: Sequence[ClockOffset]) -> None:
         self.incarnations = known
@@ -87,7 +87,7 @@ class SharedFrames:
 
     @cached_property
     def spans(self) -> list[IncarnationSpan]:
-        """Every life that has rows, those with the most rows first."""
+        """Every incarnation with rows, those with the most rows first."""
         found = []
         for row in self.incarnations.spans:
             ahead_ns = self._offsets_ns.get(row.member, 0)
@@ -104,7 +104,7 @@ class SharedFrames:
 
     @property
     def listed(self) -> list[IncarnationSpan]:
-        """The lives that are told, in the order in which they began."""
+        """The incarnations in the figures, in the order of their start."""
         return sorted(
             self.spans[:MAX_INCARNATIONS], key=lambda life: (life.seed, life.began_ns, life.member)
         )
@@ -121,7 +121,7 @@ class SharedFrames:
 
     @cached_property
     def step_ns(self) -> int:
-        """How long one of the steps is into which the run is cut."""
+        """The length of a time step of the run."""
         steps = min(
             MAX_STEPS, MAX_POINTS // max(1, min(MAX_INCARNATIONS_OVER_TIME, len(self.spans)))
         )
@@ -132,7 +132,7 @@ class SharedFrames:
         return F.floor((F.col("at_ns") - self.begin_ns) / (step_ns or self.step_ns))
 
     def busiest_only(self, frame: DataFrame, most: int = MAX_INCARNATIONS) -> DataFrame:
-        """Return the rows about the ``most`` lives with the most rows."""
+        """Return the rows of the ``most`` incarnations with the most rows."""
         if len(self.spans) <= most:
             return frame
         busiest = self.spans[:most]
@@ -168,19 +168,19 @@ class SharedFrames:
 
     @cached_property
     def counts(self) -> DataFrame:
-        """How many rows of what there are, by life and step."""
+        """The number of rows by incarnation, event and step."""
         return self._persist(
             traffic.counts(self.rows, self.step(), simulated=self.incarnations.simulated).frame
         )
 
     @cached_property
     def events(self) -> list[Row]:
-        """The same for the whole run; a row for each life and event."""
+        """The counts of the whole run: a row for each incarnation and event."""
         return traffic.events(self.counts).frame.collect()
 
     @cached_property
     def events_by_incarnation(self) -> dict[IncarnationKey, set[str]]:
-        """The events that each life has."""
+        """The events of each incarnation."""
         found: dict[IncarnationKey, set[str]] = {}
         for row in self.events:
             found.setdefault((row.seed, row.member), set()).add(EVENT_NAMES.get(row.event, ""))
@@ -192,7 +192,7 @@ class SharedFrames:
 
     @cached_property
     def deliveries(self) -> DataFrame:
-        """The deliveries that have a latency, with it."""
+        """The deliveries with a latency."""
         return with_latency(
             latency.remote_deliveries(self.rows, simulated=self.incarnations.simulated),
             self._offsets_ns,
@@ -206,7 +206,7 @@ class SharedFrames:
 
     @cached_property
     def ends(self) -> DataFrame:
-        """When each life ended."""
+        """When each incarnation ended."""
         spark = self.rows.sparkSession
         table = {
             name: [getattr(life, name) for life in self.spans]
@@ -221,7 +221,7 @@ class SharedFrames:
 
     @cached_property
     def reaches(self) -> dict[IncarnationKey, int]:
-        """How far the windows of each life reach."""
+        """The reach of the windows of each incarnation."""
         said = self.incarnations.reaches
         if len(said) == len(self.incarnations.recorded) or not self.has_event("BEGIN"):
             return said

@@ -1,4 +1,4 @@
-"""Rows with a comparable time, and with the number of messages that each stands for."""
+"""Rows with a comparable time, and with the number of messages that each represents."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _ahead(rows: DataFrame, offsets_ns: Mapping[int, int], whose: str, column: s
 
 
 def with_message_count(rows: DataFrame, every: Mapping[tuple[int, int], int]) -> DataFrame:
-    """Add ``messages``: how many a row stands for.
+    """Add ``messages``: the number of messages that a row represents.
 
-    It is the number of its seqnos. Of a life that was sampled (``every`` has it), of SEND, STORE
-    and DELIVER only rows were written that contain a multiple of its number; such a row stands for
-    that number of messages for each multiple.
+    That is the number of its seqnos. A sampled incarnation (``every`` has it) wrote only the SEND,
+    STORE and DELIVER rows with a multiple of its interval; such a row represents an interval of
+    messages for each multiple.
     """
     if not every:
         return rows.withColumn("messages", seqno_count())

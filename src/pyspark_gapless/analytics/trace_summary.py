@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 SectionProgress = Callable[[str, int, int], None]
-"""Told what is worked out next, how many parts are done, and how many there are."""
+"""Called with the next section, the number of finished sections, and their total."""
 
 SECTIONS: dict[str, Callable[[SharedFrames], Any]] = {
     "lives": sections.incarnation_list,
@@ -30,7 +30,7 @@ SECTIONS: dict[str, Callable[[SharedFrames], Any]] = {
     "occupancy": sections.occupancy,
     "repair_log": sections.repair_log,
 }
-"""The parts by their names, in the order in which they are worked out."""
+"""The sections by name, in the order of their computation."""
 
 
 def figures(
@@ -40,10 +40,10 @@ def figures(
     title: str = "",
     progress: SectionProgress | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of a run, ready to be written as JSON (docs/figures.md).
+    """Return the figures of a run, ready for JSON (docs/figures.md).
 
-    ``clocks`` are what :func:`~pyspark_gapless.analytics.clock_offsets.clocks` says of the same
-    trace; without them it is asked.
+    ``clocks`` is the result of :func:`~pyspark_gapless.analytics.clock_offsets.clocks` for the same
+    trace; it is computed if missing.
     """
     tell = progress or _silent
     tell("clocks", 0, len(SECTIONS) + 1)

@@ -1,4 +1,4 @@
-"""What was sent, for what, and when: overhead of each life, and counts over time."""
+"""Traffic: the overhead of each incarnation, and counts over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA_EVENTS = ("SEND", "SEND_ASIDE")
 REPAIR_EVENTS = ("REPAIR", "REPAIR_ASIDE")
 """What is sent again."""
 OTHER_EVENTS = ("GONE_OUT", "VOTE_OUT", "STABLE_OUT")
-"""The other frames that rows tell of."""
+"""The events of other frames."""
 REPEATED_REASONS = ("duplicate", "old")
 """Why a message that was there already is dropped."""
 
@@ -43,21 +43,21 @@ class EventCounts(Dataset):
 
 
 class EventTotals(Dataset):
-    """The counts of a whole run, by life and event."""
+    """The counts of a whole run, by incarnation and event."""
 
     name = "events"
     columns: ClassVar = {name: kind for name, kind in EventCounts.columns.items() if name != "step"}
 
 
 class NakFrames(Dataset):
-    """How many frames of naks each life sent."""
+    """Number of nak frames of each incarnation."""
 
     name = "nak frames"
     columns: ClassVar = {"seed": "bigint", "member": "bigint", "frames": "bigint"}
 
 
 class Traffic(Dataset):
-    """What each life did in each part of the run."""
+    """The traffic of each incarnation in each part of the run."""
 
     name = "traffic"
     columns: ClassVar = {
@@ -77,8 +77,8 @@ class Traffic(Dataset):
 def counts(rows: DataFrame, step: Column, *, simulated: bool) -> EventCounts:
     """Return the counts of every event: the one pass over all rows for all figures here.
 
-    Messages that several rows stand for are counted as the rows say; of a dropped run ``k`` of its
-    messages were there.
+    Messages in several rows are counted as the rows say; of a dropped run only ``k`` messages
+    count.
     """
     repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED_REASONS)
     dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
@@ -119,7 +119,7 @@ def events(counted: DataFrame) -> EventTotals:
 
 
 def nak_frames(rare: DataFrame) -> NakFrames:
-    """Return how many nak frames were sent: ranges of one step to one target share a frame."""
+    """Return the number of nak frames: ranges of one step to one target share a frame."""
     naks = rare.where(is_one_of("NAK_OUT"))
     frames = naks.select("seed", "member", "step", "origin", "epoch", "to", "peer").distinct()
     return NakFrames(frames.groupBy("seed", "member").agg(F.count(F.lit(1)).alias("frames")))

@@ -1,4 +1,4 @@
-"""Windows over time, thinned to what can be drawn, and how full they were."""
+"""Windows over time, thinned for drawing, and their occupancy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEYS = ("seed", "member", "origin", "to")
-"""What names a window; where epochs follow each other, so do their marks in one window."""
+"""The columns that identify a window; consecutive epochs share one window."""
 
 
 class WindowPoints(Dataset):
@@ -48,7 +48,7 @@ class Occupancy(Dataset):
 
 
 def window_points(rows: DataFrame, part: Column, most: int) -> WindowPoints:
-    """Return the windows that moved most often, so many, with a point for each part of the run."""
+    """Return the windows that moved most often, with a point for each part of the run."""
     # One number at a time: with a struct Spark would sort all rows instead of hashing them.
     last = [F.max_by(mark, "idx").alias(mark) for mark in ("at_ns", "low", "delivered", "high")]
     marks = rows.where(is_one_of("STATE")).groupBy(*KEYS, part.alias("part"))
@@ -59,10 +59,10 @@ def window_points(rows: DataFrame, part: Column, most: int) -> WindowPoints:
 
 
 def occupancy(rows: DataFrame) -> Occupancy:
-    """Return how full windows were, between the first and the last time that they moved.
+    """Return the occupancy of windows, between the first and the last time that they moved.
 
-    Each row counts for as long as it held; the nanosecond that is added lets a window count that
-    moved only once.
+    Each row counts for the time until the next; one nanosecond is added, so that a window that
+    moved only once counts.
     """
     found = rows.where(is_one_of("STATE")).select(*KEYS, "idx", "at_ns", "low", "high")
     following = F.lead("at_ns").over(Window.partitionBy(*KEYS).orderBy("idx"))

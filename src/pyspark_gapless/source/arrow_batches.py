@@ -1,8 +1,8 @@
 """Chunks of a spool into Arrow batches, with no work per message in Python.
 
-A batch is made of many records: their length tables and payloads are joined to two buffers, and
-numpy makes the offsets by one cumulative sum, the seqnos by one range, and everything that a record
-says once by repeating it. So a batch costs the same whether it comes from ten runs or, nearly, from
+A batch has many records: their length tables and payloads are joined to two buffers. numpy computes
+the offsets by one cumulative sum and the seqnos by one range, and repeats the fields of a record
+for each of its messages. So a batch costs nearly the same whether it comes from ten runs or from
 ten thousand.
 """
 
@@ -25,7 +25,7 @@ ACKNOWLEDGED: Final = "acknowledged"
 
 
 class StreamInfo(NamedTuple):
-    """What is the same for all messages of one stream."""
+    """The fields that all messages of one stream share."""
 
     key: str
     name: str
@@ -43,7 +43,7 @@ class BatchLayout(NamedTuple):
 
 
 class BatchBuilder:
-    """Makes record batches of one layout; records refer to ``streams``, which may grow."""
+    """Builds record batches of one layout; records refer to ``streams``, which may grow."""
 
     def __init__(self, layout: BatchLayout, streams: Sequence[StreamInfo]) -> None:
         self.layout = layout
@@ -115,7 +115,7 @@ def _places(parents: Sequence[int]) -> pa.Array:
 
 
 class _Rows:
-    """The messages of many records, column by column and only those that are asked for."""
+    """The messages of many records, column by column; only requested columns are built."""
 
     def __init__(
         self, chunk: RecordChunk, streams: Sequence[StreamInfo], layout: BatchLayout
@@ -137,7 +137,7 @@ class _Rows:
         return np.repeat(values, self.chunk.rows)
 
     def _dictionary_column(self, indices: np.ndarray[Any, Any], words: Sequence[str]) -> pa.Array:
-        """Return a column of words; ``indices`` says for each record which of them it is."""
+        """Return a dictionary column; ``indices`` has the entry of each record."""
         import numpy as np
         import pyarrow as pa
 

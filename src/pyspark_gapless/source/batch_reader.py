@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class GaplessBatchReader(DataSourceReader):
-    """Reads what stands in a spool between two positions."""
+    """Reads the messages of a spool between two positions."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         columns.check_schema(schema, options)
@@ -92,7 +92,7 @@ class PushdownBatchReader(GaplessBatchReader):
 
     # The name is Spark's.
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Use the filters for planning and return all of them: they only skip what cannot match."""
+        """Use the filters for planning and return all of them: they only skip misses."""
         self.filters = list(filters)
         return filters
 
@@ -100,7 +100,7 @@ class PushdownBatchReader(GaplessBatchReader):
 def prune(
     replicas: ReplicaSet, filters: Iterable[Filter], start: Digest, end: Digest
 ) -> tuple[Digest, Digest]:
-    """Return the digests without what no row that passes the filters can be in."""
+    """Return the digests without the ranges in which no row can pass the filters."""
     names = replicas.names()
     for each in filters:
         attribute: tuple[str, ...] = getattr(each, "attribute", ())

@@ -1,8 +1,8 @@
 """The embedded collector: with the option ``group`` the source fills its spool by itself.
 
-It lives in the one process that Spark keeps for the query beside the driver, for as long as the
-query runs. If another collector holds the spool, that one is left to it, and this one takes over
-when the other has gone.
+The collector runs in the process that Spark keeps for the query beside the driver, for as long as
+the query. If another collector holds the spool, this one waits, and takes over when the other has
+gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY_S: Final = 2.0
 
 
 class EmbeddedCollector:
-    """A collector for as long as a query lives; :meth:`start` never waits for the group."""
+    """A collector for the time of a query; :meth:`start` never waits for the group."""
 
     def __init__(self, spool: str, group: str, options: Mapping[str, Any]) -> None:
         self._spool = Path(spool)

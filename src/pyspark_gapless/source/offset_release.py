@@ -1,10 +1,10 @@
-"""Release: telling the spool what Spark has committed, so that it may be let go.
+"""Release: registering in the spool what Spark has committed, so that it can be trimmed.
 
 ``start`` of ``latestOffset(start, limit)`` is in Spark's commit log, so a query never asks for it
 again. But Spark does not force its logs to disk: after a power failure the last commits may be
-gone. So by default the kernel is asked to write everything out (``sync``) between hearing of a
-start and releasing it. A thread releases at most once in :data:`RELEASE_INTERVAL_S`, so
-a trigger never waits for it, and a bounded spool still gets its room back without new data.
+gone. So by default the kernel writes everything out (``sync``) before a start is released. A thread
+releases at most once in :data:`RELEASE_INTERVAL_S`, so that a trigger never waits for it, and a
+bounded spool still gets its room back without new data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OffsetReleaser:
         self._thread: threading.Thread | None = None
 
     def submit(self, digest: Digest) -> None:
-        """Take in a digest that is committed; raises what went wrong with an earlier one."""
+        """Release a committed digest soon; raise the error of an earlier release."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -1,13 +1,13 @@
-"""Offsets: a digest ``{stream: seqno}`` says up to where each stream has been read.
+"""Offsets: a digest ``{stream: seqno}`` says up to where each stream was read.
 
-The law: an offset is canonical (sorted keys), because Spark compares offsets as text. It never goes
-back, stream by stream, whatever a replica says. A stream without a key begins at the first message
-that the spool has of it. A stream that every replica has forgotten leaves the digest with the next
-progress, so that digests stay as short as the list of lives.
+The law: an offset is canonical (sorted keys), because Spark compares offsets as text. No stream of
+an offset ever goes back, whatever a replica reports. A stream without a key begins at the first
+message in the spool. A stream that every replica has forgotten leaves the digest with the next
+progress, so that digests stay as short as the list of incarnations.
 
 Besides streams an offset has one more key, :data:`READER`: the name of the consumer, drawn if the
-user gave none. It is made with the first offset, so it lives in the checkpoint, and a query that is
-started again is the same reader. Everything here is pure.
+user gave none. The name is drawn with the first offset, so it is in the checkpoint, and a restarted
+query is the same reader. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Digest = dict[str, int]
 """Stream key (``str`` of an address) to seqno."""
 
 READER: Final = "@reader"
-"""The key under which an offset carries the name of its reader."""
+"""The key of the reader's name in an offset."""
 
 _STREAM = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.(0|[1-9a-f][0-9a-f]{0,15})")
 _MAX_SEQNO = 2**64
@@ -34,7 +34,7 @@ class OffsetError(GaplessError, ValueError):
 
 
 class DataLossError(GaplessError):
-    """Messages to be read are in no spool any more; the message says which, and the remedies."""
+    """Messages to be read are in no spool any more; the message lists them and the remedies."""
 
 
 def parse_digest(text: str) -> Digest:
@@ -67,12 +67,12 @@ def digest_of(offset: Any) -> Digest:
 
 
 def reader_of(offset: Mapping[str, Any]) -> str:
-    """Return the name of the reader that an offset carries, empty if it carries none."""
+    """Return the reader's name in an offset; empty if there is none."""
     return str(offset.get(READER, ""))
 
 
 def offset_of(digest: Mapping[str, int], reader: str = "") -> dict[str, Any]:
-    """Return the canonical offset of a digest; with ``reader`` it carries that name."""
+    """Return the canonical offset of a digest, with the name ``reader``."""
     offset: dict[str, Any] = {READER: reader} if reader else {}
     offset.update((key, digest[key]) for key in sorted(digest))
     return offset
@@ -112,8 +112,8 @@ def advance(
 def fair_shares(waiting: Mapping[str, int], limit: int) -> Digest:
     """Split ``limit`` fairly over streams: a small demand is met, all others get the same.
 
-    Every stream that has something gets at least one, so nobody starves; the sum then may exceed a
-    limit that is below the number of streams.
+    Every stream with a demand gets at least one, so that none starves; the sum may then exceed a
+    limit below the number of streams.
     """
     result: Digest = {}
     left = limit
@@ -126,7 +126,7 @@ def fair_shares(waiting: Mapping[str, int], limit: int) -> Digest:
 
 
 class ReplicaSpan(NamedTuple):
-    """What one replica has of one stream: the seqnos above ``low`` up to ``high``."""
+    """The seqnos of one stream in one replica: above ``low`` up to ``high``."""
 
     replica: int
     low: int
@@ -162,7 +162,7 @@ def cover(above: int, upto: int, spans: Sequence[ReplicaSpan]) -> ReplicaCover:
 def loss_message(
     holes: Mapping[str, Sequence[tuple[int, int]]], names: Mapping[str, str], spools: Sequence[str]
 ) -> str:
-    """Return what to tell a user of messages that are to be read and are nowhere."""
+    """Return the error text for messages that are to be read and are in no replica."""
     parts = []
     for key, ranges in sorted(holes.items())[:5]:
         who = f"{key} ({names[key]})" if names.get(key) else key

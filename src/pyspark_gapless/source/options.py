@@ -1,8 +1,7 @@
 """The options of the source, from text to values.
 
-On reading: names are not case-sensitive (Spark's are not), a name that is not known is refused with
-the closest one that is, and every refusal says what was given, what was expected and what to write
-instead.
+Names are not case-sensitive, like Spark's. An unknown name is rejected with the closest known one,
+and every rejection names the given value, the expected ones and a correct example.
 """
 
 from __future__ import annotations

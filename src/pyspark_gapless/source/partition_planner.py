@@ -1,10 +1,9 @@
 """Plans: from ranges of seqnos to stretches of segments, and from stretches to partitions.
 
-A stretch is a part of one segment that is read in one go, front to back, and says exactly which
-seqnos are wanted of which streams. Many streams share it, so a partition costs a few reads however
-many senders there were. Cuts are always between records, found in the index without looking at
-records one by one. The same digests give the same rows in every plan; how they are cut depends on
-the options and on the segments.
+A stretch is a part of one segment that is read in one pass, and names the wanted seqnos of each
+stream. Many streams share a stretch, so a partition costs a few reads however many senders there
+were. Cuts are always between records, found in the index without reading records one by one. The
+same digests give the same rows in every plan; the cuts depend on the options and on the segments.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 
 
 class SegmentRange(NamedTuple):
-    """The bytes ``begin .. end`` of a segment of one replica, and the seqnos wanted of them."""
+    """The bytes ``begin .. end`` of a segment of one replica, and the wanted seqnos in them."""
 
     replica: int
     segment: int
@@ -51,7 +50,7 @@ class _StreamSlice(NamedTuple):
 def segment_ranges(
     replica: int, index: SegmentIndex, ranges: SeqnoRanges, per_stretch: int
 ) -> list[SegmentRange]:
-    """Return the ranges of one segment that hold ``ranges``, each of about ``per_stretch`` rows."""
+    """Return the stretches of one segment with ``ranges``, each of about ``per_stretch`` rows."""
     parts = [
         part
         for key, (above, upto) in ranges.items()

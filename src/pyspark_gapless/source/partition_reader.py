@@ -1,4 +1,4 @@
-"""What a task does: read the stretches of its partition and make batches of them.
+"""The task of a partition: read its stretches and build batches.
 
 If a replica fails in the middle (a damaged record, a disk that is gone), the rest of the same
 seqnos is read from another.
@@ -29,7 +29,7 @@ log = logging.getLogger("gapless.spark")
 
 @dataclass(frozen=True)
 class GaplessInputPartition(InputPartition):
-    """One partition: all that an executor needs, so that it opens only the bytes it reads."""
+    """One partition, self-contained, so that an executor opens only the bytes it reads."""
 
     group: str
     spools: tuple[str, ...]
@@ -80,7 +80,7 @@ def read_partition(
 
 
 class _PartitionReader:
-    """The messages of one partition, from whichever replica gives them."""
+    """The messages of one partition, from whichever replica returns them."""
 
     def __init__(self, part: GaplessInputPartition, keys: Sequence[str]) -> None:
         self.part = part

@@ -1,13 +1,13 @@
 """Payloads into typed columns: JSON, msgpack or Arrow, by the option ``payload_schema``.
 
 The law: no row is dropped. A payload that cannot be decoded gives a row with null in every decoded
-column and the reason in :data:`ERROR_COLUMN`; the rows around it are not touched. Whole batches are
-decoded at once where the format allows; if a batch has bad payloads it is halved until they stand
-alone, so the cost of finding them is paid only when there are some.
+column and the reason in :data:`ERROR_COLUMN`; other rows are not affected. Whole batches are
+decoded at once where the format allows. A batch with bad payloads is halved until they are alone,
+so the cost of finding them arises only when there are some.
 
 JSON: an object with the names of the columns; other names are ignored, missing ones are null.
 msgpack: a map likewise, or an array in the order of the columns. Arrow: an IPC stream; each of its
-rows becomes a row, :data:`ROW_COLUMN` counts them.
+rows becomes a row, and :data:`ROW_COLUMN` counts them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ERROR_COLUMN: Final = "payload_error"
 """The column that says why a payload could not be decoded; null if it could."""
 ROW_COLUMN: Final = "payload_row"
-"""With Arrow payloads, the place of the row within its message, from 0."""
+"""With Arrow payloads, the position of the row within its message, from 0."""
 _MAX_REASON_CHARS = 300
 
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s*(.*)", re.DOTALL)
@@ -161,7 +161,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_json_native(kind: pa.DataType) -> bool:
-    """Tell whether Arrow's own JSON reader has the type."""
+    """Return whether Arrow's own JSON reader has the type."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(kind):

@@ -1,8 +1,8 @@
-"""The replicas of a spool, read as one: for each stream and seqno, whoever has it.
+"""The replicas of a spool, read as one: each seqno comes from a replica that has it.
 
-Replicas are filled by collectors that know nothing of each other, so one may have more of one
-stream and another of the next. A folder that is not there yet is waited for; one that cannot be
-read now is left out as long as another can.
+Replicas are filled by independent collectors, so one may have more of one stream and another of the
+next. A missing folder is waited for; a folder that cannot be read now is left out as long as
+another can.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark_gapless.source.partition_planner import (
 log = logging.getLogger("gapless.spark")
 
 LostRanges = dict[str, list[tuple[int, int]]]
-"""For each stream what will never come, as first and last seqno, in order."""
+"""For each stream the seqnos that will never arrive, as first and last, in order."""
 
 
 class ReplicaSet:
@@ -192,7 +192,7 @@ class ReplicaSet:
         return min((low[key] for low in self._low if key in low), default=0)
 
     def spans(self, key: str) -> list[ReplicaSpan]:
-        """Return what each replica has of a stream; what it has lost parts its spans."""
+        """Return the spans of a stream in each replica; lost seqnos separate spans."""
         found: list[ReplicaSpan] = []
         for at, (low, high) in enumerate(zip(self._low, self._high, strict=True)):
             if key not in high:
@@ -217,7 +217,7 @@ class ReplicaSet:
         fail_on_data_loss: bool = True,
         never_collected: LostRanges | None = None,
     ) -> list[list[SegmentRange]]:
-        """Plan the ranges that hold everything above ``start`` up to ``end``, as partitions.
+        """Plan the partitions with everything above ``start`` up to ``end``.
 
         ``never_collected`` are messages that will never arrive, if known better than from replicas.
         """
@@ -296,8 +296,8 @@ class ReplicaSet:
     ) -> dict[int, int]:
         """Register in replicas that ``reader`` has passed the digest; raises if none accepts it.
 
-        Returns the time that stands in each file now, by which a reader knows what it has written
-        itself.
+        Returns the new modification time of each file, by which a reader recognises its own
+        registration.
         """
         errors: list[SpoolError] = []
         told: dict[int, int] = {}
@@ -333,7 +333,7 @@ class ReplicaSet:
 def _add_ranges(
     wanted: dict[tuple[int, int], SeqnoRanges], key: str, pieces: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Add the ranges of a stream in rounds, one a change of replica, so that order is kept."""
+    """Add the ranges of a stream in rounds, one per change of replica, so that order is kept."""
     turn, last = 0, -1
     for replica, low, high in pieces:
         turn += replica != last and last >= 0
@@ -344,7 +344,7 @@ def _add_ranges(
 
 
 def never_collected(path: str) -> LostRanges:
-    """Return what one replica says that will never come; nothing if it cannot be asked."""
+    """Return the seqnos that one replica reports as lost; none if it cannot be read."""
     try:
         return _by_stream(hole for hole in SpoolReader(path).lost() if hole.reason != HOLE_MISSING)
     except SpoolError:
@@ -359,7 +359,7 @@ def _by_stream(holes: Iterable[Hole]) -> LostRanges:
 
 
 def _check_may_appear(path: Path) -> None:
-    """Refuse a path that no collector will make a spool of by itself."""
+    """Reject a path at which no collector will create a spool."""
     if not path.exists():
         if not path.parent.is_dir():
             raise SpoolMismatch(

@@ -1,12 +1,12 @@
 """The streaming read: ``spark.readStream.format("gapless")``.
 
-Spark makes two of these objects: one lives beside the driver for as long as the query and is asked
-for offsets and partitions, the other is sent to executors and asked to read. So nothing is opened
-before it is needed, and nothing that is open travels.
+Spark creates two of these objects: one runs beside the driver for as long as the query and returns
+offsets and partitions, the other is sent to executors and reads. So files are opened on first use,
+and no open file is sent.
 
-On each trigger: ``start`` is committed, so it is released; what is available is looked up; the
-limits say how much of it is taken. A restarted query gets the same partitions for the same offsets,
-because nothing above ``start`` is released.
+On each trigger: ``start`` is committed, so it is released; then the available messages are looked
+up, and the limits say how many of them are read. A restarted query gets the same partitions for the
+same offsets, because nothing above ``start`` is released.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from pyspark_gapless.source.embedded_collector import EmbeddedCollector
 
 MAX_RIVALS: Final = 3
-"""After how many registrations in a row that somebody else has overwritten a query gives up."""
+"""How many registrations in a row another query may overwrite before this one gives up."""
 
 
 class ReaderTakenError(GaplessError):
-    """Another query reads under the same name of a reader; one of them needs another name."""
+    """Another query uses the same reader name; one of them needs another name."""
 
 
 def position_digest(replicas: ReplicaSet, position: ReadPosition) -> Digest:
@@ -85,10 +85,10 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Beside the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
-        """Return where a new query begins.
+        """Return the start of a new query.
 
-        Spark asks for it also to do the very first batch again after a crash, and has not kept the
-        answer; then :meth:`partitions` finds it in the registration of the reader.
+        Spark also calls this to repeat the very first batch after a crash, without having kept the
+        answer; then :meth:`partitions` finds the start in the registration of the reader.
         """
         session = self._open_session()
         if session.initial is None:
@@ -108,7 +108,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember what there is now: a query that takes what is available ends there."""
+        """Remember the available messages: a query with ``availableNow`` ends there."""
         session = self._open_session()
         session.available_now_end = session.available()
 
@@ -169,7 +169,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls it only with new data, and ``latestOffset`` released before."""
+        """Do nothing: Spark calls it only with new data, and ``latestOffset`` releases before."""
 
     def stop(self) -> None:
         """Stop the embedded collector and what releases."""
@@ -226,7 +226,7 @@ class _QuerySession:
         self.is_selected = self.replicas.origin_filter(self.options.origins)
 
     def all_available(self) -> Digest:
-        """Return up to where there is something, of the streams that are asked for."""
+        """Return the newest position of every selected stream."""
         return {key: seqno for key, seqno in self.replicas.high().items() if self.is_selected(key)}
 
     def available(self) -> Digest:
@@ -309,7 +309,7 @@ class _QuerySession:
         self._registered_at_ns |= self.replicas.register(self._reader, digest)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.releaser.stop()
         try:
             self.releaser.flush()
@@ -325,7 +325,7 @@ class _QuerySession:
 
 
 def _exit_on_term() -> Any:
-    """Make SIGTERM end this process in good order: Spark stops a query by that signal alone."""
+    """Make SIGTERM end this process cleanly: Spark stops a query by that signal alone."""
     if threading.current_thread() is not threading.main_thread():
         return None
     before = signal.getsignal(signal.SIGTERM)

@@ -23,9 +23,9 @@ SIMULATED_PACKAGES = ("protocol", "wire", "faults", "sim", "trace")
 class SweepCell(NamedTuple):
     """One combination of parameters.
 
-    Of a grid everything is given. Of a hunt, profile and members are None where the seed draws
-    them, and there is no loss, size or pace. ``knobs`` are those that are set, by name, each as a
-    person writes it.
+    A grid gives every parameter. In a hunt, profile and members are None where the seed draws them,
+    and there is no loss, size or pace. ``knobs`` are the settings that are set, by name, each as
+    text.
     """
 
     kind: str
@@ -63,11 +63,11 @@ class SweepCell(NamedTuple):
         return ProfileWorkload(self.members, self.messages, self.size_bytes, self.pace_ns, seed)
 
     def replay(self, seed: int) -> str:
-        """Return the command that runs one seed again and shows it."""
+        """Return the command that runs one seed again."""
         return self._command(seed, shrink=False)
 
     def shrink(self, seed: int) -> str:
-        """Return the command that makes a scenario of a seed that fails."""
+        """Return the command that shrinks a failing seed to a scenario."""
         return self._command(seed, shrink=True)
 
     def _command(self, seed: int, *, shrink: bool) -> str:
@@ -86,7 +86,7 @@ class SweepCell(NamedTuple):
         return command + (f' --mutant "{self.mutant}"' if self.mutant else "")
 
     def describe(self) -> dict[str, str]:
-        """Return the parameters in words, for a table; those that are not given are empty."""
+        """Return the parameters as texts for a table; parameters that are not given are empty."""
         told: dict[str, object] = {
             "kind": self.kind,
             "profile": self.profile,

@@ -1,7 +1,7 @@
 """Executors of runs: Spark, or a few local processes. Both take chunks and return tables.
 
-What comes back comes through Spark (or the pipe of a process), never by way of a disk: executors
-may be anywhere, and of a task that is tried again or twice at the same time, one answer counts.
+Results return through Spark (or the pipe of a process), never through a disk: executors may be
+anywhere, and of a task that is retried or runs twice, one result counts.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_CONCURRENT_JOBS: Final = 4
-"""Jobs that together fill all cores of a Spark; one more waits its turn, so that no core does."""
+"""Number of jobs that fill all cores of a Spark; one more is queued, so that no core waits."""
 NAME: Final = "gapless sweep"
-"""What Spark calls it."""
+"""The name of the application in Spark."""
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 """Where options of the driver's JVM are set."""
 _TAG: Final = "gapless-sweep"
 
 
 class SweepError(GaplessError):
-    """The runs cannot be done; what was done before is kept. The message says why."""
+    """The runs cannot continue; finished runs are kept. The message says why."""
 
 
 class SweepExecutor(ABC):
@@ -53,7 +53,7 @@ class SweepExecutor(ABC):
 
     @property
     def max_in_flight(self) -> int:
-        """How many chunks should be under way: one more than all slots take."""
+        """Number of chunks to submit at once: one more than there are slots."""
         return -(-self.slots // self.parts) + 1
 
     @abstractmethod
@@ -119,7 +119,7 @@ class SparkSweepExecutor(SweepExecutor):
         return SweepError(f"Spark has given up: {lines[0] if lines else type(error).__name__}")
 
     def cancel(self) -> None:
-        """Let go of what is under way."""
+        """Cancel the jobs that are running."""
         self.spark.interruptTag(_TAG)
 
 
@@ -171,7 +171,7 @@ def light_settings(master: str | None) -> dict[str, str]:
 
 @contextmanager
 def spark_executor(master: str | None, log_path: Path) -> Iterator[SweepExecutor]:
-    """Give an engine of a Spark at ``master``; what the JVM has to say goes into a file."""
+    """Yield an executor on a Spark at ``master``; the log of the JVM goes into a file."""
     from pyspark_gapless.quiet_session import quiet_session
 
     with (

@@ -1,7 +1,7 @@
-"""The grid file: what a person writes to say which cells there are.
+"""The grid file: the cells of a sweep, as a person writes them.
 
 A table ``[grid]`` (or several, as ``[[grid]]``) has axes: ``profile``, ``members``, ``loss`` and
-any knob by its name; ``[work]`` says what every member does. A table ``[hunt]`` stands for groups
+any setting by its name; ``[work]`` is the work of every member. A table ``[hunt]`` means groups
 that are drawn from their seeds. Each value is one, or a list; every combination is a cell.
 """
 
@@ -56,7 +56,7 @@ pace = "1ms"
 groups = ["told", "membership"]
 """,
 }
-"""Grid files that are at hand, by name."""
+"""Built-in grid files, by name."""
 
 Axis = Mapping[str, Callable[[Any], Any]]
 

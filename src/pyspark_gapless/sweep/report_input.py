@@ -1,8 +1,8 @@
-"""The figures of a sweep, from the folder of its results alone: what a report of it is drawn from.
+"""The figures of a sweep for a report, from the folder of its results alone.
 
-Needs pyarrow and no Spark: the table of results is small. Which cells and seeds there are is read
-off the rows. If runs of several versions of the code lie in one folder, those of the newest files
-count, and the others are only counted.
+Needs pyarrow and no Spark: the table of results is small. Cells and seeds are taken from the rows.
+If a folder has runs of several versions of the code, those of the newest files count, and the
+others are only counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
-    """Return what came of the sweep in a folder, ready to be written as JSON."""
+    """Return the figures of the sweep in a folder, ready for JSON."""
     if not is_sweep(folder):
         raise ConfigError(
             f"{folder}: no sweep is there ({RUNS_DIR}/*.parquet); make one: gapless sweep "
@@ -103,9 +103,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _cell(row: dict[str, Any]) -> SweepCell:
-    """Return the cell that a row is of: the one whose key the row has.
+    """Return the cell of a row: the one with the key of the row.
 
-    A row does not say whether its capacity was given or is that of the profile, nor whether its
+    A row does not tell whether its capacity was given or is that of the profile, nor whether its
     loss was written as a whole number; the key does.
     """
     knobs = dict(row["knobs"] or ())

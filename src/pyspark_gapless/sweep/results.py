@@ -1,7 +1,7 @@
 """The files of results: ``DIR/runs/*.parquet``; files are added and never changed.
 
-A file is written beside the others under a name that readers pass over, and gets its own name when
-it is complete. So whoever is killed, whenever, every file that is there is whole.
+A file is written under a name that readers ignore, and gets its own name when it is complete. So
+every file is complete, whichever process is killed and when.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RequestedRuns:
     def run_numbers(
         self, batch: pa.RecordBatch, *, of_other_code: bool = False
     ) -> NDArray[np.int64]:
-        """Return the number of each row; -1 for those that nobody asks for."""
+        """Return the number of each row; -1 for rows that are not requested."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -114,7 +114,7 @@ class SweepResults:
         self._pending.append(table)
 
     def write(self) -> int:
-        """Write what was taken in into one file; return how many rows that were."""
+        """Write the collected rows into one file; return their number."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -132,7 +132,7 @@ class SweepResults:
         return int(table.num_rows)
 
     def completed(self, wanted: RequestedRuns, *, of_other_code: bool = False) -> Flags:
-        """Return the numbers of the wanted runs that are present, or of those of other code."""
+        """Return the numbers of the requested runs that are present, or of those of other code."""
         import numpy as np
 
         found = np.zeros(len(wanted), bool)

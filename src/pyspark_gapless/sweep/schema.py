@@ -30,7 +30,7 @@ TOLD_VIEWS: Final = "told"
 MEMBERSHIP: Final = "membership"
 """Said of a run of the swarm in which groups make their own views: ``gapless sim --membership``."""
 HUNTS: Final = (TOLD_VIEWS, MEMBERSHIP)
-"""What is drawn from its seed."""
+"""Parameters that are drawn from the seed."""
 
 COLUMNS: Final[dict[str, ResultColumn]] = {
     "key": ResultColumn("string", "The cell: a hash of every parameter but the seed."),
@@ -110,7 +110,7 @@ COLUMNS: Final[dict[str, ResultColumn]] = {
 """Every column, in the order of the files."""
 
 KEY: Final = ("key", "seed", "version", "code")
-"""What tells runs apart: two rows that agree here agree in all but ``python`` and ``cpu_s``."""
+"""The columns that identify a run: rows with equal keys differ only in ``python`` and ``cpu_s``."""
 
 _NESTED = re.compile(r"(map|array|struct)<(.*)>")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_FAILURES: Final = 1000
-"""So many failures are kept with all that the checks said; the others are counted."""
+"""Maximum number of failures that are kept with their violations; the others are counted."""
 _SUMS: Final = (
     *("sent", "expected", "delivered", "span_ns", "frames_lost", "stalls"),
     *("repairs", "events", "steps", "simulated_ns", "cpu_s"),
@@ -36,7 +36,7 @@ _MAXIMA: Final = ("max_ns", "peak_window")
 
 @dataclass(slots=True)
 class RunFailure:
-    """A run that violates something, or broke off."""
+    """A run with violations, or one that ended with an error."""
 
     cell: SweepCell
     seed: int
@@ -56,12 +56,12 @@ class RunFailure:
 
     @property
     def replay(self) -> str:
-        """The command that runs it again."""
+        """The command that repeats the run."""
         return self.cell.replay(self.seed)
 
     @property
     def shrink(self) -> str | None:
-        """The command that makes a scenario of it; a run that broke off cannot be shrunk."""
+        """The command that shrinks the run to a scenario; a run with an error cannot be shrunk."""
         return None if self.error is not None else self.cell.shrink(self.seed)
 
     def as_dict(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class HuntSummary:
 
     @property
     def digest(self) -> str:
-        """The digests of all seeds in one, in their order, as ``gapless sim --seeds`` has it."""
+        """The digest over all seeds in order, as ``gapless sim --seeds`` computes it."""
         whole = "".join(digest for _, _, digest in sorted(self.digests))
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 
@@ -219,7 +219,7 @@ class HuntSummary:
 
 @dataclass(slots=True)
 class SweepSummary:
-    """What came of a sweep: ``missing`` runs are not done yet."""
+    """The summary of a sweep; ``missing`` runs are not done yet."""
 
     cells: list[CellSummary]
     hunts: list[HuntSummary]
@@ -243,7 +243,7 @@ class SweepSummary:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed, and every thorough hunt has seen what must happen."""
+        """Whether no run failed, and every thorough hunt has seen all required events."""
         return not self.failed and not any(
             hunt.is_thorough and hunt.never_seen for hunt in self.hunts
         )
@@ -262,7 +262,7 @@ class SweepSummary:
 
 
 def summarise(results: SweepResults, wanted: RequestedRuns) -> SweepSummary:
-    """Return what came of the wanted runs, as far as they are there."""
+    """Return the summary of the requested runs that are done."""
     cells = {cell.key: CellSummary(cell) for cell in wanted.cells if cell.kind == GRID}
     kinds = dict.fromkeys(cell.kind for cell in wanted.cells if cell.kind != GRID)
     hunts = {

@@ -1,8 +1,8 @@
-"""What a task does: simulate some runs, one after the other, and hand out their rows.
+"""The work of a task: simulate runs, one after the other, and return their rows.
 
-A run is a pure function of its cell, its seed and the code; only ``cpu_s`` and ``python`` say where
-it was done. A run that breaks off is a row like any other, with the error in it: one bad seed does
-not end a sweep.
+A run is a pure function of its cell, its seed and the code; only ``cpu_s`` and ``python`` depend on
+the machine. A run that ends with an error is a row like any other, with the error in it: one bad
+seed does not end a sweep.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS: Final = 16
-"""Rows that a task hands out at once: few, so that they do not pile up, and not one by one."""
+"""How many rows a task returns at once: few, so that they do not pile up, but not single ones."""
 _DIGITS: Final = 7
 
 

@@ -1,4 +1,4 @@
-"""S8 and S9: an ack is what its sender has, and what is purged has been acknowledged by all."""
+"""S8 and S9: members acknowledge what they delivered; purged messages are acknowledged by all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def acks_were_sent(trace: Trace) -> DataFrame:
     """S8, at the sender: each ack that arrives was sent by its member, if that was recorded.
 
-    In a simulated trace: has sent before.
+    In a simulated trace the ack was sent before.
     """
     reader = F.when(F.col("event") == event_code("ACK_OUT"), F.col("member")).otherwise(
         F.col("peer")
@@ -49,10 +49,10 @@ def acks_were_sent(trace: Trace) -> DataFrame:
 
 
 def purge_is_safe(trace: Trace) -> DataFrame:
-    """S9: what a sender purges, every member of its view has acknowledged, or came too late for.
+    """S9: every member of the view has acknowledged what is purged, or joined too late for it.
 
-    Where stability releases, has delivered in truth: before, in a simulated trace; at all, in one
-    of real processes. Places that are kept for members that are away are not in the trace.
+    Where stability releases, every member has delivered the messages: before, in a simulated trace;
+    at all, in one of real processes. Retention for absent members is not in the trace.
     """
     purges = trace.where_event("PURGE").select(
         *STREAM_AT_MEMBER, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged")

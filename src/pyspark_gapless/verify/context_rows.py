@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 ROWS_EACH_SIDE = 8
-"""So many rows of the life before and after the one that shows a violation."""
+"""How many rows of the incarnation before and after a violation are shown."""
 MAX_CONTEXT_ROWS = 40
-"""So many rows around one violation are shown."""
+"""Maximum number of rows around one violation."""
 BLOCK = 4096
-"""Rows about a message are looked up by blocks of so many; no run is longer."""
+"""Rows about a message are looked up in blocks of this many seqnos; no run is longer."""
 FREQUENT_EVENTS = ("TX", "RX", "TIMER", "STATE")
-"""What others do all the time, and says nothing about certain messages."""
+"""Frequent events of other incarnations that are about no particular message."""
 ARRIVAL_EVENTS = {
     "SEND": ("STORE",),
     "REPAIR": ("STORE",),
     "NAK_OUT": ("NAK_IN",),
     "ACK_OUT": ("ACK_IN",),
 }
-"""How what one life sends shows at another."""
+"""Events by which a frame of one incarnation shows at another."""
 
 
 def context_rows(trace: Trace, violations: DataFrame, near: int = ROWS_EACH_SIDE) -> DataFrame:
     """Return the rows of the trace around each violation, with its ``check`` and number ``nth``.
 
-    ``violations`` has the columns of a violation and ``nth``. Around are the rows of its life,
-    ``near`` before and as many after, and the rows of any life about the same message of the same
+    ``violations`` has the columns of a violation and ``nth``. The context is ``near`` rows of its
+    incarnation on each side, and the rows of any incarnation about the same message of the same
     stream. ``here`` marks the row itself.
     """
     beside = violations.select(
@@ -136,7 +136,7 @@ def _as_json(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def infer_frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the frames between incarnations, as far as rows show them; ``got_ns`` may be None."""
+    """Return the frames between incarnations that rows show; ``got_ns`` may be None."""
     drawn = []
     for row in rows:
         event = EVENT_NAMES.get(row["event"], "")
@@ -153,7 +153,7 @@ def infer_frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_arrival(out: dict[str, Any], row: dict[str, Any], events: tuple[str, ...]) -> bool:
-    """Return whether a row is what another life did with what went out."""
+    """Return whether a row shows the arrival of a frame at another incarnation."""
     return (
         EVENT_NAMES.get(row["event"]) in events
         and row["member"] != out["member"]

@@ -1,8 +1,8 @@
-"""S1, S2 and S3: what is delivered was sent, once, from the start on, with nothing left out.
+"""S1, S2 and S3: delivered messages were sent; each is delivered once, in order, without gaps.
 
-Level 1 is one hash aggregate over all rows of SEND and DELIVER. The recorder counts in ``k`` what
-came before in a part of a stream, so ``seqno - k`` is the same in all its rows, and is where the
-part was said to start. Where that is not so level 2 goes through the rows of these parts in their
+Level 1 is one hash aggregate over all rows of SEND and DELIVER. The recorder counts earlier
+messages of a part of a stream in ``k``, so ``seqno - k`` is the same in all rows of a part, and
+equals its announced start. Where that is not so, level 2 goes through the rows of these parts in
 order.
 """
 
@@ -37,7 +37,7 @@ def in_order(trace: Trace) -> DataFrame:
 
 
 def stream_parts(trace: Trace) -> DataFrame:
-    """Return for each part of each stream at each life where it begins, and how far it goes."""
+    """Return for each part of each stream at each incarnation where it begins and ends."""
     begin = F.col("seqno") - F.col("k")
     found = (
         F.min(begin).alias("begin"),
@@ -68,10 +68,11 @@ def sent_up_to(trace: Trace) -> DataFrame:
 
 
 def no_creation(trace: Trace) -> DataFrame:
-    """S1: numbers are given one after the other, and what is delivered has been sent, before.
+    """S1: seqnos are consecutive, and a delivered message was sent before.
 
-    That it was sent *before* is looked at in simulated traces only: in others the clocks of two
-    lives would have to agree. Streams of lives that were not recorded are left out.
+    That a message was sent *before* is checked in simulated traces only: otherwise the clocks of
+    two incarnations would have to agree. Streams of incarnations that were not recorded are left
+    out.
     """
     leaps = (
         send_ranges(trace)
@@ -108,7 +109,7 @@ def no_creation(trace: Trace) -> DataFrame:
 
 
 def _too_early(trace: Trace) -> DataFrame:
-    """Return what was delivered before it was sent, in the order of a simulated run."""
+    """Return deliveries before their send, in the order of a simulated run."""
     rows = trace.where_event("SEND").withColumn("sent", F.col("seqno_last"))
     rows = rows.unionByName(in_order(trace).withColumn("sent", F.lit(None).cast("bigint")))
     so_far = (
@@ -130,7 +131,7 @@ def _too_early(trace: Trace) -> DataFrame:
 
 
 def no_duplicate(trace: Trace) -> DataFrame:
-    """S2: a life delivers no message of a stream twice, however often the stream starts there."""
+    """S2: an incarnation delivers no message of a stream twice, however often the stream starts."""
     again = _out_of_order_rows(trace).where(F.col("seqno") <= F.col("highest"))
     within = violations(
         "S2", again, format_message("delivers %s after %d", seqno_range(), "highest")
@@ -149,11 +150,11 @@ def no_duplicate(trace: Trace) -> DataFrame:
 
 
 def gapless_prefix(trace: Trace) -> DataFrame:
-    """S3: each part of a stream begins where it was said to start, and goes on one by one.
+    """S3: each part of a stream begins at its announced start, and has no gap.
 
-    Of a message in pieces that had begun before the start the rest cannot be handed out, and
-    messages that their sender did not want back are left out: the recorder counts both as passed.
-    What a state covers is not in the trace: whoever was given one may begin anywhere.
+    Of a fragmented message that began before the start the rest is not delivered, and messages
+    without loopback are left out at their sender: the recorder counts both as passed. Messages that
+    a state covers are not in the trace, so an incarnation that received a state may begin anywhere.
     """
     gaps = _out_of_order_rows(trace).where(F.col("seqno") > F.col("due"))
     within = violations(
@@ -187,9 +188,9 @@ def gapless_prefix(trace: Trace) -> DataFrame:
 def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
     """Return starts that skip part of a stream that was being delivered, without a reason.
 
-    Whoever was given a state goes on behind it, and the stream of a member that was away begins
-    anew. Before the first delivery the start may move: a sender that learns of a view late owes
-    less than was thought.
+    An incarnation that received a state continues behind it, and the stream of a member that was
+    away starts again. Before the first delivery the start may move: a sender that learns of a view
+    late owes less than was announced.
     """
     before = F.lag("view").over(Window.partitionBy(*STREAM_AT_MEMBER).orderBy("idx"))
     starts = trace.rare_rows("START").withColumn("then_view", before).where("then_view is not null")
@@ -205,7 +206,7 @@ def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
 
 
 def exclude_returned_origins(trace: Trace, found: DataFrame) -> DataFrame:
-    """Drop rows of streams whose origin was gone since view ``then_view``: they start anew."""
+    """Drop rows of streams whose origin was gone since view ``then_view``: they start again."""
     told = trace.rare_rows("MEMBERS").select(
         "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
     )
@@ -238,7 +239,7 @@ def _exclude_headless(trace: Trace, wrong: DataFrame) -> DataFrame:
 
 
 def _starts_at_one() -> Column:
-    """Return whether nobody has to say where a stream starts: the own one, and a connection."""
+    """Return whether a stream starts at 1 without an announcement: the own one, a connection."""
     return (F.col("member") == F.col("origin")) | (F.col("to") != 0)
 
 
@@ -257,6 +258,6 @@ def _out_of_order_rows(trace: Trace) -> DataFrame:
 
 
 def first_per_key(rows: DataFrame, *keys: str) -> DataFrame:
-    """Return the first row for each key, in the order of its life."""
+    """Return the first row for each key, in the order of its incarnation."""
     first = rows.groupBy(*keys).agg(F.min_by(F.struct("*"), "idx").alias("first"))
     return first.select("first.*")

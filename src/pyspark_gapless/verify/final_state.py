@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DATA_EVENTS = ("SEND", "REPAIR", "NAK_OUT", "SEND_ASIDE", "REPAIR_ASIDE")
 """What a group at rest has no reason to send."""
 CONTROL_EVENTS = ("ACK_OUT", "TAIL_OUT", "GONE_OUT")
-"""What it may send only in answer to something that comes late."""
+"""Frames that a group at rest sends only in answer to late arrivals."""
 ARRIVAL_EVENTS = (
     "RX",
     "STORE",
@@ -34,17 +34,17 @@ ARRIVAL_EVENTS = (
     "STABLE_IN",
     "STORE_ASIDE",
 )
-"""Rows that show that something has come in."""
+"""Events that show the arrival of a frame."""
 
 
 def delivery(trace: Trace) -> DataFrame:
     """L1: everything sent since another incarnation joined the view is delivered there.
 
-    Looked at when everything is over, not within a bound. Of streams that are numbered by view the
-    last one counts. Connections are left out: that one was closed, and what it had not delivered
-    was reported, is not in the trace. What a member has lost on the way is not held against its
-    sender either: the rest of a message whose beginning is gone may be lost, and messages are not
-    told apart in the trace. A sample shows it up to the last row it holds.
+    Checked at the end, not within a bound. Of streams numbered by view the last one counts.
+    Connections are left out: the trace does not show that one was closed and its undelivered
+    messages reported. Messages that a member has lost do not count against their sender, because
+    the rest of a fragmented message may be lost with its beginning, and rows do not tell messages
+    apart. A sample shows deliveries up to its last row.
     """
     columns = (*STREAM_KEY, "member", "seqno_last")
     passed = trace.rare_rows("LOST").select(*columns)
@@ -112,7 +112,7 @@ def expected_deliveries(trace: Trace) -> DataFrame:
 
 
 def stability(trace: Trace) -> DataFrame:
-    """L2: everything sent is acknowledged and delivered at its sender; no send waits."""
+    """L2: every sent message is acknowledged and delivered at its sender; no send waits."""
     rest = F.broadcast(
         present_at_end(trace).withColumnsRenamed(
             {"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}
@@ -163,7 +163,7 @@ def stability(trace: Trace) -> DataFrame:
 
 
 def _at_rest(trace: Trace, *events: str) -> DataFrame:
-    """Return rows that come after the REST row of their life."""
+    """Return rows after the REST row of their incarnation."""
     rest = F.broadcast(
         present_at_end(trace).select(
             "seed", "member", F.col("idx").alias("rest_idx"), F.col("t_ns").alias("rest_ns")
@@ -185,7 +185,7 @@ def no_data_at_rest(trace: Trace) -> DataFrame:
 def silence(trace: Trace) -> DataFrame:
     """S16: a group at rest sends nothing but answers to late arrivals, and heartbeats when due.
 
-    An answer is what a life says within two ack delays of an arrival anywhere in its group.
+    A frame counts as an answer within two ack delays of an arrival anywhere in its group.
     """
     delays = trace.incarnations.where("own").select(
         "seed", F.col("life").alias("member"), setting("ack_delay_ns").alias("ack_delay_ns")

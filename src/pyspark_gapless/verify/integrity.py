@@ -1,8 +1,8 @@
 """S4, and the bytes of S10: all rows about the same messages of a stream have the same hash.
 
-Level 1 folds, for each life and each stretch of a stream, all hashes into one number: where the
-lives agree nothing more is looked at. Level 2 compares, in stretches where they do not (a late
-joiner and a run that was cut differently are enough for that), message range by message range.
+Level 1 folds, for each incarnation and each block of a stream, all hashes into one number: where
+the incarnations agree nothing more is compared. Level 2 compares, in blocks where they differ (a
+late joiner and a run that was cut differently are enough for that), message range by message range.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 BLOCK_SEQNOS = 1 << 16
-"""So many messages of a stream are compared as one."""
+"""How many messages of a stream are compared as one."""
 HASHED_RANGE = (*STREAM_KEY, "hash_first", "seqno_last")
-"""Rows that are equal in these speak of the same messages."""
+"""Rows that are equal in these columns are about the same messages."""
 
 
 def integrity(trace: Trace) -> DataFrame:
     """S4: the bytes delivered are the bytes sent.
 
-    Bytes are compared by their hash, over runs as they were delivered: of one that was cut where
-    its sender never cut the hash is only compared with that of others who cut it there. Where in
-    these bytes one message ends and the next begins is not in the hash.
+    Bytes are compared by their hash, over runs as they were delivered. The hash of a run that was
+    cut where its sender did not cut is compared only with others that were cut there. The hash does
+    not show where one message ends and the next begins.
     """
     rows = trace.where_event("SEND", "DELIVER").where((F.col("hash_first") > 0) & _is_ordered())
     stretch = F.floor(F.col("seqno_last") / BLOCK_SEQNOS)
@@ -59,7 +59,7 @@ def repairs_match_originals(trace: Trace) -> DataFrame:
 
     Most repairs are of messages that their origin sent as one run: the few sends settle these. Only
     for the rest, which were cut elsewhere or come from an origin that was not recorded, all
-    deliveries are looked through.
+    deliveries are searched.
     """
     repairs = trace.where_event("REPAIR").where("hash_first > 0")
     spans = repairs.select(*HASHED_RANGE).distinct()

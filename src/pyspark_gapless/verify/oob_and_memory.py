@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 OOB_KEY = ("seed", "origin", "seqno")
-"""What names an out-of-band message; its numbers go on for a life."""
+"""The columns that identify an out-of-band message; its numbers continue for an incarnation."""
 REFUSAL_REASONS = ("group", "stranger", "incarnation", "own", "addressee")
 """Why a datagram that decodes is refused as a whole."""
 MAY_FOLLOW = ("BEGIN", "RX", "DROPPED")
-"""All that a datagram that is refused may leave in the trace."""
+"""The events that a rejected datagram may leave in the trace."""
 
 
 def out_of_band(trace: Trace) -> DataFrame:
     """S5: out-of-band messages keep S1, S2 and S4 and reach all who stay; their order is free.
 
-    Unreliable messages have no numbers: nothing of them is shown.
+    Unreliable messages have no numbers, so that a trace shows nothing about them.
     """
     got = trace.where_event("DELIVER").where("reason = 'out of band'")
     got = got.withColumn("number", F.explode(seqnos()))
@@ -61,7 +61,7 @@ def out_of_band(trace: Trace) -> DataFrame:
 
 
 def _missing_out_of_band(trace: Trace) -> DataFrame:
-    """Return the out-of-band messages that somebody who stayed to the end has not got."""
+    """Return the out-of-band messages that a member that stayed to the end has not delivered."""
     rest = present_at_end(trace).select("seed", "member")
     stayed = (
         rosters(trace)
@@ -135,9 +135,9 @@ def _rows_in_drop_steps(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame,
 
 
 def memory(trace: Trace) -> DataFrame:
-    """S14: what a life stores in one view is at most its members times the reach of a window.
+    """S14: the stored messages of an incarnation are at most its members times the window's reach.
 
-    By what the marks say; what is kept for views to come, timers and tables are not in the trace.
+    Taken from the marks; buffers for later views, timers and tables are not in the trace.
     """
     sums = (
         last_marks(trace)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class TraceCheck(NamedTuple):
-    """One invariant: its name in docs/invariants.md, the function, and the events that it looks at.
+    """One invariant: its name in docs/invariants.md, the function, and the events that it reads.
 
-    ``whole``: it needs every row of a life, and leaves out lives that were sampled. ``simulated``:
-    why it looks only at simulated traces, if so.
+    ``whole``: the check needs every row of an incarnation, and leaves out sampled ones.
+    ``simulated``: why the check reads only simulated traces, if so.
     """
 
     id: str

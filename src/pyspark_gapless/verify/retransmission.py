@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SLOWEST_PERCENT = 94
 """A simulated clock may run 5 % fast: an interval may be as much shorter, plus rounding."""
 ONE_BLOCK = 256
-"""Stored runs are looked up by blocks of so many messages."""
+"""Stored runs are looked up in blocks of this many messages."""
 
 
 def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
@@ -37,7 +37,7 @@ def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
 def repairs_were_requested(trace: Trace) -> DataFrame:
     """S10, the request: a repair answers an earlier request, unless it is marked as unasked.
 
-    That all that was asked for and is stored is answered is left to the simulator.
+    That every requested and stored message is repaired is left to the simulator.
     """
     asked = each_seqno(trace.where_event("NAK_IN"), "idx").withColumnRenamed("idx", "asked")
     asked = asked.groupBy(*STREAM_AT_MEMBER, "number").agg(F.min("asked").alias("asked"))
@@ -62,9 +62,9 @@ def repairs_were_requested(trace: Trace) -> DataFrame:
 def naks_are_paced(trace: Trace) -> DataFrame:
     """S11, the pace: a nak is repeated only after ``min_retry``, and never for a stored message.
 
-    By the clock that the machine was told: a process may be kept from writing down what it has
-    decided. Compared within one view, for when a member comes back its stream begins anew. How long
-    a gap must have been there before it is asked for is left to the simulator.
+    By the clock of the machine: a process may write its decisions late. Compared within one view,
+    because the stream of a member that returns starts again. The age of a gap at its first request
+    is left to the simulator.
     """
     retry = F.when(
         F.col("knobs")["adaptive_grace"] == "false", setting("xmit_interval_ns")
@@ -123,8 +123,8 @@ def _naks_for_stored(trace: Trace) -> DataFrame:
 def repair_cost(trace: Trace) -> DataFrame:
     """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without loss none at all.
 
-    Looked at in simulated runs in which loss is the only fault, and views are told: the network of
-    real processes tells nobody what it loses.
+    Checked in simulated runs in which loss is the only fault and views are scripted: the network of
+    real processes does not report its losses.
     """
     alone = (
         trace.incarnations.where("own and knobs['character'] in ('calm', 'loss')")

@@ -1,4 +1,4 @@
-"""Run the checks over a trace, one after the other, and gather what they find."""
+"""Run the checks over a trace, one after the other, and collect their findings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pyspark_gapless.verify.registry import TraceCheck
 
 MAX_SHOWN = 50
-"""So many violations are shown with the rows around them."""
+"""Maximum number of violations that are shown with their context."""
 MAX_PER_CHECK = 10
-"""And so many of one check."""
+"""Maximum number of shown violations of one check."""
 MAX_INCOMPLETE = 100
-"""So many lives that have lost rows are named."""
+"""Maximum number of incarnations with lost rows that are named."""
 TRUNCATED = "its last rows are missing: recording had to stop, or still goes on"
-"""Why a life without a hole is not complete."""
+"""Why an incarnation without a missing row is incomplete."""
 
 
 def verify(
@@ -37,12 +37,12 @@ def verify(
     only: Iterable[str] = (),
     progress: Callable[[str, int], None] = lambda _check, _rows: None,
 ) -> TraceVerdict:
-    """Return what the checks find in a trace.
+    """Return the verdict of the checks on a trace.
 
     Args:
         trace: The trace.
-        only: The ids of the checks to run, such as ``S3``; all without it.
-        progress: Is told each check before it runs, and how many rows it looks at.
+        only: The ids of the checks to run, such as ``S3``; all by default.
+        progress: Called with each check before it runs, and the number of rows that it reads.
     """
     begin_s = time.perf_counter()
     chosen = [CHECKS[check] for check in resolve_check_ids(only)] if only else list(CHECKS.values())
@@ -78,7 +78,7 @@ def verify(
 
 
 def resolve_check_ids(only: Iterable[str]) -> list[str]:
-    """Return ids of checks in the order of the list, or say which one there is not."""
+    """Return ids of checks in the order of the list; raise for an unknown one."""
     wanted = [check.strip().upper() for check in only]
     for check in wanted:
         if check not in CHECKS:
@@ -89,7 +89,7 @@ def resolve_check_ids(only: Iterable[str]) -> list[str]:
 
 
 def _counts(trace: Trace) -> DataFrame:
-    """Return for each life and event how many rows there are, and from when to when."""
+    """Return for each incarnation and event the number of rows, and the time of first and last."""
     return trace.rows.groupBy("seed", "member", "event").agg(
         F.count(F.lit(1)).alias("rows"),
         F.max("idx").alias("last"),
@@ -105,7 +105,7 @@ def _by_event(counts: DataFrame) -> dict[str, int]:
 
 
 def _missing_rows(counts: DataFrame) -> DataFrame:
-    """Return the lives that have lost rows, and how many."""
+    """Return the incarnations that have lost rows, and how many."""
     lives = counts.groupBy("seed", "member").agg(
         F.sum("rows").alias("rows"), F.max("last").alias("last")
     )
@@ -164,7 +164,7 @@ def _empty_verdict(trace: Trace, counts: DataFrame) -> TraceVerdict:
 
 
 def _skip_reason(check: TraceCheck, trace: Trace, rows: int) -> str:
-    """Return why a check says less than it could, or nothing."""
+    """Return why a check covers less than it could; empty if it covers all."""
     if check.simulated_only_reason and not trace.simulated:
         return check.simulated_only_reason
     if not rows:
@@ -175,7 +175,7 @@ def _skip_reason(check: TraceCheck, trace: Trace, rows: int) -> str:
 
 
 def _can_check_partly(check: TraceCheck, trace: Trace, rows: int) -> bool:
-    """Return whether some lives can be looked at although others were sampled."""
+    """Return whether some incarnations can be checked although others were sampled."""
     return bool(rows) and check.needs_all_rows and len({mode for _, mode in trace.clock_modes}) > 1
 
 
@@ -191,7 +191,7 @@ def _first_violations(found: DataFrame) -> tuple[list[dict[str, Any]], int]:
 
 
 MAX_EXAMINED = 10_000
-"""Among so many violations of a check the first are looked for."""
+"""Among how many violations of a check the first ones are searched."""
 
 
 def _round_robin(first: list[dict[str, Any]]) -> list[dict[str, Any]]:

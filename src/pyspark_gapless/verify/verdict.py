@@ -1,4 +1,4 @@
-"""What came of verifying a trace."""
+"""The verdict on a trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckResult(NamedTuple):
 
 @dataclass(slots=True)
 class TraceVerdict:
-    """What came of all checks. ``violations`` are the first few, each with the rows around it."""
+    """The result of all checks. ``violations`` are the first few, each with its context."""
 
     events: int
     incarnations: int
@@ -43,7 +43,7 @@ class TraceVerdict:
 
     @property
     def has_checks(self) -> bool:
-        """Whether any check was made: without one, that nothing is broken means nothing."""
+        """Whether any check ran: without one, the absence of violations proves nothing."""
         return any(finding.state != NOT_CHECKED for finding in self.checks)
 
     @property

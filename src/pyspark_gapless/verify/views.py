@@ -1,4 +1,4 @@
-"""Who was in whose view since when: the base of S5, S9, S15 and the checks of the end."""
+"""Membership by view: the base of S5, S9, S15 and the checks of the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def rosters(trace: Trace) -> DataFrame:
     """Return rosters: ``peer`` is in view ``view`` of ``member``, since its view ``since``.
 
-    ``turn`` numbers the views of a life, ``last_turn`` is that of its last one.
+    ``turn`` numbers the views of an incarnation, ``last_turn`` is its last one.
     """
     return trace.cached("rosters", lambda: _rosters(trace))
 
@@ -62,7 +62,7 @@ def owed_from(trace: Trace) -> DataFrame:
 
 
 def present_at_end(trace: Trace) -> DataFrame:
-    """Return the lives that are there at the end: those with a REST row."""
+    """Return the incarnations that are present at the end: those with a REST row."""
     rest = trace.rare_rows("REST").groupBy("seed", "member")
     last = (
         F.max("idx").alias("idx"),
@@ -75,8 +75,8 @@ def present_at_end(trace: Trace) -> DataFrame:
 def views(trace: Trace) -> DataFrame:
     """S15: one id is one list; numbers rise; members are in their views, the coordinator first.
 
-    That they have lived is looked at in simulated groups that make their own views: elsewhere there
-    may be members that nobody has recorded.
+    That members existed is checked in simulated groups that create their own views: elsewhere there
+    may be members that were not recorded.
     """
     order = Window.partitionBy("seed", "member").orderBy("idx")
     installed = trace.rare_rows("VIEW").withColumn("before", F.lag("seqno_last").over(order))
@@ -128,8 +128,8 @@ def views(trace: Trace) -> DataFrame:
 def single_view(trace: Trace) -> DataFrame:
     """L6: at the end all are in one view of exactly those present; anything later is ignored.
 
-    Of lives that were not recorded, or not to their end, nobody knows whether they are there: any
-    view may have them.
+    Incarnations that were not recorded, or not to their end, may be present or not: any view may
+    have them.
     """
     rest = present_at_end(trace)
     ends = rest.select("seed", "member", F.col("idx").alias("end"))

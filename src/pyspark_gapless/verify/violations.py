@@ -1,4 +1,4 @@
-"""The one schema of violations: which invariant is broken, where, and how."""
+"""The one schema of violations: the invariant, the row, and a message."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""S6, S7 and parts of S8, S10, S11 and S12: what a life does fits to the marks that it tells.
+"""S6, S7 and parts of S8, S10, S11 and S12: the rows of an incarnation fit its marks.
 
-All of them compare a row with the marks that the life told before it, so they share one sort by
-life and stream, and are worked out together (:func:`mark_violations`).
+All of these compare a row with the marks before it, so they share one sort by incarnation and
+stream, and are computed together (:func:`mark_violations`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHECKED_EVENTS = ("STATE", "ACK_OUT", "REPAIR", "NAK_OUT", "STORE", "DROPPED")
 
 
 def reaches(trace: Trace) -> DataFrame:
-    """Return how far the windows of each life may reach."""
+    """Return the reach of the windows of each incarnation."""
     return (
         trace.rare_rows("BEGIN")
         .where("high > 0")
@@ -46,12 +46,12 @@ def reaches(trace: Trace) -> DataFrame:
 
 
 def setting(name: str) -> Column:
-    """Return a knob of the lives as a number."""
+    """Return a setting of the incarnations as a number."""
     return F.col("knobs")[name].cast("bigint")
 
 
 def last_marks(trace: Trace) -> DataFrame:
-    """Return for each stream at each life and view its last marks, and the most that was stored."""
+    """Return for each stream, incarnation and view its last marks, and the most that was stored."""
     begin = F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered"))
     last = F.max_by(F.struct("idx", "t_ns", "low", "delivered", "high"), "idx").alias("last")
     most = F.max(F.col("high") - begin).alias("most")
@@ -71,10 +71,10 @@ def mark_violations(trace: Trace, check: str) -> DataFrame:
 
 
 def _rows_with_marks(trace: Trace) -> DataFrame:
-    """Go through the rows of each stream at each life, with the marks before each of them.
+    """Return the rows of each stream at each incarnation, with the marks before each row.
 
     ``then_low`` and the like are the marks of the last STATE row before, ``soon_high`` and the like
-    those at the end of the same step; ``reach`` is null for a life that has not told it.
+    those at the end of the same step; ``reach`` is null for an incarnation without a BEGIN row.
     """
     columns = (
         *STREAM_AT_MEMBER,
@@ -130,7 +130,7 @@ def _last_mark(mark: str, where: WindowSpec) -> Column:
 
 
 def _rules() -> list[tuple[str, Column, Column]]:
-    """Return what is wrong and what to say of it, by check."""
+    """Return the condition and the message of each check."""
     state = is_one_of("STATE")
     low, delivered, high = F.col("low"), F.col("delivered"), F.col("high")
     reach = F.col("reach")
@@ -217,9 +217,9 @@ def _acceptance_rules(
 
 
 def window(trace: Trace) -> DataFrame:
-    """S6: no window reaches further than it may; how far stands in the row of the life's beginning.
+    """S6: no window exceeds its reach, which is in the BEGIN row of the incarnation.
 
-    The marks are those that the machine tells; of connections it tells none.
+    The marks are those of the machine, which has none for connections.
     """
     return mark_violations(trace, "S6")
 
@@ -253,7 +253,7 @@ def naks_exist(trace: Trace) -> DataFrame:
 def acceptance(trace: Trace) -> DataFrame:
     """S12: stored messages are in range; dropped ones have the right reason; each is one of both.
 
-    A run that arrived and of which nothing is told cannot be seen.
+    A run that arrived without any row cannot be seen.
     """
     told = (is_one_of("STORE") & (F.col("k") != seqno_count())) | (
         is_one_of("DROPPED") & F.col("reason").isin(*DATA_DROP_REASONS)

@@ -1,4 +1,4 @@
-"""Axes: from values to a place between 0 and 1, with ticks at round values."""
+"""Axes: from values to a position between 0 and 1, with ticks at round values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Axis:
     ticks: Sequence[float] = field(default_factory=tuple)
 
     def position(self, value: float) -> float:
-        """Return where a value lies, from 0 to 1; what is outside lies on the border."""
+        """Return the position of a value, from 0 to 1; values outside are on the border."""
         low, high = _transform(self.low, self.scale), _transform(self.high, self.scale)
         place = (_transform(value, self.scale) - low) / (high - low) if high > low else 0.5
         return min(1.0, max(0.0, place))

@@ -1,7 +1,6 @@
-"""Pictures made of bars: a row for each member, stream or repair, with its name above the bar.
+"""Pictures of bars: a row for each member, stream or repair, with its name above the bar.
 
-Every bar, and every mark in a row, carries in ``data-say`` the sentence that is read out when a
-cursor comes to it.
+Every bar, and every mark in a row, has in ``data-say`` the sentence that is read out at the cursor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Plots: figures with a title, a legend, a picture, a readout, and the table behind it.
+"""Plots: figures with a title, a legend, a picture, a readout, and a table.
 
-A picture is SVG that stretches: what lies along the axis of time is placed in per cent of the
-width, while text, marks and heights keep their size. So one picture is right on a phone, on a wide
-screen and on paper, and needs no script.
+A picture is SVG that stretches: positions along the axis of time are in per cent of the width,
+while text, marks and heights keep their size. So one picture fits a phone, a wide screen and paper,
+and needs no script.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def marker_defs() -> Html:
 class Curve:
     """One curve: a value, or None, for each x of its plot.
 
-    ``minus`` says that it is the difference of two other curves of the plot, by their numbers: then
-    the page need not hold its values.
+    ``minus`` says that the curve is the difference of two other curves of the plot, by their
+    numbers: then the page need not hold its values.
     """
 
     name: str
@@ -99,7 +99,7 @@ class ChartPanel:
 
 @dataclass(slots=True)
 class ChartTable:
-    """The numbers behind a plot. ``note`` says what of them is left out."""
+    """The numbers of a plot. ``note`` says which of them are left out."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -108,7 +108,7 @@ class ChartTable:
 
 
 def table(content: ChartTable, label: str, *, scroll: bool = True) -> Html:
-    """Return a table; what is wider than the page scrolls within its own frame."""
+    """Return a table; a table wider than the page scrolls within its own frame."""
     numeric = content.numeric or frozenset(range(1, len(content.columns)))
     head = tag(
         "tr",
@@ -322,7 +322,7 @@ def x_axis(across: Axis, foot: float, head: float) -> list[Html]:
 
 
 def percent_position(place: float) -> str:
-    """Return a place from 0 to 1 in per cent of the width."""
+    """Return a position from 0 to 1 in per cent of the width."""
     return f"{100 * place:.2f}".rstrip("0").rstrip(".") + "%"
 
 
@@ -424,7 +424,7 @@ def _path(places: Sequence[int], heights: Sequence[int | None], *, step: bool) -
 def _band(
     places: Sequence[int], low: Sequence[int | None], high: Sequence[int | None], line: Curve
 ) -> Html:
-    """Return the ground between two curves: along the upper one, and back along the lower one."""
+    """Return the area between two curves: along the upper one, and back along the lower one."""
     there = [at for at in range(len(places)) if low[at] is not None and high[at] is not None]
     if not there:
         return Html("")
@@ -493,12 +493,12 @@ def downsample(rows: Sequence[Any], most: int = MAX_TABLE_ROWS) -> list[Any]:
 
 
 def table_rows(figures: int) -> int:
-    """Return how many rows the tables of so many figures of one kind have."""
+    """Return the number of table rows for so many figures of one kind."""
     return MAX_TABLE_ROWS if figures <= MANY_FIGURES else MAX_TABLE_ROWS // 2
 
 
 def downsample_note(shown: int, of: int, what: str = "points") -> str:
-    """Return what is said below a table that does not have everything."""
+    """Return the note below an incomplete table."""
     return (
         ""
         if shown >= of

@@ -1,8 +1,8 @@
 """The colours of the page, light and dark, distinguishable with red-green blindness.
 
-Text and its ground are at least 4.5 : 1 apart, lines and their ground 3 : 1
-(``tests/report/test_palette.py``). No colour stands alone: lines have dashes, marks have shapes,
-states have words.
+Text has a contrast of at least 4.5 : 1 with its background, lines of 3 : 1
+(``tests/report/test_palette.py``). No colour is the only sign: lines have dashes, marks have
+shapes, states have words.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ DARK = {
 
 
 def css() -> str:
-    """Return the rules that set every colour for the theme that is on."""
+    """Return the rules that set every colour for the active theme."""
     light = "".join(f"--{name}:{colour};" for name, colour in LIGHT.items())
     dark = "".join(f"--{name}:{colour};" for name, colour in DARK.items())
     return (

@@ -244,7 +244,7 @@ def with_gaps(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, An
 
 
 def _streams(latency: list[dict[str, Any]]) -> Html | None:
-    """Return the slowest streams: who is slow to get whose messages."""
+    """Return the slowest streams, with receiver and origin."""
     streams = [
         one for one in latency if one["member"] and one["origin"] and one["count"] and one["max_ns"]
     ]

@@ -13,7 +13,7 @@ from gapless.report.charts.lines import ChartTable, figure, legend_entry, table
 from gapless.report.html import Html, join_markup, name_markup, natural_sort_key, shorten, tag
 
 MAX_LANES = 48
-"""Lives in the picture; the table has more."""
+"""Maximum number of incarnations in the picture; the table has more."""
 MAX_ROWS = 400
 """Rows of a table on this page."""
 _ENDS = {
@@ -89,9 +89,9 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
 
 
 def _labels(views: list[dict[str, Any]]) -> dict[_View, tuple[str, str]]:
-    """Return what each view is called, and how it is filled: neighbours differ.
+    """Return the label and the fill of each view; neighbours differ.
 
-    A group that is cut in two makes two views under one number; their makers tell them apart.
+    A partitioned group creates two views with one number; their creators tell them apart.
     """
     known = sorted({(view["number"], view["maker"]) for view in views})
     makers = Counter(number for number, _ in known)
@@ -192,7 +192,7 @@ def _offset(life: dict[str, Any]) -> str:
 
 
 def _views_table(figures: dict[str, Any], across: Axis) -> Html:
-    """Return who was in each view, and how long it took until all of them were told."""
+    """Return the members of each view, and the time until all of them installed it."""
     views: dict[tuple[float, str], list[dict[str, Any]]] = defaultdict(list)
     for view in figures["views"]:
         views[view["number"], view["maker"]].append(view)

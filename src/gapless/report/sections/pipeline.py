@@ -79,7 +79,7 @@ def _table(
 
 
 def _unit(name: object) -> tuple[str, Unit | None]:
-    """Return the ending of a name that tells its unit, and how such numbers are written."""
+    """Return the unit suffix of a name, and the format of its numbers."""
     return next(
         ((ending, unit) for ending, unit in _UNITS.items() if str(name).endswith(ending)),
         ("", None),

@@ -1,4 +1,4 @@
-"""Repairs: from the moment that a gap is noticed to the moment that its messages are delivered."""
+"""Repairs: from the detection of a gap to the delivery of its messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NEVER_HEIGHT, _HEIGHT = 26, 190
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return when repairs happened, how long they took, and where that time went."""
+    """Return the time of repairs, their duration, and the phases of that duration."""
     log = [one for one in figures["repair_log"] if _start(one) is not None]
     if not log:
         return None
@@ -90,7 +90,7 @@ def _name(one: dict[str, Any], most: int = 18) -> str:
 
 
 def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html:
-    """Return a mark for each gap: when it was noticed, and how long until it was closed."""
+    """Return a mark for each gap: when it was noticed, and the time until it was closed."""
     up = axes.log_axis(max(1000, took[0] if took else 1e6), took[-1] if took else 1e8)
     never = any(_duration_ns(one) is None for one in log)
     top = _NEVER_HEIGHT if never else 6
@@ -154,7 +154,7 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
 
 
 def _mark(one: dict[str, Any], across: Axis, y: float) -> Html:
-    """Return the mark of one gap, with the text shown when it is pointed at."""
+    """Return the mark of one gap, with the text of its tooltip."""
     start, span_ns = _start(one) or 0, _duration_ns(one)
     shape, colour = "dot", 1
     how = "never repaired" if span_ns is None else f"delivered after {formatting.duration(span_ns)}"
@@ -259,7 +259,7 @@ def _since_gap(high_ns: float) -> Axis:
 
 
 def _typical(ended: list[dict[str, Any]]) -> BarRow | None:
-    """Return the repair whose phases are the medians of all that have them all."""
+    """Return the repair of median phases, over all repairs with every phase."""
     whole = [one for one in ended if all(one[moment] is not None for moment in _MOMENTS)]
     if len(whole) < 3:
         return None

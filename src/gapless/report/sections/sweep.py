@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gapless.report.page import PageSection
 
 MAX_FAILURES = 60
-"""Failing runs that are listed with their commands."""
+"""Maximum number of failing runs that are listed with their commands."""
 MAX_CELLS = 600
 """Cells in the table."""
 MAX_CONDITIONS = 40
@@ -407,7 +407,7 @@ def _curves(
 
 
 def _best(metric: SweepMetric, lines: list[Curve]) -> str:
-    """Say who is where at the far end."""
+    """Return the ranking at the last value of the axis, as a sentence."""
     ends = [(line.values[-1], line.name) for line in lines if line.values[-1] is not None]
     if not ends:
         return ""

@@ -144,7 +144,7 @@ def _with_zeros(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, 
 
 
 def overhead(figures: dict[str, Any]) -> Html | None:
-    """Return what frames each member sent, and what of them was not data."""
+    """Return the frames of each member, and the share that was not data."""
     members = [one for one in figures["overhead"] if _frames(one)]
     if not members:
         return None
@@ -234,7 +234,7 @@ def _mix(one: dict[str, Any], *, strong: bool = False) -> BarRow:
 
 
 def back_pressure(figures: dict[str, Any]) -> Html | None:
-    """Return who waited for room in its window, and who was behind."""
+    """Return the members that waited for room in their windows, and those that were behind."""
     blocked = sorted(
         (one for one in figures["blocked"] if one["blocked_ns"]), key=lambda one: -one["blocked_ns"]
     )
@@ -295,7 +295,7 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
 
 
 def _cause(cause: dict[str, Any]) -> str:
-    """Return for whom, or if it was nobody in particular for what, a send waited."""
+    """Return the member that a send waited for, or the reason if there was none."""
     told = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
     return str(cause["member"] or told.get(cause["reason"], cause["reason"]))
 

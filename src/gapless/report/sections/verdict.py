@@ -23,7 +23,7 @@ _MAX_INCOMPLETE = 8
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the page says at its top: a tone, a headline, and sentences below it."""
+    """The top of the page: a tone, a headline, and sentences below it."""
 
     tone: str
     headline: str
@@ -36,7 +36,7 @@ class Judgement:
 
 
 def judge_run(figures: dict[str, Any]) -> Judgement:
-    """Return the judgement of a run. Only a run that was looked at, completely, is called sound."""
+    """Return the judgement of a run. Only a run that was checked completely is called sound."""
     verdict = figures["verdict"]
     checks = verdict["checks"]
     made = [check for check in checks if check["state"] != "not checked"]
@@ -223,7 +223,7 @@ def _slowest(summary: dict[str, Any]) -> str:
 
 
 def _not_checked(figures: dict[str, Any]) -> Html:
-    """Say what nobody has looked at: a reader must not take silence for a proof."""
+    """Return the invariants that were not checked: silence must not pass for a proof."""
     left_out = [check for check in figures["verdict"]["checks"] if check["state"] == "not checked"]
     reasons: dict[str, list[str]] = {}
     for check in left_out:
@@ -261,7 +261,7 @@ def _not_checked(figures: dict[str, Any]) -> Html:
 
 
 def _outside_scope(figures: dict[str, Any]) -> Html:
-    """Return what no trace can show, folded: it is the same for all."""
+    """Return the invariants that no trace can show, folded: they are the same for all runs."""
     listed = figures["verdict"]["not_shown"]
     if not listed:
         return Html("")

@@ -1,7 +1,7 @@
-"""Violations: what was found, and the rows and frames around it as a sequence diagram.
+"""Violations: each with its rows and frames as a sequence diagram.
 
-Time runs down. A row of the picture is one thing that happened, in the order in which it happened:
-the distance between two says nothing, the times on the left do.
+Time runs down. A row of the picture is one event, in the order of time: distances mean nothing, the
+times on the left do.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
 
 
 class _RelativeTime(NamedTuple):
-    """Times as they are told here: before or after the violation."""
+    """Times relative to the violation."""
 
     zero_ns: float
 
@@ -88,7 +88,7 @@ class _RelativeTime(NamedTuple):
 
 
 class _DiagramEvent(NamedTuple):
-    """One thing that happened: a row of the trace, the start of a frame or its end."""
+    """One event: a row of the trace, the start of a frame or its end."""
 
     t_ns: float
     rank: int
@@ -119,7 +119,7 @@ def _events(one: dict[str, Any]) -> list[_DiagramEvent]:
 
 
 def _folded(events: list[_DiagramEvent]) -> list[_DiagramEvent]:
-    """Return events with those that repeat the one before them folded into it."""
+    """Return events with repetitions of the previous event folded into it."""
     found: list[_DiagramEvent] = []
     for event in events:
         same = found and event.frame < 0 and not event.is_violation and not found[-1].is_violation
@@ -253,7 +253,7 @@ def _middle(nth: int) -> float:
 
 
 def _rows(events: list[_DiagramEvent], xs: dict[str, float], since: _RelativeTime) -> list[Html]:
-    """Return the rows of incarnations: on the right of their line, at the last one on the left."""
+    """Return the rows of incarnations: right of their line, for the last incarnation left of it."""
     parts, before = [], None
     last = list(xs)[-1] if len(xs) > 1 else None
     for nth, event in enumerate(events):
