@@ -1,3 +1,4 @@
+import ast
 import doctest
 import re
 from collections.abc import Iterator
@@ -181,3 +182,48 @@ def test_links_of_the_readme_work_on_a_package_index() -> None:
         page = page.with_name("README.md") if name.endswith("/index.html") else page
         assert page.exists(), target
         assert not anchor or anchor in docs.anchors(page.read_text(encoding="utf-8")), target
+
+
+# Names of files
+
+
+_FILE_NAME = re.compile(r"(?<![\w*/.-])((?:\w+/)*\w+\.py)\b")
+READERS_FILES = {
+    *("orders.py", "slow.py", "test_orders.py", "published.py", "where.py", "stock.py"),
+    *("test_stock.py", "test_shop.py"),
+}
+"""Programs that a page tells its reader to write."""
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ast.get_docstring(node) or ""
+
+
+def unknown_files(text: str) -> set[str]:
+    """Return the Python files that a text names and that the project does not have."""
+    known = {f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*.py")}
+    named = set(_FILE_NAME.findall(text)) - READERS_FILES
+    return {name for name in named if not any(path.endswith(f"/{name}") for path in known)}
+
+
+def test_every_file_that_a_page_or_a_docstring_names_exists() -> None:
+    folders = ("src", "tools", "bench", "examples", "experiments")
+    texts = {page: page.read_text(encoding="utf-8") for page in docs.pages(ROOT)}
+    del texts[ROOT / "CHANGELOG.md"]  # it names what there was
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        texts[path] = "\n".join(docstrings(path))
+    named = "\n".join(texts.values())
+    stale = unknown_files(named)
+    assert {
+        str(path): names for path, text in texts.items() if (names := _named(text, stale))
+    } == {}
+
+
+def _named(text: str, stale: set[str]) -> set[str]:
+    return stale & set(_FILE_NAME.findall(text))
+
+
+def test_a_stale_name_is_found() -> None:
+    assert unknown_files("see `outbox.py`, runtime/reactor.py and handle.py") == {"outbox.py"}

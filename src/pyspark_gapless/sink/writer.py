@@ -1,8 +1,8 @@
 """The sink: ``df.writeStream.format("gapless").option("group", …)`` (docs/spark-sink.md).
 
 On an executor: the rows of a partition are encoded and staged. On the driver's side, in a process
-of its own: a batch is settled, published and marked as such (``staging.py``, ``publishing.py``,
-``publisher.py``), each step so that it can be done again.
+of its own: a batch is settled, published and marked as such (``staging.py``,
+``publisher.py``, ``publisher_process.py``), each step so that it can be done again.
 """
 
 from __future__ import annotations
