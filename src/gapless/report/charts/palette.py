@@ -1,7 +1,7 @@
 """The colours of the page, light and dark, distinguishable with red-green blindness.
 
 Text has a contrast of at least 4.5 : 1 with its background, lines of 3 : 1
-(``tests/report/test_palette.py``). No colour is the only sign: lines have dashes, marks have
+(``tests/report/test_page.py``). No colour is the only sign: lines have dashes, marks have
 shapes, states have words.
 """
 
