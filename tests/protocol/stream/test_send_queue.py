@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from gapless.delivery_mode import DeliveryMode
 from gapless.payloads import Payloads
 from gapless.protocol import timers
 from gapless.protocol.events import Accepted, GivenUp, Refused
@@ -500,3 +502,44 @@ def test_p13_a_growing_window_still_counts_bytes() -> None:
     group.rules.clear()
     group.settle()
     assert len(group.messages("b", "a")) == 30
+
+
+# The short way past the queue
+
+
+@given(
+    sends=st.lists(
+        st.lists(st.sampled_from((0, 1, 90, 150, 180, 400)), min_size=1, max_size=9),
+        min_size=1,
+        max_size=9,
+    ),
+    capacity=st.integers(1, 40),
+    window_bytes=st.sampled_from((1024, 1500, 8000)),
+    max_run_bytes=st.sampled_from((300, 1024, 4096)),
+    acknowledged=st.booleans(),
+)
+def test_a_send_past_the_queue_does_what_the_queue_would_do(
+    sends: list[list[int]],
+    capacity: int,
+    window_bytes: int,
+    max_run_bytes: int,
+    acknowledged: bool,
+) -> None:
+    """Seqnos, frames, events and the room that is left do not depend on the way of a message."""
+    mode = DeliveryMode.ACKNOWLEDGED if acknowledged else DeliveryMode.ORDERED
+    settings: dict[str, Any] = {
+        "capacity": capacity,
+        "window_bytes": window_bytes,
+        "max_run_bytes": max_run_bytes,
+        "max_frame_bytes": 256,
+    }
+    short, queued = Group(2, **settings), Group(2, **settings)
+    queued["a"].outbound._fits_one_run = lambda *_: False  # type: ignore[method-assign]
+    for lengths in sends:
+        messages = [bytes([length % 251]) * length for length in lengths]
+        ready = short.send("a", *messages, mode=mode)
+        assert ready == queued.send("a", *messages, mode=mode)
+    short.settle()
+    queued.settle()
+    assert short["a"].snapshot() == queued["a"].snapshot()
+    assert short["a"].counters == queued["a"].counters
