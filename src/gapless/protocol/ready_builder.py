@@ -109,6 +109,7 @@ class ReadyBuilder:
 
     def begin_view(self, event: ViewInstalled) -> None:
         """Report a view: later deliveries of this input belong to it, earlier ones do not."""
+        assert not self._ready.before_view, "an input installs one view at most"
         self._ready.before_view = len(self._ready.deliveries)
         self.emit(event)
 
@@ -124,6 +125,7 @@ class ReadyBuilder:
 
     def replace_deliveries(self, deliveries: list[Delivery], before_view: int) -> None:
         """Replace the deliveries of this input."""
+        assert 0 <= before_view <= len(deliveries), "the view takes effect between deliveries"
         self._ready.deliveries, self._ready.before_view = deliveries, before_view
 
     @property
@@ -181,6 +183,7 @@ class ReadyBuilder:
 
     def _crossed_sample(self, key: object, mark: int) -> bool:
         """Return whether ``mark`` has passed a multiple of the interval since the last row."""
+        assert self.tracing > 1, "only a sampled trace leaves rows out"
         passed = mark // self.tracing
         if self._sampled_marks.get(key) == passed:
             return False
@@ -199,6 +202,8 @@ class ReadyBuilder:
         epoch: int = 0,
     ) -> None:
         """Count dropped input under its reason."""
+        assert reason, "every drop has a reason"
+        assert message_count > 0, "a drop of nothing is not counted"
         self.count(f"dropped.{reason}", message_count)
         self.trace(
             "DROPPED",
@@ -220,6 +225,7 @@ class ReadyBuilder:
         """Return the outcome of this input, and start the next."""
         ready = self._ready
         self._ready = Ready()
+        assert ready.before_view <= len(ready.deliveries), "the view is between deliveries"
         ready.deadline_ns = deadline_ns
         if self._frames:
             self._pack(ready.transmits)
@@ -266,6 +272,8 @@ class ReadyBuilder:
         room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
         addressee = None if to is None else to.incarnation
         parts = encode_split(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)
+        assert parts, "a run has at least one part"
+        assert all(len(part) <= self._max_frame_bytes for part in parts), "every part is a frame"
         self.count(SENT_COUNTERS[Data], len(parts) - 1)
         transmits += [Transmit(to, part) for part in parts]
         if self.last_sent_ns is not None:

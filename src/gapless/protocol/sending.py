@@ -107,6 +107,7 @@ class Sender:
         ``mode_given``: the application named the mode, so this send leaves a switch in place.
         """
         assert self._endpoint.view is not None, "check refuses to send without a view"
+        assert timeout_ns is None or timeout_ns >= 0, "check refuses a negative timeout"
         if loopback is None:
             loopback = self._endpoint.config.loopback or to is not None
         flags = 0 if loopback else NO_LOOPBACK
@@ -150,6 +151,7 @@ class Sender:
             return None
         high = stream.window.high
         ticket = stream.send(payloads, flags, deadline_ns, out)
+        assert stream.window.high >= high, "a send never takes back a seqno"
         if to is not None and stream.window.high > high:
             endpoint.connections.touch(to, out)
         return ticket
@@ -180,6 +182,7 @@ class Sender:
 
     def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> None:
         """Give up a waiting send, wherever it waits."""
+        assert ticket > 0, "tickets start at 1"
         for stream in self._endpoint.outbounds():
             if stream.give_up(ticket, reason, out):
                 stream.flush(out, reason)

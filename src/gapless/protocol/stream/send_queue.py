@@ -92,6 +92,7 @@ class QueuedSend:
 
     def assign_seqnos(self, first: int, last: int) -> None:
         """Record that messages of this send have the seqnos ``first .. last``."""
+        assert self.last < first <= last, "the seqnos of a send rise"
         self.first = self.first or first
         self.last = last
 
@@ -120,6 +121,7 @@ class SendQueue:
         self, ticket: int, messages: Sequence[bytes], flags: int, deadline_ns: int | None
     ) -> QueuedSend:
         """Queue ``messages`` behind all queued sends."""
+        assert ticket > 0, "tickets start at 1"
         send = QueuedSend(ticket, Payloads.of(messages), flags, deadline_ns)
         self.sends.append(send)
         return send
@@ -161,6 +163,7 @@ class SendQueue:
         start, end = head.offset, min(head.offset + self.room_bytes - LENGTH_BYTES, len(message))
         if room_bytes is not None and end - start + LENGTH_BYTES > room_bytes:
             return None
+        assert start < end, "a fragment is never empty"
         flags = head.flags | FRAGMENT | (0 if start else FIRST_FRAGMENT)
         head.offset = end
         if end == len(message):
@@ -195,6 +198,7 @@ class SendQueue:
                 break
         if not messages:
             return None
+        assert len(messages) == sum(count for _, count in portions), "portions make up the run"
         costs = portions[0][0].costs
         alike = len(portions) == 1 and isinstance(costs, range)
         return SendBatch(messages, flags, portions, costs[1] - LENGTH_BYTES if alike else None)

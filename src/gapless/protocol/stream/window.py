@@ -327,6 +327,7 @@ class Window:
         """Give up everything up to ``seqno``, stored or not; return how many were stored."""
         if seqno <= self.delivered:
             return 0
+        assert self.low <= self.delivered, "marks are in order"
         self.delivered = seqno
         self.high = max(self.high, seqno)
         return self._erase(seqno)
