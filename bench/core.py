@@ -249,7 +249,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

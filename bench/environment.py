@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "peers"
 SERVERS = {"nats": "nats-server", "redis": "redis-server"}
-"""Those that need a server, and what it is called."""
+"""Peers that need a server, with the name of its program."""
 PACKAGES = {
     "pyzmq": "pyzmq",
     "zenoh": "eclipse-zenoh",
@@ -88,7 +88,7 @@ class Environment:
     def get(
         self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool = True
     ) -> None:
-        """Bring in those that are wanted; note what is missing and why."""
+        """Install the requested peers; record which ones are missing, and why."""
         self.build.mkdir(parents=True, exist_ok=True)
         packaged = [peer for peer in wanted if peer in PACKAGES]
         if packaged:

@@ -1,4 +1,4 @@
-"""The goals of Gapless beside its peers: a line for each, with what was measured."""
+"""The goals of Gapless beside its peers: a line for each, with its figure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Goal:
     metric: Metric = SPEED
 
     def line(self, outcomes: Sequence[Outcome]) -> Line:
-        """Return how it stands; the best peer is the one that Gapless is least ahead of."""
+        """Return the state of the goal; the best peer is the closest one to Gapless."""
         here = [
             one
             for one in outcomes

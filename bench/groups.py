@@ -39,7 +39,7 @@ def surroundings() -> dict[str, str]:
 
 
 class FailedError(Exception):
-    """A contender could not do what was asked; the reason says why."""
+    """A contender has failed; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Group:
     # Coming and going
 
     def start(self) -> None:
-        """Start all but those that come later, and wait until they have reached each other."""
+        """Start all members but the late ones, and wait until they reach each other."""
         self._start_server()
         for at in range(self.shape.members - self.shape.late):
             self.spawn(at)
@@ -268,7 +268,7 @@ class Group:
         return self._turn
 
     def end_round(self) -> list[dict[str, Any]]:
-        """Let senders stop; return what was lost, repeated, out of order."""
+        """Stop the senders; return how many messages were lost, repeated, out of order."""
         sent = [answer["sent"] for answer in self.ask("stop")]
         sent += [0] * (self.shape.members - len(sent))
         checks = self.ask("check", sent=sent)

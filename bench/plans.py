@@ -27,7 +27,7 @@ WORKLOADS = {
     "start": "from the start of two processes to the first message",
     "limit": "bare sockets in plain Python: what there is to be had",
 }
-"""What can be asked for, and what it is."""
+"""The workloads, with a description of each."""
 
 
 def plan(only: tuple[str, ...] = (), *, quick: bool = False) -> list[list[Case]]:

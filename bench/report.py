@@ -59,7 +59,7 @@ def figures(outcome: Outcome, metric: Metric) -> Spread | None:
 
 
 def total(outcome: Outcome, key: str) -> int:
-    """Return the sum of what was counted in all rounds."""
+    """Return the sum of a counter over all rounds."""
     return int(sum(each.get(key, 0) for each in outcome.rounds))
 
 
@@ -75,7 +75,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def broken(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return those that have promised to lose nothing, and have."""
+    """Return the contenders that lost messages against their guarantee."""
     return [
         one
         for one in outcomes
@@ -116,7 +116,7 @@ def header(case: Case) -> list[str]:
 
 
 def rows(case: Case, outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
-    """Return one row for each contender: ratios, figures, what came."""
+    """Return one row for each contender: ratios, figures, faults."""
     ours = reference(case, outcomes)
     for one in (each for each in outcomes if each.case == case):
         if not one.rounds:
@@ -151,7 +151,7 @@ def answer(reached: bool | None) -> str:
 
 
 def print_goals(screen: Console, goals: Sequence[Line]) -> None:
-    """Show how the goals stand, those that were measured."""
+    """Print the goals that were measured."""
     from rich.table import Table
 
     table = Table(title="Goals", title_justify="left")

@@ -37,7 +37,7 @@ OWN_FAULTS = ("gapless", "jgroups")
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Progress:
-    """Says on the terminal what is going on, on one line; on a file, a line for each case."""
+    """Progress: one line that changes on a terminal, a line for each case in a file."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -141,7 +141,7 @@ class Progress:
             print(f"{self._elapsed()} {where}", file=sys.stderr, flush=True)
 
     def __call__(self, what: str) -> None:
-        """Show what is done now."""
+        """Show the current case."""
         if not self._quiet and sys.stderr.isatty():
             print(
                 f"\r\x1b[K{self._elapsed()} {self._where} {what}"[:160],
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(
     options: argparse.Namespace, groups: list[list[Case]], rounds: int, seconds: float
 ) -> int:
-    """Measure, and show what came out."""
+    """Measure, and print the outcome."""
     progress, begun_s = Progress(quiet=options.json and not sys.stderr.isatty()), time.monotonic()
     environment = Environment()
     wanted = list(
@@ -345,7 +345,7 @@ def measured(
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return those that were there and could not do it."""
+    """Return the installed contenders that failed."""
     return [one for one in outcomes if one.failed]
 
 

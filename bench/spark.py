@@ -88,7 +88,7 @@ QUICK = Sizes(
 
 @contextmanager
 def started() -> Iterator[SparkSession]:
-    """Return a session; one that runs already is used, and left running."""
+    """Return a session; an existing session is used, and left running."""
     from pyspark.sql import SparkSession
 
     from pyspark_gapless.session import session
@@ -268,7 +268,7 @@ def show(about: dict[str, object], found: dict[str, Any]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

@@ -64,7 +64,7 @@ class CollectorWorker:
         return count_for(self.collector, self.seconds) if self.seconds else {"sent": {}}
 
     def check(self, sent: list[dict[str, int]]) -> dict[str, Any]:
-        """Wait until everything that was sent is durable; return what is missing."""
+        """Wait until all sent messages are durable; return how many are missing."""
         owed = sum(counts.get("0", 0) for counts in sent)
         until_s = time.monotonic() + TIMEOUT_S
         while (stored := stored_in(self.spool)) < owed and time.monotonic() < until_s:

@@ -104,7 +104,7 @@ class Sink:
             ]
 
     def times(self) -> Times:
-        """Return what was noted."""
+        """Return the recorded ages."""
         if self.kind == "parquet":
             import pyarrow.parquet as pq
 

@@ -179,7 +179,7 @@ def show(about: dict[str, object], figures: dict[str, Any]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

@@ -42,7 +42,7 @@ class Line:
 
 
 def turn(plan: BenchPlan, mode: str, folder: Path) -> tuple[ThroughputResult, int]:
-    """Measure a group in one mode; return what it does, and how many rows it has written."""
+    """Measure a group in one mode; return its figures, and how many rows it has written."""
     traced = plan if mode == "off" else replace(plan, trace=str(folder), trace_mode=mode)
     (figure,) = measure(traced)
     if not isinstance(figure, ThroughputResult) or not figure.is_sound:

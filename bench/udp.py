@@ -175,7 +175,7 @@ def raw_member(
 
 
 class Way(NamedTuple):
-    """Over what is measured, with which profile and which frames."""
+    """The transport, the profile and the frame size of a measurement."""
 
     transport: str
     profile: str
@@ -280,7 +280,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

@@ -88,7 +88,7 @@ def record(mutant: Mutant, number: int, target: Path, seeds: int, runs: int) -> 
 
 
 def run(mutant: Mutant, seed: int, *, hasty: bool) -> SeedResult | None:
-    """Return what came of a seed with the bug in place; nothing if the machine broke off."""
+    """Return the outcome of a seed with the bug planted; None if the run broke off."""
     with planted(mutant):
         try:
             return simulate(

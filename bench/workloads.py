@@ -300,7 +300,7 @@ def flow(
 
 
 def faults(checks: Sequence[dict[str, Any]]) -> Round:
-    """Return what went wrong in a round, and what was repaired."""
+    """Return the faults and the repairs of a round."""
     found: Round = {
         key: sum(check[key] for check in checks) for key in ("lost", "duplicated", "out_of_order")
     }

@@ -249,7 +249,7 @@ class _JoinTrial:
             self._remove(joiner)
 
     def _remove(self, joiner: LightNode) -> None:
-        """Take away one that is stuck, and wait until the group has taken note."""
+        """Remove a stuck member, and wait until the group has expelled it."""
         if joiner.member is not None:
             self.world.crash(joiner)
         self.world.run(

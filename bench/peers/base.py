@@ -79,12 +79,12 @@ class Task:
 
     @property
     def is_sender(self) -> bool:
-        """Whether it sends."""
+        """Whether this member sends."""
         return self.at < self.senders
 
     @property
     def sources(self) -> list[int]:
-        """Those whose messages come here."""
+        """The members whose messages this one receives."""
         return [at for at in self.others if at < self.senders]
 
 
@@ -245,7 +245,7 @@ class Process:
             time.sleep(SAMPLE_S)
 
     def do_stop(self) -> dict[str, Any]:
-        """Say what was sent, when the last of it is on its way."""
+        """Return how much was sent, once the last message is on its way."""
         self._sending.clear()
         self.member.tally.slow_per_s = 0.0
         until_s = time.monotonic() + PATIENCE_S
@@ -256,7 +256,7 @@ class Process:
         return {"sent": self.sent}
 
     def do_check(self, sent: list[int]) -> dict[str, Any]:
-        """Wait for what is still to come; say what is wrong."""
+        """Wait for messages in flight; return the faults found."""
         tally, before = self.member.tally, self._extra or {}
         patience_s = PATIENCE_S if self.member.keeps_all else QUIET_S
         until_s, count = time.monotonic() + patience_s, tally.count

@@ -34,7 +34,7 @@ class Count(Tally):
     _rest_bytes = 0
 
     def lost(self, sent: Sequence[int], senders: Sequence[int]) -> int:
-        """Return how many of those that these senders have sent have not come."""
+        """Return how many messages of these senders are missing."""
         return sum(sent[at] for at in senders) - self.count
 
 
@@ -117,7 +117,7 @@ class Adapter(Member):
 
 
 def patient_connection(host: str, port: int) -> socket.socket:
-    """Connect to one that may not have come yet."""
+    """Connect to a member that may not listen yet."""
     until_s = time.monotonic() + 30
     while True:
         try:

@@ -117,7 +117,7 @@ class Tally:
             self._next[sender] = number
 
     def _attend(self, count: int) -> None:
-        """Do what is done for few receivers only: note the first message, be slow."""
+        """Handle the special cases: record the first message, receive slowly."""
         if not self.first_ns:
             self.first_ns = time.monotonic_ns()
         if self.slow_per_s:
@@ -138,7 +138,7 @@ class Tally:
                 self.duplicated += 1
 
     def lost(self, sent: Sequence[int], senders: Sequence[int]) -> int:
-        """Return how many of those that these senders have sent have not come."""
+        """Return how many messages of these senders are missing."""
         return sum(
             len(self._missing[at]) + max(0, sent[at] - self._next[at])
             for at in senders

@@ -1,4 +1,4 @@
-"""One checker: what is lost, duplicated or out of order, from ledgers against deliveries or tables.
+"""One checker of deliveries and tables: messages lost, duplicated, out of order or damaged.
 
 The law: every acknowledged message arrives once. No stream and seqno is there twice, and no message
 under two of them. Within a stream the numbers of messages go up one by one. A later micro-batch has

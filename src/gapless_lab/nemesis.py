@@ -1,4 +1,4 @@
-"""One schedule of faults: what is done to whom, and when.
+"""One schedule of faults: operations on victims, each with its moment.
 
 A plan draws its operations from its seed. An operation starts at a time, after an amount of work of
 its victim, after a number of other operations, or after a mix of these. The schedule waits for

@@ -6,7 +6,7 @@ from gapless.errors import ConfigError
 
 
 def check_range(option: str, value: float, low: float, high: float, unit: str = "") -> None:
-    """Raise if a number is out of its range; ``unit`` says what it counts."""
+    """Raise if a number is out of its range; ``unit`` is part of the message."""
     if not low <= value <= high:
         raise ConfigError(f"--{option} {value:g}: expected {low:,} to {high:,}{unit}")
 

@@ -143,7 +143,7 @@ class LabProcess:
     # Commands and answers
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Send a command; :meth:`answer` returns what comes back."""
+        """Send a command; :meth:`answer` waits for the answer."""
         self.write_line(json.dumps({"do": command, **arguments}))
 
     def notify(self, command: str, **arguments: Any) -> None:

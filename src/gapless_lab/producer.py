@@ -131,7 +131,7 @@ class ProducerTask:
 
 
 class ProducerWorker(ABC, Generic[SentT]):
-    """A producer as a process; subclasses say what it sends, and what it records of that."""
+    """A producer as a process; subclasses define its load and its records."""
 
     max_in_flight: ClassVar[int]
     """Maximum number of unacknowledged batches."""

@@ -68,7 +68,7 @@ class BenchTask:
         return len(self.ports)
 
     def config(self) -> Config:
-        """Return the settings, with those that let a group form quickly."""
+        """Return the settings of the task, over settings that form a group quickly."""
         return Config.make(**{"found_after": "200ms", "join_interval": "50ms", **self.settings})
 
     def open(self) -> Transport:
@@ -130,7 +130,7 @@ class BenchWorker:
                 handle.consumed(count)
 
     def run(self) -> dict[str, Any]:
-        """Work for the time of the task; return what was sent and received, and the CPU time."""
+        """Work for the time of the task; return messages sent and received, and the CPU time."""
         load = LoadGenerator(self._send, self._wait_accepted, max_in_flight=MAX_BATCHES_IN_FLIGHT)
         batches = self._batches()
         self._work(load, batches, time.monotonic() + self.spec.warm_up_s)
@@ -187,7 +187,7 @@ class BenchWorker:
         sent.result(timeout_s)
 
     def check(self, sent: list[dict[str, int]]) -> dict[str, Any]:
-        """Wait for the rest of what every member sent; return what is wrong."""
+        """Wait for the last messages of every member; return the faults found."""
         owed = {
             index + 1: counts.get("0", 0) + counts.get(str(self.spec.index + 1), 0)
             for index, counts in enumerate(sent)

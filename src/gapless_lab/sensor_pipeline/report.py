@@ -1,4 +1,4 @@
-"""The report of a run: what the tables have, and whether that is what was acknowledged."""
+"""The report of a run: the rows of the tables, compared with the acknowledged messages."""
 
 from __future__ import annotations
 

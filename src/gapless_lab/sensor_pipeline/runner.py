@@ -70,7 +70,7 @@ class PipelineProgress:
     sent: int = 0
     acknowledged: int = 0
     expected: int | None = None
-    """How many readings this run is to send, if it has producers and they come to an end."""
+    """How many readings this run is to send; None without producers, or without an end."""
     spool_bytes: int = 0
     lag: int = 0
     arrived: int = 0
@@ -269,7 +269,7 @@ class _PipelineRun:
 
 
 def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
-    """Return up to where a query has read a spool and committed what it made of it."""
+    """Return the seqnos of a spool up to which a query has committed its batches."""
     with suppress(OSError, ValueError, IndexError, GaplessError):
         batches = (
             int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()
