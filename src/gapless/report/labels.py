@@ -19,15 +19,19 @@ def with_display_names(figures: dict[str, Any]) -> dict[str, Any]:
     names = _display_names(figures)
     if not names:
         return figures
-    lives = [
-        {**life, "name": names.get(life["name"], life["name"]), "in_trace": life["name"]}
-        for life in figures["lives"]
+    incarnations = [
+        {
+            **incarnation,
+            "name": names.get(incarnation["name"], incarnation["name"]),
+            "in_trace": incarnation["name"],
+        }
+        for incarnation in figures["lives"]
     ]
     return {
         **_rename_incarnations(
             {key: value for key, value in figures.items() if key != "lives"}, names
         ),
-        "lives": lives,
+        "lives": incarnations,
     }
 
 
@@ -35,9 +39,12 @@ def _display_names(figures: dict[str, Any]) -> dict[str, str]:
     """Return the label of each incarnation, by its name in the trace; none if two are equal."""
     found: dict[str, str] = {}
     starts: dict[str, int] = {}
-    for life in sorted(figures["lives"], key=lambda life: (life["began_ns"] or 0, life["name"])):
-        member = life["member"] or life["name"]
-        found[life["name"]] = member + "'" * starts.get(member, 0)
+    for incarnation in sorted(
+        figures["lives"],
+        key=lambda incarnation: (incarnation["began_ns"] or 0, incarnation["name"]),
+    ):
+        member = incarnation["member"] or incarnation["name"]
+        found[incarnation["name"]] = member + "'" * starts.get(member, 0)
         starts[member] = starts.get(member, 0) + 1
     if len(set(found.values())) < len(found) or all(
         name == called for name, called in found.items()

@@ -94,8 +94,10 @@ def read_consumers(root: Path) -> list[Consumer]:
         if not CONSUMER_NAME.fullmatch(path.stem):
             continue
         try:
-            told = json.loads(path.read_bytes())
-            found.append(Consumer(path.stem, validate_digest(told["digest"]), int(told["when_ns"])))
+            content = json.loads(path.read_bytes())
+            found.append(
+                Consumer(path.stem, validate_digest(content["digest"]), int(content["when_ns"]))
+            )
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SpoolMismatch):

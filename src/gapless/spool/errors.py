@@ -100,32 +100,32 @@ def segment_trimmed_error(path: Path) -> SpoolTrimmed:
 
 def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
     """Return the spool error for what the system said about ``path``."""
-    said = error.strerror or str(error)
+    text = error.strerror or str(error)
     if error.errno in _FULL:
         return SpoolFull(
-            f"{path}: {doing} failed: {said}; make room on that disk or raise its quota, the "
+            f"{path}: {doing} failed: {text}; make room on that disk or raise its quota, the "
             f"spool goes on by itself",
             path,
         )
     if error.errno in _READ_ONLY:
         return SpoolReadOnly(
-            f"{path}: {doing} failed: {said}; make it writable for this user (mount -o "
+            f"{path}: {doing} failed: {text}; make it writable for this user (mount -o "
             f"remount,rw, chown, chmod), "
             "the spool goes on by itself",
             path,
         )
     if error.errno in _GONE:
         return SpoolGone(
-            f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, "
+            f"{path}: {doing} failed: {text}; bring the folder back to where it was (mount it, "
             f"move it back)",
             path,
         )
     if error.errno in _PATH_CONFLICT:
         return SpoolMismatch(
-            f"{path}: {doing} failed: {said}; something else stands there: name another place", path
+            f"{path}: {doing} failed: {text}; something else stands there: name another place", path
         )
     return SpoolFailed(
-        f"{path}: {doing} failed: {said}; look at the disk (dmesg, smartctl), what was not "
+        f"{path}: {doing} failed: {text}; look at the disk (dmesg, smartctl), what was not "
         f"committed is kept in memory",
         path,
     )

@@ -246,12 +246,12 @@ class StateRecord(NamedTuple):
     @classmethod
     def unpack(cls, table: bytes | memoryview) -> StateRecord:
         """Return the state in the table of the record; ValueError if it is not a state."""
-        told: dict[str, Any] = json.loads(bytes(table))
+        content: dict[str, Any] = json.loads(bytes(table))
         try:
-            streams = tuple(StreamState(*entry) for entry in told["streams"])
-            number, end = told["previous"]
-            place = ((int(number), int(end)), int(told["first"]))
-            return cls(told["group"], streams, *place, told["name"], int(told["node"]))
+            streams = tuple(StreamState(*entry) for entry in content["streams"])
+            number, end = content["previous"]
+            place = ((int(number), int(end)), int(content["first"]))
+            return cls(content["group"], streams, *place, content["name"], int(content["node"]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state: {error}") from error
 
@@ -283,7 +283,7 @@ def encode_records(
     drafts: Sequence[RecordDraft], offset: int, seed: int
 ) -> tuple[list[bytes], list[int]]:
     """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
-    pieces: list[bytes] = []
+    buffers: list[bytes] = []
     offsets: list[int] = []
     group, left, pack = offset, len(drafts), HEADER.pack
     for (
@@ -319,7 +319,7 @@ def encode_records(
             min(sent_ns, _LATEST_NS),
             collected_ns,
         )
-        pieces += (MAGIC + crc32(rest, seed).to_bytes(4, "little") + rest, table, payload)
+        buffers += (MAGIC + crc32(rest, seed).to_bytes(4, "little") + rest, table, payload)
         offsets.append(offset)
         offset += HEADER_BYTES + table_bytes + payload_bytes
-    return pieces, offsets
+    return buffers, offsets

@@ -187,9 +187,9 @@ class _SegmentWalker:
             table, payload = body[: header.table_bytes], body[header.table_bytes :]
             if header.kind == STATE:
                 table = self._without_missing(table)
-            told = (header.flags, header.view, header.sent_ns, header.collected_ns)
+            fields = (header.flags, header.view, header.sent_ns, header.collected_ns)
             range_ = (header.first, header.last, header.rows)
-            self._collect(RecordDraft(header.kind, header.origin, *range_, table, payload, *told))
+            self._collect(RecordDraft(header.kind, header.origin, *range_, table, payload, *fields))
 
     def _on_state(self, file: SegmentFile, header: RecordHeader, owed: dict[str, int]) -> None:
         state = StateRecord.unpack(file.read(header.offset + HEADER_BYTES, header.table_bytes))
@@ -425,8 +425,8 @@ def _restore_info(root: Path, report: FsckReport) -> SpoolInfo:
 def as_json(report: FsckReport) -> dict[str, object]:
     """Return a report for a program."""
     problems = [{**problem._asdict(), "path": str(problem.path)} for problem in report.problems]
-    told = {
+    fields = {
         name: getattr(report, name)
         for name in ("segments", "records", "messages", "size_bytes", "lost", "notes")
     }
-    return json.loads(json.dumps({**told, "problems": problems}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({**fields, "problems": problems}))  # type: ignore[no-any-return]

@@ -279,7 +279,7 @@ class SegmentIndex:
         for key, data, summary in entries:
             listed.append([key, at, crc32(data), summary])
             at += len(data)
-        told = {
+        content = {
             "segment": self.number,
             "end": self.end,
             "created_ns": self.created_ns,
@@ -292,7 +292,7 @@ class SegmentIndex:
             else self.latest_state._asdict(),
             "streams": listed,
         }
-        head = json.dumps(told, separators=(",", ":")).encode()
+        head = json.dumps(content, separators=(",", ":")).encode()
         return b"".join(
             (_HEAD.pack(_MAGIC, crc32(head), len(head)), head, *(data for _, data, _ in entries))
         )
@@ -321,23 +321,23 @@ class SegmentIndex:
     @classmethod
     def _from_json(
         cls,
-        told: dict[str, Any],
+        content: dict[str, Any],
         path: Path,
         base: int,
         number: int,
         again: Callable[[], SegmentIndex],
     ) -> SegmentIndex:
-        if told["segment"] != number:
-            raise CorruptIndex(f"{path}: the index of segment {told['segment']}")
-        index = cls(number, told["end"])
-        index.created_ns = told["created_ns"]
-        index.names = told["names"]
-        index.holes = [Hole(*hole) for hole in told["holes"]]
-        index.blob = None if told["blob"] is None else (told["blob"][0], told["blob"][1])
-        for state in (told["state"], told["latest"]):
+        if content["segment"] != number:
+            raise CorruptIndex(f"{path}: the index of segment {content['segment']}")
+        index = cls(number, content["end"])
+        index.created_ns = content["created_ns"]
+        index.names = content["names"]
+        index.holes = [Hole(*hole) for hole in content["holes"]]
+        index.blob = None if content["blob"] is None else (content["blob"][0], content["blob"][1])
+        for state in (content["state"], content["latest"]):
             if state is not None:
                 index.add_state(StateRecord.unpack(json.dumps(state).encode()))
-        for key, at, crc, summary in told["streams"]:
+        for key, at, crc, summary in content["streams"]:
             index.streams[key] = StreamIndex.lazy(
                 path, base + at, crc, summary, partial(_rebuild_stream, again, key)
             )

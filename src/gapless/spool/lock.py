@@ -35,11 +35,11 @@ class SpoolLock:
                 f"another folder",
                 self.path,
             ) from None
-        told = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
+        content = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
         # Only for the message of the next one: a full disk must not keep the lock from being taken.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, json.dumps(told).encode() + b"\n", 0)
+            os.pwrite(self._descriptor, json.dumps(content).encode() + b"\n", 0)
 
     def ensure_held(self) -> SpoolLock:
         """Return this lock, or a new one if the lock file was deleted.
@@ -72,8 +72,8 @@ class SpoolLock:
 def describe_holder(root: Path) -> str:
     """Return who wrote into the lock last."""
     try:
-        told = json.loads((root / "lock").read_bytes())
-        return f"pid {int(told['pid'])} on {told['host']}"
+        content = json.loads((root / "lock").read_bytes())
+        return f"pid {int(content['pid'])} on {content['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "its name is not in the lock"
 

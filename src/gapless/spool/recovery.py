@@ -38,7 +38,7 @@ def recover(store: SegmentStore) -> RecoveryResult:
     root, info = store.root, store.info
     hint = CommittedOffset.read(root)
     numbers = list_segments(root)
-    told: list[str] = []
+    findings: list[str] = []
     cut_bytes = segment = 0
     store.next_number = max([hint.segment if hint else 0, *numbers]) + 1
     while numbers and store.active is None:
@@ -56,15 +56,17 @@ def recover(store: SegmentStore) -> RecoveryResult:
             index = build_index_upto(file, tail.end)
         cut_bytes += tail.torn_bytes
         if tail.damage or preamble is None:
-            told += [f"{path}: {each.size_bytes} bytes at {each.offset}" for each in tail.damage]
-            told += [f"{path}: its first {PREAMBLE_BYTES} bytes"] if preamble is None else []
+            findings += [
+                f"{path}: {each.size_bytes} bytes at {each.offset}" for each in tail.damage
+            ]
+            findings += [f"{path}: its first {PREAMBLE_BYTES} bytes"] if preamble is None else []
             store.sealed[number] = index
             store.previous = (number, index.end)
         else:
             store.active = _reopen(store, path, index)
         break
     if hint is not None and hint.segment > segment:
-        told.append(
+        findings.append(
             f"{segment_path(root, hint.segment)}: is not there, though messages were committed to "
             f"it"
         )
@@ -75,7 +77,7 @@ def recover(store: SegmentStore) -> RecoveryResult:
         final = store.sealed[max(store.sealed)]
         store.previous = (final.number, final.end)
     _delete_leftovers(root, {*store.sealed, *([store.active.number] if store.active else [])})
-    return RecoveryResult(segment, cut_bytes, tuple(told))
+    return RecoveryResult(segment, cut_bytes, tuple(findings))
 
 
 def _reopen(store: SegmentStore, path: Path, index: SegmentIndex) -> ActiveSegment:

@@ -133,7 +133,7 @@ class SpoolInfo:
 
     def write(self, root: Path) -> None:
         """Write ``spool.json``."""
-        told = {
+        content = {
             "format": self.format,
             "group": self.group,
             "id": self.spool_id.hex(),
@@ -141,15 +141,15 @@ class SpoolInfo:
             "node": f"{self.node:x}",
             "created_ns": self.created_ns,
         }
-        write_atomically(info_path(root), json.dumps(told, indent=2).encode() + b"\n")
+        write_atomically(info_path(root), json.dumps(content, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, root: Path) -> SpoolInfo:
         """Read ``spool.json``; FileNotFoundError if there is none."""
         path = info_path(root)
         try:
-            told: dict[str, Any] = json.loads(path.read_bytes())
-            version = int(told["format"])
+            content: dict[str, Any] = json.loads(path.read_bytes())
+            version = int(content["format"])
             if version > FORMAT:
                 raise SpoolVersion(
                     f"{path}: the spool has format {version}, this Gapless reads up to {FORMAT}; "
@@ -157,11 +157,11 @@ class SpoolInfo:
                     path,
                 )
             return cls(
-                told["group"],
-                bytes.fromhex(told["id"]),
-                told["name"],
-                int(told["node"], 16),
-                int(told["created_ns"]),
+                content["group"],
+                bytes.fromhex(content["id"]),
+                content["name"],
+                int(content["node"], 16),
+                int(content["created_ns"]),
                 version,
             )
         except FileNotFoundError:

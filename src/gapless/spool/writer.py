@@ -199,9 +199,9 @@ class SpoolWriter:
         now_ns = self._now(collected_ns)
         if isinstance(content, Run):
             run = content if first == expected else content.part(expected, last)
-            told = (run.flags, run.view or view, run.sent_ns, now_ns)
+            fields = (run.flags, run.view or view, run.sent_ns, now_ns)
             draft = RecordDraft._make(
-                (RUN, origin, run.first, last, run.count, run.lengths, run.payload, *told)
+                (RUN, origin, run.first, last, run.count, run.lengths, run.payload, *fields)
             )
         else:
             draft = _fragmented_message_draft(delivery, view, now_ns)

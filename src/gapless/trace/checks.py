@@ -306,13 +306,13 @@ def _expected_deliveries(facts: TraceFacts) -> dict[str, dict[str, set[int]]]:
     """Return by origin and member the seqnos that the member has to deliver."""
     owed: dict[str, dict[str, set[int]]] = {}
     for row in facts.rows_among("SEND", "VIEW"):
-        mine = owed.setdefault(row.member, {})
+        expected = owed.setdefault(row.member, {})
         if row.event == "SEND":
-            for numbers in mine.values():
+            for numbers in expected.values():
                 numbers.update(range(row.seqno, row.seqno_last + 1))
         else:
             members = facts.members(row) or ()
-            owed[row.member] = {member: mine.get(member, set()) for member in members}
+            owed[row.member] = {member: expected.get(member, set()) for member in members}
     return owed
 
 

@@ -43,16 +43,16 @@ class IncarnationRecord(NamedTuple):
 
     def to_json_line(self) -> str:
         """Return the incarnation as a line of the file."""
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "seed": self.seed,
             "life": incarnation_id(self.name),
             "name": self.name,
         }
         if self.own:
-            said |= {
+            fields |= {
                 key: value for key, value in self._asdict().items() if key not in {"seed", "name"}
             }
-        return json.dumps(said) + "\n"
+        return json.dumps(fields) + "\n"
 
 
 def own_incarnation(
@@ -80,9 +80,9 @@ def read_incarnations(path: Path) -> Iterator[IncarnationRecord]:
             if not line.endswith(b"\n"):
                 return
             try:
-                said = json.loads(line)
-                said.pop("life")
-                yield IncarnationRecord(**said)
+                fields = json.loads(line)
+                fields.pop("life")
+                yield IncarnationRecord(**fields)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise GaplessError(
                     f"{path}:{number}: expected a life of a trace as one line of JSON: {error}"

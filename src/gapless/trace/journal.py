@@ -100,9 +100,9 @@ class TraceJournal:
             self._write(self._texts_fd, (json.dumps(text) + "\n").encode())
         return number
 
-    def write_incarnation(self, life: IncarnationRecord) -> None:
+    def write_incarnation(self, record: IncarnationRecord) -> None:
         """Write the line of an incarnation, before the first row that names it."""
-        self._write(self._incarnations_fd, life.to_json_line().encode())
+        self._write(self._incarnations_fd, record.to_json_line().encode())
 
     def write_rows(self, rows: list[bytes]) -> None:
         """Write packed rows with one call."""

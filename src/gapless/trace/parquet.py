@@ -114,10 +114,12 @@ def _table(rows: Any, texts: Any) -> Any:
 def _mark_incomplete(folder: Path) -> None:
     """Record in the side file that recording stopped early."""
     path = folder / INCARNATIONS_FILE
-    lives = [life._replace(whole=False) if life.own else life for life in read_incarnations(path)]
+    records = [
+        record._replace(whole=False) if record.own else record for record in read_incarnations(path)
+    ]
     fresh = path.with_suffix(".part")
     try:
-        fresh.write_text("".join(life.to_json_line() for life in lives), encoding="utf-8")
+        fresh.write_text("".join(record.to_json_line() for record in records), encoding="utf-8")
         fresh.replace(path)
         (folder / STOPPED).rename(folder / "not-whole")
     except OSError as error:

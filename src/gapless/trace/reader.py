@@ -25,16 +25,16 @@ def read(folder: Path | str) -> Iterator[TraceRow]:
     """Return the rows of a trace by seed and time; rows of one incarnation keep their order."""
     folder = Path(folder)
     sets = file_sets(folder)
-    names = {incarnation_id(life.name): life.name for life in incarnations_of(folder)}
+    names = {incarnation_id(record.name): record.name for record in incarnations_of(folder)}
     return merge(*(_read_set(one, names) for one in sets), key=lambda row: (row.seed, row.t_ns))
 
 
 def incarnations_of(folder: Path | str) -> list[IncarnationRecord]:
     """Return the incarnations that a trace mentions."""
     return [
-        life
+        record
         for path in sorted(Path(folder).rglob(INCARNATIONS_FILE))
-        for life in read_incarnations(path)
+        for record in read_incarnations(path)
     ]
 
 

@@ -325,9 +325,9 @@ def _decode_new_view(
     base = unpack_view(datagram, body - VIEW_ID.size) if flags & BASE else None
     if base is not None:
         _check_base(base, view)
-    told = datagram[body:end]
-    _check_part(part, parts, told)
-    return NewView(origin, view, base, part, parts, told)
+    part_body = datagram[body:end]
+    _check_part(part, parts, part_body)
+    return NewView(origin, view, base, part, parts, part_body)
 
 
 def _decode_ask_view(

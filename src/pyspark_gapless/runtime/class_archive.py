@@ -76,9 +76,9 @@ def _cache_names(found: java.Java, spark_home: Path) -> tuple[str, str]:
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted(spark_home.glob("jars/*.jar"))
     ]
-    told = release.read_text(encoding="utf-8") if release.is_file() else str(found.version)
+    release_text = release.read_text(encoding="utf-8") if release.is_file() else str(found.version)
     places = [str(found.program.resolve()), str(spark_home.resolve())]
-    return _hash(places), _hash([told, jars])
+    return _hash(places), _hash([release_text, jars])
 
 
 def _hash(value: object) -> str:
@@ -124,8 +124,10 @@ def _verify_archive(found: java.Java, archive: Path, class_path: str) -> None:
         command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
     )
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ArchiveError(f"the archive of classes was made and cannot be used: {said[0]}")
+        output = (done.stdout + done.stderr).strip().splitlines() or [
+            f"exit code {done.returncode}"
+        ]
+        raise ArchiveError(f"the archive of classes was made and cannot be used: {output[0]}")
 
 
 def main() -> int:

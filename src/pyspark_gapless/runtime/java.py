@@ -157,11 +157,11 @@ def _query_version(program: Path, where: str) -> tuple[int, Path]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _RefusedError(f"{where} does not run: {error}") from error
-    said = done.stdout + done.stderr
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
-    home = re.search(r"java\.home = (.+)", said)
+    output = done.stdout + done.stderr
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
+    home = re.search(r"java\.home = (.+)", output)
     if done.returncode != 0 or version is None or home is None:
-        first = next(iter(said.split("\n")), "").strip() or f"exit code {done.returncode}"
+        first = next(iter(output.split("\n")), "").strip() or f"exit code {done.returncode}"
         raise _RefusedError(f"{where} does not say which Java it is: {first}")
     if int(version[1]) < MIN_JAVA_VERSION:
         raise _RefusedError(f"{where} is Java {version[1]}")

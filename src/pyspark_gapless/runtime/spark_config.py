@@ -92,7 +92,7 @@ def parse_master(url: str) -> SparkMaster:
 
 
 def choose_master(
-    master: str | None, told: Mapping[str, str], environ: Mapping[str, str]
+    master: str | None, configured: Mapping[str, str], environ: Mapping[str, str]
 ) -> SparkMaster:
     """Return the master of the caller, of the environment, of Spark's own files, or the default."""
     if master is not None:
@@ -103,7 +103,9 @@ def choose_master(
                 return parse_master(environ[variable])
             except ConfigError as error:
                 raise ConfigError(f"{variable}: {error}") from None
-    return parse_master(told.get("spark.remote") or told.get("spark.master") or DEFAULT_MASTER)
+    return parse_master(
+        configured.get("spark.remote") or configured.get("spark.master") or DEFAULT_MASTER
+    )
 
 
 def default_settings(master: SparkMaster) -> dict[str, str]:
@@ -144,11 +146,11 @@ def external_settings(spark_home: Path, environ: Mapping[str, str]) -> dict[str,
     arguments = _read_arguments(environ.get("PYSPARK_SUBMIT_ARGS", ""))
     folder = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
     file = Path(arguments.properties_file or folder / "spark-defaults.conf")
-    told = read_properties(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    told |= dict(pair.split("=", 1) for pair in arguments.conf if "=" in pair)
-    told |= {"spark.master": arguments.master} if arguments.master else {}
-    told |= {"spark.remote": arguments.remote} if arguments.remote else {}
-    return told
+    configured = read_properties(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    configured |= dict(pair.split("=", 1) for pair in arguments.conf if "=" in pair)
+    configured |= {"spark.master": arguments.master} if arguments.master else {}
+    configured |= {"spark.remote": arguments.remote} if arguments.remote else {}
+    return configured
 
 
 def _read_arguments(text: str) -> argparse.Namespace:

@@ -201,9 +201,9 @@ class Staging:
     def discard(self, batch: int, parts: Iterable[StagedPartition]) -> None:
         """Delete staged files, except those in the manifest of the batch."""
         found = self.read_manifest(batch)
-        kept = set() if found is None else {part.name for part in found.parts}
+        named = set() if found is None else {part.name for part in found.parts}
         for part in parts:
-            if part.name not in kept:
+            if part.name not in named:
                 with contextlib.suppress(OSError):
                     (self._rows / part.name).unlink(missing_ok=True)
 

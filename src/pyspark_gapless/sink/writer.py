@@ -112,15 +112,15 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: N803
     ) -> None:
         """Publish a batch, unless that was done before."""
-        told = _staged_partitions(messages)
+        staged = _staged_partitions(messages)
         # A batch that was begun and is computed again may have no partition now; in its checkpoint
         # a query is alone.
         alone = None if self.options.staging else find_unfinished_query(self.root, batchId)
-        query = told[0].query if told else alone
+        query = staged[0].query if staged else alone
         if query is None:
             return
         staging = Staging(self.root, query)
-        parts = [message.part for message in told]
+        parts = [message.part for message in staged]
         with staging.locked(self.options.deliver_timeout_ns):
             if batchId <= staging.last_published_batch():
                 staging.discard(batchId, parts)

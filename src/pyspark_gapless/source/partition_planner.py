@@ -124,9 +124,9 @@ def _range_between(
             max(above, part.stream.column(FIRST)[head] - 1),
             min(upto, part.stream.column(LAST)[tail - 1]),
         )
-        piece = part._replace(head=head, tail=tail)
-        rows += piece.total(ROWS)
-        payload_bytes += piece.total(PAYLOAD)
+        cut = part._replace(head=head, tail=tail)
+        rows += cut.total(ROWS)
+        payload_bytes += cut.total(PAYLOAD)
     return SegmentRange(replica, number, begin, end, rows, payload_bytes, inside)
 
 

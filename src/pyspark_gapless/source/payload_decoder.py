@@ -126,24 +126,24 @@ def _decode_bisecting(
 ) -> DecodedPayloads:
     import pyarrow as pa
 
-    pieces: list[pa.StructArray] = []
+    arrays: list[pa.StructArray] = []
     reasons: list[pa.Array] = []
     todo = [(0, len(payloads))] if len(payloads) else []
     while todo:
         start, end = todo.pop()
         try:
-            pieces.append(decode(payloads.slice(start, end - start)))
+            arrays.append(decode(payloads.slice(start, end - start)))
             reasons.append(pa.nulls(end - start, pa.string()))
         except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as error:
             if end - start > 1:
                 middle = (start + end) // 2
                 todo += [(middle, end), (start, middle)]
             else:
-                pieces.append(pa.nulls(1, target))
+                arrays.append(pa.nulls(1, target))
                 reasons.append(pa.array([_reason(error)], pa.string()))
-    if not pieces:
+    if not arrays:
         return DecodedPayloads(pa.nulls(0, target), pa.nulls(0, pa.string()))
-    return DecodedPayloads(pa.concat_arrays(pieces), pa.concat_arrays(reasons))
+    return DecodedPayloads(pa.concat_arrays(arrays), pa.concat_arrays(reasons))
 
 
 def _reason(error: Exception) -> str:
@@ -317,7 +317,7 @@ def _unless_null(wanted: type, convert: Callable[[Any], Any]) -> Callable[[Any],
 def _arrow(payloads: pa.Array, target: pa.StructType) -> DecodedPayloads:
     import pyarrow as pa
 
-    pieces: list[pa.StructArray] = []
+    arrays: list[pa.StructArray] = []
     reasons: list[pa.Array] = []
     parents: list[int] = []
     for at in range(len(payloads)):
@@ -328,11 +328,11 @@ def _arrow(payloads: pa.Array, target: pa.StructType) -> DecodedPayloads:
         except (pa.ArrowException, ValueError, TypeError, OSError) as error:
             values = pa.nulls(1, target)
             reasons.append(pa.array([_reason(error)], pa.string()))
-        pieces.append(values)
+        arrays.append(values)
         parents += [at] * len(values)
-    if not pieces:
+    if not arrays:
         return DecodedPayloads(pa.nulls(0, target), pa.nulls(0, pa.string()), parents)
-    return DecodedPayloads(pa.concat_arrays(pieces), pa.concat_arrays(reasons), parents)
+    return DecodedPayloads(pa.concat_arrays(arrays), pa.concat_arrays(reasons), parents)
 
 
 def _cast_table(table: pa.Table, target: pa.StructType) -> pa.StructArray:

@@ -300,18 +300,18 @@ class ReplicaSet:
         registration.
         """
         errors: list[SpoolError] = []
-        told: dict[int, int] = {}
+        registered: dict[int, int] = {}
         for at in range(len(self.paths)) if only is None else only:
             if self.spool_readers[at] is None:
                 continue
             try:
-                told[at] = consumer_registry.register(self.paths[at], reader, digest).when_ns
+                registered[at] = consumer_registry.register(self.paths[at], reader, digest).when_ns
             except SpoolError as error:
                 errors.append(error)
                 self._warn_once(at, f"a replica cannot be told what {reader} has read: {error}")
-        if errors and not told:
+        if errors and not registered:
             raise errors[0]
-        return told
+        return registered
 
     def registrations(self, reader: str) -> dict[int, Consumer]:
         """Return what each replica knows of a reader."""

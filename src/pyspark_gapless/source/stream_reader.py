@@ -243,7 +243,7 @@ class _QuerySession:
     def release(self, reader: str, digest: Digest, former: str) -> None:
         """Register the committed digest; a new query does it at once, to retain the rest."""
         self._reader = reader
-        told = self._with_others(digest)
+        registered = self._with_others(digest)
         there = {at for at, view in enumerate(self.replicas.spool_readers) if view is not None}
         self._registered_at_ns = {
             at: stamp for at, stamp in self._registered_at_ns.items() if at in there
@@ -258,22 +258,22 @@ class _QuerySession:
             )
             self._registered_at_ns |= {at: known[at].when_ns for at in new if at in known}
             self._registered_at_ns |= self.replicas.register(
-                reader, told, sorted(new - known.keys())
+                reader, registered, sorted(new - known.keys())
             )
             if former not in {"", reader}:
                 self.replicas.unregister(former)
-        self.releaser.submit(told)
+        self.releaser.submit(registered)
 
-    def recovered_start(self, reader: str, told: Digest) -> Digest:
+    def recovered_start(self, reader: str, default: Digest) -> Digest:
         """Return where the first batch of an earlier run of the query began, as registered."""
         found = [known.digest for known in self.replicas.registrations(reader).values()]
         if not found:
             log.warning(
                 "no spool knows the reader %s; its first batch, done again, begins at %s",
                 reader,
-                told,
+                default,
             )
-            return told
+            return default
         return {
             key: seqno
             for key, seqno in merge_digests(found, highest=False).items()

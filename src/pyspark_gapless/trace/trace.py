@@ -59,17 +59,17 @@ class Trace:
     key.
     """
 
-    def __init__(self, rows: DataFrame, lives: DataFrame) -> None:
+    def __init__(self, rows: DataFrame, incarnations: DataFrame) -> None:
         wrong = [
             *differences(rows.schema, COLUMNS),
-            *differences(lives.schema, INCARNATION_COLUMNS),
+            *differences(incarnations.schema, INCARNATION_COLUMNS),
         ]
         if wrong:
             raise TraceError(
                 f"this is no trace: {'; '.join(wrong)}; docs/traces.md lists the columns"
             )
         self.rows = rows.select(*COLUMNS)
-        self.incarnations = lives.select(*INCARNATION_COLUMNS)
+        self.incarnations = incarnations.select(*INCARNATION_COLUMNS)
         self._cached: dict[str, DataFrame] = {}
 
     @classmethod
@@ -86,7 +86,7 @@ class Trace:
         below = {"recursiveFileLookup": "true"}
         try:
             found = spark.read.options(**below, pathGlobFilter="*.parquet").parquet(where)
-            lives = (
+            incarnations = (
                 spark.read.options(**below, pathGlobFilter="lives.jsonl")
                 .schema(ddl(INCARNATION_COLUMNS))
                 .json(where)
@@ -97,12 +97,12 @@ class Trace:
         wrong = differences(found.schema, COLUMNS)
         if wrong:
             raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
-        lives = _deduplicate(lives)
+        incarnations = _deduplicate(incarnations)
         if live:
-            lives = lives.withColumn(
+            incarnations = incarnations.withColumn(
                 "whole", F.col("whole") & ~F.col("life").isin(_own_incarnations(live))
             )
-        return cls(found, materialize(lives))
+        return cls(found, materialize(incarnations))
 
     @staticmethod
     def seal(path: str | Path) -> list[Path]:
@@ -187,14 +187,15 @@ class Trace:
             return self
         return self.without(self.complete_incarnations("member", f"mode = '{SAMPLED}'"))
 
-    def without(self, lives: DataFrame) -> Trace:
+    def without(self, incarnations: DataFrame) -> Trace:
         """Return the trace without the rows of some incarnations (``seed``, ``member``)."""
-        lives = F.broadcast(lives.select("seed", "member"))
-        gone = lives.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
+        incarnations = F.broadcast(incarnations.select("seed", "member"))
+        gone = incarnations.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
         marked = self.incarnations.join(gone, ["seed", "life"], "left")
         marked = marked.withColumn("whole", F.col("whole") & F.col("gone").isNull())
         return Trace(
-            self.rows.join(lives, ["seed", "member"], "left_anti"), materialize(marked.drop("gone"))
+            self.rows.join(incarnations, ["seed", "member"], "left_anti"),
+            materialize(marked.drop("gone")),
         )
 
     def with_names(self, frame: DataFrame) -> DataFrame:
@@ -202,10 +203,10 @@ class Trace:
         names = F.broadcast(self.incarnations.select("seed", "life", "name"))
         for column in ("member", "origin", "peer"):
             if column in frame.columns:
-                mine = names.select(
+                own_names = names.select(
                     "seed", F.col("life").alias(column), F.col("name").alias(f"{column}_name")
                 )
-                frame = frame.join(mine, ["seed", column], "left").fillna("", f"{column}_name")
+                frame = frame.join(own_names, ["seed", column], "left").fillna("", f"{column}_name")
         return frame
 
 
@@ -240,19 +241,19 @@ def event_name(column: Column) -> Column:
 def _own_incarnations(folders: list[Path]) -> list[int]:
     """Return the incarnations whose rows are in these file sets."""
     return [
-        incarnation_id(life.name)
+        incarnation_id(record.name)
         for folder in folders
-        for life in read_incarnations(folder / SIDE_FILE)
-        if life.own
+        for record in read_incarnations(folder / SIDE_FILE)
+        if record.own
     ]
 
 
-def _deduplicate(lives: DataFrame) -> DataFrame:
+def _deduplicate(incarnations: DataFrame) -> DataFrame:
     """Return one row per incarnation, its own if there is one; unfinished lines are skipped."""
-    lives = lives.where("life is not null").fillna(
+    incarnations = incarnations.where("life is not null").fillna(
         {"seed": 0, "own": False, "name": "", "member": "", "every": 0}
     )
-    lives = lives.fillna(
+    incarnations = incarnations.fillna(
         {
             "mode": "",
             "clock": "",
@@ -263,5 +264,5 @@ def _deduplicate(lives: DataFrame) -> DataFrame:
         }
     )
     everything = F.struct(*INCARNATION_COLUMNS)
-    chosen = lives.groupBy("seed", "life").agg(F.max_by(everything, "own").alias("chosen"))
+    chosen = incarnations.groupBy("seed", "life").agg(F.max_by(everything, "own").alias("chosen"))
     return chosen.select("chosen.*")

@@ -31,7 +31,9 @@ _View = tuple[float, str]
 def run_time_axis(figures: dict[str, Any]) -> Axis:
     """Return the axis of time that all pictures of a run share."""
     moments = [
-        moment for life in figures["lives"] for moment in (life["began_ns"], life["ended_ns"])
+        moment
+        for incarnation in figures["lives"]
+        for moment in (incarnation["began_ns"], incarnation["ended_ns"])
     ]
     moments += [view["t_ns"] for view in figures["views"]]
     moments += [
@@ -46,18 +48,28 @@ def run_time_axis(figures: dict[str, Any]) -> Axis:
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
     """Return the timeline of incarnations and views."""
-    lives = sorted(
+    incarnations = sorted(
         figures["lives"],
-        key=lambda life: (natural_sort_key(life["member"]), life["began_ns"], life["name"]),
+        key=lambda incarnation: (
+            natural_sort_key(incarnation["member"]),
+            incarnation["began_ns"],
+            incarnation["name"],
+        ),
     )
-    if not lives:
+    if not incarnations:
         return None
     views: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for view in sorted(figures["views"], key=lambda view: view["t_ns"]):
         views[view["member"]].append(view)
     labels = _labels(figures["views"])
-    rows = [_lane(life, views[life["name"]], across, labels) for life in lives[:MAX_LANES]]
-    ends = {life["end"] if life["end"] in _ENDS else "unknown" for life in lives}
+    rows = [
+        _lane(incarnation, views[incarnation["name"]], across, labels)
+        for incarnation in incarnations[:MAX_LANES]
+    ]
+    ends = {
+        incarnation["end"] if incarnation["end"] in _ENDS else "unknown"
+        for incarnation in incarnations
+    }
     legend = [
         legend_entry("in a view, by its number", 1, shape="view-a"),
         legend_entry("joining, not in a view yet", 7, shape="hatch"),
@@ -67,19 +79,19 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
             if end in ends
         ),
     ]
-    count = formatting.plural(len(lives), "incarnation")
+    count = formatting.plural(len(incarnations), "incarnation")
     summary = f"{count}, {formatting.plural(len(labels), 'view')}."
     note = (
         "Each bar is one incarnation. Where the number of the view changes, that member installed "
         "a new view."
     )
-    if len(lives) > MAX_LANES:
-        note += f" Shown are {MAX_LANES} of {formatting.count(len(lives))} incarnations."
+    if len(incarnations) > MAX_LANES:
+        note += f" Shown are {MAX_LANES} of {formatting.count(len(incarnations))} incarnations."
     lanes = figure(
         "lives",
         "Lives and views",
         bar_chart(rows, across),
-        _incarnations_table(lives, across),
+        _incarnations_table(incarnations, across),
         note=note,
         summary=summary,
         legend=legend,
@@ -105,24 +117,27 @@ def _labels(views: list[dict[str, Any]]) -> dict[_View, tuple[str, str]]:
 
 
 def _lane(
-    life: dict[str, Any],
+    incarnation: dict[str, Any],
     views: list[dict[str, Any]],
     across: Axis,
     labels: dict[_View, tuple[str, str]],
 ) -> BarRow:
-    began_ns, ended_ns = life["began_ns"], max(life["ended_ns"], life["began_ns"])
+    began_ns, ended_ns = (
+        incarnation["began_ns"],
+        max(incarnation["ended_ns"], incarnation["began_ns"]),
+    )
     name = (
-        life["name"]
-        if life["member"] in {"", life["name"].rstrip("'")}
-        else f"{life['name']} ({life['member']})"
+        incarnation["name"]
+        if incarnation["member"] in {"", incarnation["name"].rstrip("'")}
+        else f"{incarnation['name']} ({incarnation['member']})"
     )
     parts = []
     first_ns = views[0]["t_ns"] if views else ended_ns
     if first_ns > began_ns:
         first_view = across.format_value(first_ns)
         say = (
-            f"{life['name']} begins at {across.format_value(began_ns)} and is in no view until "
-            f"{first_view}"
+            f"{incarnation['name']} begins at {across.format_value(began_ns)}"
+            f" and is in no view until {first_view}"
         )
         parts.append(BarSegment(began_ns, first_ns, 7, say, "hatch"))
     for nth, view in enumerate(views):
@@ -133,36 +148,39 @@ def _lane(
         )
         label, fill = labels[view["number"], view["maker"]]
         say = (
-            f"{life['name']} is in view {label} from {across.format_value(view['t_ns'])} to "
+            f"{incarnation['name']} is in view {label} from {across.format_value(view['t_ns'])} to "
             f"{across.format_value(until_ns)}: "
             f"{formatting.plural(members, 'member')}, {listed}"
         )
         parts.append(BarSegment(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, label))
-    shape, colour, meaning = _ENDS.get(life["end"], _ENDS["unknown"])
+    shape, colour, meaning = _ENDS.get(incarnation["end"], _ENDS["unknown"])
     end = BarMark(
-        ended_ns, shape, colour, f"{life['name']} at {across.format_value(ended_ns)}: {meaning}"
+        ended_ns,
+        shape,
+        colour,
+        f"{incarnation['name']} at {across.format_value(ended_ns)}: {meaning}",
     )
     return BarRow(name, parts, [end], value=meaning.partition(":")[0])
 
 
-def _incarnations_table(lives: list[dict[str, Any]], across: Axis) -> ChartTable:
+def _incarnations_table(incarnations: list[dict[str, Any]], across: Axis) -> ChartTable:
     rows = [
         (
-            name_markup(life["name"], 60),
-            name_markup(life["member"], 60),
-            name_markup(life.get("in_trace", life["name"]), 60),
-            across.format_value(life["began_ns"]),
-            across.format_value(life["ended_ns"]),
-            _ENDS.get(life["end"], _ENDS["unknown"])[2],
-            _offset(life),
-            formatting.count(life["events"]),
+            name_markup(incarnation["name"], 60),
+            name_markup(incarnation["member"], 60),
+            name_markup(incarnation.get("in_trace", incarnation["name"]), 60),
+            across.format_value(incarnation["began_ns"]),
+            across.format_value(incarnation["ended_ns"]),
+            _ENDS.get(incarnation["end"], _ENDS["unknown"])[2],
+            _offset(incarnation),
+            formatting.count(incarnation["events"]),
         )
-        for life in lives[:MAX_ROWS]
+        for incarnation in incarnations[:MAX_ROWS]
     ]
     note = (
         "A clock's offset was estimated from messages that went to and fro, and is taken off "
         "where incarnations are compared."
-        if any(life["uncertainty_ns"] for life in lives)
+        if any(incarnation["uncertainty_ns"] for incarnation in incarnations)
         else ""
     )
     columns = (
@@ -178,15 +196,15 @@ def _incarnations_table(lives: list[dict[str, Any]], across: Axis) -> ChartTable
     return ChartTable(columns, rows, note, frozenset({3, 4, 6, 7}))
 
 
-def _offset(life: dict[str, Any]) -> str:
-    if life["offset_ns"] is None:
+def _offset(incarnation: dict[str, Any]) -> str:
+    if incarnation["offset_ns"] is None:
         return "unknown"
-    if not life["offset_ns"] and not life["uncertainty_ns"]:
+    if not incarnation["offset_ns"] and not incarnation["uncertainty_ns"]:
         return "0"
-    offset = formatting.duration(life["offset_ns"])
+    offset = formatting.duration(incarnation["offset_ns"])
     return (
-        f"{offset} ± {formatting.duration(life['uncertainty_ns'])}"
-        if life["uncertainty_ns"] is not None
+        f"{offset} ± {formatting.duration(incarnation['uncertainty_ns'])}"
+        if incarnation["uncertainty_ns"] is not None
         else offset
     )
 
@@ -199,11 +217,14 @@ def _views_table(figures: dict[str, Any], across: Axis) -> Html:
     if not views:
         return Html("")
     rows = []
-    for (number, maker), told in sorted(
+    for (number, maker), installed in sorted(
         views.items(), key=lambda item: (item[0][0], item[1][0]["t_ns"])
     )[:MAX_ROWS]:
-        first_ns, last_ns = min(one["t_ns"] for one in told), max(one["t_ns"] for one in told)
-        members = told[0]["members"]
+        first_ns, last_ns = (
+            min(one["t_ns"] for one in installed),
+            max(one["t_ns"] for one in installed),
+        )
+        members = installed[0]["members"]
         names: list[object] = []
         for name in members[:24]:
             names += [name_markup(name, 40), " "]
@@ -215,7 +236,7 @@ def _views_table(figures: dict[str, Any], across: Axis) -> Html:
                 name_markup(maker, 40),
                 across.format_value(first_ns),
                 formatting.duration(last_ns - first_ns),
-                f"{len({one['member'] for one in told})} of {len(members)}",
+                f"{len({one['member'] for one in installed})} of {len(members)}",
                 join_markup(names),
             )
         )

@@ -407,7 +407,7 @@ def _curves(
 
 
 def _best(metric: SweepMetric, lines: list[Curve]) -> str:
-    """Return the ranking at the last value of the axis, as a sentence."""
+    """Return the range of the curves at the right end, as a sentence."""
     ends = [(line.values[-1], line.name) for line in lines if line.values[-1] is not None]
     if not ends:
         return ""

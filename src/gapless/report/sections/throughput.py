@@ -296,8 +296,8 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
 
 def _cause(cause: dict[str, Any]) -> str:
     """Return the member that a send waited for, or the reason if there was none."""
-    told = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
-    return str(cause["member"] or told.get(cause["reason"], cause["reason"]))
+    words = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
+    return str(cause["member"] or words.get(cause["reason"], cause["reason"]))
 
 
 def _causes(one: dict[str, Any]) -> Html:

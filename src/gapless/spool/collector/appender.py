@@ -104,15 +104,15 @@ class DeliveryAppender:
             SpoolGap: earlier messages are missing.
         """
         origin, reached = delivery.origin, self.spool.last_appended(delivery.origin)
-        kept = None
+        new_ranges = None
         if reached is None or delivery.first <= reached + 1 <= delivery.last:
             # Only what goes in line now is remembered: what waits may never come to the disk.
-            kept = self.sink_dedup.new_ranges(_payload(delivery), delivery.messages)
-        if kept is None:
+            new_ranges = self.sink_dedup.new_ranges(_payload(delivery), delivery.messages)
+        if new_ranges is None:
             self.spool.append(delivery, name=name, view=view, collected_ns=collected_ns)
             return
         at = delivery.first
-        for start, end in kept:
+        for start, end in new_ranges:
             part = part_of(delivery, start, end)
             if at < part.first:
                 self.spool.append_lost(origin, at, part.first - 1, repeated=True)
@@ -142,7 +142,7 @@ class DeliveryAppender:
         if not self._held or self.spool.pending_bytes:
             # The marks say where each stream is only when everything pending is durable.
             return []
-        said = []
+        problems = []
         limit_ns = time.monotonic_ns() - GAP_TIMEOUT_NS
         for origin, line in list(self._held.items()):
             first, since_ns = line[0].first, line[0].since_ns
@@ -151,13 +151,13 @@ class DeliveryAppender:
             missing = self.spool.marks[origin] + 1, first - 1
             self.unexplained += missing[1] - missing[0] + 1
             self.spool.append_lost(origin, *missing)
-            said.append(
+            problems.append(
                 f"{origin}: messages {missing[0]}..{missing[1]} are missing and the group has not "
                 f"said why; they count "
                 "as lost. This should not happen: please report it"
             )
             self._flush_held(origin)
-        return said
+        return problems
 
     def _flush_held(self, origin: Address) -> None:
         """Queue held deliveries up to the next missing message."""

@@ -169,7 +169,7 @@ class Collector:
     @property
     def status(self) -> CollectorStatus:
         """The current status."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "group": self.group,
             "spool": str(self.path),
             "name": self.name,
@@ -177,15 +177,15 @@ class Collector:
         }
         work = self._loop
         if work is None:
-            return CollectorStatus(**told)
+            return CollectorStatus(**fields)
         if work.blocked_by and self._state == COLLECTING:
-            told["state"] = WAITING
+            fields["state"] = WAITING
         if work.usage is not None:
-            told.update(work.usage._asdict())
-            del told["pending_bytes"]
+            fields.update(work.usage._asdict())
+            del fields["pending_bytes"]
         member = work.member
         if (view := member.view) is not None:
-            told.update(me=str(member.me), view=view.id.number, members=len(view.members))
+            fields.update(me=str(member.me), view=view.id.number, members=len(view.members))
         return CollectorStatus(
             waits_for=str(self._error or work.blocked_by),
             lives=work.incarnations,
@@ -193,7 +193,7 @@ class Collector:
             commit_ns=work.commit_ns,
             failures=work.failures,
             unread=member.unread,
-            **told,
+            **fields,
             **appender_counts(work.appender),
         )
 
@@ -314,7 +314,7 @@ class Collector:
 
 
 def _default_name(path: Path) -> str:
-    """Return None if the spool has a name, otherwise the name for a new collector."""
+    """Return no name if the spool has one, otherwise the name of a new collector."""
     try:
         SpoolInfo.read(path)
     except FileNotFoundError:

@@ -233,8 +233,8 @@ class CommitLoop:
     # Every interval
 
     def _run_maintenance(self, now_ns: int) -> None:
-        for said in self.appender.expire_gaps():
-            log.error("%s: %s", self.member.group, said)
+        for problem in self.appender.expire_gaps():
+            log.error("%s: %s", self.member.group, problem)
         self._trim(now_ns)
         self._maintenance_at_ns = now_ns + (
             LIMITED_INTERVAL_NS if self._refresh_usage() else MAINTENANCE_INTERVAL_NS
@@ -261,15 +261,15 @@ class CommitLoop:
 
     def _trim(self, now_ns: int) -> None:
         """Trim messages that every reader has passed."""
-        told = ""
+        failure = ""
         try:
             if self.spool.trim().segments and self._failure:
                 self._retry_at_ns = now_ns  # there may be room now
         except SpoolError as error:
-            told = type(error).__name__
-            if told != self._trim_failure and not self._failure:
+            failure = type(error).__name__
+            if failure != self._trim_failure and not self._failure:
                 log.warning("%s; nothing is trimmed until this is over", error)
-        self._trim_failure = told
+        self._trim_failure = failure
 
     def _refresh_usage(self) -> bool:
         """Refresh the figures of the spool; return whether a limit keeps it from accepting more."""

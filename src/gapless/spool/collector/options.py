@@ -65,14 +65,14 @@ class ParsedCollectorOptions:
         for key in options:
             if key not in CollectorOptions.__annotations__:
                 raise ConfigError(_unknown(key))
-        told: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         limits: dict[str, Any] = {}
         for key, (field_name, read) in _LIMITS.items():
             if key in options:
                 limits[field_name] = _value(key, options[key], read)
         for key, (field_name, read) in _OWN.items():
             if key in options:
-                told[field_name] = _value(key, options[key], read)
+                own[field_name] = _value(key, options[key], read)
         join = {key: options[key] for key in _JOIN if options.get(key) is not None}
         if isinstance(join.get("discover"), str):
             Discovery.parse(join["discover"], group=group)  # what is wrong with it is told at once
@@ -84,7 +84,7 @@ class ParsedCollectorOptions:
             made = SpoolLimits(**limits)
         except ConfigError as error:
             raise ConfigError(str(error).replace("policy =", "on_full =")) from None
-        return cls(limits=made, join=join, **told)
+        return cls(limits=made, join=join, **own)
 
 
 def parse_ports(text: Any) -> Any:

@@ -164,22 +164,22 @@ class Link:
 
         A confirmation that is owed goes along with datagrams, or alone if ``confirm``.
         """
-        pieces: list[bytes | memoryview] = []
+        buffers: list[bytes | memoryview] = []
         waiting, sent = self.waiting, self.sent
         if self.received > self.confirm_sent and (waiting or confirm):
-            pieces.append(encode_numbered(CONFIRM, self.received))
+            buffers.append(encode_numbered(CONFIRM, self.received))
             self.confirm_sent, self.unconfirmed_bytes = self.received, 0
         left_bytes, pack = BATCH_BYTES, _HEAD.pack
         for _ in range(min(BATCH_DATAGRAMS, len(waiting))):
             datagram = waiting.popleft()
             sent.append(datagram)
-            pieces += (pack(len(datagram)), datagram)
+            buffers += (pack(len(datagram)), datagram)
             left_bytes -= len(datagram)
             if left_bytes <= 0:
                 break
         if self.confirmed < self._confirmed_by_peer:
             self._release()
-        return pieces
+        return buffers
 
     def on_confirm(self, number: int, now_ns: int) -> None:
         """Release the datagrams up to ``number``, which the peer has received."""

@@ -80,11 +80,11 @@ class TcpStream:
     def write(self) -> None:
         """Write as much of the write buffer as the kernel accepts."""
         count = self.socket.sendmsg(self.write_buffer)
-        for at, piece in enumerate(self.write_buffer):
-            if count < len(piece):
-                self.write_buffer = [memoryview(piece)[count:], *self.write_buffer[at + 1 :]]
+        for at, buffer in enumerate(self.write_buffer):
+            if count < len(buffer):
+                self.write_buffer = [memoryview(buffer)[count:], *self.write_buffer[at + 1 :]]
                 return
-            count -= len(piece)
+            count -= len(buffer)
         self.write_buffer = []
 
 
