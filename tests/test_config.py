@@ -304,7 +304,10 @@ def test_values_that_just_fit_are_taken(knobs: dict[str, object]) -> None:
 
 
 def test_toml_table_is_read() -> None:
-    text = 'other = 1\n[gapless]\ncapacity = 64\nxmit_interval = "200ms"\nwindow_bytes = 4096\nloopback = false\n'
+    text = (
+        'other = 1\n[gapless]\ncapacity = 64\nxmit_interval = "200ms"\n'
+        "window_bytes = 4096\nloopback = false\n"
+    )
     assert Config.from_toml(text) == Config.make(
         capacity=64, xmit_interval="200ms", window_bytes="4KiB", loopback=False
     )

@@ -13,7 +13,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 SPARK = {"pipeline"}
-"""Examples that start a Spark, which takes its time and says things on standard error that mean nothing."""
+"""Examples that start Spark, which is slow and writes noise to standard error."""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_example(example: Path) -> None:
 
 
 def test_the_story_of_the_readme_is_an_example() -> None:
-    """What the README shows of the simulator is what runs here; its first program runs in tests/channel."""
+    """The simulator program of the README runs here; its first program runs in tests/group."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = [part.split("```", 1)[0] for part in readme.split("```python\n")[1:]]
     story = (ROOT / "examples" / "lossy_story.py").read_text(encoding="utf-8")

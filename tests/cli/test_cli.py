@@ -1,4 +1,4 @@
-"""The command line: help for everything, JSON for programs, one clear line and exit code 2 for wrong input."""
+"""The command line: help, JSON output, and one line with exit code 2 for wrong input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gapless demo`` without Spark: real processes, a kill, and what people are shown; tests/pyspark_gapless has the whole."""
+"""``gapless demo`` without Spark: real processes, a kill, output; tests/pyspark_gapless has all."""
 
 from __future__ import annotations
 

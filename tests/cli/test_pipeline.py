@@ -1,4 +1,4 @@
-"""``gapless pipeline``: wrong options, what is missing, and what people are shown; tests/pyspark_gapless runs it."""
+"""``gapless pipeline``: wrong options, missing packages, output; tests/pyspark_gapless runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gapless spool``: tables for a person, JSON for a program, one line and exit code 2 for wrong input."""
+"""``gapless spool``: tables, JSON output, and one line with exit code 2 for wrong input."""
 
 from __future__ import annotations
 

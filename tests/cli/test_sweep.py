@@ -1,4 +1,4 @@
-"""``gapless sweep``: wrong options, what is missing, and what people are shown; tests/pyspark_gapless runs it on Spark."""
+"""``gapless sweep``: wrong options, missing packages, output; tests/pyspark_gapless runs it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,8 @@ def test_what_lines_of_a_grid_differ_in() -> None:
         "loss",
         "capacity",
     ]
-    both = "[grid]\nprofile = ['nakack4', 'classic']\nloss = [1, 2]\ncapacity = [4, 8]\n[work]\nsize = [1, 2]"
+    grid = "[grid]\nprofile = ['nakack4', 'classic']\nloss = [1, 2]\ncapacity = [4, 8]\n"
+    both = f"{grid}[work]\nsize = [1, 2]"
     assert command._axes(read_grid(both)) == ["loss", "capacity", "size", "profile"]
 
 

@@ -1,4 +1,4 @@
-"""``gapless verify``: wrong input, what is missing, and what people are shown; tests/pyspark_gapless runs it."""
+"""``gapless verify``: wrong input, missing packages, output; tests/pyspark_gapless runs it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.support.announcements import at, settled, texts
 
 
 class Book:
-    """A resolver with answers of its own, for what no resolver on this machine could be made to say."""
+    """A resolver with given answers, for cases that the system's resolver cannot show."""
 
     def __init__(self, **answers: list[str]) -> None:
         self.answers = answers

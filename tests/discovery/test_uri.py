@@ -22,7 +22,8 @@ def parse(text: str) -> Discovery:
 
 def test_every_kind_at_once() -> None:
     found = parse(
-        "multicast://239.1.2.3:7001?interface=127.0.0.1&ttl=3, seeds://192.0.2.1:7800,[::1]:7800-7802 ,"
+        "multicast://239.1.2.3:7001?interface=127.0.0.1&ttl=3,"
+        " seeds://192.0.2.1:7800,[::1]:7800-7802 ,"
         "dns://orders.internal:7800?rest=1s,dir:///shared/a%2Cb%3F, file:///shared/orders.json?refresh=1s&stale=5s"
     )
     assert [type(source) for source in found.sources] == [
@@ -75,7 +76,10 @@ def test_short_forms(text: str, name: str) -> None:
         ("seeds://a:1,", "empty item before, after or between commas"),
         (
             "a:7800",
-            "'a:7800' is not a discovery URL; expected one of multicast://, seeds://, dns://, dir://, file://, as in",
+            (
+                "'a:7800' is not a discovery URL; expected one of multicast://, seeds://, dns://,"
+                " dir://, file://, as in"
+            ),
         ),
         (
             "seed://a:1",

@@ -1,4 +1,4 @@
-"""What the pages show is what happens: their programs run, their figures and names are those of real groups."""
+"""The programs of the pages run, and their figures and names are those of real groups."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_every_knob_of_the_page_exists() -> None:
 
 @pytest.mark.parametrize("senders", [1, 2])
 def test_what_is_in_flight_over_the_round_trip_is_the_rate(senders: int) -> None:
-    """The formula of the page, on a path of 10 ms there and back, with the buffers that an untouched kernel grants."""
+    """The formula of the page, for a round trip of 10 ms and the default buffers of the kernel."""
     buffer_bytes, round_trip_s = 208 << 10, 0.010
     group = SimulatedGroup(3, delay="5ms", receive_buffer_bytes=buffer_bytes)
     for name in "ab"[:senders]:

@@ -1,4 +1,4 @@
-"""The docs as a site: every page is in it, every link leads somewhere, and nothing comes from elsewhere."""
+"""The docs as a site: it has every page, every link works, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.xdist_group("site")
 
 
 def built(page: str) -> str:
-    """Return the file of the site that mkdocs makes of a page; a README is the index of its folder."""
+    """Return the file that mkdocs makes of a page; a README is the index of its folder."""
     return page.removesuffix(".md").replace("README", "index") + ".html"
 
 
@@ -130,7 +130,7 @@ def test_every_page_is_reached_from_the_first(site: dict[str, Parts]) -> None:
 
 
 def goals(page: str, parts: Parts) -> list[tuple[str | None, str]]:
-    """Where the links of a page lead: the path within the site, or None for elsewhere; and the anchor."""
+    """Return the target of each link: its path in the site (None for elsewhere), and its anchor."""
     found: list[tuple[str | None, str]] = []
     for link in parts.links:
         split = urlsplit(link)
@@ -176,7 +176,7 @@ def test_nothing_is_loaded_from_elsewhere(site: dict[str, Parts]) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_the_same_here_and_on_a_markdown_host(page: str, site: dict[str, Parts]) -> None:
-    """Lists, tables and code are taken for that by both; Python-Markdown wants four spaces where others take two."""
+    """Both parsers agree on lists, tables and code; Python-Markdown needs four spaces."""
     there = Parts(
         MarkdownIt("commonmark").enable("table").render((ROOT / "docs" / page).read_text("utf-8"))
     ).structure
@@ -206,7 +206,8 @@ def project(root: Path, page: str) -> None:
 def test_what_a_page_links_to_is_on_the_site(tmp_path: Path) -> None:
     project(
         tmp_path,
-        "# Page\n\n## One\n\n[code](../src/code.py), [folder](../src), [top](../CONTRIBUTING.md), [up](#one)\n",
+        "# Page\n\n## One\n\n[code](../src/code.py), [folder](../src), [top](../CONTRIBUTING.md),"
+        " [up](#one)\n",
     )
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode == 0, done.stderr
@@ -255,7 +256,7 @@ def test_links_out_of_the_docs_are_rewritten(
 
 
 def test_anchors_are_those_of_a_markdown_host(site: dict[str, Parts]) -> None:
-    """What ``tools/docs.py`` takes for an anchor is one on the site, but for numbers of repeated headings."""
+    """An anchor of ``tools/docs.py`` is one on the site, except numbers of repeated headings."""
     lacking = []
     for page in PAGES:
         wanted = {

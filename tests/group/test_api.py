@@ -143,7 +143,10 @@ def test_seeds_stand_beside_a_discovery_url() -> None:
 
 
 def test_without_the_extra_the_command_ends_with_one_line() -> None:
-    program = "import sys, runpy; sys.modules['click'] = None; runpy.run_module('gapless', run_name='__main__')"
+    program = (
+        "import sys, runpy; sys.modules['click'] = None;"
+        " runpy.run_module('gapless', run_name='__main__')"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )

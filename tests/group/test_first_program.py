@@ -1,4 +1,4 @@
-"""The first program of the README, as a new user runs it: two terminals, no root, with and without multicast."""
+"""The first program of the README as a new user runs it, with and without multicast."""
 
 import os
 import shutil
@@ -74,7 +74,8 @@ def test_two_terminals_of_a_machine_without_any_network(tmp_path: Path) -> None:
             "print(message.payload.decode())", "print(message.payload.decode()); break"
         )
     )
-    both = 'ip link set lo up; "$0" "$1" > "$2" & "$0" "$1"; wait; cat "$2"'  # or they would talk in each other's lines
+    # One of the two writes to a file, so that their lines are not mixed.
+    both = 'ip link set lo up; "$0" "$1" > "$2" & "$0" "$1"; wait; cat "$2"'
     words = [sys.executable, str(program), str(tmp_path / "other")]
     terminals = shell(*UNSHARE, "sh", "-c", both, *words, meeting=tmp_path)
     said, complaints = terminals.communicate(timeout=40)

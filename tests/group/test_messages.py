@@ -194,7 +194,7 @@ def test_a_send_that_is_cancelled_while_it_waits_is_not_sent() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_storm_of_cancelled_sends_leaves_no_gap(seed: int) -> None:
-    """Whatever is cancelled, when it may be: what says that it was sent arrives, in order, and nothing is missing."""
+    """Whenever a send is cancelled: accepted messages arrive in order, without a gap."""
     dice = random.Random(seed)
 
     async def sender(group: gapless.Group, number: int, sent: list[bytes]) -> None:

@@ -73,7 +73,7 @@ def test_requests_one_by_one() -> None:
 
 
 def test_messages_and_requests_do_not_wait_for_each_other() -> None:
-    """A reader may ask in the middle of its messages, and is answered though it reads nothing meanwhile."""
+    """A reader may send a request between messages; the reply arrives though it reads nothing."""
 
     async def story() -> None:
         async with company(2, unread_limit=8, capacity=64, loopback=False) as (one, two):

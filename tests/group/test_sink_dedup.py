@@ -21,7 +21,7 @@ def headers(query: str, batch: int, row: int, partition: int = 0) -> dict[str, b
 
 
 class Model:
-    """The same, said in the simplest way: everything that was ever seen, and the batch that each query is at."""
+    """A simple model: every row that was ever seen, and the present batch of each query."""
 
     def __init__(self) -> None:
         self.seen: set[tuple[str, int, int]] = set()

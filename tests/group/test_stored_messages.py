@@ -1,4 +1,4 @@
-"""Headers, the time of day, and members that store what they get: through both faces, over real sockets."""
+"""Headers, the time of sending, and storing members: with both APIs, over real sockets."""
 
 import asyncio
 import random

@@ -31,8 +31,8 @@ from gapless.run import LENGTH_BYTES
 MARK = b"\x00Gq\xf7"
 """The first bytes of a wrapped message."""
 REQUEST, REPLY, ERROR_REPLY, PLAIN, SNAPSHOT_REQUEST, WITH_HEADERS = range(6)
-"""Kinds: a request, its reply, an error as reply, a payload that begins with the mark, a request for
-a snapshot, a message with headers."""
+"""Kinds: a request, its reply, an error as reply, a payload that begins with the mark, a request
+for a snapshot, a message with headers."""
 
 _END_OF_MARK = itemgetter(len(MARK) - 1)
 _HEAD = Struct("<4sBQ")
