@@ -296,7 +296,7 @@ def test_options_are_read() -> None:
         ({"joinTimeout": "soon"}, 'option "joinTimeout"'),
         ({"transport": "pigeon"}, "expected one of auto"),
         ({"ports": "x"}, "expected ports"),
-        ({"discover": "dir:/x"}, "begins no source"),
+        ({"discover": "dir:/x"}, "is not a discovery URL"),
         ({"config.capacty": "1"}, "capacity"),
         ({"config": "/no/such/file.toml"}, "cannot read"),
     ],
