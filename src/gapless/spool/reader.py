@@ -563,7 +563,7 @@ def fair_share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
     granted: dict[str, int] = {}
     left, waiting = limit, len(wants)
     for key, want in sorted(wants.items(), key=lambda item: (item[1], item[0])):
-        # The smaller wants come first: what they leave of an equal part goes to the larger ones.
+        # Smaller demands first: the unused rest of their equal share goes to the larger ones.
         part = max(left // waiting, 0)
         granted[key] = min(want, max(part, 1)) if want else 0
         left -= granted[key]

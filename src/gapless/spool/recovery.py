@@ -49,7 +49,7 @@ def recover(store: SegmentStore) -> RecoveryResult:
             preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
             tail = find_tail(file, proven)
             if tail.end <= PREAMBLE_BYTES and not tail.damage:
-                # A segment without a whole first commit was never told to anybody.
+                # A segment without a complete first commit was never reported as durable.
                 cut_bytes += file.size_bytes
                 _unlink(path, index_path(root, number))
                 continue

@@ -280,7 +280,7 @@ class SegmentFile:
             if after < end and (need_bytes == 0 or after + need_bytes > end or not whole):
                 damage_bytes = self.find_header(after + 1, end) - after
             elif after == at:
-                # A record that is larger than a block is read in one piece.
+                # A record that is larger than a block is read at once.
                 size_bytes = need_bytes
                 continue
             yield SegmentBlock(at, data, headers, after, damage_bytes)

@@ -437,8 +437,8 @@ class SpoolWriter:
             self._limit_reached = "bytes"
             raise self._full_error("bytes")
         else:
-            # Nobody needs what is left, so one commit may be larger than the limit: it could never
-            # come in otherwise.
+            # No reader needs the rest, so one commit may exceed the limit: otherwise it could never
+            # be stored.
             self._replace_active(need)
 
     def _full_error(self, limit: str) -> SpoolFull:

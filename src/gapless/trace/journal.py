@@ -83,7 +83,8 @@ class TraceJournal:
             fcntl.flock(self._rows_fd, fcntl.LOCK_EX)
             if self._is_linked():
                 return
-            os.close(self._rows_fd)  # whoever seals took the empty file away before it was locked
+            # Another process sealed the empty file before it was locked.
+            os.close(self._rows_fd)
 
     def _is_linked(self) -> bool:
         """Return whether the open file is still the one in the folder."""

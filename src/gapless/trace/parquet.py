@@ -199,7 +199,7 @@ def rows_to_table(rows: Sequence[TraceRow]) -> Any:
             found = [EVENT_CODES[value] for value in values]
         try:
             arrays.append(pa.array(found, getattr(pa, column.type)()))
-        except OverflowError:  # what a stranger says may have any size
+        except OverflowError:  # a number from a stranger may have any size
             arrays.append(
                 pa.array([min(value, _INT64_MAX) for value in found], getattr(pa, column.type)())
             )

@@ -112,7 +112,7 @@ class Recorder:
         """Begin an incarnation whose wall clock is ``wall_ns`` ahead of the monotonic clock."""
         with self._lock:
             if self._finished:
-                return  # the application has closed it, and the member lives on
+                return  # the application has closed the recorder, and the member continues
             name = str(me)
             if self._journal is None:
                 self._journal = TraceJournal(self.folder / name, self._rows_per_file)
@@ -239,7 +239,7 @@ class Recorder:
         for row in rows:
             try:
                 packed.append(pack(life, idx, step, t_ns, *row))
-            except StructError:  # what a stranger says may have any size
+            except StructError:  # a number from a stranger may have any size
                 packed.append(pack(life, idx, step, t_ns, *map(_clamped, row)))
             idx += 1
         self.rows += len(rows)

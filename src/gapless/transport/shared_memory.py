@@ -128,7 +128,8 @@ class SharedRingReader:
         process, number, token = name
         path = Path(f"/proc/{process}/fd/{number}")
         if not str(path.readlink()).startswith(f"/memfd:{_MEMFD_NAME}"):
-            raise OSError("not a gapless memfd")  # a pipe, say, to open which would take for ever
+            # Opening another kind of file, such as a pipe, could block for ever.
+            raise OSError("not a gapless memfd")
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:

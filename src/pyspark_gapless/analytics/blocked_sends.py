@@ -114,7 +114,7 @@ def _steps(turns: DataFrame) -> DataFrame:
         F.max(F.when(is_one_of(*ACK_EVENTS), F.struct("idx", "peer"))).alias("sign"),
     )
     reason = F.col("freed.reason")
-    # An ack that nobody sent is the own one: the life's own application had not taken its messages.
+    # An ack without a peer is the own one: the own application had not read its messages.
     own = F.when(reason == "ack", F.col("member"))
     whose = F.when(reason.isin(*_BY_OTHERS), F.coalesce(F.col("sign.peer"), own))
     caused = F.struct(F.coalesce(whose, F.lit(0)).alias("cause"), reason.alias("reason"))

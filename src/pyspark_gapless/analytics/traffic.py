@@ -82,8 +82,8 @@ def counts(rows: DataFrame, step: Column, *, simulated: bool) -> EventCounts:
     """
     repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED_REASONS)
     dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
-    # A TX row of a real process is about a whole answer, and says how many; a simulated one about
-    # one on one link.
+    # A TX row of a real process counts the datagrams of a turn; a simulated one is one datagram on
+    # one link.
     datagrams = F.lit(1) if simulated else F.col("seqno_last")
     grouped = rows.groupBy(
         "seed",

@@ -130,7 +130,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         checkpoint=rest.get("checkpointlocation", ""),
         payload_format=rest.get("format", "").lower(),
     )
-    _ = parsed.config  # what is wrong with it is told now, not in the middle of a batch
+    _ = parsed.config  # an invalid setting is reported now, not in the middle of a batch
     return parsed
 
 

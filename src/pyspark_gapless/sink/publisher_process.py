@@ -122,7 +122,7 @@ def main() -> None:
                 told.put(_read(sys.stdin.buffer))
         except EOFError:
             pass
-        # The end of this process tells the waiting parent of the error.
+        # The end of this process reports the error to the waiting parent.
         except Exception:  # noqa: BLE001
             traceback.print_exc()
             code = 1

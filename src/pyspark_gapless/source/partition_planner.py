@@ -85,7 +85,7 @@ def _cut_points(parts: Sequence[_StreamSlice], begin: int, end: int, per_stretch
     count = -(-rows // max(1, per_stretch))
     if count < 2:
         return []
-    # The records of the busiest stream are the ruler: what lies between two of its records goes
+    # Cuts follow the records of the busiest stream; records of others between two of them go
     # along.
     guide = max(parts, key=lambda part: part.total(ROWS))
     totals, offsets = guide.stream.column(ROWS), guide.stream.column(OFFSET)

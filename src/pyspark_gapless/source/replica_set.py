@@ -106,7 +106,7 @@ class ReplicaSet:
             return None
         except OSError as error:
             raise SpoolError(f"{path}: cannot be read: {error.strerror or error}", path) from error
-        # A folder that was deleted and made anew is another spool, even at the same path.
+        # A folder that was deleted and created again is another spool, even at the same path.
         view = self.spool_readers[at]
         if view is None or self._versions[at] != version:
             view = self.spool_readers[at] = SpoolReader(path)
@@ -248,7 +248,7 @@ class ReplicaSet:
         if never is None and any(
             first <= upto and last > at for first, last in self._damaged.get(key, ())
         ):
-            return False  # a replica had it, whatever the others say
+            return False  # a replica had the messages, whatever the others report
         for first, last in (self._never_collected if never is None else never).get(key, ()):
             if first <= at + 1:
                 at = max(at, last)

@@ -296,8 +296,8 @@ class _QuerySession:
             for at, found in known.items()
             if self._registered_at_ns.get(at, found.when_ns) != found.when_ns
         ]
-        # The former life of this very query may still be ending, and has its last word; a living
-        # rival goes on.
+        # The previous run of this query may still be ending, and register once more; a live rival
+        # continues.
         self._rivals = self._rivals + 1 if foreign else 0
         if self._rivals > MAX_RIVALS:
             raise ReaderTakenError(

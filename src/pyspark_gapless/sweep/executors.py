@@ -128,7 +128,7 @@ def _slots(spark: SparkSession) -> int:
     context = getattr(spark, "_sc", None)
     if context is not None:
         return int(context.defaultParallelism)
-    # Spark Connect does not tell; but into so many parts a range is split if nobody says otherwise.
+    # Spark Connect has no such figure; by default a range is split into that many parts.
     from pyspark.sql.functions import max as most, spark_partition_id
 
     (row,) = (
@@ -183,7 +183,6 @@ def spark_executor(master: str | None, log_path: Path) -> Iterator[SweepExecutor
             yield engine
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            # A Spark that has died needs no cancelling, and why it was left is told by somebody
-            # else.
+            # A dead Spark needs no cancelling, and its error is reported elsewhere.
             with suppress(Exception):
                 engine.cancel()

@@ -193,7 +193,7 @@ def sweep(
         if not under_way:
             break
         ended, under_way = wait(under_way, timeout=_POLL_INTERVAL_S, return_when=FIRST_COMPLETED)
-        # What has come is kept, also if something else has failed.
+        # Finished runs are kept, also after another failure.
         for future in sorted(ended, key=lambda one: one.exception() is not None):
             _collect(future, engine, results, progress, pace)
         if progress.elapsed_s - progress.written_s >= _write_every_s(progress.elapsed_s):

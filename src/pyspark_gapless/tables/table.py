@@ -66,9 +66,8 @@ class ParquetTable(Generic[D]):
             shutil.rmtree(staged)
             return
         (staged / "_SUCCESS").unlink(missing_ok=True)
-        os.utime(
-            staged
-        )  # the time at which the rows were there, for whoever wants to know how late they are
+        # The time at which the rows became available, by which a reader measures their delay.
+        os.utime(staged)
         staged.rename(target)
         self.batches += 1
         self.rows += rows

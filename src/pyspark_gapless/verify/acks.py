@@ -38,7 +38,7 @@ def acks_were_sent(trace: Trace) -> DataFrame:
         .where(early)
         .join(trace.complete_incarnations("reader"), ["seed", "reader"], "left_semi")
     )
-    # Who gets an ack is who numbered the messages.
+    # The receiver of an ack is the origin of the messages.
     false = false.withColumn("member", F.col("origin")).withColumnRenamed("reader", "peer")
     false = trace.with_names(false.withColumn("seqno", F.col("seqno_last")))
     return violations(

@@ -103,8 +103,8 @@ def hostile_bytes(trace: Trace) -> DataFrame:
 
     In simulated traces: there a step is one datagram.
     """
-    # A frame inside a datagram may be dropped for a reason of the same name; that names who sent
-    # it.
+    # A frame inside a datagram may be dropped for a reason of the same name; its row names the
+    # sender.
     dropped = trace.where_event("DROPPED").where(
         F.col("reason").isin(*REASONS) & (F.col("peer") == 0)
     )
@@ -115,7 +115,7 @@ def hostile_bytes(trace: Trace) -> DataFrame:
 
 def strangers(trace: Trace) -> DataFrame:
     """S15, strangers: a datagram from no member, or not for this incarnation, changes nothing."""
-    # With a view comes what was kept for it, and some of that may be of strangers.
+    # A view releases buffered frames, and some of them may be from strangers.
     installs = F.broadcast(trace.rare_rows("VIEW").select("seed", "member", "step"))
     dropped = trace.where_event("DROPPED").where(F.col("reason").isin(*REFUSAL_REASONS))
     dropped = dropped.join(installs, ["seed", "member", "step"], "left_anti")

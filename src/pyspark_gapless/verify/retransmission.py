@@ -74,7 +74,7 @@ def naks_are_paced(trace: Trace) -> DataFrame:
     )
     told_ns = F.when(F.col("sent_ns") > 0, F.col("sent_ns")).otherwise(
         F.col("t_ns")
-    )  # older traces do not say it
+    )  # older traces do not have the column
     naks = trace.where_event("NAK_OUT").where("to = 0").withColumn("asked_ns", told_ns)
     named = each_seqno(naks, "idx", "t_ns", "asked_ns", "view", "seqno", "seqno_last")
     order = Window.partitionBy(*STREAM_AT_MEMBER, "number").orderBy("idx")

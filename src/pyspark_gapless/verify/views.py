@@ -111,7 +111,7 @@ def views(trace: Trace) -> DataFrame:
     if trace.simulated:
         each = told.withColumn("name", F.explode("names"))
         lived = trace.incarnations.where("own").select("seed", "name")
-        # Where views are told from outside they may name one that dies before it does anything.
+        # A scripted view may name a member that dies before its first row.
         own_views = trace.where_event("TX").where(
             F.split("frame_id", " ")[0].isin("ALIVE", "BEACON", "JOIN")
         )
@@ -146,7 +146,7 @@ def single_view(trace: Trace) -> DataFrame:
         F.array_sort(F.collect_set("name")).alias("living"),
         F.count_distinct("last.view", "last.origin").alias("ids"),
     )
-    # Nobody knows of a life that was not recorded, or not to its end, whether it is there.
+    # An incarnation that was not recorded to its end may be present or not.
     unknown = (
         trace.incarnations.where("not (own and whole)")
         .groupBy("seed")

@@ -104,7 +104,7 @@ def _rows_with_marks(trace: Trace) -> DataFrame:
     )
     rows = rows.join(F.broadcast(reaches(trace)), ["seed", "member"], "left")
     rules = _rules()
-    # Few rows are wrong: what is said of them is made up for these alone.
+    # Few rows are wrong: messages are built for these alone.
     rows = rows.where(reduce(or_, (wrong for _, wrong, _ in rules)))
     each = (
         F.when(wrong, F.struct(F.lit(check).alias("check"), text.alias("message")))

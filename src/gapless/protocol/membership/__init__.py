@@ -1,1 +1,1 @@
-"""Views: who is in the group, who coordinates it, how partitions merge, who is suspected."""
+"""Membership: joining and leaving, the coordinator, merging of partitions, failure detection."""

@@ -1,23 +1,22 @@
-"""State transfer: a new member gets the application's state, and every message it does not cover.
+"""State transfer: a new member gets the application's state, and every message beyond that state.
 
 On joining with a request for the state: deliveries are held (held_deliveries.py) until a member has
-provided it (requester.py).
+provided the state (requester.py).
 
 On reception of a request of another member: this member waits until it has delivered as much as the
-new member lacks, notes the marks of that moment, and asks its application for the state
+new member lacks, records the marks of that moment, and asks its application for the state
 (provider.py).
 
 At the end of every input: the deliveries of the input pass through the held deliveries. While the
-state is on its way they are held; afterwards those that the state covers are dropped. When too much
-is held the windows stop, and the out-of-band channel too.
+state is on its way they are held; afterwards deliveries that the state covers are dropped. When too
+much is held the windows stop, and the out-of-band channel too.
 
-Every interval: what was requested and has not arrived is requested again; a silent peer is given
-up.
+Every interval: requests without an answer are repeated; a silent peer is given up.
 
 So each message to the group is either in the state, or is delivered after it, and never both
-(B-04): the marks are taken between two deliveries; they are nowhere below the start of a stream at
-the new member; and messages that they cover are dropped there whenever they arrive. Nobody stops
-sending or delivering meanwhile.
+(B-04): the marks are taken between two deliveries; no mark is below the start of its stream at the
+new member; and messages that the marks cover are dropped there whenever they arrive. Meanwhile
+every member continues to send and deliver.
 """
 
 from __future__ import annotations
@@ -95,13 +94,13 @@ class StateTransfer:
 
     @property
     def full(self) -> bool:
-        """Whether so much is held that nothing more may be taken off the windows."""
+        """Whether so much is held that no more messages may be taken off the windows."""
         return self.held_deliveries.full
 
     def filter_deliveries(
         self, deliveries: Iterable[Delivery], out: ReadyBuilder
     ) -> list[Delivery]:
-        """Take deliveries, in order; return those that the application gets now."""
+        """Filter deliveries, in order; return those that the application gets now."""
         self.held_deliveries.hold(deliveries, out)
         return self.held_deliveries.take(out)
 
@@ -125,7 +124,7 @@ class StateTransfer:
         self.requester.on_view(members, out)
 
     def on_frame(self, sender: Address, frame: StateFrame, out: ReadyBuilder) -> None:
-        """Act on a frame about a state; it must come from another member, in its own name."""
+        """Handle a frame of a state transfer, which must come from another member, its origin."""
         if sender == self.me or sender not in self._members:
             out.drop("stranger", peer=sender)
         elif frame.origin != sender:
@@ -150,8 +149,9 @@ class StateTransfer:
     def on_deliveries(self, streams: DeliveringStreams, out: ReadyBuilder) -> None:
         """Advance the transfers when an input has made all its deliveries.
 
-        The request goes on first: the state may be complete now. Then the deliveries are filtered.
-        The provider comes last, so that its marks cover exactly what its application is delivered.
+        The request is advanced first, because the state may be complete now. Then the deliveries
+        are filtered. The provider comes last, so that its marks cover exactly the deliveries of its
+        application.
         """
         if self.requester.is_waiting:
             self.requester.advance(streams, out)

@@ -106,7 +106,7 @@ class DeliveryAppender:
         origin, reached = delivery.origin, self.spool.last_appended(delivery.origin)
         new_ranges = None
         if reached is None or delivery.first <= reached + 1 <= delivery.last:
-            # Only what goes in line now is remembered: what waits may never come to the disk.
+            # Only rows that are queued now are remembered: held ones may never reach the disk.
             new_ranges = self.sink_dedup.new_ranges(_payload(delivery), delivery.messages)
         if new_ranges is None:
             self.spool.append(delivery, name=name, view=view, collected_ns=collected_ns)
@@ -140,7 +140,7 @@ class DeliveryAppender:
     def expire_gaps(self) -> list[str]:
         """Record gaps that stayed unexplained for too long; return a log line for each."""
         if not self._held or self.spool.pending_bytes:
-            # The marks say where each stream is only when everything pending is durable.
+            # The marks are the positions of the streams only when everything pending is durable.
             return []
         problems = []
         limit_ns = time.monotonic_ns() - GAP_TIMEOUT_NS

@@ -320,5 +320,5 @@ def _default_name(path: Path) -> str:
     except FileNotFoundError:
         return DEFAULT_NAME
     except SpoolError:
-        pass  # opening the spool says it better
+        pass  # opening the spool raises a better error
     return ""

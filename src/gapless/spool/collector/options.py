@@ -75,7 +75,7 @@ class ParsedCollectorOptions:
                 own[field_name] = _value(key, options[key], read)
         join = {key: options[key] for key in _JOIN if options.get(key) is not None}
         if isinstance(join.get("discover"), str):
-            Discovery.parse(join["discover"], group=group)  # what is wrong with it is told at once
+            Discovery.parse(join["discover"], group=group)  # an invalid URL is reported at once
         if options.get("ports") is not None:
             join["ports"] = _value("ports", options["ports"], parse_ports)
         if (config := _config(options)) is not None:
