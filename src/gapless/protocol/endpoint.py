@@ -494,7 +494,7 @@ class Endpoint:
             self._open_inbound(origin, digest or {}, out)
         self._install_machines(view, out, absent, returning)
         # A member that has the same digest knows this start, and one that has none asks for it.
-        # Where nobody retransmits nobody asks: then the start is announced to all.
+        # Without retransmission no member asks, so the start is announced to all.
         known = first_view and digest is not None and self.config.retransmits
         if not restart and not known:
             if announce:

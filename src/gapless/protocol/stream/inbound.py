@@ -141,8 +141,7 @@ class InboundStream:
     def _create_window(self, start: int) -> None:
         config = self.config
         start = max(start, self.delivered_before or 0)
-        # What is kept behind the delivered mark, for others, takes no room from what is ahead of
-        # it.
+        # Messages retained for others, behind the delivered mark, take no room ahead of it.
         policy = (
             GrowingWindow(config.reach)
             if self.retains_delivered

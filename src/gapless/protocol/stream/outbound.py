@@ -93,15 +93,15 @@ class OutboundStream:
         self._split_bytes = max(self.queue.room_bytes, config.max_run_bytes * config.whole_runs)
         self.starts: dict[Address, int] = {}
         self.closed = False
-        self._skipped_view_high = self.stable = (
-            0  # skipped: what had been sent when a view came that was not the next one
-        )
+        self.stable = 0
+        # What had been sent when a view was installed that was not the next one.
+        self._skipped_view_high = 0
         self._unconfirmed: set[Address] = set()
         self._tracked: dict[int, int] = {}
         self.view = 0
         self.flow_control = FlowControl()
         self.acked_ns: dict[Address, int] = {}
-        self.senders = 0  # nobody has said yet
+        self.senders = 0  # not known yet
         self.tail_due_ns: int | None = None
         """When the next tail probe is due."""
         self._tail_interval_ns = config.tail_delay_ns
@@ -298,16 +298,19 @@ class OutboundStream:
         """Handle an ack of ``peer``."""
         assert peer in self.starts, "the caller ignores acks of strangers (N4-27)"
         if seqno > self.window.high:
+            # A former stream of this address, or a forged frame: it must not purge anything (N4-28).
             out.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
         out.trace("ACK_IN", self.me, seqno_last=seqno, peer=peer, epoch=self.epoch)
         self.acked_ns[peer] = out.now_ns
         if seqno >= self.starts[peer]:
+            # An ack at or behind the start proves that the peer knows it.
             self._unconfirmed.discard(peer)
         raised = self.acks.on_ack(peer, seqno)
         if self.flow_control.advertise(peer, buffer_bytes) or self.flow_control.buffers_differ:
             self.update_byte_limit(self.senders)
             if not raised and self.queue.sends:
+                # Only the buffer of the peer has grown; ``release`` would flush as well.
                 self.flush(out, "ack")
         if raised:
             self.release(out, "ack")
@@ -335,9 +338,8 @@ class OutboundStream:
     @property
     def _has_unfinished(self) -> bool:
         """Whether a receiver has something left to confirm."""
-        tracked = (
-            self._tracked and not self.retention.retained
-        )  # where places are kept, members' duties are in _acked_by_members
+        # With retained positions tracked sends may wait for absent members, who are sent nothing.
+        tracked = self._tracked and not self.retention.retained
         return bool(self._unconfirmed or tracked) or self._acked_by_members != self.window.high
 
     @property
@@ -351,26 +353,24 @@ class OutboundStream:
         return not self.queue.sends and self._acked_by_members == self.window.high
 
     def release(self, out: ReadyBuilder, reason: str) -> None:
-        """Purge what everybody has, report acknowledged sends, continue queued sends."""
+        """Purge what all have acknowledged, report acknowledged sends, continue queued sends."""
         self._purge(out)
         if not self._has_unfinished:
             self.tail_due_ns = None
         self.flush(out, reason)
 
     def _purge(self, out: ReadyBuilder) -> None:
-        low, upto = (
-            self.window.low,
-            self.acks.minimum if self.profile.release is ReleasePolicy.ACKS else self.stable,
-        )
-        known = max(
-            self.acks.minimum, self.stable
-        )  # what is stable has been delivered by all, acks or not
+        low = self.window.low
+        upto = self.acks.minimum if self.profile.release is ReleasePolicy.ACKS else self.stable
+        # Stable messages were delivered by all members, even if their acks are lost.
+        known = max(self.acks.minimum, self.stable)
         if self.retention.minimum is not None:
+            # An absent durable member needs everything behind its position.
             upto = known = min(upto, self.retention.minimum)
-        for place, acked in self.retention.take_expired():
+        for member, acked in self.retention.take_expired():
             for ticket in [ticket for ticket, last in self._tracked.items() if last > acked]:
                 del self._tracked[ticket]
-                out.emit(Unacknowledged(ticket, (place,)))
+                out.emit(Unacknowledged(ticket, (member,)))
         for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
             del self._tracked[ticket]
             out.emit(Acknowledged(ticket))
@@ -379,6 +379,7 @@ class OutboundStream:
             epoch, to = self.epoch, self.to
             out.trace("PURGE", self.me, low + 1, self.window.low, k=purged, epoch=epoch, to=to)
             if not self.profile.naks:
+                # Acks arrive, so nothing is known to be lost: the wait for the rest starts anew.
                 self.tail_due_ns = None
                 self._schedule_tail(out.now_ns)
         if self._acked_by_members != self._progress_mark:
@@ -495,9 +496,11 @@ class OutboundStream:
         """Send new members their start, and probe the tail by the rule of the profile."""
         if self.tail_due_ns is None or self.tail_due_ns > out.now_ns:
             return
-        told = not self._unconfirmed
+        all_started = not self._unconfirmed
         if not self._has_unfinished or (
-            told and (not self.config.retransmits or self._only_self_unacked)
+            # Without retransmission only starts are repeated. The own ack needs no probe: it
+            # follows from the own delivery.
+            all_started and (not self.config.retransmits or self._only_self_unacked)
         ):
             self.tail_due_ns = None
             return
@@ -517,10 +520,10 @@ class OutboundStream:
         if tail is TailPolicy.ANNOUNCE:
             self._announce_tail_marks(out)
         elif starved:
-            return  # what was asked for and held back goes first
+            return  # the budget goes to repairs that were requested and held back
         elif self._first_requested:
-            # Unasked the first message would be no answer, and leave no budget for one: let the
-            # receiver ask anew.
+            # The first message was requested and held back. Sent now it would use up the budget
+            # without counting as the answer, so the tail makes the receiver ask again.
             self._first_requested = False
             self._send_tail(self.to, out)
         elif tail is TailPolicy.RESEND_ALL:
@@ -543,7 +546,7 @@ class OutboundStream:
         """Announce low and high: to the only receiver that lags, or to all."""
         window = self.window
         if window.low == window.high:
-            return
+            return  # every message was acknowledged and purged
         if self.profile.release is ReleasePolicy.ACKS:
             behind = [
                 peer
@@ -641,7 +644,7 @@ class OutboundStream:
         self.update_byte_limit(self.senders)
         self.release(out, "view")
         if returned and self.tail_due_ns is None and self._has_unfinished:
-            self._schedule_tail(out.now_ns)  # who is back is behind
+            self._schedule_tail(out.now_ns)  # a returning member is behind
 
     def connect(self) -> None:
         """Count the acks of the one receiver of this connection, from the first message on."""
@@ -699,7 +702,7 @@ class OutboundStream:
         config = self.config
         self.senders = max(1, senders)
         if self.profile.release is not ReleasePolicy.ACKS:
-            return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
+            return  # unstable messages were mostly delivered, and fill no receive buffer
         least_bytes, default_bytes = (
             min(config.max_frame_bytes, _MIN_SHARE_BYTES),
             config.receive_buffer_bytes,
