@@ -104,7 +104,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "monitors": 2,
         "found_after": "1s",
         "join_interval": "200ms",
-        "join_timeout": "1s",
+        "join_confirm_timeout": "1s",
         "bundle_delay": "500us",
         "view_bundle_delay": "20ms",
         "merge_interval": "2s",

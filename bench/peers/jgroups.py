@@ -96,7 +96,7 @@ def _tcp(task: Task) -> str:
 
 
 def _nakack4(is_udp: bool, tuned: bool) -> list[str]:
-    gms = '<pbcast.GMS print_local_addr="false" join_timeout="1s"/>'
+    gms = '<pbcast.GMS print_local_addr="false" join_confirm_timeout="1s"/>'
     if not is_udp:
         return ['<NAKACK4 use_mcast_xmit="false" capacity="8192"/>', "<UNICAST4/>", gms]
     capacity, pause = (TUNED_CAPACITY, "20ms") if tuned else (6000, "0.5s")
@@ -116,7 +116,7 @@ def _nakack2(is_udp: bool, tuned: bool) -> list[str]:
         else '<pbcast.NAKACK2 use_mcast_xmit="false"/>',
         f'<UNICAST3 xmit_interval="{pause}"/>' if is_udp else "<UNICAST3/>",
         '<pbcast.STABLE desired_avg_gossip="50s" max_bytes="4M"/>',
-        f'<pbcast.GMS print_local_addr="false" join_timeout="{"1s" if is_udp else "2s"}"/>',
+        f'<pbcast.GMS print_local_addr="false" join_confirm_timeout="{"1s" if is_udp else "2s"}"/>',
         f'<MFC max_credits="{credits_bytes}" min_threshold="0.4"/>',
         f'<UFC max_credits="{credits_bytes}" min_threshold="0.4"/>',
     ]

@@ -158,8 +158,8 @@ class Group(GroupBase):
     def _flush_scheduler() -> LoopFlushScheduler:
         return LoopFlushScheduler()
 
-    def __init__(self, options: MemberOptions, timeout: Duration | None = None) -> None:
-        super().__init__(options, timeout)
+    def __init__(self, options: MemberOptions) -> None:
+        super().__init__(options)
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken = 0
 
@@ -167,7 +167,7 @@ class Group(GroupBase):
 
     async def open(self) -> Self:
         """Join the group; ``async with`` does this."""
-        await run_steps(self._session.open(deadline_ns(self._timeout)))
+        await run_steps(self._session.open(deadline_ns(self._session.options.timeout)))
         return self
 
     async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
@@ -492,8 +492,7 @@ def join(
         ConfigError: an option has an impossible value.
     """
     options: dict[str, Any] = {**locals()}  # every parameter, by its name
-    del options["timeout"]
-    return Group(MemberOptions(**options), timeout)
+    return Group(MemberOptions(**options))
 
 
 def __dir__() -> list[str]:

@@ -100,7 +100,7 @@ class Group(GroupBase):
 
     def open(self) -> Self:
         """Join the group; ``with`` does this."""
-        run_steps(self._session.open(deadline_ns(self._timeout)))
+        run_steps(self._session.open(deadline_ns(self._session.options.timeout)))
         return self
 
     def close(self, timeout: Duration | None = None) -> None:
@@ -392,8 +392,7 @@ def join(
         ConfigError: an option has an impossible value.
     """
     options: dict[str, Any] = {**locals()}  # every parameter, by its name
-    del options["timeout"]
-    return Group(MemberOptions(**options), timeout)
+    return Group(MemberOptions(**options))
 
 
 def __dir__() -> list[str]:

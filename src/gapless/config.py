@@ -252,7 +252,7 @@ class Config:
         "Minimum time between two attempts to join, to leave, or to send a member its view.",
         minimum="1ms",
     )
-    join_timeout_ns: int = duration(
+    join_confirm_timeout_ns: int = duration(
         "1s",
         "How long a new member may take to confirm its view before it is dropped from it.",
         minimum="1ms",
@@ -492,6 +492,7 @@ DEPRECATED_SETTINGS = {
     "frames_ahead": "max_frames_ahead",
     "hold_timeout": "retention_timeout",
     "initial_round_trip": "initial_rtt",
+    "join_timeout": "join_confirm_timeout",
     "max_unconsumed": "unread_limit",
     "on_hold_full": "on_retention_full",
     "on_pin": "on_slow_receiver",

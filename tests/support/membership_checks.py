@@ -26,7 +26,7 @@ FAST: dict[str, Any] = {
     "verify_timeout": "100ms",
     "found_after": "200ms",
     "join_interval": "50ms",
-    "join_timeout": "200ms",
+    "join_confirm_timeout": "200ms",
     "merge_interval": "300ms",
     "leave_timeout": "2s",
 }

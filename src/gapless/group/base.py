@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gapless.group.join_options import MemberOptions
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import Payload, Steps
-    from gapless.group.timeouts import Duration
     from gapless.identity import Address, View
 
 
@@ -29,9 +28,8 @@ class GroupBase(DeprecatedMethods):
         """Return a function that defers the flush of a send; None to flush at once."""
         return None
 
-    def __init__(self, options: MemberOptions, timeout: Duration | None = None) -> None:
+    def __init__(self, options: MemberOptions) -> None:
         """Prepare to join; ``join`` makes the options."""
-        self._timeout = timeout
         self._session = GroupSession(options, self._flush_scheduler())
 
     @property

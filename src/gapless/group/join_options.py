@@ -19,6 +19,7 @@ from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
 from gapless.group.deprecated import warn_renamed
+from gapless.group.timeouts import Duration, duration_ns
 from gapless.logger import log
 from gapless.runtime.handle import MemberHandle
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
@@ -79,6 +80,8 @@ class MemberOptions:
     """The options of ``join``, checked."""
 
     group: str
+    timeout: Duration | None = None
+    """How long joining may take; None: as long as it takes."""
     discover: str | Discovery | None = None
     seeds: Sequence[str] = ()
     transport: str | Transport = "auto"
@@ -98,6 +101,8 @@ class MemberOptions:
     trace_mode: str = ""
 
     def __post_init__(self) -> None:
+        if self.timeout is not None:
+            duration_ns(self.timeout)  # raises if it is not a duration
         if self.name is not None:
             # The level names the caller of join: __init__, join and this method lie between.
             warn_renamed("join(name=)", "durable_name=", stacklevel=5)

@@ -185,7 +185,7 @@ def test_a_joiner_that_dies_after_its_first_word_is_never_noticed() -> None:
 def test_a_lost_view_or_confirmation_of_a_joiner_is_made_good_before_it_is_given_up(
     lost: type,
 ) -> None:
-    world = gathered(1, MembershipGroup(4, **{**FAST, "join_timeout": "20s"}))
+    world = gathered(1, MembershipGroup(4, **{**FAST, "join_confirm_timeout": "20s"}))
     left = {"b", "d"}
 
     def drop(source: str, target: str, frame: Frame) -> bool:
@@ -209,7 +209,7 @@ def test_a_lost_view_or_confirmation_of_a_joiner_is_made_good_before_it_is_given
 
 @pytest.mark.behaviour("G-01")
 def test_a_coordinator_that_waits_for_a_joiner_is_not_taken_for_dead_by_the_others() -> None:
-    world = gathered(1, MembershipGroup(4, **{**FAST, "join_timeout": "3s"}))
+    world = gathered(1, MembershipGroup(4, **{**FAST, "join_confirm_timeout": "3s"}))
     world.join("b", "c", "d")
     world.run(0.001)
     world.crash("b")

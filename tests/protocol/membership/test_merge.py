@@ -318,7 +318,7 @@ def test_one_that_has_agreed_to_a_merge_makes_no_view_for_a_while() -> None:
     say(world, "a", ghost, MergeAsk(ghost, 1), to_me=True)
     assert [reply.willing for reply in frames_of(world, MergeReply, "a")] == [True]
     world.leave("b")
-    world.run(0.39)  # twice join_timeout
+    world.run(0.39)  # twice join_confirm_timeout
     assert members(world, "a") == ["a", "b"]
     world.wait(lambda: members(world, "a") == ["a"], 0.1)
 

@@ -376,7 +376,7 @@ def test_the_bound_grows_with_every_knob_it_names() -> None:
         "join_interval",
     ):
         assert group_bound_ns(config.replace(**{knob: "1min"}), NS_PER_MS, durable=False) > bound_ns
-    for knob in ("join_timeout", "view_bundle_delay", "merge_interval", "leave_timeout"):
+    for knob in ("join_confirm_timeout", "view_bundle_delay", "merge_interval", "leave_timeout"):
         assert group_bound_ns(config.replace(**{knob: "1min"}), NS_PER_MS, durable=False) > bound_ns
     assert group_bound_ns(config, NS_PER_S, durable=False) > bound_ns
     assert group_bound_ns(config, NS_PER_MS, durable=True) > bound_ns

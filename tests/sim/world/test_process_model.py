@@ -29,7 +29,7 @@ KNOBS = {
     "verify_timeout": "150ms",
     "found_after": "200ms",
     "join_interval": "50ms",
-    "join_timeout": "200ms",
+    "join_confirm_timeout": "200ms",
     "view_bundle_delay": "10ms",
     "merge_interval": "300ms",
     "leave_timeout": "1s",

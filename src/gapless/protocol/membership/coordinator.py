@@ -4,7 +4,7 @@ On a join, a leave or a death: changes of ``view_bundle_delay`` share one roster
 
 Joiners first: a roster with new members goes to the joiners alone at first. Joiners install the
 roster and confirm it. The coordinator commits the roster (broadcasts it to the old members and
-installs it) when all joiners have confirmed, or after ``join_timeout`` without the joiners that did
+installs it) when all joiners have confirmed, or after ``join_confirm_timeout`` without the joiners that did
 not. So no sender waits for acks of a joiner that is not up yet, and the group never notices a
 joiner that dies early. A joiner that repeats JOIN is sent the roster again, because the roster or
 its confirmation may be lost. Removals do not wait for joiners.
@@ -42,7 +42,7 @@ _MAX_JOINERS = 4096
 _MAX_RESENDS = 3
 """How many resent rosters a member may ignore before its own view counts as a move."""
 _CONFIRMATION_LIFETIME = 10
-"""How long a confirmation shows that a joiner is alive, in multiples of ``join_timeout``."""
+"""How long a confirmation shows that a joiner is alive, in multiples of ``join_confirm_timeout``."""
 
 
 class Coordinator:
@@ -167,7 +167,7 @@ class Coordinator:
             self._proposal_confirmed.add(sender)
         if sender in self._awaiting_confirmation:
             del self._awaiting_confirmation[sender]
-            # The last confirmation is in: commit without waiting for join_timeout.
+            # The last confirmation is in: commit without waiting for join_confirm_timeout.
             if not self._awaiting_confirmation:
                 self._decide_ns = out.now_ns
         return True
@@ -319,7 +319,7 @@ class Coordinator:
 
     def _confirmed_lately(self, now_ns: int) -> dict[Address, int]:
         """Return the joiners with a confirmation younger than ``_CONFIRMATION_LIFETIME``."""
-        limit_ns = now_ns - _CONFIRMATION_LIFETIME * self.config.join_timeout_ns
+        limit_ns = now_ns - _CONFIRMATION_LIFETIME * self.config.join_confirm_timeout_ns
         self._last_confirmed_ns = {
             joiner: at_ns for joiner, at_ns in self._last_confirmed_ns.items() if at_ns > limit_ns
         }
@@ -384,7 +384,7 @@ class Coordinator:
         self._awaiting_confirmation = {
             entry.address: out.now_ns for entry in new if entry.address not in alive
         }
-        self._decide_ns = out.now_ns + self.config.join_timeout_ns
+        self._decide_ns = out.now_ns + self.config.join_confirm_timeout_ns
         m.view_transfer.remember(made, out)
         for entry in new:
             m.view_transfer.send(entry.address, made, out)

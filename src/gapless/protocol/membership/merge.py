@@ -126,7 +126,7 @@ class MergeProtocol:
             return
         self._merge = m.rng.getrandbits(63)
         self._invited, self._replies = set(mutual), {}
-        self._reply_deadline_ns = out.now_ns + self.config.join_timeout_ns
+        self._reply_deadline_ns = out.now_ns + self.config.join_confirm_timeout_ns
         assert m.me not in self._invited, "a leader does not invite itself"
         for other in mutual:
             out.transmit(other, MergeAsk(m.me, self._merge))
@@ -156,7 +156,7 @@ class MergeProtocol:
         willing = willing and m.coordinator.proposal is None and m.roster.id.coordinator == m.me
         out.transmit(frame.origin, MergeReply(m.me, frame.merge, m.roster.id, willing))
         if willing:
-            hold_ns = 2 * self.config.join_timeout_ns
+            hold_ns = 2 * self.config.join_confirm_timeout_ns
             self.agreed_to = frame.origin
             self._views_blocked_until_ns, self._refuse_until_ns = (
                 now_ns + hold_ns,

@@ -8,9 +8,9 @@ they start, so a joiner does not hold the minimum back (I-21). The minimum falls
 member returns behind it; durable_retention.py kept the messages that it needs.
 
 On delivery: the receiver owes an ack. The profile says when it is due. ``counted``: at once after
-``threshold`` messages or ``threshold_bytes`` bytes, else when the ack timer fires. ``paced``: at
-once unless the last ack is younger than ``ack_gap``. ``each``: at once. ``periodic``: after
-``stability_interval``. ``asked``: only if the message asks for an ack.
+``ack_threshold`` messages or a share of the receive buffer, else ``ack_delay`` later. ``paced``: at
+once unless the last ack is younger than ``min_ack_interval``. ``each``: at once. ``periodic``:
+after ``stability_interval``. ``asked``: only if the message asks for an ack.
 
 On reception of a duplicate or an announcement: an ack is owed too, because the last one may have
 been lost (P-04).

@@ -1,4 +1,4 @@
-"""Load: messages sent and delivered over time, the frames needed, and blocked sends."""
+"""Throughput: messages sent and delivered over time, the frames needed, and blocked sends."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The bound of L6 is a fixed number. With H, S, V, F, J, T, G, M, L the settings
 ``heartbeat_interval``, ``suspect_after``, ``verify_timeout``, ``found_after``, ``join_interval``,
-``join_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the slowest
+``join_confirm_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the slowest
 clock, and D the delay of a perfect network:
 
 * B3 = 2 L + 3 (S + H + 2 V) + 8 F + 4 M + 4 (T + G + 8 J + 4 D). Leaving members have left. Crashed
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def group_bound_ns(config: Config, delay_ns: int, *, durable: bool) -> int:
     """Return B3 for a network that delivers everything after ``delay_ns``."""
     view_ns = (
-        config.join_timeout_ns
+        config.join_confirm_timeout_ns
         + config.view_bundle_delay_ns
         + 8 * config.join_interval_ns
         + 4 * delay_ns

@@ -109,7 +109,10 @@ class MembershipCoverage(InvariantChecker):
 
     def _is_merging(self, model: MemberModel) -> bool:
         asked_ns = self._merging_ns.get(model.address)
-        return asked_ns is not None and self.oracle.t_ns - asked_ns <= self.config.join_timeout_ns
+        return (
+            asked_ns is not None
+            and self.oracle.t_ns - asked_ns <= self.config.join_confirm_timeout_ns
+        )
 
     def on_frame_lost(self, crossing: Crossing, label: Label) -> None:
         """The network lost a frame."""

@@ -174,7 +174,7 @@ def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
         "monitors": rng.choice((1, 2, 2, 3)),
         "found_after_ns": rng.choice((50, 100, 300)) * NS_PER_MS,
         "join_interval_ns": rng.choice((20, 50, 100)) * NS_PER_MS,
-        "join_timeout_ns": rng.choice((50, 200, 400)) * NS_PER_MS,
+        "join_confirm_timeout_ns": rng.choice((50, 200, 400)) * NS_PER_MS,
         "view_bundle_delay_ns": rng.choice((0, 5, 20, 50)) * NS_PER_MS,
         "merge_interval_ns": rng.choice((150, 300, 600)) * NS_PER_MS,
         "leave_timeout_ns": rng.choice((200, 1000, 3000)) * NS_PER_MS,
@@ -231,7 +231,7 @@ class _IncidentPlan:
         silence_ns = config.suspect_after_ns + 2 * config.verify_timeout_ns
         return (
             silence_ns
-            + config.join_timeout_ns
+            + config.join_confirm_timeout_ns
             + config.view_bundle_delay_ns
             + config.heartbeat_interval_ns
         )
@@ -341,7 +341,7 @@ class _IncidentPlan:
         config = self.config
         moments_ns = (
             config.view_bundle_delay_ns + 10 * NS_PER_MS,
-            config.join_timeout_ns,
+            config.join_confirm_timeout_ns,
             config.join_interval_ns,
         )
         moment_ns = self.rng.choice(moments_ns)
