@@ -142,9 +142,11 @@ def test_every_event_of_the_alerts_exists() -> None:
     assert {kind for found in kinds for kind in found.split("|")} <= set(EVENT_NAMES.values())
 
 
-def test_every_knob_of_the_page_exists() -> None:
+def test_every_setting_of_the_page_exists() -> None:
     table = (
-        OPERATIONS.read_text("utf-8").partition("## Knobs worth turning")[2].partition("## When")[0]
+        OPERATIONS.read_text("utf-8")
+        .partition("## Settings worth changing")[2]
+        .partition("## When")[0]
     )
     turned = {
         name

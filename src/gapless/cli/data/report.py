@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIGURES = "figures.json"
-"""The file with figures that a folder may hold."""
+"""The name of the file with figures in a folder."""
 PAGE = "report.html"
-"""What the page of a folder is called, in that folder."""
+"""The name of the page in the folder that it describes."""
 _EXTRA = frozenset({"msgpack", "numpy", "pandas", "pyarrow", "pyspark", "pyspark_gapless"})
 MAX_BYTES = 200_000_000
-"""A larger file is not figures: their lists are bounded."""
+"""Maximum size of a file with figures, whose lists are bounded."""
 
 
 @click.command()
@@ -190,7 +190,7 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("reads", total=1.0)
+        task = progress.add_task("reading", total=1.0)
         yield lambda what, share: progress.update(task, description=what, completed=share)
 
 
@@ -209,11 +209,11 @@ def _show(page: Path, figures: dict[str, Any]) -> None:
 
 
 def found(figures: dict[str, Any]) -> str:
-    """Return the few numbers that everybody asks for first."""
+    """Return the headline numbers: failed runs, or messages sent, delivered and lost."""
     if figures["kind"] == "sweep":
         failed = formatting.count(figures["failed"])
         return f"{failed} of {formatting.count(figures['runs'])} runs failed"
-    told = {
+    words = {
         "sent": "sent",
         "delivered": "delivered",
         "lost": "lost",
@@ -223,7 +223,7 @@ def found(figures: dict[str, Any]) -> str:
     summary = figures["summary"]
     return ", ".join(
         f"{formatting.count(summary[part])} {word}"
-        for part, word in told.items()
+        for part, word in words.items()
         if summary[part] is not None
     )
 

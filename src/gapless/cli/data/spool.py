@@ -38,7 +38,7 @@ def ls(path: Path, as_json: bool) -> int:
 
     view = SpoolReader(path)
     writer = describe_holder(path) if is_locked(path) else ""
-    told = {
+    listing = {
         "path": str(path),
         "group": view.group,
         "id": view.spool_id,
@@ -50,15 +50,15 @@ def ls(path: Path, as_json: bool) -> int:
         "readers": _consumers(view),
     }
     if as_json:
-        print_json(told)
+        print_json(listing)
         return 0
     out = console()
     out.print(
-        f"{path}: group {view.group}, {told['bytes']:,} bytes; "
+        f"{path}: group {view.group}, {listing['bytes']:,} bytes; "
         f"{f'written by {writer}' if writer else 'no writer'}"
     )
     for title in ("segments", "streams", "readers"):
-        rows: Any = told[title]
+        rows: Any = listing[title]
         if rows:
             shown = rows if len(rows) <= MAX_LINES else rows[-MAX_LINES:]
             more = f" (the last {MAX_LINES} of {len(rows)})" if len(rows) > MAX_LINES else ""
@@ -272,7 +272,7 @@ def _digest(text: str | None, option: str) -> dict[str, int] | None:
     if text is None:
         return None
     try:
-        told = json.loads(
+        listing = json.loads(
             text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
         )
     except FileNotFoundError:
@@ -283,11 +283,11 @@ def _digest(text: str | None, option: str) -> dict[str, int] | None:
         raise ConfigError(
             f'{option}: not JSON ({error}); expected a digest such as {{"a1.5": 100}}'
         ) from None
-    if not isinstance(told, dict):
+    if not isinstance(listing, dict):
         raise ConfigError(
-            f'{option}: expected a digest such as {{"a1.5": 100}}, got {type(told).__name__}'
+            f'{option}: expected a digest such as {{"a1.5": 100}}, got {type(listing).__name__}'
         )
-    return validate_digest(told)
+    return validate_digest(listing)
 
 
 @spool.command("forget")
