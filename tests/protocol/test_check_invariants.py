@@ -1,4 +1,4 @@
-"""Every sub-machine notices when one of its fields contradicts its law, and the member asks each of them."""
+"""Every sub-machine detects a field that contradicts its law, and the member checks them all."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from tests.support.virtual_membership import MembershipGroup
 
 
 def heard_by(name: str, world: MembershipGroup) -> list[bytes]:
-    """Let everybody send, and return what ``name`` would hear of it, of the membership and of nonsense."""
+    """Let everybody send, and return what ``name`` would hear of it, of the membership and of
+    nonsense."""
     heard: list[bytes] = []
     world.pause(name)
     for round_ in range(10):

@@ -1,4 +1,4 @@
-"""The modes of a message: ordered, acknowledged and unreliable, in every profile, to all and to one; the switch."""
+"""Delivery modes: ordered, acknowledged and unreliable, in every profile, to all and to one."""
 
 from typing import Any
 
@@ -216,7 +216,8 @@ def test_ol20_a_lost_ack_comes_again_and_the_message_is_delivered_once(profile: 
 @pytest.mark.behaviour("OL-02", "OL-20")
 @pytest.mark.parametrize("profile", ["nakack", "ordered", "classic"])
 def test_what_is_stable_is_acknowledged_whatever_became_of_the_acks(profile: str) -> None:
-    """Everybody has delivered it: the votes say so. What is purged could not be sent again to get an ack."""
+    """Everybody has delivered it: the votes say so. What is purged could not be sent again to
+    get an ack."""
     group = settled(2, profile)
     group.lose(Ack)
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket

@@ -1,4 +1,4 @@
-"""Who is heard and who is not: strangers, former lives, other groups, hostile bytes; and the caller's own mistakes."""
+"""Dispatch: strangers, former incarnations, other groups, hostile bytes, and misuse by the caller."""
 
 from random import Random
 from typing import Any
@@ -17,7 +17,8 @@ from tests.support.virtual_group import GROUP, MS, SECOND, A, B, C, Group, data
 
 
 def busy() -> Group:
-    """A group in the middle of everything: a gap, an owed ack, something outstanding, a send that waits."""
+    """A group in the middle of everything: a gap, an owed ack, something outstanding, a send
+    that waits."""
     group = Group(2, capacity=3, ack_threshold=3)
     group.receive("a", B, data(B, 1), data(B, 3))
     group.send("a", *[b"%d" % seqno for seqno in range(1, 6)])
@@ -71,7 +72,8 @@ def test_a_member_that_is_told_its_views_listens_to_nothing_else_about_them(fram
 def test_rule_8_a_frame_that_is_not_for_me_changes_nothing(
     frame: Frame, sender: Address, group_id: int, reason: str
 ) -> None:
-    """Rule 8, N4-38, M-07, P-22, S15: it is counted with its reason; nothing is sent, delivered or armed."""
+    """Rule 8, N4-38, M-07, P-22, S15: it is counted with its reason; nothing is sent, delivered
+    or armed."""
     group = busy()
     before = state(group["a"])
     ready = group.receive("a", sender, frame, group=group_id)
@@ -106,7 +108,8 @@ def test_the_same_frames_from_the_member_itself_count(frame: Frame) -> None:
     ],
 )
 def test_rule_8_a_member_speaks_only_of_what_it_may(frame: Frame, reason: str) -> None:
-    """R-08, P-18: data, tails and "gone" of its own stream; acks and naks to the origin that they name."""
+    """R-08, P-18: data, tails and "gone" of its own stream; acks and naks to the origin that
+    they name."""
     group = busy()
     before = state(group["a"])
     ready = group.receive("a", B, frame)
@@ -270,7 +273,8 @@ def test_an_address_that_the_wire_cannot_say_is_refused(me: Address, group_id: i
 
 
 def test_a_snapshot_goes_on_like_the_original() -> None:
-    """Credit, own pieces, gaps, owed acks and waiting sends included: the rest of the story is the same."""
+    """Credit, own pieces, gaps, owed acks and waiting sends included: the rest of the story is
+    the same."""
     config: dict[str, Any] = {"capacity": 3, "unread_limit": 3, "max_frame_bytes": 256}
 
     def story(group: Group) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The machine, behaviour by behaviour: each test names the one of the NAKACK4 design that it pins down."""
+"""The machine, behaviour by behaviour: each test names the behaviour of NAKACK4 that it pins."""
 
 from random import Random
 
@@ -23,7 +23,8 @@ def marks(group: Group, at: str, origin: Address) -> Marks:
 
 @pytest.mark.behaviour("N4-01", "N4-41")
 def test_n4_01_the_window_neither_grows_nor_shrinks() -> None:
-    """N4-01, N4-41, S6: at most ``capacity`` messages are outstanding, at the sender and at each receiver."""
+    """N4-01, N4-41, S6: at most ``capacity`` messages are outstanding, at the sender and at each
+    receiver."""
     group = Group(3, capacity=4)
     group.lose_seqnos(1, 5, 9, 13, to="b")
     for seqno in range(1, 41):
@@ -140,7 +141,8 @@ def test_n4_19_the_ack_goes_to_the_sender_alone() -> None:
 
 @pytest.mark.behaviour("N4-20", "N4-21")
 def test_n4_20_an_ack_waits_for_company_but_not_for_ever() -> None:
-    """N4-20, N4-21, A-01, U3-04: at once after ``ack_threshold`` messages, else after ``ack_delay``; one for all."""
+    """N4-20, N4-21, A-01, U3-04: at once after ``ack_threshold`` messages, else after
+    ``ack_delay``; one for all."""
     group = Group(2, ack_threshold=10, ack_delay="8ms")
     start_ns = group.now_ns
     for seqno in range(1, 6):
@@ -165,7 +167,8 @@ def test_a_quarter_of_the_capacity_is_the_usual_threshold() -> None:
 
 @pytest.mark.behaviour("P-12")
 def test_the_ack_delay_has_jitter_below_it() -> None:
-    """P-12: the acks of a large group do not come in step, and none comes later than ``ack_delay``."""
+    """P-12: the acks of a large group do not come in step, and none comes later than
+    ``ack_delay``."""
     delays = set()
     for seed in range(20):
         group = Group(2, seed=seed, ack_delay="10ms", jitter_percent=25)
@@ -252,7 +255,8 @@ def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
 
 @pytest.mark.behaviour("N4-29", "P-03")
 def test_n4_29_a_departure_lets_waiting_sends_go_on() -> None:
-    """N4-29, A-04, P-03: the view purges what the others have, and what waits is sent in the new view."""
+    """N4-29, A-04, P-03: the view purges what the others have, and what waits is sent in the new
+    view."""
     group = Group(3, capacity=4)
     group.lose(to="c")
     group.send("a", *numbers(1, 4))
@@ -422,10 +426,11 @@ def test_a_lost_nak_and_a_lost_repair_are_repeated() -> None:
 
 
 def test_a_fresh_gap_does_not_wait_for_one_that_backs_off() -> None:
-    """Design rule 6: the older gap is asked for twice a second by now, the fresh one after its grace.
+    """Design rule 6: the older gap is asked for twice a second by now, the fresh one after its
+    grace.
 
-    The repair of the fresh one proves that what was asked for before it is lost: that is asked for
-    again then.
+    The repair of the fresh one proves that what was asked for before it is lost: that is asked
+    for again then.
     """
     group = Group(2)
     group.lose_seqnos(1, repairs=True)
@@ -482,7 +487,8 @@ def shuffling(group: Group, rng: Random, loss: float, copies: int) -> None:
 def test_s34_all_members_deliver_all_streams_in_order(
     loss: float, copies: int, capacity: int
 ) -> None:
-    """S-34, S-35, S-37, S-38, S-39, N4-37: loss, duplicates and reordering, three senders at a time."""
+    """S-34, S-35, S-37, S-38, S-39, N4-37: loss, duplicates and reordering, three senders at a
+    time."""
     group = Group(3, capacity=capacity)
     shuffling(group, Random(5), loss, copies)
     for seqno in range(1, 61):

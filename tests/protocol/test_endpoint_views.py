@@ -1,4 +1,4 @@
-"""Views: who joins, where a stream starts for them, who leaves, and what becomes of their messages."""
+"""Views: joiners and the start of a stream for them, leavers and the rest of their messages."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,8 @@ def waiting_for_start(**knobs: Any) -> Group:
 
 
 def with_joiner(**knobs: Any) -> Group:
-    """Members a and b at work, five messages of a delivered; c is there, but not in the view yet."""
+    """Members a and b at work, five messages of a delivered; c is there, but not in the view
+    yet."""
     group = Group(3, start=False, **knobs)
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     group.send("a", *numbers(1, 5))
@@ -37,7 +38,8 @@ def with_joiner(**knobs: Any) -> Group:
 
 @pytest.mark.behaviour("I-22", "I-21", "N4-35", "P-17")
 def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
-    """I-22, I-21, N4-35, P-17: right behind what had been sent when the sender installed the view."""
+    """I-22, I-21, N4-35, P-17: right behind what had been sent when the sender installed the
+    view."""
     group = with_joiner()
     group.install(View.of(2, A, B, C))
     group.send("a", b"6")
@@ -50,7 +52,8 @@ def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
 
 @pytest.mark.behaviour("I-21", "P-01")
 def test_i21_a_joiner_pins_nothing() -> None:
-    """I-21, P-01: its ack entry starts where it starts; a sender with a full window is not stopped by a join."""
+    """I-21, P-01: its ack entry starts where it starts; a sender with a full window is not
+    stopped by a join."""
     group = with_joiner(capacity=2)
     group.install(View.of(2, A, B, C))
     assert group["a"].outbound.acks[C] == 5
@@ -61,7 +64,8 @@ def test_i21_a_joiner_pins_nothing() -> None:
 
 @pytest.mark.behaviour("I-22", "P-01", "P-19")
 def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
-    """I-22, P-01, P-19: the start is lost, the question is lost, twice; it asks again, with back-off."""
+    """I-22, P-01, P-19: the start is lost, the question is lost, twice; it asks again, with
+    back-off."""
     group = with_joiner()
     group.lose(Tail, to="c", times=4)
     group.lose(Nak, by="c", times=4)
@@ -79,7 +83,8 @@ def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
 
 @pytest.mark.behaviour("I-22")
 def test_a_sender_that_never_rests_tells_a_joiner_its_start_again() -> None:
-    """I-22: data that follows data puts the announcement of the tail off, but not that of a start."""
+    """I-22: data that follows data puts the announcement of the tail off, but not that of a
+    start."""
     group = with_joiner()
     group.lose(Tail, by="a", to="c", times=1)
     group.lose(Nak, by="c")
@@ -171,7 +176,8 @@ def test_a_start_that_was_told_to_a_former_life_is_not_believed() -> None:
 
 @pytest.mark.behaviour("P-05")
 def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
-    """P-05, S2: b leaves a out and takes it in again; what it delivered before is not delivered again."""
+    """P-05, S2: b leaves a out and takes it in again; what it delivered before is not delivered
+    again."""
     group = Group(2)
     group.receive("b", A, data(A, 1, *numbers(1, 3)))
     group.install(View.of(2, B), [B])
@@ -267,7 +273,8 @@ def test_n4_37_a_view_does_not_disturb_existing_streams() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_a_view_that_comes_while_sends_wait() -> None:
-    """P-01: what waited is sent in the new view, to the joiner as well; its start lies before it."""
+    """P-01: what waited is sent in the new view, to the joiner as well; its start lies before
+    it."""
     group = with_joiner(capacity=2)
     rule = group.lose(Ack)
     group.send("a", *numbers(6, 9))
@@ -298,7 +305,8 @@ def test_a_joiner_may_start_in_the_middle_of_a_message() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_p01_a_joiner_with_an_old_digest_does_not_stop_the_group() -> None:
-    """P-01: the digest says 2, everything up to 5 is purged; the joiner is told and starts there."""
+    """P-01: the digest says 2, everything up to 5 is purged; the joiner is told and starts
+    there."""
     group = with_joiner(capacity=4)
     group.install(View.of(2, A, B, C), [A, B])
     group.install(View.of(2, A, B, C), [C], digest={A: Marks(2, 2, 2), B: Marks(0, 0, 0)})
@@ -422,7 +430,8 @@ def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
 
 @pytest.mark.behaviour("I-08")
 def test_i08_what_is_consecutive_is_delivered_whatever_the_room() -> None:
-    """I-08: the application gets it with the view, for nobody will ask for it later; then the view is told."""
+    """I-08: the application gets it with the view, for nobody will ask for it later; then the
+    view is told."""
     group = Group(3, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 3)), data(A, 5))
     assert group.messages("b", "a") == [b"1"]

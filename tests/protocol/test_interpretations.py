@@ -1,4 +1,4 @@
-"""Where the published texts contradict themselves: the reading that was taken, one test for each."""
+"""Contradictions in the published texts: the chosen reading, one test for each."""
 
 from itertools import pairwise
 
@@ -42,7 +42,8 @@ def test_i10_acks_for_everything_repair_the_first_and_the_last_message(lost: int
 
 @pytest.mark.behaviour("I-10")
 def test_i10_a_lost_ack_costs_a_needless_resend() -> None:
-    """b has everything; a cannot know, and sends it again; b acknowledges again, and that is that."""
+    """b has everything; a cannot know, and sends it again; b acknowledges again, and that is
+    that."""
     group = Group(2, unicast="unicast")
     unicasts(group, 1, 3)
     group.run_for(MS // 2)
@@ -68,7 +69,8 @@ def test_i12_reports_now_and_then_are_acks_by_another_name() -> None:
 
 @pytest.mark.behaviour("I-11")
 def test_i11_the_numbers_of_the_example_are_acks() -> None:
-    """5, 8, 13, 52, 62, 83 and 101 delivered within a second, half a second between acks: few go out, the last does."""
+    """5, 8, 13, 52, 62, 83 and 101 delivered within a second, half a second between acks: few go
+    out, the last does."""
     group = Group(2, min_ack_interval="500ms", ack_threshold=1000, capacity=4000)
     done = 0
     for upto in (5, 8, 13, 52, 62, 83, 101):
@@ -138,7 +140,8 @@ def test_i14_a_connection_that_is_closing_still_sends_what_is_not_acknowledged()
 
 @pytest.mark.behaviour("I-15")
 def test_i15_the_question_for_the_first_message_hangs_on_the_peer() -> None:
-    """There is no connection that could hold it; however many messages come, it is put at its own rate."""
+    """There is no connection that could hold it; however many messages come, it is put at its
+    own rate."""
     group = Group(2, sync_min_interval="200ms")
     group.lose(to="a")
     for seqno in range(2, 102):
@@ -156,7 +159,8 @@ def test_i15_the_question_for_the_first_message_hangs_on_the_peer() -> None:
 
 
 def joined_late(xmit_interval: str) -> Group:
-    """A joiner c that hears 101 .. 170 of b, one by one, before it has its view, whose digest says 100."""
+    """A joiner c that hears 101 .. 170 of b, one by one, before it has its view, whose digest
+    says 100."""
     group = Group(
         3, profile="ordered", start=False, xmit_interval=xmit_interval, become_server_queue_size=50
     )
@@ -184,7 +188,8 @@ def test_i17_without_retransmission_nothing_is_dropped() -> None:
 
 @pytest.mark.behaviour("I-17", "NR-09")
 def test_i17_with_retransmission_what_was_dropped_is_asked_for() -> None:
-    """Whichever they are: what is left comes in order, and the rest is missing as anything else would be."""
+    """Whichever they are: what is left comes in order, and the rest is missing as anything else
+    would be."""
     group = joined_late("500ms")
     kept = group.messages("c", "b")
     assert kept == numbers(101, 150)

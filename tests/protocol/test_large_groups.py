@@ -1,4 +1,4 @@
-"""What many members, many connections and a member that lies cost: time by what an input names, memory with a bound."""
+"""The cost of many members, many connections and a lying member: bounded time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile ``nakack``: one table for each sender, kept until stable, and repaired by anybody who holds it."""
+"""Profile ``nakack``: one window per sender, retained until stable, repaired by any holder."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -213,7 +213,8 @@ def test_discard_delivered_erases_at_receivers_and_not_at_the_origin() -> None:
 
 @pytest.mark.behaviour("N7-15", "I-01", "I-02")
 def test_the_example_of_1_2_4_5_7() -> None:
-    """Nothing was purged, so low is 0; nothing was handed out, so delivered is 0; up to 2 could be; high is 7."""
+    """Nothing was purged, so low is 0; nothing was handed out, so delivered is 0; up to 2 could
+    be; high is 7."""
     group = nakack(2, unread_limit=1)
     group.send("b", b"takes the only place")
     for seqno in (1, 2, 4, 5, 7):
@@ -239,7 +240,8 @@ def test_a_digest_carries_what_the_application_took() -> None:
 @pytest.mark.behaviour("P-10")
 @pytest.mark.parametrize(("seqno", "taken"), [(101, False), (100, True), (5_000_000, False)])
 def test_a_seqno_far_ahead_is_refused(seqno: int, taken: bool) -> None:
-    """P-10, W-16: up to ``max_seqno_ahead`` above delivered, and no further; a refused one leaves no trace in the table."""
+    """P-10, W-16: up to ``max_seqno_ahead`` above delivered, and no further; a refused one
+    leaves no trace in the table."""
     group = nakack(2, max_seqno_ahead=100, capacity=100)
     group.receive("b", A, data(A, seqno))
     assert group["b"].digest()[A] == Marks(0, 0, seqno if taken else 0)
@@ -297,7 +299,8 @@ def test_any_holder_repairs_a_message_whose_origin_has_crashed() -> None:
 
 @pytest.mark.behaviour("N7-13")
 def test_the_end_of_a_crashed_stream_is_found_by_a_stability_message() -> None:
-    """R-09: c lacks the last message and the origin is silent; the coordinator's message tells how far it goes."""
+    """R-09: c lacks the last message and the origin is silent; the coordinator's message tells
+    how far it goes."""
     group = Group(3, profile="nakack", xmit_from_random_member=True)
     group.lose_seqnos(2, to="c")
     singles(group, "b", [1, 2])
@@ -506,7 +509,8 @@ def test_a_joiner_starts_behind_what_was_sent_and_is_told_so_by_each_sender() ->
 
 @pytest.mark.behaviour("N7-13")
 def test_the_random_member_is_drawn_from_all_others() -> None:
-    """The origin among them; a question that finds no holder is put to another one the next time."""
+    """The origin among them; a question that finds no holder is put to another one the next
+    time."""
     group = nakack(4, xmit_from_random_member=True)
     group.lose(Data, to="d")
     group.send("a", b"1")
@@ -517,7 +521,8 @@ def test_the_random_member_is_drawn_from_all_others() -> None:
 
 @pytest.mark.behaviour("P-13")
 def test_of_a_run_that_is_handed_out_in_parts_the_delivered_part_makes_room() -> None:
-    """A reader that takes message by message must not make its window refuse what its sender may send."""
+    """A reader that takes message by message must not make its window refuse what its sender may
+    send."""
     window = Window(GrowingWindow(12), keep_delivered=True, max_bytes=1000)
     window.add(Run.of(A, 1, [b"x" * 198] * 4))
     assert [run.last for run in window.take(3)] == [3]

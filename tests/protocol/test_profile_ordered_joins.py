@@ -1,4 +1,4 @@
-"""Profile ``ordered``: what comes before a member is one, and retransmission that is switched at run time."""
+"""Profile ``ordered``: messages before membership, and switching retransmission at run time."""
 
 from random import Random
 
@@ -111,7 +111,8 @@ def test_what_comes_before_the_start_of_a_stream_is_kept_whole() -> None:
 
 @pytest.mark.behaviour("NR-10")
 def test_what_comes_of_a_member_to_be_is_kept_by_members_too() -> None:
-    """a installs the view later than c, who joins and sends at once; more than a bounded queue would hold."""
+    """a installs the view later than c, who joins and sends at once; more than a bounded queue
+    would hold."""
     group = joining()
     group.install(View.of(2, A, B, C), [B, C])
     singles(group, "c", 1, 200)
@@ -124,7 +125,8 @@ def test_what_comes_of_a_member_to_be_is_kept_by_members_too() -> None:
 
 @pytest.mark.behaviour("NR-10")
 def test_what_comes_of_a_member_that_returns_is_kept_too() -> None:
-    """The same life leaves and comes back; a hears it before it has the view that brings it back."""
+    """The same life leaves and comes back; a hears it before it has the view that brings it
+    back."""
     group = ordered(3)
     group.send("b", b"1")
     group.settle()
@@ -166,7 +168,8 @@ def test_without_retransmission_everything_is_kept_whatever_the_size_says() -> N
 
 @pytest.mark.behaviour("NR-20")
 def test_the_queue_holds_fifty_runs_by_default_and_a_negative_size_is_an_error() -> None:
-    """The reading taken: a size below zero is refused with a clear error rather than replaced with a warning."""
+    """The reading taken: a size below zero is refused with a clear error rather than replaced
+    with a warning."""
     assert Config().become_server_queue_size == 50
     with pytest.raises(ConfigError, match=r"become_server_queue_size = -1: .* at least 0"):
         Config.make(become_server_queue_size=-1)
@@ -304,10 +307,9 @@ def test_an_interval_that_the_other_knobs_do_not_allow_is_refused_and_changes_no
 
 
 @pytest.mark.behaviour("NR-10")
-def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_the_start_is_dropped() -> (
-    None
-):
-    """From the start on its sender waits: what is a whole window behind the newest was never meant for this member."""
+def test_messages_before_a_start_are_bounded_and_none_behind_the_start_is_dropped() -> None:
+    """From the start on its sender waits: what is a whole window behind the newest was never
+    meant for this member."""
     group = ordered(3, capacity=16, max_seqno_ahead=16)
     config = group.config
     context = ReadyBuilder(C, GROUP, config, lambda _: False, tracing=0)

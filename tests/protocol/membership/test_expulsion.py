@@ -1,4 +1,4 @@
-"""Expelled: a member that the group has given up learns it, and comes back as a new life that owes nothing."""
+"""Expulsion: an expelled member learns of it, and returns as a new incarnation that owes nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_a_frozen_member_is_expelled_learns_it_and_comes_back(name: str) -> None
 
 @pytest.mark.behaviour("P-02", "J-03", "J-05")
 def test_nothing_of_the_former_life_counts_in_the_new_one() -> None:
-    """Numbers start anew, and acks of the former stream purge nothing: a loss right after is still repaired."""
+    """Numbers start anew, and acks of the former stream purge nothing: a loss right after is
+    still repaired."""
     world = gathered(3)
     for number in range(50):
         world.send("c", b"old %d" % number)

@@ -1,4 +1,4 @@
-"""Signs of life: carried by data, verified before anybody is expelled, patient when this member itself stood still."""
+"""Failure detection: heartbeats, verification before an expulsion, patience after a pause."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def test_two_suspects_at_once_with_full_windows_release_every_sender(dead: str) 
 def test_a_broken_link_between_two_members_expels_nobody_that_the_coordinator_hears(
     link: tuple[str, str],
 ) -> None:
-    """A watcher that hears nothing any more is not believed without a question by the coordinator itself."""
+    """A watcher that hears nothing any more is not believed without a question by the
+    coordinator itself."""
     world = gathered(4)
     world.drop = lambda source, target, _: (source, target) == link
     views = {name: len(world.hosts[name].views) for name in world.hosts}
@@ -122,7 +123,8 @@ def test_a_broken_link_between_two_members_expels_nobody_that_the_coordinator_he
 
 
 def return_to_one(world: MembershipGroup) -> None:
-    """One that the coordinator cannot hear, or that cannot hear it, may be out for a while; not for ever."""
+    """One that the coordinator cannot hear, or that cannot hear it, may be out for a while; not
+    for ever."""
     world.drop = lambda *_: False
     assert world.settle() < 5
     check_views(world)

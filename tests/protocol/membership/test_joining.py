@@ -1,4 +1,4 @@
-"""Joining: first members, joins under loss, many at once, a coordinator that dies at any step, floods."""
+"""Joining: first members, joins under loss, many at once, a dying coordinator, floods."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled(
 
 @pytest.mark.behaviour("G-08")
 def test_one_that_has_founded_a_group_does_not_follow_a_view_that_comes_too_late() -> None:
-    """Who belongs to a group goes with that: the two become one by a merge, and not by each joining the other."""
+    """Who belongs to a group goes with that: the two become one by a merge, and not by each
+    joining the other."""
     world = gathered(2, MembershipGroup(3, **FAST))
     world.delay = lambda _, target, frame: (
         300 * MS if target == "c" and isinstance(frame, NewView) else 0
@@ -155,7 +156,8 @@ def test_one_that_has_founded_a_group_does_not_follow_a_view_that_comes_too_late
 
 @pytest.mark.behaviour("G-01")
 def test_old_members_hear_of_a_joiner_only_when_it_has_confirmed() -> None:
-    """A joiner that cannot answer is never in a view of the others, so no sender ever waits for its acks."""
+    """A joiner that cannot answer is never in a view of the others, so no sender ever waits for
+    its acks."""
     world = gathered(3, MembershipGroup(4, **FAST))
     views = {name: len(world.hosts[name].views) for name in "abc"}
     world.drop = lambda source, _, frame: source == "d" and not isinstance(frame, Join)
@@ -227,7 +229,8 @@ def _away(world: MembershipGroup) -> list[str]:
 
 
 def _missed(world: MembershipGroup) -> None:
-    """Let b and c join a at once, c as a durable member that cannot confirm, until the view is made without it."""
+    """Let b and c join a at once, c as a durable member that cannot confirm, until the view is
+    made without it."""
     world.drop = lambda source, _, frame: source == "c" and not isinstance(frame, Join)
     world.join("b")
     world.join("c", durable="reader")
@@ -310,7 +313,8 @@ def test_before_the_first_view_nothing_is_delivered_and_nothing_can_be_sent() ->
 
 @pytest.mark.behaviour("J-01")
 def test_what_is_sent_in_the_view_before_the_joiner_has_it_is_kept_for_it() -> None:
-    """An old member has the view and sends before the joiner's own tick has installed it; nothing of that is lost."""
+    """An old member has the view and sends before the joiner's own tick has installed it;
+    nothing of that is lost."""
     world = gathered(1, MembershipGroup(2, **FAST), tail_delay="5s")
     world.join("b")
     world.wait(lambda: world["a"].pending is not None or len(members(world, "a")) == 2)
@@ -327,7 +331,8 @@ def test_what_is_sent_in_the_view_before_the_joiner_has_it_is_kept_for_it() -> N
 def test_joins_under_full_load_with_late_views_stop_nobody(
     view_delay_ns: int, profile: str
 ) -> None:
-    """A sender at full speed on a small window; the view comes late to it, so it acks and purges without the joiner."""
+    """A sender at full speed on a small window; the view comes late to it, so it acks and purges
+    without the joiner."""
     world = gathered(
         2, MembershipGroup(4, **{**FAST, "profile": profile, "capacity": 16, "suspect_after": "3s"})
     )
@@ -410,7 +415,8 @@ def crash_points(count: int, victim: str) -> int:
 
 @pytest.mark.parametrize("dies", ["a", "b", "d"])
 def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) -> None:
-    """The coordinator, another member, or the joiner dies right before the n-th datagram arrives, for every n."""
+    """The coordinator, another member, or the joiner dies right before the n-th datagram
+    arrives, for every n."""
     points = crash_points(3, "d")
     assert points > 10
     worst = 0.0
@@ -442,7 +448,8 @@ def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
 
 
 def test_a_joiner_reaches_a_coordinator_that_does_not_hear_it_by_way_of_another_member() -> None:
-    """The words of the joiner come to b only; b passes its wish on, and the coordinator's answer goes straight."""
+    """The words of the joiner come to b only; b passes its wish on, and the coordinator's answer
+    goes straight."""
     world = gathered(2, MembershipGroup(3, **FAST))
     world.drop = lambda source, target, frame: (
         source == "c" and target == "a" and isinstance(frame, Join)
@@ -562,7 +569,8 @@ def test_confirmations_of_nobody_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.behaviour("J-02", "P-21")
 def test_what_is_sent_in_answer_to_the_first_view_reaches_everybody() -> None:
-    """The application may send as soon as it is told its first view; the old members have that view by then or wait."""
+    """The application may send as soon as it is told its first view; the old members have that
+    view by then or wait."""
     world = gathered(2, MembershipGroup(3, **FAST))
     world.join("c")
     world.wait(lambda: bool(events(world, "c", ViewInstalled)))

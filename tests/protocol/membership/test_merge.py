@@ -1,4 +1,4 @@
-"""Merging: after any partition, however lopsided, there is one view again, and nobody gets anything twice."""
+"""Merging: after any partition there is one view again, and no message is delivered twice."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def is_cut(cut: frozenset[tuple[str, str]], source: str, target: str, _: object)
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_pattern_of_broken_directed_links_of_three_heals(part: int) -> None:
-    """All 64 sets of the six directed links of three members, a quarter at a time, long enough for every effect."""
+    """All 64 sets of the six directed links of three members, a quarter at a time, long enough
+    for every effect."""
     assert len(CUTS) == 64
     worst = 0.0
     for cut in CUTS[part::4]:
@@ -271,7 +272,8 @@ def test_a_partition_at_any_step_of_a_merge_heals(sides: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("deaf", ["a", "c"])
 def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
-    """Coordinators that do not hear each other do not merge, and do not stop making views either."""
+    """Coordinators that do not hear each other do not merge, and do not stop making views
+    either."""
     world = gathered(4, MembershipGroup(5, **FAST))
     world.part("abe", "cd")
     world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
@@ -312,7 +314,8 @@ def test_a_merge_has_a_number_higher_than_those_of_all_sides() -> None:
 
 
 def test_one_that_has_agreed_to_a_merge_makes_no_view_for_a_while() -> None:
-    """Its roster is on the way to the leader; it stays true until the leader had its time, and no longer."""
+    """Its roster is on the way to the leader; it stays true until the leader had its time, and
+    no longer."""
     world = gathered(2, MembershipGroup(3, **FAST))
     ghost = world["a"].me._replace(node=99)
     say(world, "a", ghost, MergeAsk(ghost, 1), to_me=True)
@@ -345,7 +348,8 @@ def test_a_group_alone_sends_one_beacon_per_interval() -> None:
 
 
 def test_coordinators_that_do_not_know_where_the_other_is_are_introduced() -> None:
-    """Beacons reach only the member of the other coordinator: that one sends its roster, which says where all are."""
+    """Beacons reach only the member of the other coordinator: that one sends its roster, which
+    says where all are."""
     world = MembershipGroup(4, **FAST)
     world.part("ab", "cd")
     world.join(*"abcd")

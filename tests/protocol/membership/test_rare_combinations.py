@@ -1,4 +1,4 @@
-"""The membership where things come together that are seldom seen together: a second look at its promises."""
+"""Rare combinations of membership events: the promises hold there, too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_nothing_comes_of_a_life_that_is_over(profile: str) -> None:
 
 
 def _skip_a_view(profile: str, who: str, boss: str) -> MembershipGroup:
-    """Return a group that came apart and is one again, where ``who`` never saw the view of its part."""
+    """Return a group that came apart and is one again, where ``who`` never saw the view of its
+    part."""
     world = gathered(4, MembershipGroup(4, rejoin=False, **FAST, profile=profile))
     for name in "abcd":
         world.send(name, b"%s1" % name.encode())

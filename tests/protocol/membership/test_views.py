@@ -1,4 +1,4 @@
-"""Views: agreed and in order, although the messages that bring them are lost, late, twice, in parts or out of order."""
+"""Views: agreed and in order, although their frames are lost, late, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -284,7 +284,8 @@ def test_one_that_is_behind_is_given_the_present_view() -> None:
 
 
 def test_one_that_is_ahead_is_asked_for_its_view() -> None:
-    """A member hears from another that there is a newer view in which both are, and gets it from there."""
+    """A member hears from another that there is a newer view in which both are, and gets it from
+    there."""
     world = gathered(4)
     world.drop = lambda source, target, frame: source == "a" and target == "c" and is_roster(frame)
     world.crash("d")
@@ -310,7 +311,8 @@ def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
 
 
 def test_a_view_of_a_stranger_that_is_too_late_takes_nobody_in() -> None:
-    """Its maker belongs to another group: the two become one by a merge, and not on the word of one of them."""
+    """Its maker belongs to another group: the two become one by a merge, and not on the word of
+    one of them."""
     world = gathered(3, MembershipGroup(4, **FAST))
     world.part("abc", "d")
     world.join("d")
@@ -347,7 +349,8 @@ def duplicating(world: MembershipGroup, seed: int) -> MembershipGroup:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
-    """Joins, leaves, views, signs of life and messages of earlier views come again in later ones."""
+    """Joins, leaves, views, signs of life and messages of earlier views come again in later
+    ones."""
     world = gathered(3, duplicating(MembershipGroup(5, seed=seed, **FAST), seed))
     for number, name in enumerate(("d", "e", "d", "e")):
         if world.hosts[name].member is None:
@@ -372,7 +375,8 @@ def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
-    """Fifty places in frames of a few each: whole in the end, whatever order, and never wrong on the way."""
+    """Fifty places in frames of a few each: whole in the end, whatever order, and never wrong on
+    the way."""
     rng, group = (
         Random(seed),
         [RosterEntry(Address(node, 1), "", b"at %d" % node) for node in range(1, 51)],
@@ -414,7 +418,8 @@ def test_a_group_whose_roster_goes_in_lost_and_mixed_up_parts() -> None:
 
 @pytest.mark.parametrize("dies", ["a", "b"])
 def test_a_death_at_any_step_of_a_takeover_leaves_one_view_of_the_living(dies: str) -> None:
-    """The coordinator dies; while the next one takes over, it or the one after it dies too, at every datagram."""
+    """The coordinator dies; while the next one takes over, it or the one after it dies too, at
+    every datagram."""
 
     def begin() -> MembershipGroup:
         world = gathered(4)

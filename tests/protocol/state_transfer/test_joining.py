@@ -1,4 +1,4 @@
-"""State transfer of participants: joins, crashes, expulsions and merges as they come, and views that they make."""
+"""State transfer of members that create their own views: joins, crashes, expulsions, merges."""
 
 from collections import defaultdict
 from random import Random

@@ -1,4 +1,4 @@
-"""State transfer when providers fail, when many come at once, and when the new member cannot hold any more."""
+"""State transfer with failing providers, many joiners, and a joiner that can hold no more."""
 
 from random import Random
 
@@ -146,9 +146,7 @@ def test_an_application_that_never_answers_is_not() -> None:
     assert company.transfer("a").provider.due_ns is None, "nothing is left of it"
 
 
-def test_an_application_that_never_answers_is_not_waited_for_without_end_by_one_that_has_no_choice() -> (
-    None
-):
+def test_an_application_that_never_answers_does_not_block_a_lone_requester_for_ever() -> None:
     company = StateTransferGroup("a", state_timeout="1s")
     company.apps["a"].answers = False
     company.enter("c")

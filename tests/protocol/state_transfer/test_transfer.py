@@ -1,4 +1,4 @@
-"""State transfer: state and later messages together are everything, once, whatever the network and the members do."""
+"""State transfer: the state and later messages together are everything, each message once."""
 
 from random import Random
 
@@ -392,9 +392,7 @@ def test_state_and_messages_together_are_everything_once(data: st.DataObject) ->
         assert len(company.apps["a"].of(name)) == serial[name]
 
 
-def test_before_the_state_is_taken_the_start_of_everybody_who_has_come_meanwhile_is_waited_for() -> (
-    None
-):
+def test_before_the_state_is_taken_the_starts_of_later_joiners_are_waited_for() -> None:
     company = StateTransferGroup("ab", padding=noise(1000), state_timeout="3s")
     late = company.lose(StateChunk)
     company.enter("c", lag_ns=0)

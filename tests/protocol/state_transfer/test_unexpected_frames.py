@@ -1,4 +1,4 @@
-"""What a state transfer does with frames and answers that nobody should send, and with each delivery it holds."""
+"""State transfer with unexpected frames and answers, and with every kind of held delivery."""
 
 from collections.abc import Callable
 from random import Random

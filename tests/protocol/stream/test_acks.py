@@ -25,7 +25,8 @@ def table(**acks: int) -> AckTable:
 
 @pytest.mark.behaviour("N4-30")
 def test_s31_the_minimum_follows_the_slowest_member() -> None:
-    """S-31; where JGroups lets the minimum fall to 0 when members come back, here it stays (N4-30)."""
+    """S-31; where JGroups lets the minimum fall to 0 when members come back, here it stays
+    (N4-30)."""
     acks = table(a=200, b=250, c=500, d=600)
     assert acks.minimum == 200
     assert not acks.on_ack(A, 150)
@@ -174,7 +175,8 @@ def test_n4_20_an_ack_is_due_after_so_many_messages() -> None:
 
 
 def test_an_ack_is_due_after_so_many_bytes() -> None:
-    """Design rule 7: a sender that has filled its share of the buffer must not wait for the timer."""
+    """Design rule 7: a sender that has filled its share of the buffer must not wait for the
+    timer."""
     owed = owed_after(10)
     assert not owed.on_delivery(1, 999, 1000, 0, False)
     assert owed.on_delivery(1, 1, 1000, 0, False)

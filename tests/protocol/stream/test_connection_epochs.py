@@ -1,4 +1,4 @@
-"""Epochs of connections: what is remembered when one has ended, which one counts, and what is told of the rest."""
+"""Epochs of connections: tombstones, which epoch counts, and what is reported of the rest."""
 
 from random import Random
 from typing import Any
@@ -45,7 +45,8 @@ def grow_old(group: Group, name: str) -> None:
 
 
 def reaped(lost: int, row: str = "unicast3") -> Group:
-    """Three messages are delivered; the acks of the last ``lost`` are lost; then the receiving end is removed."""
+    """Three messages are delivered; the acks of the last ``lost`` are lost; then the receiving
+    end is removed."""
     group = pair(unicast=row, stability_interval="20ms", **IDLE)
     group["a"].connections.config = group.config.replace(
         conn_expiry_timeout="0s"
@@ -67,7 +68,8 @@ def reaped(lost: int, row: str = "unicast3") -> Group:
 @pytest.mark.parametrize("lost", [1, 2, 3])
 @rows
 def test_p05_a_removed_connection_delivers_nothing_twice(row: str, lost: int) -> None:
-    """C-21: 1, 2, 3, 3 must not happen: the sender goes on with what was delivered and not acknowledged."""
+    """C-21: 1, 2, 3, 3 must not happen: the sender goes on with what was delivered and not
+    acknowledged."""
     group = reaped(lost, row)
     assert got(group, "b", "a") == numbers(1, 3)
     group.run_for(2 * SECOND)
@@ -150,7 +152,8 @@ def test_p07_a_restarted_sender_with_the_same_address_is_heard(row: str, clock: 
 @pytest.mark.parametrize("known", [True, False])
 @rows
 def test_p07_frames_that_are_still_flying_do_not_disturb(row: str, known: bool, clock: str) -> None:
-    """Of the former connection anything may come late, known or not: the present one goes on and loses nothing."""
+    """Of the former connection anything may come late, known or not: the present one goes on and
+    loses nothing."""
     group = pair(unicast=row, stability_interval="20ms")
     if clock == "lower":
         grow_old(group, "a")
@@ -181,7 +184,8 @@ def test_p07_frames_that_are_still_flying_do_not_disturb(row: str, known: bool, 
 
 @pytest.mark.behaviour("P-07", "P-18")
 def test_p07_another_epoch_is_only_believed_when_its_sender_confirms_it() -> None:
-    """Neither a higher nor a lower one: it is kept, and the sender is asked; the present connection goes on."""
+    """Neither a higher nor a lower one: it is kept, and the sender is asked; the present
+    connection goes on."""
     group = pair()
     group.lose(by="b")
     group.receive("b", A, one(A, 1, opens=True))
@@ -199,7 +203,8 @@ def test_p07_another_epoch_is_only_believed_when_its_sender_confirms_it() -> Non
 
 @pytest.mark.behaviour("U3-19")
 def test_a_new_connection_waits_for_the_end_of_the_former_one() -> None:
-    """S-86: the new first message overtook CLOSE: with that it is taken, and nobody has to be asked."""
+    """S-86: the new first message overtook CLOSE: with that it is taken, and nobody has to be
+    asked."""
     group = pair(min_grace="5ms")
     group.receive("b", A, one(A, 1, b"old", opens=True))
     group.receive(
@@ -282,7 +287,8 @@ def test_an_end_reports_everything_that_did_not_arrive(how: str) -> None:
 @pytest.mark.behaviour("P-15", "U3-21")
 @rows
 def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> None:
-    """S-64: nothing is sent to one who has left, neither data nor acks that were owed nor CLOSE; no timer goes on."""
+    """S-64: nothing is sent to one who has left, neither data nor acks that were owed nor CLOSE;
+    no timer goes on."""
     group = pair(3, unicast=row, capacity=4, stability_interval="50ms", min_ack_interval="50ms")
     group.lose_seqnos(2, 6)
     for seqno in range(1, 9):
@@ -429,7 +435,8 @@ def test_the_connection_to_oneself_ends_too_but_not_before_everything_is_consume
 @pytest.mark.parametrize("seed", range(10))
 @rows
 def test_connections_come_and_go_on_a_bad_network(row: str, seed: int) -> None:
-    """S-84: frames get lost, connections are closed and expire, both ways; all comes once and in order, or is told."""
+    """S-84: frames get lost, connections are closed and expire, both ways; all comes once and in
+    order, or is told."""
     group = pair(
         unicast=row,
         seed=seed,

@@ -126,7 +126,8 @@ def test_closing_while_others_send_loses_nothing(row: str) -> None:
 
 @pytest.mark.behaviour("U3-17")
 def test_a_send_that_has_to_wait_does_not_keep_a_dead_connection_alive() -> None:
-    """C-13, S-67: nobody answers, and the application tries again and again: the connection ends, and says so."""
+    """C-13, S-67: nobody answers, and the application tries again and again: the connection
+    ends, and says so."""
     group = pair(capacity=2, **IDLE)
     group.lose(to="b")
     group.send("a", b"1", b"2", to=B)
@@ -377,7 +378,8 @@ def test_the_first_message_again_changes_nothing() -> None:
 @pytest.mark.behaviour("U3-25", "U3-26")
 @rows
 def test_a_receiver_that_forgot_everything_is_told_where_to_go_on(row: str) -> None:
-    """S-87: the reader was restarted under the same address; what its former life acknowledged is not for it."""
+    """S-87: the reader was restarted under the same address; what its former life acknowledged
+    is not for it."""
     group = pair(unicast=row, stability_interval="20ms")
     group.send("a", *numbers(1, 5), to=B)
     group.settle()
@@ -402,7 +404,8 @@ def test_p09_what_is_kept_of_an_unknown_connection_is_bounded() -> None:
 
 @pytest.mark.behaviour("P-09")
 def test_p09_duplicates_take_no_room_of_an_unknown_connection() -> None:
-    """Found by exhaustive search: copies of one message crowded out another, which then had to be asked for."""
+    """Found by exhaustive search: copies of one message crowded out another, which then had to
+    be asked for."""
     group = pair(become_server_queue_size=3)
     for seqno in (3, 3, 3, 2):
         group.receive("b", A, one(A, seqno))
@@ -427,7 +430,8 @@ def test_p09_what_is_kept_expires_with_the_question() -> None:
 
 @pytest.mark.behaviour("P-09")
 def test_p09_who_never_was_says_so_and_what_is_kept_goes() -> None:
-    """The sender knows no such connection: it answers CLOSE, and is not asked again for anything of it."""
+    """The sender knows no such connection: it answers CLOSE, and is not asked again for anything
+    of it."""
     group = pair()
     group.receive("b", A, one(A, 2))
     group.settle()

@@ -67,7 +67,8 @@ def test_a_message_larger_than_the_window_reaches_a_durable_member_without_a_pau
 
 
 def test_a_message_within_a_window_that_another_member_makes_small_does_not_stand_still() -> None:
-    """The one that acknowledges whole messages must not hold back the ack that the sender needs for the rest."""
+    """The one that acknowledges whole messages must not hold back the ack that the sender needs
+    for the rest."""
     group = make(max_frame_bytes="512B")
     small = group.config.replace(receive_buffer_bytes="1KiB")
     for stream in group["b"].inbound.values():
@@ -102,7 +103,8 @@ def test_the_rest_of_a_message_whose_beginning_is_gone_is_lost_and_said_to_be() 
 
 
 def test_a_place_goes_back_to_the_beginning_of_a_message_that_is_still_here() -> None:
-    """The reader did not know that it was durable, and acknowledged pieces; another member was further behind."""
+    """The reader did not know that it was durable, and acknowledged pieces; another member was
+    further behind."""
     group = Group(3, max_frame_bytes="512B", ack_threshold=1)
     message = halves(2048)
     group.lose(to="b")

@@ -1,4 +1,4 @@
-"""Durable members: what senders keep for one that is away, and what it gets when it is back (docs/durable.md)."""
+"""Durable members: what senders retain for an absent one, and what it gets on return."""
 
 from typing import Any
 
@@ -73,7 +73,8 @@ def back(
 
 
 def make(**knobs: Any) -> Group:
-    """A group whose third member is durable, has the first three messages, and has acknowledged them."""
+    """A group whose third member is durable, has the first three messages, and has acknowledged
+    them."""
     group = Group(3, start=False, **knobs)
     group["c"].resume({})
     group.install(View.of(1, A, B, C), digest=dict.fromkeys((A, B, C), Marks(0, 0, 0)))

@@ -1,7 +1,8 @@
-"""Durable members against a model: whatever happens, the reader has every message once, in order, over all its lives.
+"""Durable members against a model: whatever happens, the reader has every message once, in order,
+over all its lives.
 
-The reader keeps what it gets (as a spool does), dies, is cut off, comes back; senders restart, miss
-views, lose frames.
+The reader keeps what it gets (as a spool does), dies, is cut off, comes back; senders restart,
+miss views, lose frames.
 """
 
 from typing import Any
@@ -40,7 +41,8 @@ class Town:
     # What can happen
 
     def view(self, missed_by: int | None = None) -> None:
-        """Install a view at everybody, the reader first if it is new; ``missed_by`` does not get it."""
+        """Install a view at everybody, the reader first if it is new; ``missed_by`` does not get
+        it."""
         self.number += 1
         senders = tuple(self.lives.values())
         members = (*senders, self.reader) if self.here else senders
@@ -104,7 +106,8 @@ class Town:
         self.view(missed_by)
 
     def split(self) -> None:
-        """The reader and the others lose sight of each other, then find each other again, all in their same lives."""
+        """The reader and the others lose sight of each other, then find each other again, all in
+        their same lives."""
         if not self.here:
             return
         rules, reader = self.group.rules, self.reader

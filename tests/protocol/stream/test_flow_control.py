@@ -1,4 +1,4 @@
-"""Flow: a slow application, bytes and buffers, who pins the window, and messages that are not wanted back."""
+"""Flow control: slow applications, bytes and buffers, blocked windows, messages without loopback."""
 
 from random import Random
 
@@ -37,7 +37,8 @@ def consume_all(group: Group, *names: str, at_a_time: int = 1) -> dict[str, int]
 
 @pytest.mark.behaviour("N4-39")
 def test_m16_a_slow_application_slows_the_sender() -> None:
-    """M-16, S-61, N4-39: its window fills, the ack does not move, the sender waits, and nothing is lost."""
+    """M-16, S-61, N4-39: its window fills, the ack does not move, the sender waits, and nothing
+    is lost."""
     group = Group(2, capacity=4, unread_limit=3)
     group.step(A, lambda m: m.send(numbers(1, 30), group.now_ns, loopback=False))
     group.run_for(2 * SECOND)
@@ -118,7 +119,8 @@ def test_alone_with_a_slow_application() -> None:
 
 @pytest.mark.behaviour("N4-10")
 def test_an_announcement_beyond_a_full_window_is_no_gap_yet() -> None:
-    """N4-10: what has no slot is not missing; it is asked for once the application has made room."""
+    """N4-10: what has no slot is not missing; it is asked for once the application has made
+    room."""
     group = Group(2, capacity=4, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 4)))
     group.receive("b", A, data(A, 5))
@@ -162,7 +164,8 @@ def test_m11_what_is_not_wanted_back_is_not_delivered_to_its_sender() -> None:
 
 
 def test_m11_a_window_full_of_such_messages_does_not_block() -> None:
-    """M-11, S-27: they need no room of the application; behind one that waits for it they wait too."""
+    """M-11, S-27: they need no room of the application; behind one that waits for it they wait
+    too."""
     group = Group(2, capacity=4, unread_limit=1, loopback=False)
     group.receive("a", B, data(B, 1), data(B, 2))
     group.send("a", *numbers(1, 20))
@@ -213,7 +216,8 @@ def test_rule_7_the_smallest_buffer_limits_what_is_outstanding() -> None:
 
 
 def test_rule_7_senders_share_the_buffer() -> None:
-    """Two others of four have sent lately: a third of the buffer is left; later it is all there again."""
+    """Two others of four have sent lately: a third of the buffer is left; later it is all there
+    again."""
     group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
     group.lose(Ack)
     group.receive("a", B, data(B, 1))
@@ -244,7 +248,8 @@ def test_rule_7_nobody_fills_its_own_buffer() -> None:
 
 
 def test_rule_7_who_begins_to_send_leaves_room_for_those_that_begin_too() -> None:
-    """Nobody can have heard the others yet, and one may have the whole buffer; with the first acks all were heard."""
+    """Nobody can have heard the others yet, and one may have the whole buffer; with the first
+    acks all were heard."""
     group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
     group.lose(Ack)
     group.send("a", *[b"x" * 98] * 400)
@@ -296,7 +301,8 @@ def test_rule_7_the_departure_of_the_smallest_lifts_the_limit() -> None:
 
 
 def test_rule_7_one_frame_always_fits() -> None:
-    """A member that advertises nothing slows the group to a frame at a time, and does not stop it."""
+    """A member that advertises nothing slows the group to a frame at a time, and does not stop
+    it."""
     group = Group(2, max_frame_bytes=1400)
     group.receive("a", B, Ack(A, 0, 0))
     group.send("a", *[b"x" * 98] * 50, b"y" * 5000)
@@ -342,7 +348,8 @@ def test_who_has_stopped_sending_has_no_share() -> None:
 
 
 def test_a_gap_does_not_stop_the_sender() -> None:
-    """Rule 7: what lies behind a gap is off the buffer, so a lost frame costs its repair and nothing else."""
+    """Rule 7: what lies behind a gap is off the buffer, so a lost frame costs its repair and
+    nothing else."""
     group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, min_grace="100ms")
     group.lose_seqnos(1)
     group.send("a", *[b"x" * 98] * 1000)
@@ -451,7 +458,8 @@ def test_a_frame_costs_the_same_however_many_gaps_there_are() -> None:
 
 
 def test_s14_what_a_member_remembers_is_bounded() -> None:
-    """S14: after a long life with loss, tables hold no more than members, and the windows are empty."""
+    """S14: after a long life with loss, tables hold no more than members, and the windows are
+    empty."""
     group = Group(3, capacity=16, jitter_percent=25)
     rng = Random(3)
     group.rule(lambda _sender, _to, _frame: rng.random() < 0.2)

@@ -1,4 +1,4 @@
-"""When a receiver asks for what it misses: grace, two passes, rest, back-off, request limits, and the round trip."""
+"""Loss detection: grace, two passes, retry delay, back-off, request limits, and the round trip."""
 
 from itertools import pairwise
 from random import Random
@@ -130,7 +130,8 @@ def test_p11_every_try_doubles_the_rest_up_to_the_interval() -> None:
 
 @pytest.mark.behaviour("P-11")
 def test_p11_jitter_spreads_the_retries_and_is_bounded() -> None:
-    """P-11: two members that lose the same frame do not ask in step; the interval stays the upper bound."""
+    """P-11: two members that lose the same frame do not ask in step; the interval stays the
+    upper bound."""
     rests = set()
     for seed in range(50):
         gap = gaps(seed, jitter_percent=25)
@@ -297,7 +298,8 @@ def test_r04_zero_means_no_limit() -> None:
 
 
 def test_what_the_limit_left_out_keeps_its_tries() -> None:
-    """Or a long outage with many gaps would be a storm: what is never at the front would never back off."""
+    """Or a long outage with many gaps would be a storm: what is never at the front would never
+    back off."""
     gap = gaps(max_xmit_req_size=1, min_retry="30ms", xmit_interval="10s")
     missing = [(seqno, seqno) for seqno in range(1, 9)]
     gap.on_gap(8, T0)
@@ -312,7 +314,8 @@ def test_what_the_limit_left_out_keeps_its_tries() -> None:
 
 
 def test_a_pass_costs_a_few_steps_per_gap() -> None:
-    """S-51: with every other message of a full window lost, a pass must not compare each gap with each question."""
+    """S-51: with every other message of a full window lost, a pass must not compare each gap
+    with each question."""
 
     def cost(count: int) -> int:
         gap = gaps(max_xmit_req_size=0, jitter_percent=25)
@@ -398,7 +401,8 @@ class Watched:
 
 
 class GapsAgainstModel(RuleBasedStateMachine):
-    """A stream that grows, with frames that come, come late, or come as repairs, and passes whenever they are due."""
+    """A stream that grows, with frames that come, come late, or come as repairs, and passes
+    whenever they are due."""
 
     MIN_GRACE_NS = 3 * MS
     MIN_RETRY_NS = 5 * MS

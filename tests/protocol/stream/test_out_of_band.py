@@ -1,4 +1,4 @@
-"""Messages out of band: numbers of their own that never restart, once across views, stopped by nothing."""
+"""Out-of-band messages: numbers that never restart, once across views, despite a full window."""
 
 from random import Random
 
@@ -427,7 +427,8 @@ def test_what_waits_its_turn_is_for_those_that_are_members_when_it_goes_out() ->
 
 @pytest.mark.parametrize("loopback", [True, False])
 def test_to_oneself_it_is_delivered_whatever_loopback_says(loopback: bool) -> None:
-    """S-101: ``loopback`` as a knob is about messages to all; only one who says so to himself gets nothing."""
+    """S-101: ``loopback`` as a knob is about messages to all; only one who says so to himself
+    gets nothing."""
     group = Group(2, loopback=loopback)
     ready = group.send("a", b"1", to=A, mode=ASIDE)
     assert ready.events == [Accepted(ready.ticket, 1, 1), Acknowledged(ready.ticket)]

@@ -1,4 +1,4 @@
-"""Messages out of band: how many may be under way, what waits its turn, what is remembered; the state as a value."""
+"""Out-of-band messages: limits, the queue, remembered ranges; the state as a value."""
 
 import pytest
 
@@ -109,7 +109,8 @@ def test_v11_the_floor_lets_receivers_forget_what_nobody_sends_again() -> None:
 
 @pytest.mark.behaviour("OL-12")
 def test_v11_the_floor_passes_over_what_went_to_others() -> None:
-    """V-11: Only one number in ten is for b; the floor says that the others are done with as well."""
+    """V-11: Only one number in ten is for b; the floor says that the others are done with as
+    well."""
     group = Group(3)
     for at in range(1, 101):
         group.send("a", b"x", mode=ASIDE, to=B if at % 10 == 0 else C)
@@ -138,7 +139,8 @@ def test_v11_one_old_message_without_ack_bounds_what_receivers_remember() -> Non
 
 @pytest.mark.behaviour("OL-12")
 def test_the_floor_discards_nothing_that_is_still_wanted() -> None:
-    """V-11: The floor is below everything that waits for an ack of anybody, so a late first copy is still delivered."""
+    """V-11: The floor is below everything that waits for an ack of anybody, so a late first copy
+    is still delivered."""
     group = Group(3)
     group.lose(OutOfBand, to="c", times=1)
     for at in range(1, 10):

@@ -1,4 +1,4 @@
-"""Putting messages together that travelled in pieces; and the small parts of the machine: credit, timers, context."""
+"""Reassembly of fragments; and small parts of the machine: credit, timers, the ready builder."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -44,7 +44,8 @@ def test_two_messages_do_not_mix() -> None:
 
 
 def test_pieces_without_their_beginning_are_left_out() -> None:
-    """A stream may start in the middle of a message; the rest of it is counted, the next message is whole."""
+    """A stream may start in the middle of a message; the rest of it is counted, the next message
+    is whole."""
     pieces, ctx = Reassembler(100), context()
     assert pieces.add(piece(7, b"rest"), ctx) is None
     assert pieces.add(piece(8, b"end", LAST_FRAGMENT), ctx) is None

@@ -135,7 +135,8 @@ def test_what_went_to_all_counts_for_everybody() -> None:
 
 @pytest.mark.behaviour("P-12")
 def test_p12_auto_turns_to_all_when_a_second_member_asks() -> None:
-    """P-12, R-06: the first is served alone; the second shows that the loss is shared, and serves the third too."""
+    """P-12, R-06: the first is served alone; the second shows that the loss is shared, and
+    serves the third too."""
     repair, window = repairs(use_mcast_xmit="auto"), stored(10)
     assert repair.plan_repairs(B, [(2, 4)], window, T0).to == B
     second = repair.plan_repairs(C, [(4, 4)], window, T0 + MS)
@@ -275,7 +276,8 @@ def test_what_is_held_back_stands_in_the_trace() -> None:
 def test_every_way_of_repairing_repairs(
     choice: str, destinations: set[object], at_most: int
 ) -> None:
-    """N4-32, L4: two members lose the same, one of them something more; there are no more repairs than losses."""
+    """N4-32, L4: two members lose the same, one of them something more; there are no more
+    repairs than losses."""
     group = Group(3, use_mcast_xmit=choice)
     group.lose_seqnos(2, 3)
     group.lose_seqnos(5, to="c")

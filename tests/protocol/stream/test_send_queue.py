@@ -1,4 +1,4 @@
-"""Sends: first come, first served; packed into runs; the number taken last, so that nothing leaves a hole."""
+"""Sends: first come, first served; packed into runs; numbered last, so that no gap is left."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,7 +20,8 @@ from tests.support.virtual_group import MS, SECOND, A, B, Group
 
 
 def queue(*sends: Sequence[bytes], room_bytes: int = 100, most_bytes: int = 0) -> SendQueue:
-    """A queue of these sends, whose frames take ``room_bytes``, and whose runs take one frame if no more is said."""
+    """A queue of these sends, whose frames take ``room_bytes``, and whose runs take one frame if
+    no more is said."""
     result = SendQueue(room_bytes, max_run_bytes=most_bytes)
     for ticket, messages in enumerate(sends, 1):
         result.enqueue(ticket, messages, 0, None)
@@ -195,7 +196,8 @@ def fill(group: Group, count: int) -> None:
 
 @pytest.mark.behaviour("N4-06", "N4-12", "I-05")
 def test_n4_06_a_full_window_makes_the_send_wait() -> None:
-    """N4-06, N4-12, I-05: exactly ``capacity`` messages are outstanding; the next one waits until low moves."""
+    """N4-06, N4-12, I-05: exactly ``capacity`` messages are outstanding; the next one waits
+    until low moves."""
     group = Group(2, capacity=10)
     fill(group, 10)
     ready = group.send("a", b"11")
@@ -208,7 +210,8 @@ def test_n4_06_a_full_window_makes_the_send_wait() -> None:
 
 @pytest.mark.behaviour("N4-14", "P-06")
 def test_s24_each_freed_slot_lets_exactly_one_message_in() -> None:
-    """S-24, N4-14, P-06: window of 10 full, four sends wait; one ack releases one, the next all the others."""
+    """S-24, N4-14, P-06: window of 10 full, four sends wait; one ack releases one, the next all
+    the others."""
     group = Group(2, capacity=10)
     fill(group, 10)
     tickets = [group.send("a", b"%d" % seqno).ticket for seqno in range(11, 15)]
@@ -411,7 +414,8 @@ def test_a_message_in_pieces_survives_loss() -> None:
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout"])
 def test_a_message_under_way_in_pieces_is_finished(reason: str) -> None:
-    """It was accepted with its first piece; what stands behind it in the same send is given up, once."""
+    """It was accepted with its first piece; what stands behind it in the same send is given up,
+    once."""
     group = Group(2, capacity=2, max_frame_bytes=256)
     message = b"x" * 1000
     ticket = group.send(
@@ -480,7 +484,8 @@ def test_p14_sends_cancels_and_timeouts_leave_no_hole_under_loss() -> None:
 
 @pytest.mark.behaviour("N4-40", "P-10")
 def test_a_growing_window_does_not_wait_for_acks() -> None:
-    """N4-40, A-05: capacity does not count; only what a receiver would refuse as far waits (P-10, S12)."""
+    """N4-40, A-05: capacity does not count; only what a receiver would refuse as far waits
+    (P-10, S12)."""
     group = Group(2, window="growing", capacity=4, max_seqno_ahead=10)
     group.lose(Ack)
     ready = group.send("a", *[b"%d" % seqno for seqno in range(1, 11)])

@@ -59,7 +59,8 @@ def test_purging_never_passes_what_was_delivered_here() -> None:
 
 @pytest.mark.behaviour("N7-19")
 def test_the_own_stream_is_not_purged_past_what_was_delivered_here() -> None:
-    """Not even if the coordinator speaks of messages that were never sent; and not later on either."""
+    """Not even if the coordinator speaks of messages that were never sent; and not later on
+    either."""
     group = still()
     group.send("c", b"1")
     stable(group, (C, 9, 9))
@@ -415,7 +416,8 @@ def test_the_next_coordinator_counts_the_votes_when_the_first_is_gone() -> None:
 
 @pytest.mark.behaviour("N7-18")
 def test_a_view_that_comes_in_the_middle_of_a_round_delays_it_only() -> None:
-    """The view reaches c late: its vote of the old view is dropped, and it votes again in the new one."""
+    """The view reaches c late: its vote of the old view is dropped, and it votes again in the
+    new one."""
     group = nakack()
     group.send("a", b"1")
     group.run_for(249 * MS)

@@ -108,7 +108,8 @@ def test_a_lost_ack_of_what_is_stored_is_made_good() -> None:
 
 
 def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
-    """Its pieces have to be acknowledged before it is whole; what came before it has to be stored first."""
+    """Its pieces have to be acknowledged before it is whole; what came before it has to be
+    stored first."""
     group = make(capacity=8, max_frame_bytes=512)
     send(group, 1, 2)
     ticket = group.send("a", b"x" * 400 * 20, mode=DeliveryMode.ACKNOWLEDGED).ticket
@@ -127,7 +128,8 @@ def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
 def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged(
     *, whole: bool
 ) -> None:
-    """The reader acknowledged its first pieces, and died with them: its next life has a hole where the message was."""
+    """The reader acknowledged its first pieces, and died with them: its next life has a hole
+    where the message was."""
     group = make(capacity=40 if whole else 8, max_frame_bytes=512)
     if whole:
         group.rule(

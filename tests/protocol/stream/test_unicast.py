@@ -1,4 +1,4 @@
-"""Messages to one member: numbers, acks, what is sent again, what is asked for; and the rows of the older protocols."""
+"""Connections: seqnos, acks, resends and requests; and the profiles of the older protocols."""
 
 from itertools import pairwise
 from typing import Any
@@ -106,7 +106,8 @@ def test_an_ack_removes_everything_up_to_it() -> None:
 
 @pytest.mark.behaviour("U3-04", "I-11")
 def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
-    """Deliveries up to 5, 8, 13, 52, 62, 83 and 101 within a second, at least 500 ms between two acks."""
+    """Deliveries up to 5, 8, 13, 52, 62, 83 and 101 within a second, at least 500 ms between two
+    acks."""
     group = Group(2, min_ack_interval="500ms", capacity=1024)
     start_ns, first = group.now_ns, 1
     for at, last in enumerate((5, 8, 13, 52, 62, 83, 101)):
@@ -122,7 +123,8 @@ def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
 
 @pytest.mark.behaviour("U3-04")
 def test_the_gap_between_acks_holds_beside_other_streams() -> None:
-    """The acks of the stream to the group have their own time, and do not take those of a connection along."""
+    """The acks of the stream to the group have their own time, and do not take those of a
+    connection along."""
     group = Group(2, min_ack_interval="500ms")
     for _ in range(30):
         group.send("a", b"to one", to=B)
@@ -138,7 +140,8 @@ def test_the_gap_between_acks_holds_beside_other_streams() -> None:
 
 @pytest.mark.behaviour("U3-04")
 def test_the_gap_between_acks_does_not_stop_a_fast_sender() -> None:
-    """A quarter of the window is acknowledged at once; otherwise a small window would be as slow as the gap."""
+    """A quarter of the window is acknowledged at once; otherwise a small window would be as slow
+    as the gap."""
     group = Group(2, capacity=8, min_ack_interval="1s")
     group.send("a", *numbers(1, 200), to=B)
     group.run_for(SECOND)
@@ -183,7 +186,8 @@ def test_a_message_is_sent_again_within_a_bounded_time(row: str) -> None:
 
 @pytest.mark.behaviour("P-18")
 def test_an_ack_of_a_former_connection_purges_nothing() -> None:
-    """C-09: acks, naks and questions for the first message name the connection that they are for."""
+    """C-09: acks, naks and questions for the first message name the connection that they are
+    for."""
     group = Group(2)
     group.lose()
     group.send("a", *numbers(1, 5), to=B)
@@ -218,7 +222,8 @@ def test_the_ack_of_another_member_counts_for_nothing() -> None:
 
 
 def walked(**knobs: Any) -> Group:
-    """45 of 50 acknowledged; 46, 48 and 50 are lost, 47 and 49 come together; it takes half a second to ask."""
+    """45 of 50 acknowledged; 46, 48 and 50 are lost, 47 and 49 come together; it takes half a
+    second to ask."""
     group = Group(2, tail_delay="100ms", xmit_interval="500ms", adaptive_grace=False, **knobs)
     group.send("a", *numbers(1, 45), to=B)
     group.settle()
@@ -236,7 +241,8 @@ def walked(**knobs: Any) -> Group:
 
 @pytest.mark.behaviour("U3-07", "U3-08", "U3-09", "U3-10", "U3-11", "U3-13", "I-09")
 def test_u3_11_the_walk_through() -> None:
-    """The first look notes, the second sends 50 again; 46 and 48 are asked for; 50 is acknowledged; then silence."""
+    """The first look notes, the second sends 50 again; 46 and 48 are asked for; 50 is
+    acknowledged; then silence."""
     group = walked()
     group.run_for(250 * MS)
     assert group.sent == [], "the first look, after 100 ms, only notes"
@@ -267,7 +273,8 @@ def test_only_the_last_message_is_sent_again_and_not_at_the_first_look() -> None
 
 @pytest.mark.behaviour("U3-08", "U3-09")
 def test_a_pair_that_changed_is_only_noted() -> None:
-    """Something was acknowledged between two looks: the connection lives, and nothing is sent again."""
+    """Something was acknowledged between two looks: the connection lives, and nothing is sent
+    again."""
     group = Group(2, tail_delay="100ms", xmit_interval="100ms")
     group.lose(by="b")
     group.send("a", *numbers(1, 9), to=B)
@@ -307,7 +314,8 @@ def test_a_quiet_connection_says_nothing(row: str) -> None:
 def test_whatever_is_lost_comes_without_new_messages(
     row: str, lost: tuple[int, ...], times: int
 ) -> None:
-    """S-95, S-96: the first, the last, all; their repairs too. The application sends nothing more."""
+    """S-95, S-96: the first, the last, all; their repairs too. The application sends nothing
+    more."""
     group = Group(2, unicast=row)
     left = dict.fromkeys(lost, times)
 

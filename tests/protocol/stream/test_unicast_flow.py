@@ -1,4 +1,4 @@
-"""Messages to one member: readers slow and fast, large messages, messages to oneself, beside other protocols."""
+"""Connections: slow and fast readers, large messages, messages to oneself, other profiles."""
 
 import pytest
 
@@ -39,7 +39,8 @@ def test_a_full_window_drops_and_counts_and_never_waits() -> None:
 @pytest.mark.behaviour("P-08")
 @rows
 def test_a_slow_reader_slows_its_sender_and_nobody_else(row: str) -> None:
-    """C-19, S-68: two connections into one slow application; a third one, elsewhere, is not slowed."""
+    """C-19, S-68: two connections into one slow application; a third one, elsewhere, is not
+    slowed."""
     group = Group(4, unicast=row, capacity=8, unread_limit=3, stability_interval="20ms")
     for by in "ab":
         group.send(by, *numbers(1, 40), to=C)
@@ -241,7 +242,8 @@ def test_connections_work_beside_every_protocol_of_the_group(profile: str, row: 
 
 @pytest.mark.behaviour("N7-17")
 def test_messages_to_one_do_not_count_for_votes() -> None:
-    """Votes are about the streams to the group; messages to one, or to oneself, bring none about."""
+    """Votes are about the streams to the group; messages to one, or to oneself, bring none
+    about."""
     group = Group(2, profile="nakack", stability_bytes="1KiB", stability_interval="10s")
     group.settle(within_ns=60 * SECOND)
     before = group["a"].counters.get("sent.vote", 0), group["b"].counters.get("sent.vote", 0)

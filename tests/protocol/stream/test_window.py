@@ -208,7 +208,8 @@ def test_s21_a_batch_into_a_full_window(make: Maker) -> None:
 
 @pytest.mark.behaviour("N4-12", "N4-14")
 def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> None:
-    """S-22, S-24, S-25, N4-12, N4-14: the waiting itself is the sender's; the window says how many may go on."""
+    """S-22, S-24, S-25, N4-12, N4-14: the waiting itself is the sender's; the window says how
+    many may go on."""
     window = make(10)
     window.add(run(1, 10))
     assert window.room() == 0

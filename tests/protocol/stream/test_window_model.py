@@ -99,7 +99,8 @@ class Model:
 
 
 class Pair:
-    """A window and its model: each step is done to both, and they must agree on the answer and on all the rest."""
+    """A window and its model: each step is done to both, and they must agree on the answer and
+    on all the rest."""
 
     def __init__(
         self, policy: FixedWindow | GrowingWindow, keep: bool, offset: int, max_bytes: int | None

@@ -74,7 +74,8 @@ def test_s18_a_million_missing_are_one_range() -> None:
 
 
 def test_missing_up_to_what_was_announced(make: Maker) -> None:
-    """R-09: an announced high reveals the tail that was lost; nothing is asked for beyond the ceiling."""
+    """R-09: an announced high reveals the tail that was lost; nothing is asked for beyond the
+    ceiling."""
     window = make(10)
     add(window, 1, 3)
     assert window.missing(upto=3) == [(2, 2)]
@@ -386,8 +387,8 @@ def test_a_run_costs_the_same_whatever_its_number_of_messages(make: Maker) -> No
 def test_a_large_run_can_be_taken_message_by_message(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read of length tables grows like n log n, not like n squared: a datagram of 30,000 empty messages must
-    not stop a member that takes one at a time."""
+    """What is read of length tables grows like n log n, not like n squared: a datagram of 30,000
+    empty messages must not stop a member that takes one at a time."""
     read = 0
     message_lengths = Run.message_lengths
 
