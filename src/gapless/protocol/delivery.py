@@ -103,7 +103,7 @@ class DeliveryScheduler:
     def deliver_and_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
         """Deliver from a stream, then send or schedule its ack and its next check of gaps."""
         if stream.ended:
-            return
+            return  # an earlier frame of the same input ended the connection
         pending_acks, ack_scheduler = self.pending_acks, stream.ack_scheduler
         senders = len(self._active_senders.last_data_ns) or 1
         ack_bytes = self._receive_buffer_bytes // (_MIN_ACKS_PER_SHARE * senders)
@@ -187,6 +187,7 @@ class DeliveryScheduler:
                 limit = run.last - window.delivered
             runs = window.take(limit)
             if not runs:
+                # The own messages stay in the window until the application has read some.
                 self.awaiting_credit.setdefault((self._me, outbound.epoch), None)
                 return
             for run in runs:

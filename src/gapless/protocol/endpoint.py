@@ -191,6 +191,7 @@ class Endpoint:
         if self.out_of_band.pending or timers.OUT_OF_BAND in armed:
             armed.arm(timers.OUT_OF_BAND, self.out_of_band.due_ns)
         if self.stability is not None:
+            # Votes go on until everything delivered is stable, and rest afterwards.
             self.stability.schedule_vote(out.now_ns, unstable=self.deliveries.has_unstable)
             armed.arm(timers.STABLE, self.stability.due_ns)
 

@@ -238,11 +238,13 @@ class Member:
             and not membership.leave_requested
             and endpoint.all_acknowledged
         ):
+            # Leaving sooner would leave receivers without a sender that repairs their gaps.
             membership.request_leave(out)
         if membership.admitted and (endpoint.unannounced or endpoint.outbound.closed):
             # Until others know of this member, the proposal of its view may come to nothing.
             endpoint.start_sending(out)
         if membership.phase == OVER:
+            # Reported in the same input, so that no send waits for a member that is gone.
             self._ended = True
             endpoint.end(out)
         arm = self._timers.arm
@@ -251,6 +253,7 @@ class Member:
         arm(timers.VIEW, None if membership.pending is None else out.now_ns)
         ready = endpoint.finish(touched)
         if membership.phase == OVER:
+            # Finishing the streams arms their timers once more.
             ready.deadline_ns = None
             self._timers.clear()
         return ready
@@ -285,7 +288,7 @@ class Member:
         """
         if self.phase != NEW:
             raise LocalProtocolError(
-                f"this life has joined before (it is {self.phase}): begin a new one"
+                f"this incarnation has joined before (it is {self.phase}): create a new member"
             )
         if self.membership.own_entry.name:
             self.endpoint.resume(resume or {}, stores=stores)
@@ -424,6 +427,7 @@ class Member:
             return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
         stream = self.inbound.get(sender)
         if stream is not None:
+            # Any datagram of a member is a heartbeat, whatever it is about.
             self.failure_detector.on_traffic(sender, now_ns)
         about = [frame for frame in datagram.frames if type(frame) in _MEMBERSHIP_FRAMES]
         if not about:
@@ -432,6 +436,7 @@ class Member:
             return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
         out = self._begin(now_ns)
         if sender == self.me:
+            # A multicast network returns what this member sent.
             out.drop("own", peer=sender)
             return self._finish(())
         rest = tuple(frame for frame in datagram.frames if type(frame) not in _MEMBERSHIP_FRAMES)
@@ -505,6 +510,7 @@ class Member:
     def tick(self, now_ns: int) -> Ready:
         """Install the pending view, and nothing else; or fire every timer that is due."""
         if self.membership.pending is not None:
+            # An input of its own, so that messages before and after the view are told apart.
             return self._install(self.membership.pending, now_ns)
         out = self._begin(now_ns)
         self.endpoint.divide_receive_buffers(now_ns)

@@ -88,7 +88,13 @@ def _hash(value: object) -> str:
 def _dump(draft: Path, folder: Path) -> str:
     """Run a Spark that writes the archive when it ends; return its class path."""
     environ = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
-    command = [sys.executable, "-m", "pyspark_gapless.spark_exercise", f"{draft}", _QUIET]
+    command = [
+        sys.executable,
+        "-m",
+        "pyspark_gapless.class_archive_program",
+        f"{draft}",
+        _QUIET,
+    ]
     paths = [str(package_root()), environ.get("PYTHONPATH", "")]
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     try:

@@ -4,10 +4,10 @@ On a join, a leave or a death: changes of ``view_bundle_delay`` share one roster
 
 Joiners first: a roster with new members goes to the joiners alone at first. Joiners install the
 roster and confirm it. The coordinator commits the roster (broadcasts it to the old members and
-installs it) when all joiners have confirmed, or after ``join_confirm_timeout`` without the joiners that did
-not. So no sender waits for acks of a joiner that is not up yet, and the group never notices a
-joiner that dies early. A joiner that repeats JOIN is sent the roster again, because the roster or
-its confirmation may be lost. Removals do not wait for joiners.
+installs it) when all joiners have confirmed, or after ``join_confirm_timeout`` without the joiners
+that did not. So no sender waits for acks of a joiner that is not up yet, and the group never
+notices a joiner that dies early. A joiner that repeats JOIN is sent the roster again, because the
+roster or its confirmation may be lost. Removals do not wait for joiners.
 
 On a confirmation: a member that has not confirmed the current view is sent the whole roster again,
 every ``join_interval``.
@@ -42,7 +42,7 @@ _MAX_JOINERS = 4096
 _MAX_RESENDS = 3
 """How many resent rosters a member may ignore before its own view counts as a move."""
 _CONFIRMATION_LIFETIME = 10
-"""How long a confirmation shows that a joiner is alive, in multiples of ``join_confirm_timeout``."""
+"""How long a confirmation shows that a joiner lives, in units of ``join_confirm_timeout``."""
 
 
 class Coordinator:

@@ -226,6 +226,6 @@ class ActiveSenders:
         self._resumed_ns = None
 
     def check_invariants(self, others: Collection[Address]) -> None:
-        """Raise AssertionError if somebody outside the view counts as a sender."""
+        """Raise AssertionError if a member outside the view counts as a sender."""
         assert self.last_data_ns.keys() <= set(others), "only members of the view send"
         assert self._resumed_ns is None or self._resumed_ns <= self._last_send_ns

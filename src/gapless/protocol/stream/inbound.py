@@ -167,6 +167,7 @@ class InboundStream:
             self._buffer_before_start(run, repair, out)
             return
         if self.retains_delivered:
+            # Messages retained for others must not keep a new message out of the window.
             window.evict_delivered(
                 self.config.window_bytes
                 if out.rarely and out.rarely(buggify.SHED)
@@ -201,6 +202,7 @@ class InboundStream:
                         epoch=self.epoch,
                     )
             if added.duplicate or added.old:
+                # The sender repeats what it takes for lost: perhaps our ack was (P-04).
                 self.ack_scheduler.on_duplicate(run.flags & ACKED != 0)
 
     def _buffer_before_start(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
@@ -212,6 +214,7 @@ class InboundStream:
         assert self.window is None, "an open stream stores its runs"
         dropped: list[Run] = []
         if self.config.retransmits:
+            # A dropped run is repaired once the start is known, so a few are enough.
             if len(self._before_start) < self.config.become_server_queue_size:
                 self._before_start.append((run, repair))
             else:
@@ -248,7 +251,7 @@ class InboundStream:
         )
         if self.window is None:
             if tail.start is None or tail.receiver_incarnation != me.incarnation:
-                return
+                return  # the start of another member, or of a former incarnation of this one
             self.open_at(tail.start, out)
         elif tail.start is not None and tail.receiver_incarnation == me.incarnation:
             self._raise_start(self.window, tail.start, out)
@@ -316,7 +319,7 @@ class InboundStream:
     def _skip_gone(self, window: Window, out: ReadyBuilder) -> None:
         first = window.delivered + 1
         if first > self.gone_upto or window.has_next:
-            return
+            return  # the message was purged at its origin, but it is stored here
         # A connection starts where its sender says, and that is never below what this member has
         # acknowledged.
         pristine = window.delivered == self.start and self.kind == GROUP and not self._must_not_skip
@@ -363,6 +366,7 @@ class InboundStream:
             self.unvoted += messages
             self.unvoted_bytes += size_bytes
             if self.stored is not None:
+                # The ack waits until the application has stored these; their bytes are granted.
                 self._unstored.append((runs[-1].last, size_bytes))
                 self._unstored_bytes += size_bytes
             due = (
@@ -398,6 +402,7 @@ class InboundStream:
                 and self.reassembler.first_seqno is None
                 and not run.flags & FIRST_FRAGMENT
             ):
+                # The former incarnation had the first fragments, and lost them with its memory.
                 out.emit(Lost(self.origin, run.first, run.last))
             if (whole := self.reassembler.add(run, out)) is not None:
                 credit.spend(1)
@@ -422,6 +427,7 @@ class InboundStream:
         grown, self._last_high = window.high > self._last_high, window.high
         ahead = self.undelivered_count(window) if window.keep_delivered else window.stored
         if known - window.delivered <= ahead:
+            # Everything that is known to exist is delivered or stored: no gap.
             if self.loss_detector.due_ns is not None:
                 self.loss_detector.clear()
             return
@@ -446,6 +452,7 @@ class InboundStream:
         if self.loss_detector.due_ns is None or self.loss_detector.due_ns > out.now_ns:
             return
         if not self.config.retransmits:
+            # No member answers a NAK: the application decides what to do about the gap (NR-18).
             self._report_stall(out)
             return
         if self.window is None:

@@ -298,7 +298,7 @@ class OutboundStream:
         """Handle an ack of ``peer``."""
         assert peer in self.starts, "the caller ignores acks of strangers (N4-27)"
         if seqno > self.window.high:
-            # A former stream of this address, or a forged frame: it must not purge anything (N4-28).
+            # Of a former stream of this address, or forged: it must purge nothing (N4-28).
             out.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
         out.trace("ACK_IN", self.me, seqno_last=seqno, peer=peer, epoch=self.epoch)

@@ -160,6 +160,7 @@ class Window:
             if (
                 self.max_bytes is None
                 or stored_bytes <= self.max_bytes
+                # The next message is delivered at once; refusing it would stop the stream for ever.
                 or first == self.delivered + 1
             ):
                 self._runs.append(run)
@@ -181,7 +182,7 @@ class Window:
         old = min(run.count, max(0, self.low + 1 - run.first))
         far = min(run.count, max(0, run.last - ceiling))
         if first > last:
-            return AddResult(0, 0, old, far)
+            return AddResult(0, 0, old, far)  # all of it was delivered, or is too far ahead
         accepted = full = 0
         for part in run.parts(self.missing_in(first, last)):
             taken = 0 if full else self._fitting(part)
