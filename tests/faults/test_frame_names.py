@@ -25,7 +25,7 @@ from gapless.wire.frames import (
     Suspect,
 )
 from tests.support.frames import GOLDEN
-from tests.support.oracle_pair import A as COURT_A, B as COURT_B, Court, says
+from tests.support.oracle_pair import A as PAIR_A, B as PAIR_B, OraclePair, datagram_of
 
 A, B = Address(1, 1), Address(2, 2)
 VIEW, BEFORE = ViewId(7, A), ViewId(6, B)
@@ -83,7 +83,7 @@ def test_a_roster_is_named_by_its_view_and_its_maker() -> None:
 
 @pytest.mark.parametrize("frame", [frame for frame, _ in SAID], ids=[words for _, words in SAID])
 def test_the_judge_passes_over_what_is_about_no_stream(frame: Frame) -> None:
-    court = Court()
-    court.receive(COURT_B, says(COURT_A, frame))
-    court.forge(COURT_A, frame)
-    assert court.broken == set()
+    case = OraclePair()
+    case.receive(PAIR_B, datagram_of(PAIR_A, frame))
+    case.forge(PAIR_A, frame)
+    assert case.broken == set()

@@ -1,4 +1,4 @@
-"""Every sub-machine detects a field that contradicts its law, and the member checks them all."""
+"""Every sub-machine detects a field that violates its invariants, and the member asks each."""
 
 from __future__ import annotations
 

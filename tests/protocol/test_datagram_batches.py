@@ -13,9 +13,8 @@ from tests.support.virtual_membership import MembershipGroup
 
 
 def heard_by(name: str, world: MembershipGroup) -> list[bytes]:
-    """Let everybody send, and return what ``name`` would hear of it, of the membership and of
-    nonsense."""
-    heard: list[bytes] = []
+    """Let all send; return the datagrams for ``name``, of membership and nonsense included."""
+    received: list[bytes] = []
     world.pause(name)
     for round_ in range(10):
         for sender in world.hosts:
@@ -26,10 +25,10 @@ def heard_by(name: str, world: MembershipGroup) -> list[bytes]:
         world.run(0.02)
     world.send("b", b"beside", mode="out-of-band")
     world.run(2.5)  # so that somebody shows that it lives
-    heard += world.inboxes[name]
-    assert len({type(frame) for datagram in heard for frame in decode(datagram).frames}) >= 4
-    Random(5).shuffle(heard)
-    return [*heard[:30], b"nonsense", *heard[30:], *heard[:5]]
+    received += world.inboxes[name]
+    assert len({type(frame) for datagram in received for frame in decode(datagram).frames}) >= 4
+    Random(5).shuffle(received)
+    return [*received[:30], b"nonsense", *received[30:], *received[:5]]
 
 
 def outcome(member: Member, readies: list[Ready]) -> tuple[Any, ...]:
@@ -45,7 +44,7 @@ def outcome(member: Member, readies: list[Ready]) -> tuple[Any, ...]:
         for name, count in member.counters.items()
         if name.startswith(("dropped", "received"))
     }
-    # What is here for the second time has been handed out meanwhile, or not.
+    # A second copy may have been delivered in between, or not.
     drops["again"] = drops.pop("dropped.old", 0) + drops.pop("dropped.duplicate", 0)
     return messages, events, drops, member.digest(), member.phase
 

@@ -16,7 +16,7 @@ from tests.support.virtual_group import MS, SECOND, A, B, C, Group, frames, got
 
 ACKNOWLEDGED = DeliveryMode.ACKNOWLEDGED
 REPAIRING = [name for name in GROUP_PROFILE_NAMES if name != "ordered"]
-"""The profiles that repair what is lost."""
+"""The profiles with retransmission."""
 
 
 def resent(group: Group, to: Address) -> list[int]:
@@ -26,7 +26,7 @@ def resent(group: Group, to: Address) -> list[int]:
 
 
 def settled(members: int, profile: str) -> Group:
-    """A group in which everybody has told its start."""
+    """A group in which all starts are known."""
     group = Group(members, profile=profile)
     group.settle()
     group.sent.clear()
@@ -216,8 +216,7 @@ def test_ol20_a_lost_ack_comes_again_and_the_message_is_delivered_once(profile: 
 @pytest.mark.behaviour("OL-02", "OL-20")
 @pytest.mark.parametrize("profile", ["nakack", "ordered", "classic"])
 def test_what_is_stable_is_acknowledged_whatever_became_of_the_acks(profile: str) -> None:
-    """Everybody has delivered it: the votes say so. What is purged could not be sent again to
-    get an ack."""
+    """All have delivered it, by their votes; a purged message cannot be resent for an ack."""
     group = settled(2, profile)
     group.lose(Ack)
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket

@@ -1,4 +1,4 @@
-"""Dispatch: strangers, former incarnations, other groups, hostile bytes, and misuse by the caller."""
+"""Dispatch: strangers, old incarnations, other groups, hostile bytes, and the caller's mistakes."""
 
 from random import Random
 from typing import Any
@@ -17,8 +17,7 @@ from tests.support.virtual_group import GROUP, MS, SECOND, A, B, C, Group, data
 
 
 def busy() -> Group:
-    """A group in the middle of everything: a gap, an owed ack, something outstanding, a send
-    that waits."""
+    """A group at work: a gap, an owed ack, an outstanding message, a waiting send."""
     group = Group(2, capacity=3, ack_threshold=3)
     group.receive("a", B, data(B, 1), data(B, 3))
     group.send("a", *[b"%d" % seqno for seqno in range(1, 6)])
@@ -72,8 +71,7 @@ def test_a_member_that_is_told_its_views_listens_to_nothing_else_about_them(fram
 def test_rule_8_a_frame_that_is_not_for_me_changes_nothing(
     frame: Frame, sender: Address, group_id: int, reason: str
 ) -> None:
-    """Rule 8, N4-38, M-07, P-22, S15: it is counted with its reason; nothing is sent, delivered
-    or armed."""
+    """Rule 8, N4-38, M-07, P-22, S15: a counted drop; nothing is sent, delivered or armed."""
     group = busy()
     before = state(group["a"])
     ready = group.receive("a", sender, frame, group=group_id)
@@ -108,8 +106,7 @@ def test_the_same_frames_from_the_member_itself_count(frame: Frame) -> None:
     ],
 )
 def test_rule_8_a_member_speaks_only_of_what_it_may(frame: Frame, reason: str) -> None:
-    """R-08, P-18: data, tails and "gone" of its own stream; acks and naks to the origin that
-    they name."""
+    """R-08, P-18: data, tails and GONE of its own stream; acks and naks to their origin."""
     group = busy()
     before = state(group["a"])
     ready = group.receive("a", B, frame)
@@ -140,7 +137,7 @@ def test_s13_hostile_bytes_change_nothing(garbage: bytes, at: int, flip: int) ->
 
 @pytest.mark.behaviour("P-22")
 def test_s14_hostile_input_does_not_grow_the_counters() -> None:
-    """S14, P-22: reasons are few words, whoever is dropped."""
+    """S14, P-22: reasons are from a small set, whoever the sender is."""
     group = busy()
     for number in range(500):
         group.receive(
@@ -169,7 +166,7 @@ def test_own_frames_that_come_back_are_dropped() -> None:
 
 
 def test_before_the_first_view_a_few_runs_are_kept() -> None:
-    """J-01: what a member misses so, it asks for once it has its view."""
+    """J-01: a member requests such losses once it has its view."""
     group = Group(2, start=False, become_server_queue_size=1)
     group.receive("a", B, data(B, 1))
     group.receive("a", B, data(B, 2))
@@ -182,7 +179,7 @@ def test_before_the_first_view_a_few_runs_are_kept() -> None:
 
 @pytest.mark.behaviour("P-02")
 def test_a_fresh_member_knows_nothing() -> None:
-    """P-02: a new life is a new machine; there is nothing to clear."""
+    """P-02: a new incarnation is a new machine; there is nothing to clear."""
     fresh = Endpoint(B, GROUP, Config(), Random(0))
     assert (fresh.digest(), fresh.deadline_ns, fresh.counters) == ({B: Marks(0, 0, 0)}, None, {})
 
@@ -234,7 +231,7 @@ def test_sending_without_a_view_is_refused() -> None:
     ],
 )
 def test_g10_a_view_that_is_not_mine_or_not_newer_is_refused(view: View, text: str) -> None:
-    """G-10, S15: and the member goes on in the view that it has."""
+    """G-10, S15: and the member stays in its view."""
     group = busy()
     before = state(group["a"])
     with pytest.raises(LocalProtocolError, match=text):
@@ -273,8 +270,7 @@ def test_an_address_that_the_wire_cannot_say_is_refused(me: Address, group_id: i
 
 
 def test_a_snapshot_goes_on_like_the_original() -> None:
-    """Credit, own pieces, gaps, owed acks and waiting sends included: the rest of the story is
-    the same."""
+    """Credit, fragments, gaps, owed acks and waiting sends: the continuation is the same."""
     config: dict[str, Any] = {"capacity": 3, "unread_limit": 3, "max_frame_bytes": 256}
 
     def story(group: Group) -> list[bytes]:
@@ -301,7 +297,7 @@ def test_a_snapshot_goes_on_like_the_original() -> None:
 
 
 def test_timers_can_be_fired_one_by_one() -> None:
-    """For exhaustive search: what is not due stays armed."""
+    """For exhaustive search: timers that are not due stay armed."""
     group = busy()
     armed = group["a"].armed_timers()
     assert armed == ("ack", "gap", "pin", "tail")

@@ -1,4 +1,4 @@
-"""The machine, behaviour by behaviour: each test names the behaviour of NAKACK4 that it pins."""
+"""The machine, behaviour by behaviour: each test names its behaviour of the NAKACK4 design."""
 
 from random import Random
 
@@ -23,8 +23,7 @@ def marks(group: Group, at: str, origin: Address) -> Marks:
 
 @pytest.mark.behaviour("N4-01", "N4-41")
 def test_n4_01_the_window_neither_grows_nor_shrinks() -> None:
-    """N4-01, N4-41, S6: at most ``capacity`` messages are outstanding, at the sender and at each
-    receiver."""
+    """N4-01, N4-41, S6: at most ``capacity`` messages outstanding, at sender and receivers."""
     group = Group(3, capacity=4)
     group.lose_seqnos(1, 5, 9, 13, to="b")
     for seqno in range(1, 41):
@@ -79,7 +78,7 @@ def test_n4_05_a_stream_begins_behind_its_offset() -> None:
 def test_n4_07_the_receiver_takes_exactly_low_plus_1_to_low_plus_capacity(
     seqno: int, reason: str
 ) -> None:
-    """N4-06, N4-07, I-05, P-08: what is outside is dropped and counted; nobody waits."""
+    """N4-06, N4-07, I-05, P-08: data outside the window is a counted drop; no call blocks."""
     group = Group(2, capacity=4)
     group.receive("b", A, data(A, 1, *numbers(1, 4)))
     group.receive("b", A, data(A, 5))
@@ -141,8 +140,7 @@ def test_n4_19_the_ack_goes_to_the_sender_alone() -> None:
 
 @pytest.mark.behaviour("N4-20", "N4-21")
 def test_n4_20_an_ack_waits_for_company_but_not_for_ever() -> None:
-    """N4-20, N4-21, A-01, U3-04: at once after ``ack_threshold`` messages, else after
-    ``ack_delay``; one for all."""
+    """N4-20, N4-21, A-01, U3-04: after ``ack_threshold`` messages, else after ``ack_delay``."""
     group = Group(2, ack_threshold=10, ack_delay="8ms")
     start_ns = group.now_ns
     for seqno in range(1, 6):
@@ -167,8 +165,7 @@ def test_a_quarter_of_the_capacity_is_the_usual_threshold() -> None:
 
 @pytest.mark.behaviour("P-12")
 def test_the_ack_delay_has_jitter_below_it() -> None:
-    """P-12: the acks of a large group do not come in step, and none comes later than
-    ``ack_delay``."""
+    """P-12: the acks of a large group are spread, none later than ``ack_delay``."""
     delays = set()
     for seed in range(20):
         group = Group(2, seed=seed, ack_delay="10ms", jitter_percent=25)
@@ -182,7 +179,7 @@ def test_the_ack_delay_has_jitter_below_it() -> None:
 
 @pytest.mark.behaviour("N4-22")
 def test_n4_22_nothing_new_no_ack() -> None:
-    """N4-22: a gap, or a message that is not next, makes nobody owe anything."""
+    """N4-22: a gap, or a message that is not next, causes no ack."""
     group = Group(2)
     group.receive("b", A, data(A, 3))
     group.run_for(5 * MS)
@@ -255,8 +252,7 @@ def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
 
 @pytest.mark.behaviour("N4-29", "P-03")
 def test_n4_29_a_departure_lets_waiting_sends_go_on() -> None:
-    """N4-29, A-04, P-03: the view purges what the others have, and what waits is sent in the new
-    view."""
+    """N4-29, A-04, P-03: the view purges what the others have; waiting sends go out in it."""
     group = Group(3, capacity=4)
     group.lose(to="c")
     group.send("a", *numbers(1, 4))
@@ -291,7 +287,7 @@ def test_n4_30_low_never_goes_back() -> None:
 
 @pytest.mark.behaviour("N4-31")
 def test_n4_31_a_gap_is_asked_for_at_its_sender() -> None:
-    """N4-31, R-05, S11: exactly what is missing, after the grace, and nobody else is bothered."""
+    """N4-31, R-05, S11: exactly the missing seqnos, after the grace, to the origin alone."""
     group = Group(3)
     group.lose_seqnos(2, 3, 5, to="b")
     for seqno in range(1, 8):
@@ -308,7 +304,7 @@ def test_n4_31_a_gap_is_asked_for_at_its_sender() -> None:
 
 @pytest.mark.behaviour("N4-15")
 def test_n4_15_reordering_is_not_loss() -> None:
-    """N4-15, S-37, L4: what comes within the grace is not asked for."""
+    """N4-15, S-37, L4: data that arrives within the grace is not requested."""
     group = Group(2)
     for seqno in (1, 3, 4, 2, 5):
         group.receive("b", A, data(A, seqno))
@@ -319,7 +315,7 @@ def test_n4_15_reordering_is_not_loss() -> None:
 
 @pytest.mark.behaviour("N4-13", "N7-07")
 def test_n4_13_a_nak_that_comes_at_once_can_be_served() -> None:
-    """N4-13, N7-07: what is on the wire is stored."""
+    """N4-13, N7-07: transmitted messages are stored."""
     group = Group(2)
     group.send("a", b"1")
     ready = group.receive("a", B, Nak(A, ((1, 1),)))
@@ -350,7 +346,7 @@ def test_the_only_message_is_lost() -> None:
 
 @pytest.mark.behaviour("P-04", "N4-22")
 def test_p04_a_lost_ack_is_repeated_because_of_the_tail() -> None:
-    """P-04, R-10, N4-22: a sender with a full window and nothing to send gets its ack again."""
+    """P-04, R-10, N4-22: an idle sender with a full window gets a lost ack again."""
     group = Group(2, capacity=3)
     group.lose(Ack, times=2)
     group.send("a", *numbers(1, 3))
@@ -426,8 +422,7 @@ def test_a_lost_nak_and_a_lost_repair_are_repeated() -> None:
 
 
 def test_a_fresh_gap_does_not_wait_for_one_that_backs_off() -> None:
-    """Design rule 6: the older gap is asked for twice a second by now, the fresh one after its
-    grace.
+    """Design rule 6: the older gap has backed off, the fresh one is requested after its grace.
 
     The repair of the fresh one proves that what was asked for before it is lost: that is asked
     for again then.
@@ -451,7 +446,7 @@ def test_a_fresh_gap_does_not_wait_for_one_that_backs_off() -> None:
 
 
 def test_a_duplicate_teaches_nothing_about_the_round_trip() -> None:
-    """Its second copy comes at any time; only what was really missing is an answer."""
+    """A duplicate may arrive at any time; only the repair of a loss is an RTT sample."""
     group = Group(2)
     group.receive("b", A, data(A, 1), data(A, 3), data(A, 6))
     group.run_for(8 * MS)
@@ -487,8 +482,7 @@ def shuffling(group: Group, rng: Random, loss: float, copies: int) -> None:
 def test_s34_all_members_deliver_all_streams_in_order(
     loss: float, copies: int, capacity: int
 ) -> None:
-    """S-34, S-35, S-37, S-38, S-39, N4-37: loss, duplicates and reordering, three senders at a
-    time."""
+    """S-34, S-35, S-37, S-38, S-39, N4-37: loss, duplicates, reordering, with three senders."""
     group = Group(3, capacity=capacity)
     shuffling(group, Random(5), loss, copies)
     for seqno in range(1, 61):

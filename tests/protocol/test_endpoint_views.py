@@ -1,4 +1,4 @@
-"""Views: joiners and the start of a stream for them, leavers and the rest of their messages."""
+"""Views: joins, starts of streams, leaves, and the messages of leaving members."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,8 +24,7 @@ def waiting_for_start(**knobs: Any) -> Group:
 
 
 def with_joiner(**knobs: Any) -> Group:
-    """Members a and b at work, five messages of a delivered; c is there, but not in the view
-    yet."""
+    """Members a and b; five messages of a are delivered; c runs, but is not in the view."""
     group = Group(3, start=False, **knobs)
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     group.send("a", *numbers(1, 5))
@@ -38,8 +37,7 @@ def with_joiner(**knobs: Any) -> Group:
 
 @pytest.mark.behaviour("I-22", "I-21", "N4-35", "P-17")
 def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
-    """I-22, I-21, N4-35, P-17: right behind what had been sent when the sender installed the
-    view."""
+    """I-22, I-21, N4-35, P-17: right after the last seqno when the sender installed the view."""
     group = with_joiner()
     group.install(View.of(2, A, B, C))
     group.send("a", b"6")
@@ -52,8 +50,7 @@ def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
 
 @pytest.mark.behaviour("I-21", "P-01")
 def test_i21_a_joiner_pins_nothing() -> None:
-    """I-21, P-01: its ack entry starts where it starts; a sender with a full window is not
-    stopped by a join."""
+    """I-21, P-01: its ack entry begins at its start; a full window is not blocked by a join."""
     group = with_joiner(capacity=2)
     group.install(View.of(2, A, B, C))
     assert group["a"].outbound.acks[C] == 5
@@ -64,8 +61,7 @@ def test_i21_a_joiner_pins_nothing() -> None:
 
 @pytest.mark.behaviour("I-22", "P-01", "P-19")
 def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
-    """I-22, P-01, P-19: the start is lost, the question is lost, twice; it asks again, with
-    back-off."""
+    """I-22, P-01, P-19: start and start request are lost, twice; it asks again, with back-off."""
     group = with_joiner()
     group.lose(Tail, to="c", times=4)
     group.lose(Nak, by="c", times=4)
@@ -83,8 +79,7 @@ def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
 
 @pytest.mark.behaviour("I-22")
 def test_a_sender_that_never_rests_tells_a_joiner_its_start_again() -> None:
-    """I-22: data that follows data puts the announcement of the tail off, but not that of a
-    start."""
+    """I-22: further data delays the announcement of the tail, but not that of a start."""
     group = with_joiner()
     group.lose(Tail, by="a", to="c", times=1)
     group.lose(Nak, by="c")
@@ -166,7 +161,7 @@ def test_the_start_is_acknowledged_at_once() -> None:
 
 
 def test_a_start_that_was_told_to_a_former_life_is_not_believed() -> None:
-    """Rule 2: a late TAIL for b's first life must not open the stream of its second."""
+    """Rule 2: a late TAIL for b's first incarnation must not open the stream of its second."""
     group = waiting_for_start()
     group.receive("b", A, Tail(A, 0, 9, 0, 7))
     assert group["b"].inbound[A].window is None
@@ -176,8 +171,7 @@ def test_a_start_that_was_told_to_a_former_life_is_not_believed() -> None:
 
 @pytest.mark.behaviour("P-05")
 def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
-    """P-05, S2: b leaves a out and takes it in again; what it delivered before is not delivered
-    again."""
+    """P-05, S2: b removes and readmits a; delivered messages are not delivered again."""
     group = Group(2)
     group.receive("b", A, data(A, 1, *numbers(1, 3)))
     group.install(View.of(2, B), [B])
@@ -189,7 +183,7 @@ def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
 
 @pytest.mark.behaviour("P-05")
 def test_a_life_that_comes_back_in_the_middle_of_a_message_gets_it_whole() -> None:
-    """P-05: the pieces that were held went with the stream, so the message begins anew."""
+    """P-05: the stored fragments ended with the stream, so the message starts again."""
     group = Group(2)
     piece = Run.of(A, 2, [b"be"], FRAGMENT | FIRST_FRAGMENT)
     group.receive("b", A, data(A, 1), Data(piece))
@@ -248,7 +242,7 @@ def test_n4_35_a_digest_opens_the_streams_that_it_names() -> None:
 
 @pytest.mark.behaviour("I-22")
 def test_a_first_view_without_a_digest_tells_everybody_the_start() -> None:
-    """I-22: whoever installs first is heard by nobody yet; all is well once everybody has."""
+    """I-22: the first to install is not received yet; all is well once all have installed."""
     group = Group(3, start=False)
     for at, member in enumerate((A, B, C)):
         group.install(View.of(1, A, B, C), [member])
@@ -273,8 +267,7 @@ def test_n4_37_a_view_does_not_disturb_existing_streams() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_a_view_that_comes_while_sends_wait() -> None:
-    """P-01: what waited is sent in the new view, to the joiner as well; its start lies before
-    it."""
+    """P-01: waiting sends go out in the new view, to the joiner as well, after its start."""
     group = with_joiner(capacity=2)
     rule = group.lose(Ack)
     group.send("a", *numbers(6, 9))
@@ -305,8 +298,7 @@ def test_a_joiner_may_start_in_the_middle_of_a_message() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_p01_a_joiner_with_an_old_digest_does_not_stop_the_group() -> None:
-    """P-01: the digest says 2, everything up to 5 is purged; the joiner is told and starts
-    there."""
+    """P-01: the digest says 2, all up to 5 is purged; the joiner learns that and starts at 5."""
     group = with_joiner(capacity=4)
     group.install(View.of(2, A, B, C), [A, B])
     group.install(View.of(2, A, B, C), [C], digest={A: Marks(2, 2, 2), B: Marks(0, 0, 0)})
@@ -319,7 +311,7 @@ def test_p01_a_joiner_with_an_old_digest_does_not_stop_the_group() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_a_view_that_arrives_late_at_one_member() -> None:
-    """P-01 E3: a does not know of c yet, and purges what c hears; c starts where a says, later."""
+    """P-01 E3: a purges without c, which receives the data; later c starts where a says."""
     group = with_joiner(capacity=4)
     group.install(View.of(2, A, B, C), [B, C])
     for seqno in range(6, 30):
@@ -338,7 +330,7 @@ def test_a_view_that_arrives_late_at_one_member() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_p01_a_stream_that_has_delivered_is_told_of_its_loss() -> None:
-    """P-01: exactly what is missing, in an event; what follows is delivered."""
+    """P-01: exactly the missing seqnos, in an event; later messages are delivered."""
     group = Group(2)
     group.receive("b", A, data(A, 1), data(A, 7))
     ready = group.receive("b", A, Gone(A, 4))
@@ -379,7 +371,7 @@ def test_gone_that_is_old_changes_nothing() -> None:
 
 
 def test_gone_beyond_everything_is_one_step() -> None:
-    """S13: a mark far away costs no time and no memory."""
+    """S13: a distant mark costs no time and no memory."""
     group = Group(2, capacity=4)
     group.receive("b", A, data(A, 1), data(A, 3))
     ready = group.receive("b", A, Gone(A, 1 << 62))
@@ -404,7 +396,7 @@ def test_a_message_in_pieces_with_a_lost_piece_is_left_out() -> None:
 
 @pytest.mark.behaviour("P-01")
 def test_low_in_a_tail_counts_as_gone() -> None:
-    """P-01: low stands in every announcement."""
+    """P-01: every announcement contains low."""
     group = Group(2)
     group.receive("b", A, data(A, 1))
     assert group.receive("b", A, Tail(A, 4, 6, None)).events == [Lost(A, 2, 4)]
@@ -417,7 +409,7 @@ def test_low_in_a_tail_counts_as_gone() -> None:
 
 @pytest.mark.behaviour("N4-34", "N4-38", "I-08")
 def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
-    """N4-34, N4-38, I-08: what was behind a gap is reported; what still comes is dropped."""
+    """N4-34, N4-38, I-08: data behind a gap is reported; later arrivals are dropped."""
     group = Group(3)
     group.receive("b", A, data(A, 1), data(A, 3, b"3", b"4"))
     group.install(View.of(2, B, C), [B])
@@ -430,8 +422,7 @@ def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
 
 @pytest.mark.behaviour("I-08")
 def test_i08_what_is_consecutive_is_delivered_whatever_the_room() -> None:
-    """I-08: the application gets it with the view, for nobody will ask for it later; then the
-    view is told."""
+    """I-08: it is delivered with the view, because nobody will ask for it later."""
     group = Group(3, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 3)), data(A, 5))
     assert group.messages("b", "a") == [b"1"]
@@ -461,7 +452,7 @@ def test_nothing_discarded_nothing_reported() -> None:
 
 @pytest.mark.behaviour("P-15")
 def test_p15_a_departed_member_is_not_spoken_to() -> None:
-    """P-15: neither acks nor naks nor tails go to it, and no timer goes on for it."""
+    """P-15: no acks, naks and tails are sent to it, and no timer runs for it."""
     group = Group(3)
     group.lose_seqnos(2, to="b")
     for seqno in range(1, 4):
@@ -478,7 +469,7 @@ def test_p15_a_departed_member_is_not_spoken_to() -> None:
 
 @pytest.mark.behaviour("N4-29")
 def test_everybody_leaves() -> None:
-    """N4-29: the last one is not held by those that went."""
+    """N4-29: the last member does not wait for acks of former ones."""
     group = Group(4, capacity=2)
     group.lose()
     group.send("a", *numbers(1, 7))
@@ -491,12 +482,12 @@ def test_everybody_leaves() -> None:
     assert group["a"].armed_timers() == ()
 
 
-# Lives
+# Incarnations
 
 
 @pytest.mark.behaviour("P-02", "P-07")
 def test_a_new_life_of_a_member_is_a_new_stream() -> None:
-    """P-02, P-07, rule 2: numbers, acks and gaps of the former life do not count in the next."""
+    """P-02, P-07, rule 2: seqnos, acks and gaps of the former incarnation do not count."""
     group = with_joiner()
     reborn = Address(B.node, 2)
     group.receive("a", B, data(B, 1), data(B, 3))
@@ -523,7 +514,7 @@ def test_a_new_life_of_a_member_is_a_new_stream() -> None:
 
 @pytest.mark.behaviour("P-02", "P-18")
 def test_acks_and_naks_for_a_former_life_of_mine_do_not_count() -> None:
-    """P-02, P-18: they name the life that they are for."""
+    """P-02, P-18: they name the incarnation that they are for."""
     group = Group(2)
     group.send("a", *numbers(1, 5))
     before = group["a"].snapshot()
@@ -536,7 +527,7 @@ def test_acks_and_naks_for_a_former_life_of_mine_do_not_count() -> None:
 
 @pytest.mark.behaviour("OL-05")
 def test_the_view_number_travels_with_the_messages() -> None:
-    """OL-05: and a repair keeps the one that it was sent in."""
+    """OL-05: and a repair keeps the view of its first transmission."""
     group = Group(2)
     group.send("a", b"1")
     group.install(View.of(9, A, B))

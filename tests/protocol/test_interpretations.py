@@ -1,4 +1,4 @@
-"""Contradictions in the published texts: the chosen reading, one test for each."""
+"""Contradictions in the published texts: one test for each chosen reading."""
 
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ def acks(group: Group) -> list[int]:
 @pytest.mark.behaviour("I-10")
 @pytest.mark.parametrize("lost", [1, 5], ids=["first", "last"])
 def test_i10_acks_for_everything_repair_the_first_and_the_last_message(lost: int) -> None:
-    """Whatever anybody asks for is lost as well: what is not acknowledged is simply sent again."""
+    """All requests are lost as well: unacknowledged messages are simply resent."""
     group = Group(2, unicast="unicast")
     group.lose(Nak)
     group.lose_seqnos(lost)
@@ -42,8 +42,7 @@ def test_i10_acks_for_everything_repair_the_first_and_the_last_message(lost: int
 
 @pytest.mark.behaviour("I-10")
 def test_i10_a_lost_ack_costs_a_needless_resend() -> None:
-    """b has everything; a cannot know, and sends it again; b acknowledges again, and that is
-    that."""
+    """b has everything; a does not know it and resends; b acknowledges again, and that is all."""
     group = Group(2, unicast="unicast")
     unicasts(group, 1, 3)
     group.run_for(MS // 2)
@@ -57,7 +56,7 @@ def test_i10_a_lost_ack_costs_a_needless_resend() -> None:
 
 @pytest.mark.behaviour("I-12")
 def test_i12_reports_now_and_then_are_acks_by_another_name() -> None:
-    """Nothing releases the sender until the report comes; then everything up to it is gone."""
+    """Only the report releases the sender; then everything up to it is purged."""
     group = Group(2, unicast="unicast2", stability_interval="100ms")
     unicasts(group, 1, 10)
     window = group["a"].connections.outgoing[B].stream.window
@@ -69,8 +68,7 @@ def test_i12_reports_now_and_then_are_acks_by_another_name() -> None:
 
 @pytest.mark.behaviour("I-11")
 def test_i11_the_numbers_of_the_example_are_acks() -> None:
-    """5, 8, 13, 52, 62, 83 and 101 delivered within a second, half a second between acks: few go
-    out, the last does."""
+    """5, 8, 13, 52, 62, 83 and 101 delivered in a second: few acks go out, the last one does."""
     group = Group(2, min_ack_interval="500ms", ack_threshold=1000, capacity=4000)
     done = 0
     for upto in (5, 8, 13, 52, 62, 83, 101):
@@ -118,7 +116,7 @@ def test_i13_expiry_leads_to_closing_and_the_other_timeout_to_closed() -> None:
 
 @pytest.mark.behaviour("I-14")
 def test_i14_a_connection_that_is_closing_still_sends_what_is_not_acknowledged() -> None:
-    """And one that is closed counts as none: the next message opens another."""
+    """A closed connection does not count: the next message opens another."""
     group = Group(2, conn_close_timeout="10s")
     lost = group.lose(Data, to="b")
     unicasts(group, 1, 1)
@@ -140,8 +138,7 @@ def test_i14_a_connection_that_is_closing_still_sends_what_is_not_acknowledged()
 
 @pytest.mark.behaviour("I-15")
 def test_i15_the_question_for_the_first_message_hangs_on_the_peer() -> None:
-    """There is no connection that could hold it; however many messages come, it is put at its
-    own rate."""
+    """Without a connection the question has its own rate, however many messages arrive."""
     group = Group(2, sync_min_interval="200ms")
     group.lose(to="a")
     for seqno in range(2, 102):
@@ -159,8 +156,7 @@ def test_i15_the_question_for_the_first_message_hangs_on_the_peer() -> None:
 
 
 def joined_late(xmit_interval: str) -> Group:
-    """A joiner c that hears 101 .. 170 of b, one by one, before it has its view, whose digest
-    says 100."""
+    """A joiner c that receives 101 .. 170 of b before its view, whose digest says 100."""
     group = Group(
         3, profile="ordered", start=False, xmit_interval=xmit_interval, become_server_queue_size=50
     )
@@ -188,11 +184,10 @@ def test_i17_without_retransmission_nothing_is_dropped() -> None:
 
 @pytest.mark.behaviour("I-17", "NR-09")
 def test_i17_with_retransmission_what_was_dropped_is_asked_for() -> None:
-    """Whichever they are: what is left comes in order, and the rest is missing as anything else
-    would be."""
+    """Whichever they are: the rest arrives in order, and dropped messages are requested."""
     group = joined_late("500ms")
-    kept = group.messages("c", "b")
-    assert kept == numbers(101, 150)
+    delivered = group.messages("c", "b")
+    assert delivered == numbers(101, 150)
     group.receive("c", B, data(B, 171))
     group.run_for(100 * MS)
     assert group.frames(Nak, "c")[-1].ranges == ((151, 170),)

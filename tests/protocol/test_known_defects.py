@@ -1,4 +1,4 @@
-"""Known defects of other implementations: each is replayed, and does not occur here."""
+"""Known defects of other implementations: each is played, and does not happen here."""
 
 from contextlib import suppress
 from random import Random
@@ -27,15 +27,14 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % seqno for seqno in range(first, last + 1)]
 
 
-# Joining, leaving, coming back
+# Joining, leaving, returning
 
 
 @pytest.mark.behaviour("P-01", "I-22")
 @pytest.mark.parametrize("ack_threshold", [1, 16])
 @pytest.mark.parametrize("late_ms", [0, 100, 250])
 def test_p01_a_join_under_load_stops_nobody(late_ms: int, ack_threshold: int) -> None:
-    """a and b send all the time; the joiner has its view, with an old digest, long before they
-    have theirs."""
+    """a and b send all the time; the joiner has its view, with an old digest, long before them."""
     group = Group(3, capacity=64, ack_threshold=ack_threshold, start=False)
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     view = View.of(2, A, B, C)
@@ -57,8 +56,7 @@ def test_p01_a_join_under_load_stops_nobody(late_ms: int, ack_threshold: int) ->
 
 @pytest.mark.behaviour("P-02", "P-18")
 def test_p02_acks_of_a_former_life_release_nothing() -> None:
-    """a comes back and numbers from one again; the acks of its first life still fly, and its
-    first frames get lost."""
+    """a returns with seqnos from one; acks of its first incarnation arrive, and data is lost."""
     group = Group(2)
     group.send("a", *numbers(1, 100))
     group.settle()
@@ -95,8 +93,7 @@ def _ack(origin: Address, seqno: int) -> bytes:
 def test_p17_a_joiner_does_not_get_what_was_sent_before_it_was_a_member(
     digest: Digest | None,
 ) -> None:
-    """It hears all of it, before and after its own view, and delivers what is sent in a view
-    that it is in."""
+    """It receives data before and after its view, and delivers only that of its views."""
     group = Group(3, start=False)
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     group.send("a", b"before")
@@ -124,8 +121,7 @@ def test_p21_what_a_departed_member_sent_comes_before_the_view() -> None:
 
 @pytest.mark.behaviour("P-21", "OL-06")
 def test_p21_what_is_sent_in_a_view_comes_after_it() -> None:
-    """A message of view 2 overtakes the view; with the view it is delivered, and the answer
-    says: behind it."""
+    """A message of view 2 overtakes the view; it is delivered after the view, in the same Ready."""
     group = Group(2, profile="classic")
     group.receive("b", A, Data(Run.of(A, 1, [b"in view 2"], 0, 2), False, 2))
     assert group.deliveries[B] == []
@@ -149,8 +145,7 @@ def test_p21_what_waited_for_room_is_sent_and_delivered_in_the_view() -> None:
 
 @pytest.mark.behaviour("P-03")
 def test_p03_a_frozen_member_does_not_hold_a_sender_for_good() -> None:
-    """The sends can end by themselves; the application learns who it is; without that member all
-    goes on."""
+    """Sends can time out; the application learns the slow member; without it all goes on."""
     group = Group(3, capacity=4, slow_receiver_after="100ms")
     group.lose(by="c")
     group.send("a", *numbers(1, 4))
@@ -206,8 +201,7 @@ def test_p04_acks_go_out_although_retransmission_is_off() -> None:
 
 @pytest.mark.behaviour("P-06", "P-14")
 def test_p06_many_senders_in_a_full_window_keep_the_order_of_the_wire() -> None:
-    """Forty sends at a time into a window of eight: first transmissions are in the order of
-    their numbers."""
+    """Forty sends at a time into a window of eight: first transmissions are in seqno order."""
     group = Group(2, capacity=8)
     for turn in range(20):
         for sender in range(40):
@@ -238,8 +232,7 @@ def test_p10_a_far_number_is_refused_and_asked_for_by_nobody(profile: str) -> No
 
 @pytest.mark.behaviour("P-13")
 def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
-    """It never votes, so nothing is stable: the sender stops at its bytes, b sheds, and the
-    coordinator names c."""
+    """It never votes, so nothing is stable: the sender stops, b sheds, the coordinator names c."""
     group = Group(
         3,
         profile="nakack",
@@ -263,7 +256,7 @@ def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
 
 @pytest.mark.behaviour("P-13", "N7-17")
 def test_p13_what_a_receiver_keeps_for_others_does_not_grow() -> None:
-    """Nothing is ever stable: b lets go of the oldest that it has delivered, and goes on."""
+    """Nothing is ever stable: b sheds its oldest delivered messages, and goes on."""
     group = Group(2, profile="nakack", window_bytes="8KiB")
     for seqno in range(1, 101):
         group.receive("b", A, data(A, seqno, bytes(500)))
@@ -279,8 +272,7 @@ def test_p13_what_a_receiver_keeps_for_others_does_not_grow() -> None:
 
 @pytest.mark.behaviour("P-11")
 def test_p11_a_slow_answer_does_not_lead_to_more_and_more_questions() -> None:
-    """The round trip is longer than anybody guessed: a hundred lost messages cost about as many
-    repairs."""
+    """With a long round trip a hundred lost messages cost about as many repairs."""
     group = Group(2, delay_ns=150 * MS, capacity=1000)
     group.lose_seqnos(*range(100, 200))
     for seqno in range(1, 301):
@@ -296,7 +288,7 @@ def test_p11_a_slow_answer_does_not_lead_to_more_and_more_questions() -> None:
 @pytest.mark.behaviour("P-12")
 @pytest.mark.parametrize("seed", range(5))
 def test_p12_three_members_that_lose_the_same_frame_do_not_ask_in_step(seed: int) -> None:
-    """Their acks do not come in step either, and the loss of all is repaired by a frame or two."""
+    """Acks are spread, too, and a loss of all is repaired by a frame or two."""
     group = Group(4, jitter_percent=50, seed=seed, delay_ns=MS // 10, min_grace="5ms")
     group.lose_seqnos(2)
     for seqno in range(1, 4):
@@ -309,13 +301,12 @@ def test_p12_three_members_that_lose_the_same_frame_do_not_ask_in_step(seed: int
     assert len(group.data("a", repair=True)) <= 3
 
 
-# What the application does, and what others do
+# Applications and other members
 
 
 @pytest.mark.behaviour("P-16")
 def test_p16_a_consumer_that_fails_does_not_stop_delivery() -> None:
-    """Nothing is called back: whatever becomes of one answer, the next input is answered as
-    ever."""
+    """There are no callbacks: whatever the caller does with a Ready, the next input works."""
     group = Group(3)
     taken: list[bytes] = []
 
@@ -351,8 +342,7 @@ def test_p16_after_every_input_nothing_deliverable_is_left(seed: int) -> None:
 
 @pytest.mark.behaviour("P-20", "NR-17", "NR-18")
 def test_p20_a_stall_is_told() -> None:
-    """Order without retransmission, and a layer below that drops after all: an event, again and
-    again, names it."""
+    """Order without retransmission, and a lossy layer below: an event names the gap, repeatedly."""
     group = Group(2, profile="ordered", stall_after="100ms")
     group.lose_seqnos(2)
     for seqno in range(1, 5):

@@ -1,4 +1,4 @@
-"""The cost of many members, many connections and a lying member: bounded time and memory."""
+"""The cost of many members, many connections and a lying member: time and memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _votes(voter: Address, origins: tuple[Address, ...], delivered: int) -> list
 
 
 def _round_cost(members: int) -> float:
-    """The lines that one vote costs a coordinator which has heard all members once."""
+    """The cost in lines of one vote, at a coordinator with a vote of every member."""
     member, addresses = _member(members, profile="nakack")
     for origin in addresses[1:]:
         member.receive(encode(GROUP, origin, [Data(Run.of(origin, 1, (b"x",)))]), SECOND)
@@ -67,9 +67,9 @@ def test_a_voter_is_told_again_only_of_what_it_named() -> None:
         for vote in _votes(voter, addresses, 0):
             member.receive(vote, SECOND)
     (transmit,) = member.receive(_votes(B, addresses, 0)[1], SECOND).transmits
-    (told,) = decode(transmit.datagram).frames
-    assert isinstance(told, Stable)
-    assert [origin for origin, *_ in told.progress] == list(addresses[_PER_VOTE : 2 * _PER_VOTE])
+    (sent,) = decode(transmit.datagram).frames
+    assert isinstance(sent, Stable)
+    assert [origin for origin, *_ in sent.progress] == list(addresses[_PER_VOTE : 2 * _PER_VOTE])
 
 
 @pytest.mark.behaviour("N7-24")
@@ -92,7 +92,7 @@ def test_the_minimum_rises_when_the_last_one_at_it_moves_on() -> None:
     member, (_, b, c) = _member(3, profile="nakack")
     for seqno in (1, 2, 3):
         member.receive(encode(GROUP, b, [Data(Run.of(b, seqno, (b"x",)))]), SECOND)
-    told: list[tuple[int, int]] = []
+    sent: list[tuple[int, int]] = []
     for voter, delivered in ((b, 3), (c, 1), (c, 2), (c, 1), (c, 3)):
         vote = encode(GROUP, voter, [Vote(voter, 1, (StreamProgress(b, delivered, 3),))])
         frames = [
@@ -100,11 +100,11 @@ def test_the_minimum_rises_when_the_last_one_at_it_moves_on() -> None:
             for sent in member.receive(vote, SECOND).transmits
             for frame in decode(sent.datagram).frames
         ]
-        told += [
+        sent += [
             entry[1:] for frame in frames if isinstance(frame, Stable) for entry in frame.progress
         ]
         member.restore(member.snapshot())
-    assert told == [(1, 3), (2, 3), (2, 3), (3, 3)]
+    assert sent == [(1, 3), (2, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.behaviour("P-10")

@@ -1,4 +1,4 @@
-"""Profile ``classic`` (2001): seqnos restart with every view, and messages belong to their view."""
+"""Profile ``classic``: seqnos restart with every view, messages belong to their view."""
 
 from itertools import product
 from random import Random
@@ -32,8 +32,7 @@ def classic(members: int = 2, **knobs: Any) -> Group:
 
 
 def delivered(group: Group, at: str, origin: str) -> list[tuple[int, int, bytes]]:
-    """What a member delivered of the group's messages of one origin: view, seqno, message;
-    gapless in every view."""
+    """The deliveries of one origin at a member: view, seqno, message; gapless in every view."""
     found: list[tuple[int, int, bytes]] = []
     for delivery in group.deliveries[NAMES[at]]:
         if delivery.origin == NAMES[origin] and delivery.kind == TO_ALL:
@@ -222,8 +221,7 @@ def test_i20_at_most_a_few_wait_and_the_rest_is_repaired() -> None:
 
 @pytest.mark.behaviour("OL-06", "OL-20", "I-20")
 def test_i20_the_same_message_sent_again_waits_once() -> None:
-    """An acknowledged message is sent again until it is acknowledged: it must not crowd out what
-    waits beside it."""
+    """Retransmissions of an acknowledged message must not displace waiting sends."""
     group = classic()
     group.install(View.of(2, A, B), [A])
     group.send("a", b"1", mode=ACKNOWLEDGED)
@@ -286,8 +284,7 @@ def test_v01_before_the_first_view_nothing_is_delivered_and_then_only_what_is_of
 
 @pytest.mark.behaviour("OL-05")
 def test_ol05_in_other_profiles_a_view_number_does_not_stop_a_message() -> None:
-    """View-scoped delivery is a choice of this profile: elsewhere the same life goes on through
-    all views."""
+    """View-scoped delivery belongs to this profile: elsewhere streams span all views."""
     group = Group(2, profile="nakack")
     group.install(View.of(2, A, B), [A])
     group.send("a", b"1")
@@ -414,8 +411,7 @@ def test_v07_what_the_old_view_has_not_made_stable_is_reported() -> None:
 
 @pytest.mark.behaviour("OL-09")
 def test_v07_what_is_known_to_have_arrived_is_not_reported() -> None:
-    """V-07: A later acknowledged message proves that everything before it was delivered too,
-    stable or not."""
+    """V-07: an acknowledged message proves the delivery of all earlier ones, stable or not."""
     group = classic()
     group.send("a", b"1", b"2")
     group.send("a", b"3", mode=ACKNOWLEDGED)
@@ -620,8 +616,7 @@ def test_v14_a_send_without_a_view_takes_no_number() -> None:
 @pytest.mark.behaviour("OL-06", "OL-07", "OL-09", "OL-10")
 @pytest.mark.parametrize("seed", range(5))
 def test_every_message_is_delivered_in_its_view_or_in_none(seed: int) -> None:
-    """Views reach the members one after the other while everybody sends over a network that
-    loses a fifth."""
+    """Members install views one after the other while all send and a fifth of frames is lost."""
     group = Group(3, profile="classic", seed=seed)
     draw = Random(seed)
     group.rule(lambda *_: draw.random() < 0.2)

@@ -1,4 +1,4 @@
-"""Profile ``nakack``: one window per sender, retained until stable, repaired by any holder."""
+"""Profile ``nakack``: one table per sender, retained until stable, repaired by any holder."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def nakack(members: int = 2, **knobs: Any) -> Group:
-    """A group in which nothing becomes stable by itself, unless the test says when."""
+    """A group in which nothing becomes stable unless the test says so."""
     knobs.setdefault("stability_interval", "1h")
     return Group(members, profile="nakack", **knobs)
 
@@ -111,7 +111,7 @@ def _datagram(seqno: int) -> bytes:
 
 @pytest.mark.behaviour("N7-06", "N7-07")
 def test_what_is_sent_is_in_the_table_before_it_is_on_the_wire() -> None:
-    """A nak that comes back at once is answered."""
+    """A nak that is repeated at once is answered."""
     group = nakack(2)
     ready = group.send("a", b"x")
     assert [frame for _, frame in frames(ready)] == [Data(Run.of(A, 1, [b"x"], 0, 1, group.now_ns))]
@@ -160,7 +160,7 @@ def test_a_repair_of_the_own_stream_by_somebody_else_adds_nothing() -> None:
 
 @pytest.mark.behaviour("N7-10", "N7-13")
 def test_what_is_here_already_changes_nothing() -> None:
-    """Stored, delivered and kept, or delivered and purged."""
+    """Stored, delivered and retained, or delivered and purged."""
     group = nakack(2)
     group.receive("b", A, data(A, 1, *numbers(1, 4)))
     group.receive("b", A, data(A, 6))
@@ -213,8 +213,7 @@ def test_discard_delivered_erases_at_receivers_and_not_at_the_origin() -> None:
 
 @pytest.mark.behaviour("N7-15", "I-01", "I-02")
 def test_the_example_of_1_2_4_5_7() -> None:
-    """Nothing was purged, so low is 0; nothing was handed out, so delivered is 0; up to 2 could
-    be; high is 7."""
+    """Nothing purged: low 0; nothing delivered: delivered 0, though 2 could be; high 7."""
     group = nakack(2, unread_limit=1)
     group.send("b", b"takes the only place")
     for seqno in (1, 2, 4, 5, 7):
@@ -240,8 +239,7 @@ def test_a_digest_carries_what_the_application_took() -> None:
 @pytest.mark.behaviour("P-10")
 @pytest.mark.parametrize(("seqno", "taken"), [(101, False), (100, True), (5_000_000, False)])
 def test_a_seqno_far_ahead_is_refused(seqno: int, taken: bool) -> None:
-    """P-10, W-16: up to ``max_seqno_ahead`` above delivered, and no further; a refused one
-    leaves no trace in the table."""
+    """P-10, W-16: up to ``max_seqno_ahead`` above delivered; a refused seqno leaves no trace."""
     group = nakack(2, max_seqno_ahead=100, capacity=100)
     group.receive("b", A, data(A, seqno))
     assert group["b"].digest()[A] == Marks(0, 0, seqno if taken else 0)
@@ -299,8 +297,7 @@ def test_any_holder_repairs_a_message_whose_origin_has_crashed() -> None:
 
 @pytest.mark.behaviour("N7-13")
 def test_the_end_of_a_crashed_stream_is_found_by_a_stability_message() -> None:
-    """R-09: c lacks the last message and the origin is silent; the coordinator's message tells
-    how far it goes."""
+    """R-09: c lacks the last message, its origin is silent; the coordinator announces it."""
     group = Group(3, profile="nakack", xmit_from_random_member=True)
     group.lose_seqnos(2, to="c")
     singles(group, "b", [1, 2])
@@ -351,7 +348,7 @@ def test_asking_any_member_and_discarding_do_not_go_together() -> None:
 
 @pytest.mark.behaviour("N7-13")
 def test_a_stranger_may_not_speak_for_an_origin() -> None:
-    """Only repairs may come from another member, and only from a member."""
+    """Only repairs may come from another sender, and only from a member."""
     group = nakack(2)
     before = group["b"].digest()
     group.receive("b", C, Data(Run.of(A, 1, [b"x"]), True))
@@ -362,12 +359,12 @@ def test_a_stranger_may_not_speak_for_an_origin() -> None:
     assert group["b"].counters["dropped.origin"] == 1
 
 
-# Bounded memory of what is kept for others
+# Bounded memory of retained messages
 
 
 @pytest.mark.behaviour("N7-17", "P-13")
 def test_what_is_kept_for_others_is_bounded_in_bytes() -> None:
-    """The oldest of what was delivered goes; nothing that is not delivered does."""
+    """The oldest delivered messages are shed, and no undelivered ones."""
     group = nakack(2, window_bytes="1KiB")
     for seqno in range(1, 101):
         group.receive("b", A, data(A, seqno, b"x" * 98))
@@ -495,7 +492,7 @@ def test_a_digest_of_the_own_stream_changes_nothing() -> None:
 
 @pytest.mark.behaviour("I-22")
 def test_a_joiner_starts_behind_what_was_sent_and_is_told_so_by_each_sender() -> None:
-    """What is kept for others is not for the joiner."""
+    """Retained messages are not for the joiner."""
     group = Group(3, start=False, profile="nakack")
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     singles(group, "a", range(1, 6))
@@ -509,8 +506,7 @@ def test_a_joiner_starts_behind_what_was_sent_and_is_told_so_by_each_sender() ->
 
 @pytest.mark.behaviour("N7-13")
 def test_the_random_member_is_drawn_from_all_others() -> None:
-    """The origin among them; a question that finds no holder is put to another one the next
-    time."""
+    """The origin among them; a nak without a repair goes to another holder the next time."""
     group = nakack(4, xmit_from_random_member=True)
     group.lose(Data, to="d")
     group.send("a", b"1")
@@ -521,8 +517,7 @@ def test_the_random_member_is_drawn_from_all_others() -> None:
 
 @pytest.mark.behaviour("P-13")
 def test_of_a_run_that_is_handed_out_in_parts_the_delivered_part_makes_room() -> None:
-    """A reader that takes message by message must not make its window refuse what its sender may
-    send."""
+    """A reader of single messages must not make its window refuse what its sender may send."""
     window = Window(GrowingWindow(12), keep_delivered=True, max_bytes=1000)
     window.add(Run.of(A, 1, [b"x" * 198] * 4))
     assert [run.last for run in window.take(3)] == [3]

@@ -1,4 +1,4 @@
-"""Profile ``nakack4`` as a whole: its row in the table of profiles, and a group at work."""
+"""NAKACK4 as a whole: one row of the table of profiles, and its effect on a group."""
 
 from random import Random
 
@@ -49,8 +49,7 @@ def test_n4_04_numbers_go_round_the_window(offset: int) -> None:
 
 @pytest.mark.behaviour("N4-06", "N4-10")
 def test_n4_06_what_a_receiver_had_no_room_for_is_asked_for_later() -> None:
-    """The first two are late; the fourth does not fit a window of three, is announced, and comes
-    in the end."""
+    """The first two are late; the fourth is outside a window of three, announced, and arrives."""
     group = Group(2, capacity=3)
     group.receive("b", A, data(A, 3), data(A, 4))
     assert group["b"].counters["dropped.far"] == 1
@@ -80,8 +79,7 @@ def test_n4_40_the_same_machine_with_either_window(window: str) -> None:
 
 @pytest.mark.behaviour("N4-16")
 def test_n4_16_a_layer_below_that_drops_everything_blocks_nobody() -> None:
-    """Its queue is full for a second: sends are taken as long as there is room, and nothing is
-    lost in the end."""
+    """Its queue is full for a second: sends are accepted while there is room, nothing is lost."""
     group = Group(3, capacity=16)
     full = group.lose()
     for seqno in range(1, 17):
@@ -95,7 +93,7 @@ def test_n4_16_a_layer_below_that_drops_everything_blocks_nobody() -> None:
 @pytest.mark.behaviour("N4-17", "P-06", "P-14")
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 def test_n4_17_a_send_that_waits_has_no_number(end: str) -> None:
-    """So the one behind it gets the next number when the one before gives up."""
+    """So the next send gets the seqno when the one before gives up."""
     group = Group(2, capacity=2)
     group.lose(Ack)
     group.send("a", *numbers(1, 2))
@@ -130,7 +128,7 @@ def test_n4_14_every_ack_lets_in_as_many_as_it_frees() -> None:
 
 @pytest.mark.behaviour("N4-39")
 def test_n4_39_votes_and_stability_messages_are_dropped() -> None:
-    """They may be true or false; they purge nothing, and only the counter shows that they came."""
+    """True or false, they purge nothing, and only the counter shows them."""
     group = Group(2)
     group.lose(Ack)
     group.send("a", *numbers(1, 5))
@@ -150,8 +148,7 @@ def test_n4_39_votes_and_stability_messages_are_dropped() -> None:
 
 @pytest.mark.behaviour("N4-39", "P-03")
 def test_n4_39_one_slow_receiver_holds_the_sender_and_nobody_else() -> None:
-    """Back-pressure through the window alone: c takes one message at a time, b and c both get
-    everything."""
+    """Back-pressure by the window alone: c reads one message at a time, b and c get all."""
     group = Group(3, capacity=4, unread_limit=1)
     for seqno in range(1, 13):
         group.send("a", b"%d" % seqno, loopback=False)
@@ -166,8 +163,7 @@ def test_n4_39_one_slow_receiver_holds_the_sender_and_nobody_else() -> None:
 
 @pytest.mark.behaviour("N4-41")
 def test_n4_41_memory_is_bounded_whatever_is_lost() -> None:
-    """Nobody ever holds more than ``capacity`` messages of a stream, while b gets nothing and c
-    every other one."""
+    """No member stores more than ``capacity`` of a stream, while b and c lose data."""
     group = Group(3, capacity=8)
     group.lose(to="b")
     group.lose_seqnos(*range(1, 100, 2), to="c", repairs=True)
@@ -183,8 +179,7 @@ def test_n4_41_memory_is_bounded_whatever_is_lost() -> None:
 
 @pytest.mark.behaviour("N4-34", "N4-29", "N4-35")
 def test_members_come_and_go_while_everybody_sends() -> None:
-    """Members leave and join under load; those that stay miss nothing, and the joiner nothing
-    from its start on."""
+    """Members leave and join under load; the others miss nothing, the joiner nothing since then."""
     group = Group(3, capacity=4, start=False)
     group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
     for seqno in range(1, 61):

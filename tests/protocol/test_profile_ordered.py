@@ -1,4 +1,4 @@
-"""Profile ``ordered``: order without retransmission, over a lossless and ordered transport."""
+"""Profile ``ordered``: order without retransmission, over a lossless FIFO transport."""
 
 from random import Random
 from typing import Any
@@ -60,7 +60,7 @@ def test_stability_still_purges() -> None:
 
 @pytest.mark.behaviour("NR-01")
 def test_receivers_keep_nothing_that_they_have_delivered() -> None:
-    """Nobody would ever ask for it."""
+    """It would never be requested."""
     group = ordered(2, stability_interval="1h")
     group.send("a", *numbers(1, 5))
     group.run_for(10 * MS)
@@ -108,7 +108,7 @@ def test_a_stability_message_does_not_make_anybody_ask() -> None:
 
 @pytest.mark.behaviour("NR-05")
 def test_a_digest_does_not_make_anybody_ask() -> None:
-    """N7-22 is for those who can ask."""
+    """N7-22 is for profiles with naks."""
     group = Group(2, start=False, profile="ordered")
     group.install(View.of(1, A, B), [B], digest={A: Marks(3, 5, 8), B: Marks(0, 0, 0)})
     group.run_for(10 * SECOND)
@@ -158,8 +158,7 @@ def test_a_lost_start_is_told_again() -> None:
 @pytest.mark.behaviour("P-04")
 @pytest.mark.parametrize("profile", ["nakack4", "ordered"])
 def test_acks_have_a_timer_of_their_own(profile: str) -> None:
-    """Retransmission off is not acks off: an acknowledged message is acknowledged, a full window
-    is released."""
+    """Acks work without retransmission: of acknowledged messages, and to release a window."""
     group = begun(Group(2, profile=profile, xmit_interval="0s", capacity=4, ack_threshold=4))
     group.send("a", *numbers(1, 50))
     ticket = group.send("a", b"51", mode=DeliveryMode.ACKNOWLEDGED).ticket
@@ -180,13 +179,12 @@ def test_an_ack_that_is_owed_goes_out_after_its_delay() -> None:
     assert [ack.seqno for ack in group.frames(Ack, "b")] == [1]
 
 
-# What must not happen: a gap all the same
+# A gap all the same
 
 
 @pytest.mark.behaviour("NR-18", "NR-17", "P-20")
 def test_a_gap_that_stays_is_reported_as_a_stall() -> None:
-    """The event names the origin, the seqno that is missing and since when; again while it
-    lasts."""
+    """The event names the origin, the missing seqno and its age, and repeats."""
     group = ordered(stall_after="2s")
     group.lose_seqnos(2)
     noticed_ns = group.now_ns + MS
@@ -274,8 +272,7 @@ def test_a_stall_switches_retransmission_on_whatever_the_other_knobs_say(knob: s
 
 @pytest.mark.behaviour("NR-17", "NR-18", "P-20")
 def test_a_stall_does_not_grow_without_limit() -> None:
-    """The stalled member's vote holds low where it is, and the sender waits; it is told who is
-    behind."""
+    """The vote of the stalled member holds low, and the sender waits; it learns who is behind."""
     group = ordered(2, max_seqno_ahead=16, capacity=16, slow_receiver_after="5s")
     group.lose_seqnos(2)
     singles(group, "a", 1, 100)
@@ -301,7 +298,7 @@ def test_naks_of_others_are_answered() -> None:
 
 @pytest.mark.behaviour("NR-19")
 def test_a_group_may_be_mixed() -> None:
-    """b asks, c does not; both hear of it from the same a, which neither asks nor announces."""
+    """b sends naks, c does not; both learn of it from a, which neither asks nor announces."""
     group = ordered(3)
     switch(group, "b", 500 * MS)
     group.lose_seqnos(2)
@@ -330,8 +327,7 @@ def test_a_send_waits_when_there_is_no_room_and_none_is_lost() -> None:
 
 @pytest.mark.behaviour("NR-15")
 def test_a_datagram_is_worked_on_in_the_call_that_brings_it() -> None:
-    """S-56: however busy the application is; what it has no room for is held in the window, not
-    thrown away."""
+    """S-56: however busy the application is; data without room stays in the window."""
     group = ordered(2, unread_limit=1)
     for seqno in range(1, 21):
         group.receive("b", A, data(A, seqno))
@@ -345,8 +341,7 @@ def test_a_datagram_is_worked_on_in_the_call_that_brings_it() -> None:
 @pytest.mark.behaviour("NR-15", "NR-16")
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_a_sender_may_send_a_receiver_takes(seed: int) -> None:
-    """Small windows in numbers and bytes, messages in pieces, slow applications: not one message
-    is dropped."""
+    """Small windows in messages and bytes, fragments, slow applications: nothing is dropped."""
     rng = Random(seed)
     most = rng.choice([1, 3, 20])
     group = ordered(

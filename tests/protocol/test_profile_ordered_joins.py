@@ -1,4 +1,4 @@
-"""Profile ``ordered``: messages before membership, and switching retransmission at run time."""
+"""Profile ``ordered``: data before the first view, and switching retransmission."""
 
 from random import Random
 
@@ -54,7 +54,7 @@ def test_the_worked_case_of_a_join_at_100_with_70_messages_on_their_way(with_dig
 @pytest.mark.behaviour("NR-08", "NR-10")
 @pytest.mark.parametrize("named", [True, False])
 def test_the_messages_of_a_joiner_reach_those_that_were_not_given_its_start(named: bool) -> None:
-    """Nobody asks for a start here, so the joiner tells it where the digest does not."""
+    """There are no start requests, so the sender announces a start that no digest has."""
     group = joining()
     digest = group["a"].digest() | ({C: Marks(0, 0, 0)} if named else {})
     group.install(View.of(2, A, B, C), [A, B], digest=digest)
@@ -68,7 +68,7 @@ def test_the_messages_of_a_joiner_reach_those_that_were_not_given_its_start(name
 
 @pytest.mark.behaviour("NR-09", "NR-11", "I-17")
 def test_with_retransmission_the_queue_is_bounded_and_the_rest_is_repaired() -> None:
-    """Fifty are kept, the start that b tells among them; which ones are dropped does not matter."""
+    """Fifty are buffered, the start of b among them; which ones are dropped does not matter."""
     group = joining("nakack")
     digest = group["a"].digest()
     group.install(View.of(2, A, B, C), [A, B])
@@ -83,7 +83,7 @@ def test_with_retransmission_the_queue_is_bounded_and_the_rest_is_repaired() -> 
 
 @pytest.mark.behaviour("NR-08")
 def test_what_was_sent_before_the_view_of_the_joiner_is_not_for_it() -> None:
-    """P-17: it was there to hear it, but b did not know of it yet."""
+    """P-17: it received them, but b did not count it yet."""
     group = joining()
     singles(group, "b", 101, 110)
     group.run_for(10 * MS)
@@ -111,8 +111,7 @@ def test_what_comes_before_the_start_of_a_stream_is_kept_whole() -> None:
 
 @pytest.mark.behaviour("NR-10")
 def test_what_comes_of_a_member_to_be_is_kept_by_members_too() -> None:
-    """a installs the view later than c, who joins and sends at once; more than a bounded queue
-    would hold."""
+    """a installs the view later than c, who sends at once: more than a bounded queue holds."""
     group = joining()
     group.install(View.of(2, A, B, C), [B, C])
     singles(group, "c", 1, 200)
@@ -125,8 +124,7 @@ def test_what_comes_of_a_member_to_be_is_kept_by_members_too() -> None:
 
 @pytest.mark.behaviour("NR-10")
 def test_what_comes_of_a_member_that_returns_is_kept_too() -> None:
-    """The same life leaves and comes back; a hears it before it has the view that brings it
-    back."""
+    """An incarnation is removed and readmitted; a receives its data before that view."""
     group = ordered(3)
     group.send("b", b"1")
     group.settle()
@@ -144,7 +142,7 @@ def test_what_comes_of_a_member_that_returns_is_kept_too() -> None:
 @pytest.mark.behaviour("NR-09", "NR-20")
 @pytest.mark.parametrize("size", [0, 1, 7, 50])
 def test_the_size_of_the_queue_is_what_was_set(size: int) -> None:
-    """Zero keeps nothing; all of it is repaired."""
+    """Zero buffers nothing; everything is repaired."""
     group = joining("nakack", become_server_queue_size=size)
     group.install(View.of(2, A, B, C), [A, B])
     singles(group, "b", 101, 170)
@@ -168,8 +166,7 @@ def test_without_retransmission_everything_is_kept_whatever_the_size_says() -> N
 
 @pytest.mark.behaviour("NR-20")
 def test_the_queue_holds_fifty_runs_by_default_and_a_negative_size_is_an_error() -> None:
-    """The reading taken: a size below zero is refused with a clear error rather than replaced
-    with a warning."""
+    """The chosen reading: a negative size is an error, not a warning with a default."""
     assert Config().become_server_queue_size == 50
     with pytest.raises(ConfigError, match=r"become_server_queue_size = -1: .* at least 0"):
         Config.make(become_server_queue_size=-1)
@@ -210,7 +207,7 @@ def test_retransmission_can_be_switched_off_and_on(off_ns: int) -> None:
 
 @pytest.mark.behaviour("NR-12")
 def test_switching_off_stops_what_is_under_way() -> None:
-    """Neither the question that is due nor the announcement that is planned goes out any more."""
+    """Neither the due nak nor the planned announcement is sent any more."""
     group = Group(2, profile="nakack", stability_interval="1h")
     group.lose_seqnos(2)
     singles(group, "a", 1, 3)
@@ -225,7 +222,7 @@ def test_switching_off_stops_what_is_under_way() -> None:
 
 @pytest.mark.behaviour("NR-14")
 def test_switching_on_repairs_the_gap_that_is_there() -> None:
-    """The origin goes on without retransmission: it answers."""
+    """The origin has switched retransmission off: it still answers."""
     group = ordered()
     group.lose_seqnos(2)
     singles(group, "a", 1, 4)
@@ -308,8 +305,7 @@ def test_an_interval_that_the_other_knobs_do_not_allow_is_refused_and_changes_no
 
 @pytest.mark.behaviour("NR-10")
 def test_messages_before_a_start_are_bounded_and_none_behind_the_start_is_dropped() -> None:
-    """From the start on its sender waits: what is a whole window behind the newest was never
-    meant for this member."""
+    """After the start the sender waits: data a whole window older is not for this member."""
     group = ordered(3, capacity=16, max_seqno_ahead=16)
     config = group.config
     context = ReadyBuilder(C, GROUP, config, lambda _: False, tracing=0)

@@ -1,4 +1,4 @@
-"""Stories of NAKACK4, told with a group. The ids are those of the behaviours of the seed document."""
+"""NAKACK4 in a simulated group; the ids are those of its behaviours."""
 
 import itertools
 from collections.abc import Callable
@@ -241,7 +241,7 @@ def test_reordered_frames_cost_no_nak(gapless_group: Make) -> None:
 
 
 def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Make) -> None:
-    """2 is lost and asked for again and again; 4 is only late, and comes within its grace."""
+    """2 is lost and requested repeatedly; 4 is only late, and arrives within its grace."""
     group = gapless_group(2, min_grace="10ms", min_retry="4ms", initial_rtt="1ms", jitter_percent=0)
     group.drop("DATA 2 a->b")
     group.drop("REPAIR 2 a->b", times=3)
@@ -258,7 +258,7 @@ def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Mak
 
 
 def test_a_round_trip_that_was_guessed_too_short_is_found_out(gapless_group: Make) -> None:
-    """The first loss costs several naks, for the answers take long; the later ones cost one each."""
+    """The first loss costs several naks, because answers take long; later ones cost one each."""
     group = gapless_group(2, delay="20ms", initial_rtt="1ms", min_retry="1ms", jitter_percent=0)
     naks = []
     for round_number in range(6):
@@ -362,7 +362,7 @@ def test_p02_a_new_incarnation_begins_a_new_stream(gapless_group: Make) -> None:
 
 
 def test_p05_a_life_that_comes_back_gets_nothing_twice(gapless_group: Make) -> None:
-    """It was expelled while it stood still, and taken back in, in the same life."""
+    """It was expelled during a pause, and readmitted as the same incarnation."""
     group = gapless_group(3)
     group.c.send(b"1", b"2")
     group.settle()
@@ -400,7 +400,7 @@ def test_n4_36_a_digest_without_a_view_starts_the_streams(
 
 
 def test_one_who_is_not_counted_yet_may_miss_something_and_is_told(gapless_group: Make) -> None:
-    """P-01: what was purged before the sender counted the joiner is reported, never waited for."""
+    """P-01: messages purged before the sender counted the joiner are reported as lost."""
     group = gapless_group(2)
     group.a.send(*numbered(3))
     group.settle()

@@ -71,7 +71,7 @@ def test_an_unknown_name_lists_the_choices() -> None:
 
 
 def test_a_harmless_change_survives() -> None:
-    """The hunt tells a bug from a change that is none."""
+    """The hunt distinguishes a bug from a harmless change."""
     harmless = Mutant(
         "harmless",
         "no bug",

@@ -82,13 +82,13 @@ def test_bytes_hold_what_was_sent_and_its_price(result: ProfileComparison) -> No
 
 
 def test_the_window_holds_what_is_not_released(result: ProfileComparison) -> None:
-    """Who acknowledges at once keeps the sender's window small; who reports now and then does not."""
+    """Immediate acks keep the sender's window small; periodic votes do not."""
     peaks = [cell(result, name).peak_window for name in ("unicast", "unicast3", "unicast2")]
     assert peaks == sorted(peaks)
     assert cell(result, "nakack4").peak_window < cell(result, "nakack").peak_window
 
 
-# What the designs claim
+# Claims of the designs
 
 
 @pytest.mark.behaviour("U3-04")
@@ -152,7 +152,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 
 def test_another_seed_loses_other_frames() -> None:
-    """Without retransmission, what is delivered depends on the losses alone."""
+    """Without retransmission, deliveries depend on the losses alone."""
     lost = {
         run_cell("ordered", 5.0, ProfileWorkload(messages=40, seed=seed)).delivered
         for seed in range(4)
@@ -162,14 +162,14 @@ def test_another_seed_loses_other_frames() -> None:
 
 def test_workers_do_not_change_the_numbers() -> None:
     small = ProfileWorkload(members=2, messages=10)
-    told: list[int] = []
-    one = compare(("unicast3", "nakack"), (0.0, 20.0), small, progress=told.append)
-    assert told == [1, 2, 3, 4, 5, 6]
+    counts: list[int] = []
+    one = compare(("unicast3", "nakack"), (0.0, 20.0), small, progress=counts.append)
+    assert counts == [1, 2, 3, 4, 5, 6]
     assert compare(("unicast3", "nakack"), (0.0, 20.0), small, workers=2) == one
 
 
 def test_messages_that_wait_for_room_are_timed_from_the_call_of_send() -> None:
-    """Ten times as much as the receivers' buffers take at once: the network is as fast as ever, the sender waits."""
+    """Ten times the receivers' buffers at once: the network is fast, and the sender waits."""
     flooded = run_cell(
         "nakack4", 0.0, ProfileWorkload(members=2, messages=400, size_bytes=5000, pace_ns=1000)
     )

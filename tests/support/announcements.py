@@ -6,7 +6,7 @@ from gapless.locator import Locator
 
 
 def at(text: str, node: int = 1, incarnation: int = 1) -> RosterEntry:
-    """Return the place of a member that is reached at ``text``."""
+    """Return the announcement of a member with the locator ``text``."""
     return RosterEntry(Address(node, incarnation), "", Locator.parse(text).encode())
 
 
@@ -23,7 +23,7 @@ def crash(source: BackgroundSource) -> None:
 
 
 def announced(source: BackgroundSource, place: RosterEntry) -> None:
-    """Announce a place and wait for the round that this begins, and for no other."""
+    """Announce a locator, and wait for exactly the round that this starts."""
     source.announce(place)
     settled(source)
 

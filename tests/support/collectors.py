@@ -1,4 +1,4 @@
-"""Real processes on loopback: ``gapless collect``, and producers that know what was acknowledged."""
+"""Real processes on loopback: ``gapless collect``, and producers that track their acks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Producer(ChildProcess):
         )
 
     def finish(self, within_s: float = PATIENCE_S) -> None:
-        """Wait until it has sent everything, and let it leave."""
+        """Wait until it has sent everything, then make it leave."""
         self.wait_for("done", within_s)
         self.write("\n")
         assert self.wait() == 0, self.errors

@@ -33,7 +33,7 @@ def run(origin: Address, first: int, last: int, *, size_bytes: int = 0, **fields
 
 
 def pieces(origin: Address, first: int, last: int, size_bytes: int = 70_000) -> Delivery:
-    """A delivery of one message that travelled in pieces."""
+    """A delivery of one message that was sent in fragments."""
     return Delivery(origin, first, last, text(origin, last, size_bytes))
 
 

@@ -63,7 +63,10 @@ BASE_VIEW, BASE_VIEW_HEX = ViewId(0x0101, SECOND), f"01010000 {SECOND_HEX}"
 GOLDEN: list[tuple[Frame, str]] = [
     (
         Data(Run.of(ORIGIN, 0x21, [b"hi", b"", b"you"], view=7, sent_ns=0x31)),
-        f"01 00 3100 {ORIGIN_HEX} 2100000000000000 07000000 3100000000000000 0300 0200 0000 0300 6869 796f75",
+        (
+            f"01 00 3100 {ORIGIN_HEX} 2100000000000000 07000000 3100000000000000 "
+            "0300 0200 0000 0300 6869 796f75"
+        ),
     ),
     (
         Data(
@@ -99,7 +102,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     (Tail(ORIGIN, 0, 0, 0, 0), f"05 01 3000 {ORIGIN_HEX} {'00' * 32}"),
     (
         Data(Run.of(ORIGIN, 4, [b"s", b"t"], ACKED), epoch=9),
-        f"01 50 3400 {ORIGIN_HEX} 0900000000000000 0400000000000000 {'00' * 12} 0200 0100 0100 73 74",
+        (
+            f"01 50 3400 {ORIGIN_HEX} 0900000000000000 0400000000000000 "
+            f"{'00' * 12} 0200 0100 0100 73 74"
+        ),
     ),
     (
         Data(
@@ -131,7 +137,8 @@ GOLDEN: list[tuple[Frame, str]] = [
     (
         Vote(ORIGIN, 7, (StreamProgress(Address(1, 2), 3, 4), StreamProgress(ORIGIN, 0, 5))),
         (
-            f"06 00 5600 {ORIGIN_HEX} 07000000 0200 01{'00' * 7} 02{'00' * 7} 03{'00' * 7} 04{'00' * 7}"
+            f"06 00 5600 {ORIGIN_HEX} 07000000 0200 "
+            f"01{'00' * 7} 02{'00' * 7} 03{'00' * 7} 04{'00' * 7}"
             f"{ORIGIN_HEX} {'00' * 8} 05{'00' * 7}"
         ),
     ),
@@ -141,7 +148,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     ),
     (
         OutOfBand(Run.of(ORIGIN, 6, [b"v", b"w"], NO_LOOPBACK | PRIVATE, view=3, sent_ns=4), 5),
-        f"08 28 3400 {ORIGIN_HEX} 05{'00' * 7} 06{'00' * 7} 03000000 04{'00' * 7} 0200 0100 0100 76 77",
+        (
+            f"08 28 3400 {ORIGIN_HEX} 05{'00' * 7} 06{'00' * 7} "
+            f"03000000 04{'00' * 7} 0200 0100 0100 76 77"
+        ),
     ),
     (OutOfBandAck(ORIGIN, ((5, 6),)), f"09 00 1e00 {ORIGIN_HEX} 0100 0500000000000000 01000000"),
     (
@@ -205,7 +215,7 @@ GOLDEN: list[tuple[Frame, str]] = [
 
 
 def raw(*frames: bytes, magic: bytes = b"GL", version: int = 1, flags: int = 0) -> bytes:
-    """Build a datagram by hand, so that the tests do not ask the codec what it thinks."""
+    """Build a datagram by hand: tests of the codec must not use it."""
     rest = bytes.fromhex(HEADER_HEX) + b"".join(frames)
     return pack("<2sBBI", magic, version, flags, crc32(rest, flags)) + rest
 

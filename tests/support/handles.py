@@ -42,7 +42,7 @@ class Guest:
         self.items: list[Any] = []
 
     def read(self, timeout_s: float = 0) -> bool:
-        """Take what there is, after waiting for it if need be; in any case it is true that it was done."""
+        """Take all items, after a wait if there is none; always true."""
         self.handle.wait(timeout_s)
         new = self.handle.take()
         self.items += new
@@ -79,7 +79,7 @@ class Guest:
 def gathering(
     count: int = 2, over: str = "memory", group: str = "g", **options: Any
 ) -> Iterator[list[Guest]]:
-    """Let so many handles meet in one view, and close them in the end."""
+    """Open ``count`` handles, wait until they share a view, and close them at the end."""
     knobs = {**QUICK, **options.pop("knobs", {})}
     network = InProcessNetwork()
     ports = free_ports(count)

@@ -64,7 +64,7 @@ def gathered(count: int, world: MembershipGroup | None = None, **knobs: Any) -> 
 
 
 def lossy(world: MembershipGroup, share: float, seed: int = 1) -> None:
-    """Let the network lose this share of all datagrams."""
+    """Make the network lose this share of all datagrams."""
     rng = Random(seed)
     world.loses = lambda: rng.random() < share
 
@@ -72,7 +72,7 @@ def lossy(world: MembershipGroup, share: float, seed: int = 1) -> None:
 def say(
     world: MembershipGroup, name: str, sender: Address, *frames: Frame, to_me: bool = False
 ) -> Ready:
-    """Let a datagram of anybody come to ``name``, and what it answers take its course."""
+    """Deliver a datagram of any sender to ``name``, and process the answer."""
     member = world[name]
     addressee = member.me.incarnation if to_me else None
     ready = member.receive(encode(GROUP, sender, frames, addressee), world.now_ns)
@@ -97,12 +97,12 @@ def members(world: MembershipGroup, name: str) -> list[str]:
 
 
 def events(world: MembershipGroup, name: str, kind: type) -> list[Any]:
-    """Return the events of one kind that ``name`` was told, in all its lives."""
+    """Return the events of one kind at ``name``, in all of its incarnations."""
     return [event for event in world.hosts[name].events if type(event) is kind]
 
 
 def check_views(world: MembershipGroup) -> None:
-    """Check S15: the same id means the same members, numbers rise, and everybody is in its own views."""
+    """Check S15: an id is one list of members, numbers rise, a member is in all of its views."""
     made: dict[ViewId, View] = {}
     for host in world.hosts.values():
         last: dict[Address, int] = {}
@@ -115,7 +115,7 @@ def check_views(world: MembershipGroup) -> None:
 
 
 def check_no_twice(world: MembershipGroup, names: Iterable[str] | None = None) -> None:
-    """Check that nobody got a message twice, where no two messages are alike."""
+    """Check that no host got a message twice; all messages differ."""
     for name in names or world.hosts:
         got = world.hosts[name].got
         assert len(set(got)) == len(got), f"{name} got something twice"

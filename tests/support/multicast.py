@@ -1,4 +1,4 @@
-"""What a test needs of the network of this machine; where it is not there, the test is skipped and says why."""
+"""Networks that a test needs; the test is skipped where they are missing."""
 
 import socket
 
@@ -29,7 +29,7 @@ def need_ipv6() -> None:
 
 
 def free_port() -> int:
-    """Return a UDP port of the loopback interface that nobody uses now."""
+    """Return a free UDP port of the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A court: two real members before a judge, and hand-made steps that no honest member would take."""
+"""Two real members before an oracle, and forged steps that no honest member would take."""
 
 from random import Random
 
@@ -17,44 +17,44 @@ A, B = Address(1, 1), Address(2, 1)
 BOUNDS_NS = (NS_PER_S, 2 * NS_PER_S)
 
 
-class Court:
-    """Members ``a`` and ``b`` in view 1, both at seqno 0. Members take honest steps; forged ones are made by hand."""
+class OraclePair:
+    """Members ``a`` and ``b`` in view 1, both at seqno 0; steps are honest or forged."""
 
     def __init__(self, *, calm_ns: int = 1 << 60, **knobs: object) -> None:
         self.config = Config().replace(**knobs)
-        self.judge = Oracle(self.config, CHECKERS, calm_ns=calm_ns, bounds_ns=BOUNDS_NS)
+        self.oracle = Oracle(self.config, CHECKERS, calm_ns=calm_ns, bounds_ns=BOUNDS_NS)
         self.now_ns = 0
-        self.lives: dict[Address, MemberModel] = {}
+        self.models: dict[Address, MemberModel] = {}
         view = View.of(1, A, B)
         for address, name in ((A, "a"), (B, "b")):
             member = Endpoint(address, GROUP, self.config, Random(1), tracing=True)
-            self.lives[address] = life = self.judge.on_incarnation_start(address, name, member)
+            self.models[address] = model = self.oracle.on_incarnation_start(address, name, member)
             zero = {A: Marks(0, 0, 0), B: Marks(0, 0, 0)}
-            self.judge.on_install(life, view, zero, 0)
+            self.oracle.on_install(model, view, zero, 0)
             self.take(address, "install", member.install(view, 0, zero))
 
     # Honest steps
 
     def send(self, who: Address, *payloads: bytes) -> bytes:
         """Let a member send, and return its first datagram."""
-        life = self.lives[who]
-        ready = life.member.send(payloads, self.now_ns)
-        self.judge.on_send(life, payloads, ready)
+        model = self.models[who]
+        ready = model.member.send(payloads, self.now_ns)
+        self.oracle.on_send(model, payloads, ready)
         self.take(who, "send", ready)
         return ready.transmits[0].datagram if ready.transmits else b""
 
     def receive(self, who: Address, datagram: bytes) -> Ready:
         """Let a member receive a datagram."""
-        life = self.lives[who]
-        said = decode(datagram)
-        before = self.judge.fingerprint_if_refused(life, said)
-        ready = life.member.receive(datagram, self.now_ns)
-        self.take(who, "receive", ready, said, before)
+        model = self.models[who]
+        decoded = decode(datagram)
+        before = self.oracle.fingerprint_if_refused(model, decoded)
+        ready = model.member.receive(datagram, self.now_ns)
+        self.take(who, "receive", ready, decoded, before)
         return ready
 
     def tick(self, who: Address) -> Ready:
         """Let a member's timers fire."""
-        ready = self.lives[who].member.tick(self.now_ns)
+        ready = self.models[who].member.tick(self.now_ns)
         self.take(who, "tick", ready)
         return ready
 
@@ -63,13 +63,13 @@ class Court:
         who: Address,
         cause: str,
         ready: Ready,
-        said: Datagram | None = None,
+        datagram: Datagram | None = None,
         before: object = None,
     ) -> None:
-        """Show a step to the judge."""
+        """Show a step to the oracle."""
         outgoing = [(to, decode(datagram)) for to, datagram in ready.transmits]
-        self.judge.on_step(
-            self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before
+        self.oracle.on_step(
+            self.models[who], cause, datagram, ready, outgoing, self.now_ns, self.now_ns, before
         )
 
     # Forged steps
@@ -82,23 +82,23 @@ class Court:
         cause: str = "tick",
         rows: tuple[TraceEntry, ...] = (),
         ready: Ready | None = None,
-        said: Datagram | None = None,
+        datagram: Datagram | None = None,
         before: object = None,
     ) -> None:
-        """Show the judge a step that the member did not take: frames that go out, rows, or a whole answer."""
+        """Show the oracle a forged step: outgoing frames, trace rows, or a whole Ready."""
         ready = ready or Ready()
         ready.trace += rows
         outgoing = [(to, Datagram(GROUP, who, frames))] if frames else []
-        self.judge.on_step(
-            self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before
+        self.oracle.on_step(
+            self.models[who], cause, datagram, ready, outgoing, self.now_ns, self.now_ns, before
         )
 
     @property
     def broken(self) -> set[str]:
         """The names of the checks that have found something."""
-        return {violation.check for violation in self.judge.violations}
+        return {violation.check for violation in self.oracle.violations}
 
 
-def says(who: Address, *frames: Frame) -> bytes:
-    """Return the datagram in which ``who`` says ``frames``."""
+def datagram_of(who: Address, *frames: Frame) -> bytes:
+    """Return a datagram of ``who`` with ``frames``."""
     return encode(GROUP, who, frames)

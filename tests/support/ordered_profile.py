@@ -14,7 +14,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def ordered(members: int = 2, **knobs: Any) -> Group:
-    """A group that has begun: whatever was to be said about starts has been said."""
+    """A group in which all starts are known."""
     return begun(Group(members, profile="ordered", **knobs))
 
 
@@ -31,7 +31,7 @@ def singles(group: Group, name: str, first: int, last: int) -> None:
 
 
 def joining(profile: str = "ordered", sent: int = 100, **knobs: Any) -> Group:
-    """Members a and b at work, b at ``sent``; c is not in the view yet, and begins to listen now."""
+    """Members a and b, b at ``sent``; c runs outside of the view, and receives from now on."""
     group = Group(3, start=False, profile=profile, **knobs)
     group.install(View.of(1, A, B), [A, B], digest=START)
     deaf = group.lose(to="c")
@@ -46,7 +46,7 @@ def switch(group: Group, name: str, xmit_interval_ns: int) -> None:
 
 
 def retransmissions(group: Group, by: str | None = None) -> list[Frame]:
-    """Naks, announcements and repairs; to tell a new member its start is none of them."""
+    """Naks, announcements and repairs, without announcements of a start."""
     repairs = [frame for frame in group.frames(Data, by) if frame.repair]
     announcements = [tail for tail in group.frames(Tail, by) if tail.start is None]
     return [*group.frames(Nak, by), *announcements, *repairs]

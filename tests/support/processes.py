@@ -106,7 +106,7 @@ class ChildProcess:
         return any(reader.is_alive() for reader in self._readers)
 
     def wait_for(self, words: str, within_s: float = PATIENCE_S, *, after: int = 0) -> str:
-        """Return the first line of output (after ``after`` lines) or errors that holds ``words``."""
+        """Return the first line with ``words``, of output (after ``after`` lines) or errors."""
 
         def lines() -> list[str]:
             return [line for line in (*self.output[after:], *self.errors) if words in line]

@@ -21,7 +21,7 @@ QUICK = {
     "merge_interval": "200ms",
     "leave_timeout": "5s",
 }
-"""Knobs with which a group settles and mends soon, and on a busy machine expels nobody that lives."""
+"""Settings for fast views that expel no running member, even on a busy machine."""
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:
@@ -48,7 +48,7 @@ def options(ports: list[int], **knobs: Any) -> dict[str, Any]:
 async def company(
     count: int, *, each: dict[str, Any] | None = None, **knobs: Any
 ) -> AsyncIterator[list[gapless.Group]]:
-    """Let members come in, and wait until all of them are in one view."""
+    """Join members, and wait until all of them are in one view."""
     ports = free_ports(count)
     async with AsyncExitStack() as stack:
         joins = [

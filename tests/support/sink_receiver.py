@@ -32,7 +32,7 @@ def sink_options(ports: list[int], **more: object) -> dict[str, str]:
 
 
 class Receiver:
-    """Reads for as long as it lives; ``slow_after`` makes it wait after so many messages until ``go_on`` is called."""
+    """Reads all the time; with ``slow_after`` it waits after so many messages for ``go_on``."""
 
     def __init__(self, group: blocking.Group, slow_after: int | None = None) -> None:
         self.group = group
@@ -58,7 +58,7 @@ class Receiver:
             self._changed.notify_all()
 
     def until(self, count: int) -> list[bytes]:
-        """Wait for so many messages; return all that came, and no other can be on its way."""
+        """Wait for so many messages; return them, after a check that no more are in flight."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.found) >= count, PATIENCE_S), len(
                 self.found
@@ -66,7 +66,7 @@ class Receiver:
             return [payload for payload, _ in self.found]
 
     def all(self) -> list[bytes]:
-        """Return everything that has come up to a message that is sent now."""
+        """Return all messages up to one that is sent now."""
         self.group.send(b"end", mode="acknowledged", loopback=True).delivered(WITHIN_S)
         with self._changed:
             assert self._changed.wait_for(lambda: self.found[-1:] == [(b"end", {})], PATIENCE_S), (
@@ -76,7 +76,7 @@ class Receiver:
             return [payload for payload, _ in self.found]
 
     def rows(self) -> list[SinkRowId]:
-        """Return which rows have come."""
+        """Return the received rows."""
         found = [parse_row_id(headers) for _, headers in self.found]
         assert None not in found, "what came was not sent by a sink"
         return [row for row in found if row is not None]
@@ -84,7 +84,7 @@ class Receiver:
 
 @contextmanager
 def receiver(slow_after: int | None = None, **knobs: Any) -> Iterator[tuple[Receiver, list[int]]]:
-    """Let a member read; yields it and the ports where it can be found."""
+    """Run a reading member; yield it and the ports where it is found."""
     ports = free_ports(3)
     with blocking.join(GROUP, **options(ports, **knobs)) as group:
         yield Receiver(group, slow_after), ports

@@ -30,7 +30,7 @@ members = 2
 """Four cells of a grid and two hunts, of a few milliseconds each."""
 
 WHERE = ("cpu_s", "python")
-"""The columns that say where and how a run was done, and not what came of it."""
+"""Columns about the circumstances of a run, not about its result."""
 
 
 def small(seeds: int, text: str = SMALL) -> RequestedRuns:
@@ -51,6 +51,6 @@ def rows_of(folder: Path, wanted: RequestedRuns) -> list[dict[str, Any]]:
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows in an order of their own, without what says where they were made."""
-    told = [{name: row[name] for name in COLUMNS if name not in WHERE} for row in rows]
-    return sorted(told, key=lambda row: (row["key"], row["seed"]))
+    """Return rows in a fixed order, without the columns of circumstances."""
+    kept = [{name: row[name] for name in COLUMNS if name not in WHERE} for row in rows]
+    return sorted(kept, key=lambda row: (row["key"], row["seed"]))

@@ -45,7 +45,7 @@ _TYPES: dict[str, Any] = {
 
 
 class Writer:
-    """A spool that a test writes to; seqnos go on where each stream is."""
+    """A spool that a test writes to; seqnos continue in each stream."""
 
     def __init__(
         self, path: Path, *, group: str = "plant", limits: SpoolLimits | None = None
@@ -75,7 +75,7 @@ class Writer:
         self._append(Delivery(origin, run.first, run.last, run))
 
     def runs(self, origin: Address, count: int, size: int = 10) -> None:
-        """Write ``count`` messages in runs of ``size``; each says who it is from and which number it has."""
+        """Write ``count`` messages in runs of ``size``; each holds its origin and its number."""
         first = self.next(origin)
         for at in range(first, first + count, size):
             self.run(
@@ -87,7 +87,7 @@ class Writer:
             )
 
     def large(self, origin: Address, payload: bytes, pieces: int, *, flags: int = 0) -> None:
-        """Write one message that travelled in pieces."""
+        """Write one message that was sent in fragments."""
         first = self.next(origin)
         last = first + pieces - 1
         self._append(
@@ -136,7 +136,7 @@ def schema_of(**options: str) -> StructType:
 
 
 def stream_reader(path: Path | str, **options: str) -> GaplessStreamReader:
-    """Return a reader as Spark would make it, released without asking the kernel to write everything out."""
+    """Return a reader like Spark's, released without an fsync."""
     given = {"spool": str(path), "release": "start"} | options
     return GaplessStreamReader(parse(given, streaming=True), schema_of(**given))
 
@@ -152,7 +152,7 @@ def batch_reader(path: Path | str, **options: str) -> GaplessBatchReader:
 def read(
     reader: GaplessStreamReader, start: dict[str, Any], end: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows between two offsets, as Spark would get them."""
+    """Return the rows between two offsets, as Spark reads them."""
     return [
         row
         for part in reader.partitions(start, end)

@@ -21,7 +21,7 @@ class Half:
 
 
 class Relays:
-    """Leads ``relays.at[port]`` to ``port``; every connection is cut after ``least`` to ``most`` bytes."""
+    """Relays ``relays.at[port]`` to ``port``, and cuts after ``least`` to ``most`` bytes."""
 
     def __init__(self, ports: list[int], seed: int, least: int = 1, most: int = 200_000) -> None:
         self.rng = Random(seed)
@@ -83,7 +83,7 @@ class Relays:
             self.selector.register(half.source, selectors.EVENT_READ, half)
 
     def carry(self, half: Half, mask: int) -> None:
-        """Read of one socket, or write what the other direction has left over."""
+        """Read from one socket, or write the backlog of the other direction."""
         try:
             if mask & selectors.EVENT_WRITE:
                 self.write(half.other)

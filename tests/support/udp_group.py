@@ -1,4 +1,4 @@
-"""The least that makes a group of participants: a UDP socket each on the loopback interface, the real clock, discovery.
+"""The smallest real group: a UDP socket per member on loopback, the real clock, discovery.
 
 On starting:   each member binds, opens its multicast groups, announces itself and joins. While
 running: what goes to WORLD goes to every multicast group and to every locator that discovery knows,
@@ -70,7 +70,7 @@ class UdpMember:
         self.work(self.participant.join(time.monotonic_ns()))
 
     def work(self, ready: Ready) -> None:
-        """Do what the machine says."""
+        """Act on a Ready."""
         for event in ready.events:
             if isinstance(event, Located):
                 self.meet(event.address, Locator.decode(event.locator))
@@ -103,22 +103,22 @@ class UdpMember:
         """Take in one datagram."""
         try:
             datagram, source = readable.recvfrom(65536)
-            said = decode(datagram)
+            decoded = decode(datagram)
         except (BlockingIOError, ConnectionRefusedError, RemoteProtocolError):
             return
-        if said.sender not in self.book and said.group == self.participant.group:
-            self.meet(said.sender, Locator.from_sockaddr(source))
-        self.work(self.participant.receive_decoded(said, time.monotonic_ns()))
+        if decoded.sender not in self.book and decoded.group == self.participant.group:
+            self.meet(decoded.sender, Locator.from_sockaddr(source))
+        self.work(self.participant.receive_decoded(decoded, time.monotonic_ns()))
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all sockets and sources."""
         self.discovery.close()
         for one in [self.socket, *(pair.receive_socket for pair in self.pairs)]:
             one.close()
 
 
 def pump(members: Sequence[UdpMember], until: Callable[[], bool], timeout_s: float = 5.0) -> bool:
-    """Let datagrams and time reach the members until ``until`` holds; tell whether it did in time."""
+    """Run the members until ``until`` holds; return whether it did in time."""
     deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
     with selectors.DefaultSelector() as selector:
         for member in members:

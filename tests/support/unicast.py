@@ -16,7 +16,7 @@ from tests.support.virtual_group import GROUP, NAMES, Group
 rows = pytest.mark.parametrize("row", ["unicast3", "unicast", "unicast2"])
 """Runs a test with every protocol for messages to one member."""
 IDLE: dict[str, Any] = {"conn_expiry_timeout": "1s", "conn_close_timeout": "2s"}
-"""Knobs of connections that close soon when they are idle."""
+"""Settings of connections that close soon when they are idle."""
 EPOCH = FIRST_CONNECTION_EPOCH + 500
 """An epoch for frames made by hand."""
 
@@ -45,7 +45,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def got(group: Group, at: str, origin: str) -> list[bytes]:
-    """What a member delivered of the connections of ``origin``, having checked that seqnos go up in each epoch."""
+    """The deliveries of connections of ``origin``, after a check that seqnos rise per epoch."""
     highest: dict[int, int] = {}
     messages: list[bytes] = []
     for delivery in group.deliveries[NAMES[at]]:
@@ -62,13 +62,13 @@ def epoch_of(group: Group, by: str, to: str) -> int:
 
 
 def marks_of(group: Group, by: str, to: str) -> tuple[int, int]:
-    """What is acknowledged and what is sent of the connection from one member to another."""
+    """The low and high marks of the connection from one member to another."""
     window = group[by].connections.outgoing[NAMES[to]].stream.window
     return window.low, window.high
 
 
 def states(group: Group, at: str, *, outgoing: bool) -> list[str]:
-    """The states that the sending (or receiving) ends of the connections of a member have gone through."""
+    """The states of the sending (or receiving) ends of a member's connections, in order."""
     return [event.state for event in group.events_of(at, Connected) if event.outgoing is outgoing]
 
 
@@ -78,7 +78,7 @@ def close(group: Group, by: str, to: str) -> None:
 
 
 def restart(group: Group, name: str) -> None:
-    """Give a member a new life under the same address, incarnation included; it knows nothing."""
+    """Restart a member under the same address, incarnation included, without any state."""
     me, view = group[name].me, View.of(1, *group.addresses)
     group.members[me] = Endpoint(me, GROUP, group.config, Random(f"again {name}"), tracing=True)
     group.install(view, [me], digest=dict.fromkeys(group.addresses, Marks(0, 0, 0)))

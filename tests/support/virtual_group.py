@@ -1,8 +1,9 @@
-"""A small group in virtual time: machines, a network that a test can script, and what came out of it.
+"""A small group in virtual time: machines, a network that a test can script, and the results.
 
-:class:`VirtualGroup` is the one engine: time, datagrams in flight, faults, and a check of invariants
-after every step. A datagram arrives after the delay of its link, in order, unless a rule loses it.
-Time must go on: a machine whose timers fire must not ask for the same moment again and again.
+:class:`VirtualGroup` is the one engine: time, datagrams in flight, faults, and a check of
+invariants after every step. A datagram arrives after the delay of its link, in order, unless a rule
+loses it. Time must go on: a machine whose timers fire must not ask for the same moment again and
+again.
 
 :class:`Group` fills it with endpoints whose views the test installs::
 
@@ -332,7 +333,7 @@ class Group(VirtualGroup[Address, Endpoint]):
     def lose_seqnos(
         self, *seqnos: int, to: str | None = None, repairs: bool = False
     ) -> Rule[Address]:
-        """Lose the data frames that hold any of ``seqnos``; with ``repairs`` also retransmissions."""
+        """Lose data frames with any of ``seqnos``; with ``repairs`` also retransmissions."""
 
         def rule(_sender: Address, receiver: Address, frame: Frame) -> bool:
             if not isinstance(frame, Data) or (frame.repair and not repairs):
@@ -353,7 +354,7 @@ class Group(VirtualGroup[Address, Endpoint]):
             )
             self.run_until(next_ns)
 
-    # What came out of it
+    # Results
 
     def messages(self, at: str, origin: str) -> list[bytes]:
         """The messages of a stream that a member delivered, after a check of their order."""
@@ -421,7 +422,7 @@ def aside(origin: Address, first: int, *payloads: bytes, floor: int = 0) -> OutO
 
 
 def got(group: Group, at: str, kind: str = OUT_OF_BAND) -> list[bytes]:
-    """What a member delivered of one kind, in the order in which it came."""
+    """The messages of one kind that a member delivered, in order."""
     return [
         message
         for found in group.deliveries[NAMES[at]]

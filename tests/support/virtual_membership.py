@@ -1,9 +1,9 @@
 """A small group of members that make their own views, in virtual time.
 
 ``world = MembershipGroup(3)`` makes the hosts a, b and c; ``world.join("a", "b")`` starts members
-there that look for a group; ``world.run(seconds)`` lets time pass; ``world.settle()`` runs until all
-members that run are in one view. ``world.drop``, a function of (source, target, frame), loses whole
-datagrams; ``world.part("ab", "c")`` cuts the network, ``world.heal()`` mends it.
+there that look for a group; ``world.run(seconds)`` lets time pass; ``world.settle()`` runs until
+all running members are in one view. ``world.drop``, a function of (source, target, frame), loses
+whole datagrams; ``world.part("ab", "c")`` cuts the network, ``world.heal()`` mends it.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class StateTransferGroup(VirtualGroup[str, Endpoint]):
             f"{names} wait for the state"
         )
 
-    # What came out
+    # Results
 
     def same(self, *names: str, origins: str) -> None:
         """Check that ``names`` have the same messages of each origin, in order, none twice."""

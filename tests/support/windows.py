@@ -1,4 +1,4 @@
-"""What the tests of the window share: every kind of window, and messages that say which seqno they have."""
+"""Every kind of window, and messages that hold their own seqno, for tests of windows."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ ORIGIN = Address(1, 1)
 
 
 class Maker:
-    """Makes windows of one policy, with or without keeping what was delivered."""
+    """Makes windows of one policy, which retain deliveries or not."""
 
     def __init__(self, policy: Callable[[int], WindowPolicy], keep: bool) -> None:
         self.policy, self.keep = policy, keep
@@ -29,7 +29,7 @@ class Maker:
         )
 
     def low(self, delivered: int) -> int:
-        """What low is when nothing was purged and ``delivered`` messages of a fresh window were taken."""
+        """The low mark of a fresh window after ``delivered`` messages, without a purge."""
         return 0 if self.keep else delivered
 
 

@@ -1,4 +1,4 @@
-"""Expulsion: an expelled member learns of it, and returns as a new incarnation that owes nothing."""
+"""Expulsion: an expelled member learns of it, and rejoins as a new incarnation without debts."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def test_a_frozen_member_is_expelled_learns_it_and_comes_back(name: str) -> None
 
 @pytest.mark.behaviour("P-02", "J-03", "J-05")
 def test_nothing_of_the_former_life_counts_in_the_new_one() -> None:
-    """Numbers start anew, and acks of the former stream purge nothing: a loss right after is
-    still repaired."""
+    """Seqnos restart, and acks of the former stream purge nothing: a loss is still repaired."""
     world = gathered(3)
     for number in range(50):
         world.send("c", b"old %d" % number)
@@ -136,15 +135,15 @@ def test_the_new_life_gets_nothing_that_was_sent_before_it() -> None:
 @pytest.mark.behaviour("J-04")
 def test_a_chain_of_lives_at_one_place() -> None:
     world = gathered(3)
-    for life in range(2, 8):
+    for incarnation in range(2, 8):
         world.crash("b")
-        world.run(0.03 * life)
+        world.run(0.03 * incarnation)
         world.join("b")
         world.settle()
-        world.send("b", b"life %d" % life)
+        world.send("b", b"incarnation %d" % incarnation)
         world.run(0.3)
     assert [m for origin, m in world.hosts["a"].got if origin == "b"] == [
-        b"life %d" % life for life in range(2, 8)
+        b"incarnation %d" % incarnation for incarnation in range(2, 8)
     ]
     check_views(world)
 

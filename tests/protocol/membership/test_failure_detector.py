@@ -1,4 +1,4 @@
-"""Failure detection: heartbeats, verification before an expulsion, patience after a pause."""
+"""Failure detection: heartbeats ride on data, suspicion is verified, own pauses do not count."""
 
 from __future__ import annotations
 
@@ -107,8 +107,7 @@ def test_two_suspects_at_once_with_full_windows_release_every_sender(dead: str) 
 def test_a_broken_link_between_two_members_expels_nobody_that_the_coordinator_hears(
     link: tuple[str, str],
 ) -> None:
-    """A watcher that hears nothing any more is not believed without a question by the
-    coordinator itself."""
+    """The coordinator verifies the suspicion of a watcher that receives nothing any more."""
     world = gathered(4)
     world.drop = lambda source, target, _: (source, target) == link
     views = {name: len(world.hosts[name].views) for name in world.hosts}
@@ -123,8 +122,7 @@ def test_a_broken_link_between_two_members_expels_nobody_that_the_coordinator_he
 
 
 def return_to_one(world: MembershipGroup) -> None:
-    """One that the coordinator cannot hear, or that cannot hear it, may be out for a while; not
-    for ever."""
+    """A member that cannot reach the coordinator, or the reverse, is out only for a while."""
     world.drop = lambda *_: False
     assert world.settle() < 5
     check_views(world)
@@ -138,7 +136,7 @@ def test_a_broken_link_does_not_make_a_storm_of_suspicions() -> None:
 
 
 def test_signs_of_life_survive_loss() -> None:
-    """With a silence of ten heartbeats nobody is expelled by a loss of a third."""
+    """With ``suspect_after`` of ten heartbeats, a loss of a third expels no member."""
     world = gathered(
         4, MembershipGroup(4, **{**FAST, "suspect_after": "1s", "verify_timeout": "300ms"})
     )
@@ -151,7 +149,7 @@ def test_one_that_was_paused_does_not_suspect_the_others_when_it_wakes() -> None
     world = gathered(3, MembershipGroup(3, **{**FAST, "suspect_after": "5s"}))
     world.pause("a")
     world.run(4)
-    # What came while it slept is lost, as in a full socket buffer.
+    # Datagrams during the pause are lost, as in a full socket buffer.
     world.inboxes["a"].clear()
     world.resume("a")
     world.run(2)
@@ -160,7 +158,7 @@ def test_one_that_was_paused_does_not_suspect_the_others_when_it_wakes() -> None
 
 
 def test_everybody_pauses_at_once_as_a_sleeping_laptop_does() -> None:
-    """The clock jumps by an hour for all; nobody suspects anybody."""
+    """The clock jumps by an hour for all; there is no suspicion."""
     world = gathered(4)
     views = {name: len(world.hosts[name].views) for name in world.hosts}
     for name in world.hosts:
@@ -275,7 +273,7 @@ def test_expel_refuses_what_makes_no_sense() -> None:
     for who in (world["a"].me, stranger):
         with pytest.raises(LocalProtocolError, match="no other member"):
             world["a"].expel(who, world.now_ns)
-    # Of two, one is no minority: nothing comes of it.
+    # One of two members is not a minority: there is no expulsion.
     world.process("a", world["a"].expel(world["b"].me, world.now_ns))
     world.run(2)
     assert world.is_one()

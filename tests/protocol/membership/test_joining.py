@@ -1,4 +1,4 @@
-"""Joining: first members, joins under loss, many at once, a dying coordinator, floods."""
+"""Joining: first members, joins under loss, many at once, crashes at any step, floods."""
 
 from __future__ import annotations
 
@@ -134,8 +134,7 @@ def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled(
 
 @pytest.mark.behaviour("G-08")
 def test_one_that_has_founded_a_group_does_not_follow_a_view_that_comes_too_late() -> None:
-    """Who belongs to a group goes with that: the two become one by a merge, and not by each
-    joining the other."""
+    """Two groups become one by a merge, never by joining each other."""
     world = gathered(2, MembershipGroup(3, **FAST))
     world.delay = lambda _, target, frame: (
         300 * MS if target == "c" and isinstance(frame, NewView) else 0
@@ -156,8 +155,7 @@ def test_one_that_has_founded_a_group_does_not_follow_a_view_that_comes_too_late
 
 @pytest.mark.behaviour("G-01")
 def test_old_members_hear_of_a_joiner_only_when_it_has_confirmed() -> None:
-    """A joiner that cannot answer is never in a view of the others, so no sender ever waits for
-    its acks."""
+    """A joiner that cannot answer is in no view, so no sender waits for its acks."""
     world = gathered(3, MembershipGroup(4, **FAST))
     views = {name: len(world.hosts[name].views) for name in "abc"}
     world.drop = lambda source, _, frame: source == "d" and not isinstance(frame, Join)
@@ -203,10 +201,10 @@ def test_a_lost_view_or_confirmation_of_a_joiner_is_made_good_before_it_is_given
     assert world.settle() < 3
     assert not left
     assert {len(world.hosts[name].views) for name in "bcd"} == {1}
-    told = [
+    views = [
         view for _, source, _, view in world.sent if source == "a" and isinstance(view, NewView)
     ]
-    assert len(told) < 20
+    assert len(views) < 20
 
 
 @pytest.mark.behaviour("G-01")
@@ -222,15 +220,14 @@ def test_a_coordinator_that_waits_for_a_joiner_is_not_taken_for_dead_by_the_othe
 
 
 def _away(world: MembershipGroup) -> list[str]:
-    """Return the names of those whose places a keeps."""
+    """Return the durable names that a retains messages for."""
     roster = world["a"].roster
     assert roster is not None
     return [place.name for place in roster.absent]
 
 
 def _missed(world: MembershipGroup) -> None:
-    """Let b and c join a at once, c as a durable member that cannot confirm, until the view is
-    made without it."""
+    """Let b and c join a; the durable c cannot confirm, until a view is made without it."""
     world.drop = lambda source, _, frame: source == "c" and not isinstance(frame, Join)
     world.join("b")
     world.join("c", durable="reader")
@@ -313,8 +310,7 @@ def test_before_the_first_view_nothing_is_delivered_and_nothing_can_be_sent() ->
 
 @pytest.mark.behaviour("J-01")
 def test_what_is_sent_in_the_view_before_the_joiner_has_it_is_kept_for_it() -> None:
-    """An old member has the view and sends before the joiner's own tick has installed it;
-    nothing of that is lost."""
+    """An old member sends in the view before the joiner has installed it; nothing is lost."""
     world = gathered(1, MembershipGroup(2, **FAST), tail_delay="5s")
     world.join("b")
     world.wait(lambda: world["a"].pending is not None or len(members(world, "a")) == 2)
@@ -331,8 +327,7 @@ def test_what_is_sent_in_the_view_before_the_joiner_has_it_is_kept_for_it() -> N
 def test_joins_under_full_load_with_late_views_stop_nobody(
     view_delay_ns: int, profile: str
 ) -> None:
-    """A sender at full speed on a small window; the view comes late to it, so it acks and purges
-    without the joiner."""
+    """A fast sender gets the view late, so that it purges without the acks of the joiner."""
     world = gathered(
         2, MembershipGroup(4, **{**FAST, "profile": profile, "capacity": 16, "suspect_after": "3s"})
     )
@@ -396,7 +391,7 @@ def test_every_stream_of_a_joiner_starts_where_its_sender_says() -> None:
     world.run(0.5)
     started = {event.origin: event.start for event in events(world, "d", Started)}
     assert started == {world["a"].me: 3, world["b"].me: 5, world["c"].me: 0}
-    # Streams between old members go on as if nothing had happened: nobody starts anew.
+    # Streams between old members continue without a new start.
     assert {event.origin for event in events(world, "a", Started)} == {
         world[name].me for name in "bcd"
     }
@@ -415,8 +410,7 @@ def crash_points(count: int, victim: str) -> int:
 
 @pytest.mark.parametrize("dies", ["a", "b", "d"])
 def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) -> None:
-    """The coordinator, another member, or the joiner dies right before the n-th datagram
-    arrives, for every n."""
+    """The coordinator, another member or the joiner crashes before the n-th datagram, for any n."""
     points = crash_points(3, "d")
     assert points > 10
     worst = 0.0
@@ -448,8 +442,7 @@ def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
 
 
 def test_a_joiner_reaches_a_coordinator_that_does_not_hear_it_by_way_of_another_member() -> None:
-    """The words of the joiner come to b only; b passes its wish on, and the coordinator's answer
-    goes straight."""
+    """Only b receives the join request; b relays it, and the coordinator answers directly."""
     world = gathered(2, MembershipGroup(3, **FAST))
     world.drop = lambda source, target, frame: (
         source == "c" and target == "a" and isinstance(frame, Join)
@@ -569,8 +562,7 @@ def test_confirmations_of_nobody_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.behaviour("J-02", "P-21")
 def test_what_is_sent_in_answer_to_the_first_view_reaches_everybody() -> None:
-    """The application may send as soon as it is told its first view; the old members have that
-    view by then or wait."""
+    """The application may send in its first view; old members have that view by then, or wait."""
     world = gathered(2, MembershipGroup(3, **FAST))
     world.join("c")
     world.wait(lambda: bool(events(world, "c", ViewInstalled)))

@@ -43,8 +43,7 @@ def test_one_that_leaves_is_gone_soon_and_nobody_suspects_anything(name: str) ->
 def test_what_was_sent_before_leaving_is_delivered_first(
     name: str, profile: str, share: float
 ) -> None:
-    """With a window of 8 and 40 messages, most of them still wait for room when their sender
-    wants to go."""
+    """With a window of 8, most of 40 messages still wait for room when their sender leaves."""
     knobs = {
         **FAST,
         "profile": profile,
@@ -116,8 +115,7 @@ def test_all_leave_at_once(count: int, share: float) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_each_leaves_as_soon_as_it_is_the_first(count: int) -> None:
-    """Who goes right after the view without another has been made gives that one the word to go
-    as well."""
+    """A member that leaves right after another lets that one go as well."""
     world = gathered(count)
     before_ns = world.now_ns
     for name in list(world.hosts):

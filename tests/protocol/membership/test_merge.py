@@ -33,7 +33,7 @@ SPLITS: dict[int, list[tuple[str, ...]]] = {
 
 
 def parted(*sides: str, world: MembershipGroup | None = None) -> MembershipGroup:
-    """Return a gathering that has come apart: each side in a view of its own."""
+    """Return a partitioned group: each side in a view of its own."""
     count = sum(map(len, sides))
     world = gathered(count, world or MembershipGroup(count, **FAST))
     world.part(*sides)
@@ -141,8 +141,7 @@ def is_cut(cut: frozenset[tuple[str, str]], source: str, target: str, _: object)
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_pattern_of_broken_directed_links_of_three_heals(part: int) -> None:
-    """All 64 sets of the six directed links of three members, a quarter at a time, long enough
-    for every effect."""
+    """All 64 sets of the six directed links of three members, a quarter in each test."""
     assert len(CUTS) == 64
     worst = 0.0
     for cut in CUTS[part::4]:
@@ -272,8 +271,7 @@ def test_a_partition_at_any_step_of_a_merge_heals(sides: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("deaf", ["a", "c"])
 def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
-    """Coordinators that do not hear each other do not merge, and do not stop making views
-    either."""
+    """Coordinators that do not receive each other's beacons do not merge, but still make views."""
     world = gathered(4, MembershipGroup(5, **FAST))
     world.part("abe", "cd")
     world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
@@ -314,8 +312,7 @@ def test_a_merge_has_a_number_higher_than_those_of_all_sides() -> None:
 
 
 def test_one_that_has_agreed_to_a_merge_makes_no_view_for_a_while() -> None:
-    """Its roster is on the way to the leader; it stays true until the leader had its time, and
-    no longer."""
+    """The promised roster stays valid until the leader had its time, and no longer."""
     world = gathered(2, MembershipGroup(3, **FAST))
     ghost = world["a"].me._replace(node=99)
     say(world, "a", ghost, MergeAsk(ghost, 1), to_me=True)
@@ -327,7 +324,7 @@ def test_one_that_has_agreed_to_a_merge_makes_no_view_for_a_while() -> None:
 
 
 def test_one_that_is_asked_again_and_again_to_merge_still_makes_views() -> None:
-    """A flood of questions of one that never goes on holds the group up for a while only."""
+    """Merge requests of a leader that never finishes block the group only for a while."""
     world = gathered(3)
     ghost = world["a"].me._replace(node=99)
     world.crash("c")
@@ -348,8 +345,7 @@ def test_a_group_alone_sends_one_beacon_per_interval() -> None:
 
 
 def test_coordinators_that_do_not_know_where_the_other_is_are_introduced() -> None:
-    """Beacons reach only the member of the other coordinator: that one sends its roster, which
-    says where all are."""
+    """Beacons reach only a member of the other group: it sends the roster with all locators."""
     world = MembershipGroup(4, **FAST)
     world.part("ab", "cd")
     world.join(*"abcd")

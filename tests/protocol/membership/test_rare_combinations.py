@@ -1,4 +1,4 @@
-"""Rare combinations of membership events: the promises hold there, too."""
+"""Membership in rare combinations of incidents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _nothing(ready: Ready) -> bool:
     return not (ready.transmits or ready.deliveries or ready.events) and ready.deadline_ns is None
 
 
-# A life that is over
+# An incarnation that has ended
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -63,8 +63,7 @@ def test_nothing_comes_of_a_life_that_is_over(profile: str) -> None:
 
 
 def _skip_a_view(profile: str, who: str, boss: str) -> MembershipGroup:
-    """Return a group that came apart and is one again, where ``who`` never saw the view of its
-    part."""
+    """Return a merged group, in which ``who`` never saw the view of its partition."""
     world = gathered(4, MembershipGroup(4, rejoin=False, **FAST, profile=profile))
     for name in "abcd":
         world.send(name, b"%s1" % name.encode())
@@ -112,7 +111,7 @@ def test_who_never_saw_that_it_was_apart_is_heard_by_all_again(
     assert all(event.first <= event.last for event in lost)
 
 
-# Whoever stood still itself does not blame others
+# A paused member does not blame others
 
 
 @pytest.mark.parametrize("sleeper", ["a", "b"])
@@ -145,7 +144,7 @@ def test_one_that_really_pins_is_expelled_also_by_one_that_stood_still_before() 
     world.wait(lambda: bool(events(world, "e", Expelled)), 3)
 
 
-# A merge that brings nobody
+# A merge without new members
 
 
 @pytest.mark.parametrize(("group", "other"), [("abc", "d"), ("bcd", "a")])
@@ -162,7 +161,7 @@ def test_two_with_one_durable_name_do_not_make_views_for_ever(group: str, other:
     assert sum(place.name == "twin" for place in world[group[0]].roster.entries) == 1  # type: ignore[union-attr]
 
 
-# Wishes that come at a bad time
+# Requests at a bad time
 
 
 def test_a_wish_to_expel_outlives_the_view_that_is_on_its_way() -> None:
@@ -214,7 +213,7 @@ def test_many_wishes_to_expel_fit_the_frames() -> None:
     assert members(world, "b") == list(world.hosts)[:-11]
 
 
-# What is remembered stays bounded
+# Bounded memory
 
 
 def test_talk_with_strangers_is_not_remembered() -> None:
@@ -228,11 +227,11 @@ def test_talk_with_strangers_is_not_remembered() -> None:
     assert len(spoke) < 10
 
 
-# Joining while the coordinator is dead, and nobody knows it yet
+# Joining after an unnoticed crash of the coordinator
 
 
 def _provide(world: MembershipGroup) -> None:
-    """Let every member answer at once when it is asked for its state."""
+    """Let every member provide its state at once."""
 
     def answer(name: str, ready: Ready) -> None:
         for event in ready.events:

@@ -1,4 +1,4 @@
-"""Frames of strangers, and invalid ones: they change nothing, and raise nothing."""
+"""Frames of strangers and nonsense: they change nothing, and raise nothing."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def roster_of(number: int, *addresses: Address) -> Roster:
 
 
 def test_a_view_told_by_a_stranger_that_has_not_made_it_is_refused() -> None:
-    """A roster comes from the one that made it or from a member; what a stranger says of it is
-    not even remembered."""
+    """Only the maker or a member may send a roster; that of a stranger is not even stored."""
     world = gathered(3)
     a, b, c = (world[name].me for name in "abc")
     for roster in (roster_of(50, a, b), roster_of(4, a, b, GHOST), roster_of(50, c, b, GHOST)):
@@ -205,8 +204,7 @@ def test_one_whose_name_is_in_use_hears_of_the_group_and_waits_before_it_founds_
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -> None:
-    """Random membership frames of strangers, with the real names in them, at every member and at a
-    joiner.
+    """Random membership frames of strangers, with real names, at every member and a joiner.
 
     Some strangers are taken in, for they ask for it and confirm; silent as they are then, they
     are soon out again.

@@ -94,7 +94,7 @@ def test_a_view_comes_alone_by_a_tick_and_in_one_order_with_the_messages() -> No
     pending = world["b"].pending
     assert pending is not None
     before = world["b"].view
-    # Whatever else comes first belongs to the view before.
+    # All earlier deliveries belong to the previous view.
     world.send("a", b"in between")
     assert world["b"].view == before
     ready = world["b"].tick(world.now_ns)
@@ -108,7 +108,7 @@ def test_a_view_comes_alone_by_a_tick_and_in_one_order_with_the_messages() -> No
 @pytest.mark.behaviour("P-21")
 @pytest.mark.parametrize("seed", range(8))
 def test_members_that_stay_see_the_same_views_in_the_same_order(seed: int) -> None:
-    """Everything delivered from a member lies between views that hold it, at everybody."""
+    """Deliveries of a member lie between views that contain it, at all members."""
     rng = Random(seed)
     world = gathered(3, MembershipGroup(6, **FAST, seed=seed))
     world.drop = lambda *_: rng.random() < 0.1
@@ -200,7 +200,7 @@ def test_a_view_that_does_not_arrive_is_sent_again(lost: int) -> None:
 
 @pytest.mark.behaviour("G-11")
 def test_members_are_not_waited_for_while_a_view_is_on_its_way() -> None:
-    """One that does not get its view holds up neither the next view nor anybody's messages."""
+    """A member without its view blocks neither the next view nor any messages."""
     world = gathered(4, MembershipGroup(5, **FAST))
     world.drop = lambda _, target, frame: target == "d" and is_roster(frame)
     world.join("e")
@@ -242,7 +242,7 @@ def test_a_change_of_a_view_that_is_not_known_is_asked_for_as_a_whole() -> None:
     world.drop = lambda _, target, frame: target == "b" and is_roster(frame)
     world.crash("d")
     world.wait(lambda: members(world, "c") == ["a", "b", "c"])
-    # From here on b gets changes only: of a view that it has never seen.
+    # From here on b gets only differences to a view that it has never seen.
     world.drop = lambda _, target, frame: target == "b" and is_roster(frame) and frame.base is None
     since_ns = world.now_ns
     world.leave("c")
@@ -284,8 +284,7 @@ def test_one_that_is_behind_is_given_the_present_view() -> None:
 
 
 def test_one_that_is_ahead_is_asked_for_its_view() -> None:
-    """A member hears from another that there is a newer view in which both are, and gets it from
-    there."""
+    """A member learns from a fellow member of a newer view with both, and gets it there."""
     world = gathered(4)
     world.drop = lambda source, target, frame: source == "a" and target == "c" and is_roster(frame)
     world.crash("d")
@@ -311,8 +310,7 @@ def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
 
 
 def test_a_view_of_a_stranger_that_is_too_late_takes_nobody_in() -> None:
-    """Its maker belongs to another group: the two become one by a merge, and not on the word of
-    one of them."""
+    """Its maker belongs to another group: only a merge joins the two."""
     world = gathered(3, MembershipGroup(4, **FAST))
     world.part("abc", "d")
     world.join("d")
@@ -349,8 +347,7 @@ def duplicating(world: MembershipGroup, seed: int) -> MembershipGroup:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
-    """Joins, leaves, views, signs of life and messages of earlier views come again in later
-    ones."""
+    """Joins, leaves, views, heartbeats and messages of earlier views arrive again in later ones."""
     world = gathered(3, duplicating(MembershipGroup(5, seed=seed, **FAST), seed))
     for number, name in enumerate(("d", "e", "d", "e")):
         if world.hosts[name].member is None:
@@ -375,8 +372,7 @@ def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
-    """Fifty places in frames of a few each: whole in the end, whatever order, and never wrong on
-    the way."""
+    """Fifty entries in frames of a few each: complete in any order, and never wrong on the way."""
     rng, group = (
         Random(seed),
         [RosterEntry(Address(node, 1), "", b"at %d" % node) for node in range(1, 51)],
@@ -418,8 +414,7 @@ def test_a_group_whose_roster_goes_in_lost_and_mixed_up_parts() -> None:
 
 @pytest.mark.parametrize("dies", ["a", "b"])
 def test_a_death_at_any_step_of_a_takeover_leaves_one_view_of_the_living(dies: str) -> None:
-    """The coordinator dies; while the next one takes over, it or the one after it dies too, at
-    every datagram."""
+    """The coordinator crashes; during the takeover the next or second next crashes, too."""
 
     def begin() -> MembershipGroup:
         world = gathered(4)

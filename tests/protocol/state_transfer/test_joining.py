@@ -1,4 +1,4 @@
-"""State transfer of members that create their own views: joins, crashes, expulsions, merges."""
+"""State transfer of members that make their own views: joins, crashes, expulsions, merges."""
 
 from collections import defaultdict
 from random import Random
@@ -13,7 +13,7 @@ from tests.support.virtual_membership import MembershipGroup
 
 
 class Office(MembershipGroup):
-    """Participants whose application keeps a log of all messages; the log is its state."""
+    """Members whose application keeps a log of all messages; the log is its state."""
 
     def __init__(self, *args: Any, padding: bytes = b"", **knobs: Any) -> None:
         super().__init__(*args, **knobs)
@@ -56,7 +56,7 @@ class Office(MembershipGroup):
             self.run(pause)
 
     def of(self, at: str, origin: str) -> list[bytes]:
-        """What one has got of another."""
+        """The messages of ``origin`` in the log at ``at``."""
         return [line for sender, line in self.logs[at] if sender == origin]
 
 

@@ -1,4 +1,4 @@
-"""State transfer with failing providers, many joiners, and a joiner that can hold no more."""
+"""State transfer when providers fail, many join at once, or the joiner's buffer is full."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""State transfer: the state and later messages together are everything, each message once."""
+"""State transfer: the state and later messages together are everything, once."""
 
 from random import Random
 

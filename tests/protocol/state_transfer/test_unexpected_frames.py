@@ -1,4 +1,4 @@
-"""State transfer with unexpected frames and answers, and with every kind of held delivery."""
+"""State transfer with unexpected frames and answers, and with each kind of held delivery."""
 
 from collections.abc import Callable
 from random import Random

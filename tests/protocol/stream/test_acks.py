@@ -25,8 +25,7 @@ def table(**acks: int) -> AckTable:
 
 @pytest.mark.behaviour("N4-30")
 def test_s31_the_minimum_follows_the_slowest_member() -> None:
-    """S-31; where JGroups lets the minimum fall to 0 when members come back, here it stays
-    (N4-30)."""
+    """S-31; JGroups lets the minimum fall to 0 when members return, here it stays (N4-30)."""
     acks = table(a=200, b=250, c=500, d=600)
     assert acks.minimum == 200
     assert not acks.on_ack(A, 150)
@@ -73,7 +72,7 @@ def test_n4_25_one_silent_member_holds_the_minimum() -> None:
 
 @pytest.mark.behaviour("N4-27")
 def test_n4_27_an_ack_of_somebody_else_counts_for_nothing() -> None:
-    """N4-27, W-17: neither a stranger nor one that has left can enter by acknowledging."""
+    """N4-27, W-17: an ack adds neither a stranger nor a former member to the table."""
     acks = table(a=5, b=9)
     assert not acks.on_ack(C, 3)
     assert C not in acks
@@ -93,7 +92,7 @@ def test_n4_29_a_departure_may_raise_the_minimum() -> None:
 
 @pytest.mark.behaviour("N4-30", "I-21")
 def test_n4_30_a_joiner_never_lowers_the_minimum() -> None:
-    """N4-30, I-21: it enters at the seqno that it was told to start from."""
+    """N4-30, I-21: its entry begins at its start."""
     acks = table(a=7, b=7)
     assert not acks.set_members([A, B, C], 9)
     assert (acks[C], acks.minimum) == (9, 7)
@@ -155,7 +154,7 @@ def test_a_snapshot_is_the_whole_table() -> None:
     hash(acks.snapshot())
 
 
-# What is owed
+# Owed acks
 
 
 def owed_after(threshold: int) -> AckScheduler:
@@ -175,8 +174,7 @@ def test_n4_20_an_ack_is_due_after_so_many_messages() -> None:
 
 
 def test_an_ack_is_due_after_so_many_bytes() -> None:
-    """Design rule 7: a sender that has filled its share of the buffer must not wait for the
-    timer."""
+    """Design rule 7: a sender that has filled its share must not wait for the ack timer."""
     owed = owed_after(10)
     assert not owed.on_delivery(1, 999, 1000, 0, False)
     assert owed.on_delivery(1, 1, 1000, 0, False)

@@ -1,4 +1,4 @@
-"""Epochs of connections: tombstones, which epoch counts, and what is reported of the rest."""
+"""Epochs of connections: which one is current, what a closed one leaves, what is reported."""
 
 from random import Random
 from typing import Any
@@ -37,16 +37,15 @@ from tests.support.virtual_group import MS, SECOND, A, B, C, Group
 
 
 def grow_old(group: Group, name: str) -> None:
-    """Let the next epoch of a member be as high as if its clock were years ahead."""
+    """Raise the next epoch of a member, as if its clock were years ahead."""
     group[name].connections._last_epoch = FIRST_CONNECTION_EPOCH + (1 << 62)
 
 
-# What is remembered of a connection
+# Memory of closed connections
 
 
 def reaped(lost: int, row: str = "unicast3") -> Group:
-    """Three messages are delivered; the acks of the last ``lost`` are lost; then the receiving
-    end is removed."""
+    """Deliver three messages, lose the last ``lost`` acks, then remove the receiving end."""
     group = pair(unicast=row, stability_interval="20ms", **IDLE)
     group["a"].connections.config = group.config.replace(
         conn_expiry_timeout="0s"
@@ -68,8 +67,7 @@ def reaped(lost: int, row: str = "unicast3") -> Group:
 @pytest.mark.parametrize("lost", [1, 2, 3])
 @rows
 def test_p05_a_removed_connection_delivers_nothing_twice(row: str, lost: int) -> None:
-    """C-21: 1, 2, 3, 3 must not happen: the sender goes on with what was delivered and not
-    acknowledged."""
+    """C-21: 1, 2, 3, 3 must not happen: delivered messages without an ack stay with the sender."""
     group = reaped(lost, row)
     assert got(group, "b", "a") == numbers(1, 3)
     group.run_for(2 * SECOND)
@@ -91,7 +89,7 @@ def test_p05_a_removed_connection_goes_on_where_it_was() -> None:
 
 @pytest.mark.behaviour("P-05")
 def test_p05_what_comes_after_the_end_and_is_marked_as_the_first_is_not_believed() -> None:
-    """The sender answers the question of another; the receiver knows better where it was."""
+    """The answer is for another receiver; this one knows its own position better."""
     group = pair(**IDLE)
     group.receive("b", A, one(A, 1, *numbers(1, 3), opens=True))
     group.settle()
@@ -152,8 +150,7 @@ def test_p07_a_restarted_sender_with_the_same_address_is_heard(row: str, clock: 
 @pytest.mark.parametrize("known", [True, False])
 @rows
 def test_p07_frames_that_are_still_flying_do_not_disturb(row: str, known: bool, clock: str) -> None:
-    """Of the former connection anything may come late, known or not: the present one goes on and
-    loses nothing."""
+    """Late frames of the former connection do not disturb the current one."""
     group = pair(unicast=row, stability_interval="20ms")
     if clock == "lower":
         grow_old(group, "a")
@@ -184,8 +181,7 @@ def test_p07_frames_that_are_still_flying_do_not_disturb(row: str, known: bool, 
 
 @pytest.mark.behaviour("P-07", "P-18")
 def test_p07_another_epoch_is_only_believed_when_its_sender_confirms_it() -> None:
-    """Neither a higher nor a lower one: it is kept, and the sender is asked; the present
-    connection goes on."""
+    """Of neither epoch: it is buffered, and the sender is asked; the current connection goes on."""
     group = pair()
     group.lose(by="b")
     group.receive("b", A, one(A, 1, opens=True))
@@ -203,8 +199,7 @@ def test_p07_another_epoch_is_only_believed_when_its_sender_confirms_it() -> Non
 
 @pytest.mark.behaviour("U3-19")
 def test_a_new_connection_waits_for_the_end_of_the_former_one() -> None:
-    """S-86: the new first message overtook CLOSE: with that it is taken, and nobody has to be
-    asked."""
+    """S-86: the new first message overtook CLOSE: it opens the connection without a question."""
     group = pair(min_grace="5ms")
     group.receive("b", A, one(A, 1, b"old", opens=True))
     group.receive(
@@ -251,7 +246,7 @@ def test_who_asks_for_a_connection_that_has_ended_is_told_so() -> None:
     assert group.events_of("b", Discarded) == [Discarded(A, 1)]
 
 
-# What becomes of what was not sent, not acknowledged, not consumed
+# Messages that were not sent, not acknowledged or not consumed
 
 
 @pytest.mark.parametrize("how", ["view", "closed"])
@@ -269,12 +264,12 @@ def test_an_end_reports_everything_that_did_not_arrive(how: str) -> None:
     else:
         group.run_for(2100 * MS)
     reason = "departed" if how == "view" else "closed"
-    told = [
+    reported = [
         event
         for event in group.events[A]
         if not isinstance(event, (Accepted, Connected, ViewInstalled))
     ]
-    assert told == [
+    assert reported == [
         GivenUp(half, 1, reason),
         GivenUp(waiting, 0, reason),
         Unacknowledged(acked, (B,)),
@@ -287,8 +282,7 @@ def test_an_end_reports_everything_that_did_not_arrive(how: str) -> None:
 @pytest.mark.behaviour("P-15", "U3-21")
 @rows
 def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> None:
-    """S-64: nothing is sent to one who has left, neither data nor acks that were owed nor CLOSE;
-    no timer goes on."""
+    """S-64: nothing is sent to a member that has left: no data, no acks, no CLOSE, no timers."""
     group = pair(3, unicast=row, capacity=4, stability_interval="50ms", min_ack_interval="50ms")
     group.lose_seqnos(2, 6)
     for seqno in range(1, 9):
@@ -343,7 +337,7 @@ def test_what_a_departed_peer_had_sent_is_delivered_whatever_the_room() -> None:
 
 @pytest.mark.behaviour("U3-23")
 def test_an_end_that_is_gone_neither_acknowledges_nor_delivers() -> None:
-    """Whatever was owed or waited for room has been seen to, or goes with it."""
+    """Owed acks and waiting data are handled, or end with the connection."""
     group = pair(unicast="unicast2", stability_interval="50ms", unread_limit=2)
     group.receive("b", A, one(A, 1, *numbers(1, 4), opens=True))
     assert (
@@ -377,7 +371,7 @@ def test_what_the_application_has_no_room_for_is_not_removed() -> None:
 
 @pytest.mark.behaviour("P-05")
 def test_a_message_of_which_pieces_are_here_is_not_removed() -> None:
-    """M-14: they have been acknowledged, so nobody would send them again."""
+    """M-14: they were acknowledged, so they would not be resent."""
     group = pair(**IDLE)
     pieces = [Data(Run.of(A, 1, (b"be",), FRAGMENT | FIRST_FRAGMENT), False, EPOCH, True)]
     pieces += [
@@ -394,7 +388,7 @@ def test_a_message_of_which_pieces_are_here_is_not_removed() -> None:
 
 @pytest.mark.behaviour("P-01", "P-05")
 def test_pieces_are_kept_while_their_sender_is_out_of_the_view() -> None:
-    """They have been acknowledged, so the sender may have let them go."""
+    """They were acknowledged, so the sender may have purged them."""
     group = pair(3)
     group.lose(by="b")
     group.receive(
@@ -428,15 +422,14 @@ def test_the_connection_to_oneself_ends_too_but_not_before_everything_is_consume
     assert got(group, "a", "a")[-1] == b"again"
 
 
-# Whole lives
+# Whole runs
 
 
 @pytest.mark.behaviour("U3-12", "U3-19")
 @pytest.mark.parametrize("seed", range(10))
 @rows
 def test_connections_come_and_go_on_a_bad_network(row: str, seed: int) -> None:
-    """S-84: frames get lost, connections are closed and expire, both ways; all comes once and in
-    order, or is told."""
+    """S-84: losses, closes and expiries: each message arrives once and in order, or is reported."""
     group = pair(
         unicast=row,
         seed=seed,
@@ -466,7 +459,7 @@ def test_connections_come_and_go_on_a_bad_network(row: str, seed: int) -> None:
 
 @rows
 def test_a_snapshot_holds_connections(row: str) -> None:
-    """A copy goes on where the original was, at either end and for oneself."""
+    """A restored copy continues like the original, at either end and to oneself."""
     knobs: dict[str, Any] = {
         "unicast": row,
         "unread_limit": 4,

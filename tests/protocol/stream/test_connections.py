@@ -52,7 +52,7 @@ def test_an_idle_connection_is_closing_then_closed_at_both_ends() -> None:
 
 @pytest.mark.behaviour("U3-21", "U3-22")
 def test_the_sender_says_that_it_has_closed() -> None:
-    """The other end goes at once, whatever its own times are."""
+    """The other end closes at once, whatever its own timeouts are."""
     group = pair(conn_close_timeout="100ms")
     group.send("a", b"1", to=B)
     group.run_for(50 * MS)
@@ -92,7 +92,7 @@ def test_a_closing_connection_still_sends_what_is_not_acknowledged(row: str) -> 
 
 @pytest.mark.behaviour("U3-17")
 def test_sending_opens_a_closing_connection_again() -> None:
-    """C-13: the same connection goes on, and its time starts anew."""
+    """C-13: the same connection continues, and its timeout restarts."""
     group = pair(**IDLE)
     group.send("a", b"1", to=B)
     group.run_for(2900 * MS)
@@ -126,8 +126,7 @@ def test_closing_while_others_send_loses_nothing(row: str) -> None:
 
 @pytest.mark.behaviour("U3-17")
 def test_a_send_that_has_to_wait_does_not_keep_a_dead_connection_alive() -> None:
-    """C-13, S-67: nobody answers, and the application tries again and again: the connection
-    ends, and says so."""
+    """C-13, S-67: without any answer the connection ends, and reports it."""
     group = pair(capacity=2, **IDLE)
     group.lose(to="b")
     group.send("a", b"1", b"2", to=B)
@@ -159,7 +158,7 @@ def test_what_had_to_wait_opens_the_connection_when_it_goes_out() -> None:
 
 @pytest.mark.behaviour("U3-18")
 def test_a_peer_that_answers_keeps_the_connection_alive() -> None:
-    """Its application takes nothing for a minute; nobody gives up on it."""
+    """Its application reads nothing for a minute, and the connection stays."""
     group = pair(unread_limit=1, **IDLE)
     group.send("a", *numbers(1, 5), to=B)
     group.run_for(60 * SECOND)
@@ -287,7 +286,7 @@ def test_the_first_message_is_taken_first_within_a_datagram() -> None:
 
 @pytest.mark.behaviour("U3-25")
 def test_what_overtakes_the_first_message_is_kept() -> None:
-    """S-99, C-05: it comes within the grace: nobody is asked, and everything is there."""
+    """S-99, C-05: it arrives within the grace: there is no request, and all is delivered."""
     group = pair(min_grace="5ms")
     for seqno in (5, 4, 3, 2):
         group.receive("b", A, one(A, seqno))
@@ -311,7 +310,7 @@ def test_a_batch_without_its_first_message_and_overlaps() -> None:
 
 @pytest.mark.behaviour("U3-25", "P-19", "I-15")
 def test_p19_the_first_message_is_asked_for_after_a_grace_and_not_too_often() -> None:
-    """C-03: however much comes, there is one question for each ``sync_min_interval``."""
+    """C-03: one request for each ``sync_min_interval``, however much data arrives."""
     group = pair(min_grace="5ms", sync_min_interval="300ms")
     group.lose(by="b")
     start_ns = group.now_ns
@@ -355,7 +354,7 @@ def test_the_answer_is_the_lowest_message_that_is_not_acknowledged() -> None:
 
 @pytest.mark.behaviour("U3-27")
 def test_a_message_marked_as_the_first_is_expected_next() -> None:
-    """S-91: wherever its number is; what lies below is nobody's business any more."""
+    """S-91: wherever its seqno is; lower seqnos do not matter any more."""
     group = pair()
     group.receive("b", A, one(A, 7), one(A, 5, opens=True, repair=True))
     group.receive("b", A, one(A, 4), one(A, 6))
@@ -378,8 +377,7 @@ def test_the_first_message_again_changes_nothing() -> None:
 @pytest.mark.behaviour("U3-25", "U3-26")
 @rows
 def test_a_receiver_that_forgot_everything_is_told_where_to_go_on(row: str) -> None:
-    """S-87: the reader was restarted under the same address; what its former life acknowledged
-    is not for it."""
+    """S-87: the reader restarted under the same address; acks of its former run do not count."""
     group = pair(unicast=row, stability_interval="20ms")
     group.send("a", *numbers(1, 5), to=B)
     group.settle()
@@ -404,8 +402,7 @@ def test_p09_what_is_kept_of_an_unknown_connection_is_bounded() -> None:
 
 @pytest.mark.behaviour("P-09")
 def test_p09_duplicates_take_no_room_of_an_unknown_connection() -> None:
-    """Found by exhaustive search: copies of one message crowded out another, which then had to
-    be asked for."""
+    """Found by exhaustive search: duplicates of one message displaced another one."""
     group = pair(become_server_queue_size=3)
     for seqno in (3, 3, 3, 2):
         group.receive("b", A, one(A, seqno))
@@ -417,7 +414,7 @@ def test_p09_duplicates_take_no_room_of_an_unknown_connection() -> None:
 
 @pytest.mark.behaviour("P-09")
 def test_p09_what_is_kept_expires_with_the_question() -> None:
-    """Nobody ever answers: the question is put eight times, and then nothing is left."""
+    """Without an answer the request is sent eight times, and then forgotten."""
     group = pair(sync_min_interval="100ms")
     group.lose(by="b")
     group.receive("b", A, one(A, 2, b"x", b"y"))
@@ -430,8 +427,7 @@ def test_p09_what_is_kept_expires_with_the_question() -> None:
 
 @pytest.mark.behaviour("P-09")
 def test_p09_who_never_was_says_so_and_what_is_kept_goes() -> None:
-    """The sender knows no such connection: it answers CLOSE, and is not asked again for anything
-    of it."""
+    """The sender does not know the connection: it answers CLOSE, and is not asked again."""
     group = pair()
     group.receive("b", A, one(A, 2))
     group.settle()
@@ -444,7 +440,7 @@ def test_p09_who_never_was_says_so_and_what_is_kept_goes() -> None:
 
 @pytest.mark.behaviour("P-09", "NR-10")
 def test_with_retransmission_off_a_window_is_kept_of_an_unknown_connection() -> None:
-    """What is dropped would not come again; a sender has no more than that on the way."""
+    """Dropped data would not be resent; a sender has no more than that in flight."""
     group = pair(xmit_interval="0s", become_server_queue_size=5, capacity=40, min_grace="0s")
     lost = group.lose(Data)
     group.send("a", b"1", to=B)

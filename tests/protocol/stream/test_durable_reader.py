@@ -24,7 +24,7 @@ from tests.protocol.stream.test_durable_retention import (
 )
 from tests.support.virtual_group import GROUP, MS, SECOND, A, B, C, Group
 
-# Messages in pieces
+# Fragmented messages
 
 
 def halves(size_bytes: int) -> bytes:
@@ -67,8 +67,7 @@ def test_a_message_larger_than_the_window_reaches_a_durable_member_without_a_pau
 
 
 def test_a_message_within_a_window_that_another_member_makes_small_does_not_stand_still() -> None:
-    """The one that acknowledges whole messages must not hold back the ack that the sender needs
-    for the rest."""
+    """A reader that acknowledges whole messages must not delay an ack that the sender needs."""
     group = make(max_frame_bytes="512B")
     small = group.config.replace(receive_buffer_bytes="1KiB")
     for stream in group["b"].inbound.values():
@@ -103,8 +102,7 @@ def test_the_rest_of_a_message_whose_beginning_is_gone_is_lost_and_said_to_be() 
 
 
 def test_a_place_goes_back_to_the_beginning_of_a_message_that_is_still_here() -> None:
-    """The reader did not know that it was durable, and acknowledged pieces; another member was
-    further behind."""
+    """The reader acknowledged fragments, unaware that it is durable; another was behind."""
     group = Group(3, max_frame_bytes="512B", ack_threshold=1)
     message = halves(2048)
     group.lose(to="b")
@@ -120,7 +118,7 @@ def test_a_place_goes_back_to_the_beginning_of_a_message_that_is_still_here() ->
     assert not told(group, C2, Lost)
 
 
-# The one that is back
+# The return of a durable member
 
 
 def test_no_stream_starts_below_what_the_reader_has_kept() -> None:
@@ -275,7 +273,7 @@ def test_marks_are_not_forgotten_however_many_there_are() -> None:
     assert told(group, C2, Lost) == [Lost(A, 3, 3)]
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("profile", ["nakack", "ordered", "classic"])

@@ -1,4 +1,4 @@
-"""Durable members: what senders retain for an absent one, and what it gets on return."""
+"""Durable members: what senders retain for an absent one, and resend on its return."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ NAME = "reader"
 
 
 def got(group: Group, at: Address, origin: Address = A) -> list[bytes]:
-    """What a life delivered of a stream."""
+    """The messages of a stream that an incarnation delivered."""
     return [
         message
         for found in group.deliveries[at]
@@ -51,7 +51,7 @@ def send(group: Group, first: int, last: int, by: str = "a", **how: Any) -> None
 def gone(
     group: Group, number: int = 2, members: tuple[Address, ...] = (A, B), last: Address = C
 ) -> None:
-    """Let the reader crash, and the others have a view that keeps its place."""
+    """Crash the reader, and install a view at the others that retains for it."""
     if last in group.members:
         group.crash(last)
     group.install(View.of(number, *members), absent={NAME: last})
@@ -64,7 +64,7 @@ def back(
     resume: dict[Address, int] | None = None,
     last: Address = C,
 ) -> None:
-    """Bring the reader back in a new life: that gets the view first."""
+    """Restart the reader as a new incarnation, which installs the view first."""
     new = members[-1]
     group.begin(new, resume=resume or {})
     view = View.of(number, *members)
@@ -73,8 +73,7 @@ def back(
 
 
 def make(**knobs: Any) -> Group:
-    """A group whose third member is durable, has the first three messages, and has acknowledged
-    them."""
+    """A group whose third member is durable, and has acknowledged three messages."""
     group = Group(3, start=False, **knobs)
     group["c"].resume({})
     group.install(View.of(1, A, B, C), digest=dict.fromkeys((A, B, C), Marks(0, 0, 0)))
@@ -87,7 +86,7 @@ def to_reader(_sender: Address, receiver: Address, _frame: Frame) -> bool:
     return receiver.node == C.node
 
 
-# What is kept, and for whom it is sent
+# Retention and resending
 
 
 def test_the_next_life_gets_exactly_what_follows_the_last_ack() -> None:
@@ -246,7 +245,7 @@ def test_a_stream_goes_round_its_window_many_times() -> None:
     assert group["a"].outbound.window.marks == Marks(last, last, last)
 
 
-# Places that come and go
+# Changes of retention
 
 
 def test_a_place_that_is_not_listed_any_more_is_released() -> None:

@@ -1,5 +1,4 @@
-"""Durable members against a model: whatever happens, the reader has every message once, in order,
-over all its lives.
+"""Durable members against a model: over all incarnations the reader has each message once.
 
 The reader keeps what it gets (as a spool does), dies, is cut off, comes back; senders restart,
 miss views, lose frames.
@@ -19,21 +18,21 @@ SENDERS = (A.node, B.node)
 
 
 class Town:
-    """Two senders and a durable reader, with what a membership would tell each of them."""
+    """Two senders and a durable reader, with the views that membership would install."""
 
     def __init__(self, seed: int, **knobs: Any) -> None:
         self.group = Group(0, start=False, seed=seed, **knobs)
         self.number = 0
-        self.lives = {A.node: A, B.node: B}
+        self.senders = {A.node: A, B.node: B}
         self.reader = Address(READER, 1)
         self.here = True
         self.cut = False
         self.sent: dict[Address, list[bytes]] = {A: [], B: []}
-        self.kept: dict[Address, list[tuple[int, bytes]]] = {A: [], B: []}
+        self.stored: dict[Address, list[tuple[int, bytes]]] = {A: [], B: []}
         self.read = 0
         self.known: dict[Address, Address] = {}
-        for life in (A, B):
-            self.group.begin(life)
+        for sender in (A, B):
+            self.group.begin(sender)
         self.group.begin(self.reader, resume={})
         self.view()
         self.group.settle()
@@ -41,10 +40,9 @@ class Town:
     # What can happen
 
     def view(self, missed_by: int | None = None) -> None:
-        """Install a view at everybody, the reader first if it is new; ``missed_by`` does not get
-        it."""
+        """Install a view at all, at a new reader first; ``missed_by`` does not get it."""
         self.number += 1
-        senders = tuple(self.lives.values())
+        senders = tuple(self.senders.values())
         members = (*senders, self.reader) if self.here else senders
         view = View.of(self.number, *members)
         for member in reversed(members):
@@ -62,14 +60,14 @@ class Town:
             self.known[member] = self.reader
 
     def send(self, at: int, count: int, size_bytes: int) -> None:
-        life = self.lives[SENDERS[at]]
-        first = len(self.sent[life])
+        sender = self.senders[SENDERS[at]]
+        first = len(self.sent[sender])
         messages = [
-            b"%d:%d " % (life.incarnation, first + number) + bytes(size_bytes)
+            b"%d:%d " % (sender.incarnation, first + number) + bytes(size_bytes)
             for number in range(count)
         ]
-        self.sent[life] += messages
-        self.group.step(life, lambda m: m.send(messages, self.group.now_ns))
+        self.sent[sender] += messages
+        self.group.step(sender, lambda m: m.send(messages, self.group.now_ns))
 
     def run(self, span_ms: int) -> None:
         self.group.run_for(span_ms * MS)
@@ -94,20 +92,19 @@ class Town:
         self.view(missed_by)
 
     def come(self, missed_by: int | None) -> None:
-        """The reader is back, in its next life; if it was here, its death had gone unnoticed."""
+        """Restart the reader; if it was a member, its crash went unnoticed."""
         self.spool()
         if self.reader in self.group.members:
             self.group.crash(self.reader)
         self.reader = Address(READER, self.reader.incarnation + 1)
         self.read = 0
-        marks = {origin: kept[-1][0] for origin, kept in self.kept.items() if kept}
+        marks = {origin: stored[-1][0] for origin, stored in self.stored.items() if stored}
         self.group.begin(self.reader, resume=marks)
         self.here = True
         self.view(missed_by)
 
     def split(self) -> None:
-        """The reader and the others lose sight of each other, then find each other again, all in
-        their same lives."""
+        """The reader is expelled and readmitted as the same incarnation."""
         if not self.here:
             return
         rules, reader = self.group.rules, self.reader
@@ -121,37 +118,37 @@ class Town:
         self.view()
 
     def restart(self, at: int) -> None:
-        """A sender dies when everybody has what it sent, and begins its next life."""
+        """Restart a sender after all have its messages."""
         node = SENDERS[at]
         if not self.here:
             return  # what it kept for the reader would die with it
         self.lose(0)
         self.view()
         self.group.settle()
-        self.group.crash(self.lives[node])
-        self.lives[node] = Address(node, self.lives[node].incarnation + 1)
-        self.group.begin(self.lives[node])
-        for table in (self.sent, self.kept):
-            table[self.lives[node]] = []
+        self.group.crash(self.senders[node])
+        self.senders[node] = Address(node, self.senders[node].incarnation + 1)
+        self.group.begin(self.senders[node])
+        for table in (self.sent, self.stored):
+            table[self.senders[node]] = []
         self.view()
 
-    # What must hold
+    # Checks
 
     def spool(self) -> None:
-        """Keep what the reader got; it is next in order of its stream."""
+        """Store the deliveries of the reader, after a check of their order."""
         deliveries = self.group.deliveries[self.reader]
         for delivery in deliveries[self.read :]:
             if delivery.origin == self.reader:
                 continue
-            kept = self.kept[delivery.origin]
+            stored = self.stored[delivery.origin]
             messages = delivery.messages()
-            kept += [
+            stored += [
                 (delivery.last - len(messages) + at, message)
                 for at, message in enumerate(messages, 1)
             ]
         self.read = len(deliveries)
-        for origin, kept in self.kept.items():
-            assert [message for _, message in kept] == self.sent[origin][: len(kept)], (
+        for origin, stored in self.stored.items():
+            assert [message for _, message in stored] == self.sent[origin][: len(stored)], (
                 f"of {origin}: once, in order"
             )
         assert not [event for event in self.group.events[self.reader] if isinstance(event, Lost)]
@@ -165,10 +162,10 @@ class Town:
             self.come(None)
         self.group.settle()
         self.spool()
-        for origin, kept in self.kept.items():
-            assert len(kept) == len(self.sent[origin]), f"all of {origin}"
-        for life in self.lives.values():
-            window = self.group.members[life].outbound.window
+        for origin, stored in self.stored.items():
+            assert len(stored) == len(self.sent[origin]), f"all of {origin}"
+        for sender in self.senders.values():
+            window = self.group.members[sender].outbound.window
             assert window.low == window.high, "nothing is kept for nobody"
 
 

@@ -1,4 +1,4 @@
-"""Flow control: slow applications, bytes and buffers, blocked windows, messages without loopback."""
+"""Flow control: slow applications, bytes and buffers, slow receivers, no loopback."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def consume_all(group: Group, *names: str, at_a_time: int = 1) -> dict[str, int]:
-    """Let applications consume what they have in hand, bit by bit, until nothing more comes."""
+    """Let applications consume their deliveries, bit by bit, until no more arrive."""
     used = dict.fromkeys(names, 0)
     for _ in range(10_000):
         group.run_for(MS)
@@ -37,8 +37,7 @@ def consume_all(group: Group, *names: str, at_a_time: int = 1) -> dict[str, int]
 
 @pytest.mark.behaviour("N4-39")
 def test_m16_a_slow_application_slows_the_sender() -> None:
-    """M-16, S-61, N4-39: its window fills, the ack does not move, the sender waits, and nothing
-    is lost."""
+    """M-16, S-61, N4-39: its window fills, acks stop, the sender waits, and nothing is lost."""
     group = Group(2, capacity=4, unread_limit=3)
     group.step(A, lambda m: m.send(numbers(1, 30), group.now_ns, loopback=False))
     group.run_for(2 * SECOND)
@@ -119,8 +118,7 @@ def test_alone_with_a_slow_application() -> None:
 
 @pytest.mark.behaviour("N4-10")
 def test_an_announcement_beyond_a_full_window_is_no_gap_yet() -> None:
-    """N4-10: what has no slot is not missing; it is asked for once the application has made
-    room."""
+    """N4-10: data without a slot is not missing; it is requested once there is room."""
     group = Group(2, capacity=4, unread_limit=1)
     group.receive("b", A, data(A, 1, *numbers(1, 4)))
     group.receive("b", A, data(A, 5))
@@ -153,7 +151,7 @@ def test_m13_a_delivery_holds_at_most_max_batch_size() -> None:
 
 @pytest.mark.behaviour("I-07")
 def test_m11_what_is_not_wanted_back_is_not_delivered_to_its_sender() -> None:
-    """M-11, S-40, I-07: others get it; the sender counts as having delivered it."""
+    """M-11, S-40, I-07: others deliver it; the sender counts it as delivered."""
     group = Group(2)
     for seqno in range(1, 13):
         group.send("a", b"%d" % seqno, loopback=seqno % 2 == 0)
@@ -164,8 +162,7 @@ def test_m11_what_is_not_wanted_back_is_not_delivered_to_its_sender() -> None:
 
 
 def test_m11_a_window_full_of_such_messages_does_not_block() -> None:
-    """M-11, S-27: they need no room of the application; behind one that waits for it they wait
-    too."""
+    """M-11, S-27: they need no credit of the application; behind a waiting one they wait."""
     group = Group(2, capacity=4, unread_limit=1, loopback=False)
     group.receive("a", B, data(B, 1), data(B, 2))
     group.send("a", *numbers(1, 20))
@@ -216,8 +213,7 @@ def test_rule_7_the_smallest_buffer_limits_what_is_outstanding() -> None:
 
 
 def test_rule_7_senders_share_the_buffer() -> None:
-    """Two others of four have sent lately: a third of the buffer is left; later it is all there
-    again."""
+    """Two others of four have sent lately: a third of the buffer is left; later all of it."""
     group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
     group.lose(Ack)
     group.receive("a", B, data(B, 1))
@@ -235,7 +231,7 @@ def test_rule_7_senders_share_the_buffer() -> None:
 
 
 def test_rule_7_nobody_fills_its_own_buffer() -> None:
-    """All three send: each receiver hears two of them."""
+    """All three send: each receiver has two senders."""
     group = Group(3, receive_buffer_bytes=9_000, max_frame_bytes=256)
     group.lose(Ack)
     group.receive("a", B, data(B, 1))
@@ -248,8 +244,7 @@ def test_rule_7_nobody_fills_its_own_buffer() -> None:
 
 
 def test_rule_7_who_begins_to_send_leaves_room_for_those_that_begin_too() -> None:
-    """Nobody can have heard the others yet, and one may have the whole buffer; with the first
-    acks all were heard."""
+    """At the start one sender may have the whole buffer; the first acks show the others."""
     group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
     group.lose(Ack)
     group.send("a", *[b"x" * 98] * 400)
@@ -267,7 +262,7 @@ def test_rule_7_who_begins_to_send_leaves_room_for_those_that_begin_too() -> Non
 
 
 def test_rule_7_what_must_not_wait_is_taken_though_others_may_begin_too() -> None:
-    """It would be refused again and again: nothing is sent, so nobody answers."""
+    """It would be refused repeatedly: nothing is sent, so there is no answer."""
     group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
     ready = group.send("a", b"x" * 8_000, wait=False)
     assert [type(event) for event in ready.events] == [Accepted]
@@ -301,8 +296,7 @@ def test_rule_7_the_departure_of_the_smallest_lifts_the_limit() -> None:
 
 
 def test_rule_7_one_frame_always_fits() -> None:
-    """A member that advertises nothing slows the group to a frame at a time, and does not stop
-    it."""
+    """A member that advertises no credit slows the group to one frame at a time."""
     group = Group(2, max_frame_bytes=1400)
     group.receive("a", B, Ack(A, 0, 0))
     group.send("a", *[b"x" * 98] * 50, b"y" * 5000)
@@ -335,7 +329,7 @@ def test_an_ack_is_due_after_a_quarter_of_the_senders_share() -> None:
 
 
 def test_who_has_stopped_sending_has_no_share() -> None:
-    """A member that only receives must not count everybody who ever sent."""
+    """A receiver must not count every former sender."""
     group = Group(4, receive_buffer_bytes=8_000, ack_threshold=1000, capacity=4000)
     for sender in (A, C, D):
         group.receive("b", sender, data(sender, 1))
@@ -348,8 +342,7 @@ def test_who_has_stopped_sending_has_no_share() -> None:
 
 
 def test_a_gap_does_not_stop_the_sender() -> None:
-    """Rule 7: what lies behind a gap is off the buffer, so a lost frame costs its repair and
-    nothing else."""
+    """Rule 7: data behind a gap is off the buffer, so a lost frame costs only its repair."""
     group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, min_grace="100ms")
     group.lose_seqnos(1)
     group.send("a", *[b"x" * 98] * 1000)
@@ -364,7 +357,7 @@ def test_a_gap_does_not_stop_the_sender() -> None:
 
 
 def test_room_behind_a_gap_ends_with_the_window() -> None:
-    """A receiver promises no more than it can keep."""
+    """A receiver advertises no more than it can store."""
     group = Group(
         2, receive_buffer_bytes=2_000, window_bytes=4_000, max_frame_bytes=256, min_grace="100ms"
     )
@@ -379,14 +372,14 @@ def test_room_behind_a_gap_ends_with_the_window() -> None:
 
 
 def test_what_only_waits_for_the_application_grants_no_room() -> None:
-    """A slow application slows the senders: what it does not take is no gap."""
+    """A slow application slows the senders; its unread messages are no gap."""
     group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, unread_limit=4)
     group.send("a", *[b"x" * 98] * 1000)
     group.run_for(SECOND)
     assert {ack.buffer_bytes for ack in group.frames(Ack, "b")} == {8_000}
 
 
-# Who pins the window
+# Slow receivers
 
 
 @pytest.mark.behaviour("P-03", "P-13")
@@ -458,8 +451,7 @@ def test_a_frame_costs_the_same_however_many_gaps_there_are() -> None:
 
 
 def test_s14_what_a_member_remembers_is_bounded() -> None:
-    """S14: after a long life with loss, tables hold no more than members, and the windows are
-    empty."""
+    """S14: after a long run with loss, tables are bounded by members, and windows are empty."""
     group = Group(3, capacity=16, jitter_percent=25)
     rng = Random(3)
     group.rule(lambda _sender, _to, _frame: rng.random() < 0.2)
@@ -492,7 +484,7 @@ def test_s14_what_a_member_remembers_is_bounded() -> None:
 
 
 def test_a_repair_that_was_not_needed_is_no_harm() -> None:
-    """Everybody gets it with use_mcast_xmit=always; it is counted and acknowledged."""
+    """With use_mcast_xmit=always all receive it; it is counted and acknowledged."""
     group = Group(3, use_mcast_xmit="always")
     group.lose_seqnos(1, to="b")
     group.send("a", b"1")

@@ -1,4 +1,4 @@
-"""Loss detection: grace, two passes, retry delay, back-off, request limits, and the round trip."""
+"""When a receiver sends naks: grace, two passes, back-off, request limits, round trip."""
 
 from itertools import pairwise
 from random import Random
@@ -35,7 +35,7 @@ def one(seqno: int, last: int = 0) -> Run:
 
 
 def test_r02_a_fresh_gap_is_only_remembered() -> None:
-    """R-02: the first pass comes after the grace, and only then is it asked for."""
+    """R-02: the first nak goes out after the grace, not before."""
     gap = gaps()
     gap.on_gap(5, T0)
     assert due(gap) == T0 + gap.grace_ns
@@ -43,7 +43,7 @@ def test_r02_a_fresh_gap_is_only_remembered() -> None:
 
 
 def test_r02_what_appears_later_waits_for_the_next_pass() -> None:
-    """R-02: asked for is only what was known to be missing one pass before."""
+    """R-02: a nak names only seqnos that were missing one pass before."""
     gap = gaps()
     gap.on_gap(5, T0)
     now_ns = due(gap)
@@ -130,8 +130,7 @@ def test_p11_every_try_doubles_the_rest_up_to_the_interval() -> None:
 
 @pytest.mark.behaviour("P-11")
 def test_p11_jitter_spreads_the_retries_and_is_bounded() -> None:
-    """P-11: two members that lose the same frame do not ask in step; the interval stays the
-    upper bound."""
+    """P-11: two members with the same loss do not send naks in step, within the interval."""
     rests = set()
     for seed in range(50):
         gap = gaps(seed, jitter_percent=25)
@@ -173,7 +172,7 @@ def test_what_is_asked_together_is_asked_together_again() -> None:
 
 
 def test_a_part_of_a_question_keeps_its_tries() -> None:
-    """What is left of a range that was partly answered goes on backing off."""
+    """The unanswered rest of a range keeps its back-off."""
     gap = gaps()
     gap.on_gap(10, T0)
     now_ns = T0
@@ -298,8 +297,7 @@ def test_r04_zero_means_no_limit() -> None:
 
 
 def test_what_the_limit_left_out_keeps_its_tries() -> None:
-    """Or a long outage with many gaps would be a storm: what is never at the front would never
-    back off."""
+    """Otherwise a long outage with many gaps is a storm: only the first gap would back off."""
     gap = gaps(max_xmit_req_size=1, min_retry="30ms", xmit_interval="10s")
     missing = [(seqno, seqno) for seqno in range(1, 9)]
     gap.on_gap(8, T0)
@@ -314,8 +312,7 @@ def test_what_the_limit_left_out_keeps_its_tries() -> None:
 
 
 def test_a_pass_costs_a_few_steps_per_gap() -> None:
-    """S-51: with every other message of a full window lost, a pass must not compare each gap
-    with each question."""
+    """S-51: with every other message lost, a pass must not compare each gap with each nak."""
 
     def cost(count: int) -> int:
         gap = gaps(max_xmit_req_size=0, jitter_percent=25)
@@ -330,11 +327,11 @@ def test_a_pass_costs_a_few_steps_per_gap() -> None:
 # A model
 
 
-# What a repair says of those that have not come
+# Conclusions from a repair
 
 
 def asked_for(gap: LossDetector, missing: list[Range], now_ns: int) -> int:
-    """Let all of ``missing`` be noticed and asked for; return when."""
+    """Detect and request all of ``missing``; return when."""
     gap.on_gap(missing[-1][1], now_ns)
     now_ns = due(gap)
     assert gap.due_naks(missing, now_ns) == missing
@@ -342,7 +339,7 @@ def asked_for(gap: LossDetector, missing: list[Range], now_ns: int) -> int:
 
 
 def test_what_was_asked_for_before_a_repair_that_came_rests_no_longer_than_it_must() -> None:
-    """Repairs come in the order of the questions: the others were lost on their way."""
+    """Repairs arrive in the order of the naks: the others were lost on their way."""
     gap = gaps(min_retry="5ms", initial_rtt="40ms")
     asked_ns = asked_for(gap, [(1, 1), (3, 3), (5, 5)], T0)
     assert due(gap) > asked_ns + 50 * MS, "so long a repair may take, as far as is known"
@@ -354,7 +351,7 @@ def test_what_was_asked_for_before_a_repair_that_came_rests_no_longer_than_it_mu
 
 
 def test_a_question_that_was_lost_does_not_lengthen_the_next_rest() -> None:
-    """Nothing will come of it, so the answer to the next one is a sample too."""
+    """It has no answer, so the repair after the next nak is an RTT sample, too."""
     gap = gaps(min_retry="5ms")
     asked_ns = asked_for(gap, [(1, 1), (3, 3)], T0)
     gap.on_data(one(3), True, asked_ns + MS)
@@ -392,7 +389,7 @@ def test_without_adaptive_timers_every_question_rests_an_interval() -> None:
 
 
 class Watched:
-    """What the model knows of a missing seqno."""
+    """The model of one missing seqno."""
 
     def __init__(self, since_ns: int) -> None:
         self.since_ns = since_ns
@@ -401,8 +398,7 @@ class Watched:
 
 
 class GapsAgainstModel(RuleBasedStateMachine):
-    """A stream that grows, with frames that come, come late, or come as repairs, and passes
-    whenever they are due."""
+    """A growing stream, with data on time, late or as repairs, and passes when they are due."""
 
     MIN_GRACE_NS = 3 * MS
     MIN_RETRY_NS = 5 * MS
@@ -428,7 +424,7 @@ class GapsAgainstModel(RuleBasedStateMachine):
         return [(seqno, seqno) for seqno in sorted(self.missing)]
 
     def look(self, fresh: bool) -> None:
-        """What a receiver does after every frame."""
+        """The work of a receiver after every frame."""
         if not self.missing:
             self.gap.clear()
         elif fresh or self.gap.due_ns is None:

@@ -1,4 +1,4 @@
-"""Out-of-band messages: numbers that never restart, once across views, despite a full window."""
+"""Out-of-band messages: own seqnos that never restart, once across views, never blocked."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ from tests.support.virtual_group import MS, SECOND, A, B, C, D, Group, aside, fr
 
 ASIDE = DeliveryMode.OUT_OF_BAND
 REPAIRING = [name for name in GROUP_PROFILE_NAMES if name != "ordered"]
-"""The profiles that repair what is lost."""
+"""The profiles with retransmission."""
 
 
 def sent_again(group: Group, to: Address) -> list[int]:
@@ -332,7 +332,7 @@ def test_one_who_joins_gets_what_is_sent_from_then_on(profile: str) -> None:
     group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
     group.settle()
     assert got(group, "c")[-1:] == [b"2"]
-    assert {told.ticket for told in group.events_of("a", Acknowledged)} == {first, second}
+    assert {event.ticket for event in group.events_of("a", Acknowledged)} == {first, second}
     assert sent_again(group, C) == []
 
 
@@ -427,8 +427,7 @@ def test_what_waits_its_turn_is_for_those_that_are_members_when_it_goes_out() ->
 
 @pytest.mark.parametrize("loopback", [True, False])
 def test_to_oneself_it_is_delivered_whatever_loopback_says(loopback: bool) -> None:
-    """S-101: ``loopback`` as a knob is about messages to all; only one who says so to himself
-    gets nothing."""
+    """S-101: the setting ``loopback`` concerns messages to all; to oneself only the call does."""
     group = Group(2, loopback=loopback)
     ready = group.send("a", b"1", to=A, mode=ASIDE)
     assert ready.events == [Accepted(ready.ticket, 1, 1), Acknowledged(ready.ticket)]

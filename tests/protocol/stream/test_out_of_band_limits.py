@@ -1,4 +1,4 @@
-"""Out-of-band messages: limits, the queue, remembered ranges; the state as a value."""
+"""Out-of-band messages: limits in flight, waiting sends, memory; the state as a value."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_a_send_that_waits_its_turn_can_end(how: str) -> None:
     group.settle()
     assert got(group, "b") == [b"1", b"3"]
     assert Accepted(after, 2, 2) in group.events_of("a", Accepted)  # no hole
-    assert given_up not in {told.ticket for told in group.events_of("a", Acknowledged)}
+    assert given_up not in {event.ticket for event in group.events_of("a", Acknowledged)}
 
 
 @pytest.mark.behaviour("OL-18")
@@ -109,8 +109,7 @@ def test_v11_the_floor_lets_receivers_forget_what_nobody_sends_again() -> None:
 
 @pytest.mark.behaviour("OL-12")
 def test_v11_the_floor_passes_over_what_went_to_others() -> None:
-    """V-11: Only one number in ten is for b; the floor says that the others are done with as
-    well."""
+    """V-11: only one seqno in ten is for b; the floor says that the others are done."""
     group = Group(3)
     for at in range(1, 101):
         group.send("a", b"x", mode=ASIDE, to=B if at % 10 == 0 else C)
@@ -139,8 +138,7 @@ def test_v11_one_old_message_without_ack_bounds_what_receivers_remember() -> Non
 
 @pytest.mark.behaviour("OL-12")
 def test_the_floor_discards_nothing_that_is_still_wanted() -> None:
-    """V-11: The floor is below everything that waits for an ack of anybody, so a late first copy
-    is still delivered."""
+    """V-11: the floor is below every unacknowledged seqno, so a late first copy is delivered."""
     group = Group(3)
     group.lose(OutOfBand, to="c", times=1)
     for at in range(1, 10):
@@ -188,5 +186,5 @@ def test_a_snapshot_knows_what_is_for_one_member_alone() -> None:
     group = busy()
     group["a"].restore(group["a"].snapshot())
     group.install(View.of(2, A, B))
-    assert [told.members for told in group.events_of("a", Unacknowledged)] == [(C,)]
-    assert [told.accepted for told in group.events_of("a", GivenUp)] == [1]
+    assert [event.members for event in group.events_of("a", Unacknowledged)] == [(C,)]
+    assert [event.accepted for event in group.events_of("a", GivenUp)] == [1]

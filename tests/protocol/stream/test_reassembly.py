@@ -1,4 +1,4 @@
-"""Reassembly of fragments; and small parts of the machine: credit, timers, the ready builder."""
+"""Reassembly of fragments; and small parts of the machine: credit, timers, Ready builder."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -24,7 +24,7 @@ def piece(seqno: int, payload: bytes, flags: int = 0) -> Run:
     return Run.of(A, seqno, [payload], FRAGMENT | flags)
 
 
-# Pieces
+# Fragments
 
 
 def test_the_last_piece_hands_the_message_out_whole() -> None:
@@ -44,8 +44,7 @@ def test_two_messages_do_not_mix() -> None:
 
 
 def test_pieces_without_their_beginning_are_left_out() -> None:
-    """A stream may start in the middle of a message; the rest of it is counted, the next message
-    is whole."""
+    """A stream may start within a message; its rest is counted, the next message is whole."""
     pieces, ctx = Reassembler(100), context()
     assert pieces.add(piece(7, b"rest"), ctx) is None
     assert pieces.add(piece(8, b"end", LAST_FRAGMENT), ctx) is None
@@ -55,7 +54,7 @@ def test_pieces_without_their_beginning_are_left_out() -> None:
 
 
 def test_a_new_beginning_forgets_what_was_open() -> None:
-    """What lay between was given up as gone."""
+    """The seqnos between were given up as gone."""
     pieces, ctx = Reassembler(100), context()
     pieces.add(piece(1, b"lost", FIRST_FRAGMENT), ctx)
     pieces.add(piece(9, b"a", FIRST_FRAGMENT), ctx)
@@ -63,7 +62,7 @@ def test_a_new_beginning_forgets_what_was_open() -> None:
 
 
 def test_a_message_over_the_limit_is_reported_and_not_kept() -> None:
-    """S14: memory never holds more than the limit, however long the message goes on."""
+    """S14: memory never exceeds the limit, however long the message is."""
     pieces, ctx = Reassembler(10), context()
     pieces.add(piece(1, b"x" * 10, FIRST_FRAGMENT), ctx)
     for seqno in range(2, 50):

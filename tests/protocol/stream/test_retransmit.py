@@ -35,7 +35,7 @@ def named(answer: RepairPlan) -> list[Range]:
 
 
 def test_what_was_stored_as_one_run_is_repaired_in_frames() -> None:
-    """Runs that came together, or from one with larger frames, are stored as one."""
+    """Runs that arrived together, or in larger frames, are stored as one."""
     window = stored(9, size_bytes=98)
     assert named(repairs(max_frame_bytes=400).plan_repairs(B, [(1, 9)], window, T0)) == [
         (1, 3),
@@ -109,7 +109,7 @@ def test_p11_a_repeated_question_is_answered_once() -> None:
 
 
 def test_suppression_ends_before_the_receiver_asks_again() -> None:
-    """Half of min_retry: what a receiver really misses is never held back twice in a row."""
+    """Half of min_retry: a real loss is never suppressed twice in a row."""
     repair, window = repairs(min_retry="8ms"), stored(10)
     repair.plan_repairs(B, [(2, 4)], window, T0)
     assert named(repair.plan_repairs(B, [(2, 4)], window, T0 + 4 * MS - 1)) == []
@@ -125,7 +125,7 @@ def test_what_went_to_one_member_alone_does_not_count_for_another() -> None:
 
 
 def test_what_went_to_all_counts_for_everybody() -> None:
-    """R-06: one multicast serves everybody who misses the same."""
+    """R-06: one multicast repair serves all members with the same loss."""
     repair, window = repairs(use_mcast_xmit="always"), stored(10)
     first = repair.plan_repairs(B, [(2, 4)], window, T0)
     assert (first.to, named(first)) == (None, [(2, 4)])
@@ -135,8 +135,7 @@ def test_what_went_to_all_counts_for_everybody() -> None:
 
 @pytest.mark.behaviour("P-12")
 def test_p12_auto_turns_to_all_when_a_second_member_asks() -> None:
-    """P-12, R-06: the first is served alone; the second shows that the loss is shared, and
-    serves the third too."""
+    """P-12, R-06: the first gets a private repair; the second shows a shared loss: multicast."""
     repair, window = repairs(use_mcast_xmit="auto"), stored(10)
     assert repair.plan_repairs(B, [(2, 4)], window, T0).to == B
     second = repair.plan_repairs(C, [(4, 4)], window, T0 + MS)
@@ -166,7 +165,7 @@ def test_what_is_remembered_does_not_pile_up() -> None:
 
 @pytest.mark.behaviour("P-11")
 def test_p11_repairs_have_a_budget_per_interval() -> None:
-    """P-11: lowest first; what is over the budget is left to the next question."""
+    """P-11: lowest first; repairs over the budget wait for the next nak."""
     repair, window = (
         repairs(repair_budget_bytes=3000, xmit_interval="100ms"),
         stored(*[1] * 10, size_bytes=998),
@@ -218,7 +217,7 @@ def sent(group: Group, step: str) -> list[TraceEntry]:
 
 @pytest.mark.behaviour("N4-32")
 def test_n4_32_the_answer_to_a_nak_is_the_message_again() -> None:
-    """N4-32: to the one that asked, marked as a repair."""
+    """N4-32: to the requester, marked as a repair."""
     group = Group(3)
     group.send("a", b"1", b"2", b"3")
     ready = group.receive("a", B, Nak(A, ((2, 3),)))
@@ -276,8 +275,7 @@ def test_what_is_held_back_stands_in_the_trace() -> None:
 def test_every_way_of_repairing_repairs(
     choice: str, destinations: set[object], at_most: int
 ) -> None:
-    """N4-32, L4: two members lose the same, one of them something more; there are no more
-    repairs than losses."""
+    """N4-32, L4: two members lose the same, one of them more; repairs do not exceed losses."""
     group = Group(3, use_mcast_xmit=choice)
     group.lose_seqnos(2, 3)
     group.lose_seqnos(5, to="c")

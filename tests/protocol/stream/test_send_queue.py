@@ -1,4 +1,4 @@
-"""Sends: first come, first served; packed into runs; numbered last, so that no gap is left."""
+"""Sends: first come, first served; packed into runs; seqnos assigned last, without holes."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,8 +20,7 @@ from tests.support.virtual_group import MS, SECOND, A, B, Group
 
 
 def queue(*sends: Sequence[bytes], room_bytes: int = 100, most_bytes: int = 0) -> SendQueue:
-    """A queue of these sends, whose frames take ``room_bytes``, and whose runs take one frame if
-    no more is said."""
+    """A queue of these sends; frames take ``room_bytes``, runs one frame by default."""
     result = SendQueue(room_bytes, max_run_bytes=most_bytes)
     for ticket, messages in enumerate(sends, 1):
         result.enqueue(ticket, messages, 0, None)
@@ -196,8 +195,7 @@ def fill(group: Group, count: int) -> None:
 
 @pytest.mark.behaviour("N4-06", "N4-12", "I-05")
 def test_n4_06_a_full_window_makes_the_send_wait() -> None:
-    """N4-06, N4-12, I-05: exactly ``capacity`` messages are outstanding; the next one waits
-    until low moves."""
+    """N4-06, N4-12, I-05: ``capacity`` messages are outstanding; the next waits for low."""
     group = Group(2, capacity=10)
     fill(group, 10)
     ready = group.send("a", b"11")
@@ -210,8 +208,7 @@ def test_n4_06_a_full_window_makes_the_send_wait() -> None:
 
 @pytest.mark.behaviour("N4-14", "P-06")
 def test_s24_each_freed_slot_lets_exactly_one_message_in() -> None:
-    """S-24, N4-14, P-06: window of 10 full, four sends wait; one ack releases one, the next all
-    the others."""
+    """S-24, N4-14, P-06: window of 10 full, four sends wait; acks release one, then the rest."""
     group = Group(2, capacity=10)
     fill(group, 10)
     tickets = [group.send("a", b"%d" % seqno).ticket for seqno in range(11, 15)]
@@ -227,7 +224,7 @@ def test_s24_each_freed_slot_lets_exactly_one_message_in() -> None:
 
 @pytest.mark.behaviour("P-06", "N4-15")
 def test_p06_the_order_on_the_wire_is_the_order_of_the_numbers() -> None:
-    """P-06, N4-15: however many sends wait, and whoever releases them."""
+    """P-06, N4-15: however many sends wait, and whatever releases them."""
     group = Group(3, capacity=3)
     for at in range(60):
         group.send("a", b"%d" % at, b"x" * (at * 7 % 2000))
@@ -313,7 +310,7 @@ def test_a_send_that_was_taken_cannot_be_cancelled() -> None:
 
 @pytest.mark.behaviour("P-14", "P-03")
 def test_p14_a_timed_out_send_leaves_no_hole() -> None:
-    """P-14, P-03: it says how many of its messages had been taken."""
+    """P-14, P-03: the event has the number of accepted messages."""
     group = Group(2, capacity=3)
     rule = group.lose(Ack)
     fill(group, 2)
@@ -376,7 +373,7 @@ def test_a_send_that_must_not_wait_does_not_overtake() -> None:
 
 @pytest.mark.parametrize("short", range(8))
 def test_a_send_that_must_not_wait_counts_the_pieces_too(short: int) -> None:
-    """Each piece has a length entry of its own: at the boundary nothing may be taken in part."""
+    """Each fragment has a length entry: at the boundary it is taken whole or not at all."""
     group = Group(2, max_frame_bytes=256, window_bytes=1024, receive_buffer_bytes=1024)
     room = run_room_bytes(256) - LENGTH_BYTES
     pieces = -(-1010 // room)
@@ -386,11 +383,11 @@ def test_a_send_that_must_not_wait_counts_the_pieces_too(short: int) -> None:
     assert len(group["a"].outbound.queue) == 0
 
 
-# Messages in pieces
+# Fragmented messages
 
 
 def test_a_message_larger_than_the_whole_window_goes_through() -> None:
-    """More pieces than capacity, more bytes than the window: pieces follow as acks make room."""
+    """More fragments than capacity, more bytes than the window: acks make room for them."""
     group = Group(2, capacity=3, max_frame_bytes=256, window_bytes=1024)
     message = bytes(range(256)) * 40
     ready = group.send("a", message, b"next")
@@ -414,8 +411,7 @@ def test_a_message_in_pieces_survives_loss() -> None:
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout"])
 def test_a_message_under_way_in_pieces_is_finished(reason: str) -> None:
-    """It was accepted with its first piece; what stands behind it in the same send is given up,
-    once."""
+    """The first fragment accepted the message; the rest of the send is given up, once."""
     group = Group(2, capacity=2, max_frame_bytes=256)
     message = b"x" * 1000
     ticket = group.send(
@@ -442,7 +438,7 @@ def test_a_message_in_pieces_that_has_not_begun_can_be_cancelled() -> None:
 
 @pytest.mark.behaviour("P-14", "P-06")
 def test_p14_sends_cancels_and_timeouts_leave_no_hole_under_loss() -> None:
-    """P-14, P-06: what was accepted is delivered, in order, and nothing else."""
+    """P-14, P-06: accepted messages are delivered in order, and no others."""
     group = Group(2, capacity=5, max_frame_bytes=256)
     rng = Random(4)
     group.rule(lambda _sender, _to, _frame: rng.random() < 0.25)
@@ -484,8 +480,7 @@ def test_p14_sends_cancels_and_timeouts_leave_no_hole_under_loss() -> None:
 
 @pytest.mark.behaviour("N4-40", "P-10")
 def test_a_growing_window_does_not_wait_for_acks() -> None:
-    """N4-40, A-05: capacity does not count; only what a receiver would refuse as far waits
-    (P-10, S12)."""
+    """N4-40, A-05: capacity does not count; only seqnos out of reach wait (P-10, S12)."""
     group = Group(2, window="growing", capacity=4, max_seqno_ahead=10)
     group.lose(Ack)
     ready = group.send("a", *[b"%d" % seqno for seqno in range(1, 11)])

@@ -19,12 +19,12 @@ def nakack(members: int = 3, **knobs: Any) -> Group:
 
 
 def still(members: int = 3, **knobs: Any) -> Group:
-    """A group in which nobody votes by itself."""
+    """A group without votes by timers."""
     return nakack(members, stability_interval="1h", **knobs)
 
 
 def stable(group: Group, *progress: tuple[Any, int, int], view: int = 1) -> None:
-    """Let the coordinator tell c what is stable."""
+    """Send c a stability message of the coordinator."""
     group.receive("c", A, Stable(A, view, tuple(StreamProgress(*entry) for entry in progress)))
 
 
@@ -33,7 +33,7 @@ def stable(group: Group, *progress: tuple[Any, int, int], view: int = 1) -> None
 
 @pytest.mark.behaviour("N7-17", "N7-18", "I-03", "I-06")
 def test_a_stability_message_purges_up_to_its_seqno_and_low_becomes_it() -> None:
-    """The named message itself included: stable means delivered by everybody."""
+    """The named message itself included: stable means delivered by all."""
     group = still()
     group.receive("c", A, data(A, 1, *numbers(1, 5)))
     group.receive("c", B, data(B, 1, *numbers(1, 5)))
@@ -59,8 +59,7 @@ def test_purging_never_passes_what_was_delivered_here() -> None:
 
 @pytest.mark.behaviour("N7-19")
 def test_the_own_stream_is_not_purged_past_what_was_delivered_here() -> None:
-    """Not even if the coordinator speaks of messages that were never sent; and not later on
-    either."""
+    """Not even if the coordinator names messages that were never sent; and not later."""
     group = still()
     group.send("c", b"1")
     stable(group, (C, 9, 9))
@@ -146,7 +145,7 @@ def test_where_acks_release_votes_and_stability_messages_are_dropped() -> None:
 
 @pytest.mark.behaviour("N7-17", "N7-18")
 def test_a_round_by_time_empties_every_table() -> None:
-    """A-07: once everything is stable nobody votes any more."""
+    """A-07: once everything is stable there are no more votes."""
     group = nakack()
     for name in "abc":
         group.send(name, *numbers(1, 5))
@@ -202,7 +201,7 @@ def test_a_sender_that_waits_for_numbers_does_not_wait_for_the_interval() -> Non
 
 @pytest.mark.behaviour("N7-25", "N7-16", "I-03")
 def test_stable_is_the_minimum_of_delivered_and_never_of_high() -> None:
-    """c has 3 but not 2: only 1 is stable, and b keeps 2 for it."""
+    """c has 3 but not 2: only 1 is stable, and b retains 2 for it."""
     group = nakack()
     group.lose_seqnos(2, to="c", repairs=True)
     for seqno in (1, 2, 3):
@@ -269,7 +268,7 @@ def test_a_vote_of_another_view_or_of_a_stranger_does_not_count(
 
 @pytest.mark.behaviour("N7-25")
 def test_a_vote_for_somebody_else_does_not_count() -> None:
-    """Only the first member of the view counts votes, and everybody votes for himself only."""
+    """Only the first member of the view counts votes, and a vote is about its sender only."""
     group = still()
     group.receive("b", C, Vote(C, 1, (StreamProgress(A, 0, 0),)))
     assert group["b"].counters["dropped.not mine"] == 1
@@ -279,7 +278,7 @@ def test_a_vote_for_somebody_else_does_not_count() -> None:
 
 @pytest.mark.behaviour("N7-25")
 def test_a_vote_only_rises() -> None:
-    """An older vote that comes late does not take the newer one back."""
+    """A late older vote does not replace the newer one."""
     group = still(2)
     group.send("a", *numbers(1, 3))
     group.receive("a", B, Vote(B, 1, (StreamProgress(A, 3, 3), StreamProgress(B, 0, 0))))
@@ -299,7 +298,7 @@ def test_a_vote_that_does_not_fit_a_frame_is_told_in_parts() -> None:
         assert set(group[name].digest().values()) == {Marks(1, 1, 1)}
 
 
-# What is lost
+# Losses
 
 
 @pytest.mark.behaviour("N7-18")
@@ -318,7 +317,7 @@ def test_a_lost_vote_does_not_wedge_the_next_round() -> None:
 @pytest.mark.behaviour("N7-18")
 @pytest.mark.parametrize("to", ["b", "c", None])
 def test_a_lost_stability_message_does_not_wedge_the_next_round(to: str | None) -> None:
-    """A-09: who has not heard votes again, and is told again."""
+    """A-09: a member without the stability message votes again, and gets it again."""
     group = nakack()
     group.lose(Stable, to=to, times=2)
     group.send("b", b"1")
@@ -333,9 +332,9 @@ def test_who_votes_again_is_told_alone() -> None:
     group.lose(Stable, to="c", times=1)
     group.send("a", b"1")
     group.settle(5 * SECOND)
-    told = [sent.to for sent in group.sent if isinstance(sent.frame, Stable)]
-    assert told[0] is None
-    assert set(told[1:]) == {C}
+    targets = [sent.to for sent in group.sent if isinstance(sent.frame, Stable)]
+    assert targets[0] is None
+    assert set(targets[1:]) == {C}
 
 
 # On a view
@@ -416,8 +415,7 @@ def test_the_next_coordinator_counts_the_votes_when_the_first_is_gone() -> None:
 
 @pytest.mark.behaviour("N7-18")
 def test_a_view_that_comes_in_the_middle_of_a_round_delays_it_only() -> None:
-    """The view reaches c late: its vote of the old view is dropped, and it votes again in the
-    new one."""
+    """c installs the view late: its old vote is dropped, and it votes again in the new view."""
     group = nakack()
     group.send("a", b"1")
     group.run_for(249 * MS)
@@ -440,7 +438,7 @@ def test_alone_a_member_makes_its_messages_stable_by_itself() -> None:
 
 @pytest.mark.behaviour("N7-18", "P-01")
 def test_a_join_under_load_stops_nobody() -> None:
-    """P-01: b goes on sending while the view reaches it late; c starts where b says."""
+    """P-01: b keeps sending and installs the view late; c starts where b says."""
     group = Group(
         3, start=False, profile="nakack", max_seqno_ahead=16, capacity=16, stability_interval="5ms"
     )
@@ -462,7 +460,7 @@ def test_a_join_under_load_stops_nobody() -> None:
     assert group["b"].digest()[B] == Marks(sent, sent, sent)
 
 
-# Who holds up purging
+# Slow receivers
 
 
 @pytest.mark.behaviour("P-13")
@@ -481,7 +479,7 @@ def test_the_coordinator_names_the_member_that_holds_up_purging() -> None:
 
 @pytest.mark.behaviour("P-13")
 def test_another_sender_is_told_that_its_window_is_held_up() -> None:
-    """Only the coordinator knows by whom."""
+    """Only the coordinator knows the slow members."""
     group = nakack(3, slow_receiver_after="1s")
     group.lose(Vote, by="c")
     group.send("b", b"1")

@@ -23,7 +23,7 @@ from tests.support.virtual_group import MS, A, B, C, Group
 
 
 def make(**knobs: Any) -> Group:
-    """A group whose third member stores what it gets."""
+    """A group whose third member stores its deliveries."""
     group = Group(3, start=False, **knobs)
     group["c"].resume({}, stores=True)
     group.install(View.of(1, A, B, C), digest=dict.fromkeys((A, B, C), Marks(0, 0, 0)))
@@ -108,8 +108,7 @@ def test_a_lost_ack_of_what_is_stored_is_made_good() -> None:
 
 
 def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
-    """Its pieces have to be acknowledged before it is whole; what came before it has to be
-    stored first."""
+    """Fragments are acknowledged before the message is whole; earlier messages are stored first."""
     group = make(capacity=8, max_frame_bytes=512)
     send(group, 1, 2)
     ticket = group.send("a", b"x" * 400 * 20, mode=DeliveryMode.ACKNOWLEDGED).ticket
@@ -128,8 +127,7 @@ def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
 def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged(
     *, whole: bool
 ) -> None:
-    """The reader acknowledged its first pieces, and died with them: its next life has a hole
-    where the message was."""
+    """The reader acknowledged the first fragments and crashed: its successor has a hole."""
     group = make(capacity=40 if whole else 8, max_frame_bytes=512)
     if whole:
         group.rule(

@@ -1,4 +1,4 @@
-"""Connections: seqnos, acks, resends and requests; and the profiles of the older protocols."""
+"""Unicast: seqnos, acks, retransmissions, naks; and the profiles of the older protocols."""
 
 from itertools import pairwise
 from typing import Any
@@ -69,7 +69,7 @@ def test_messages_to_one_do_not_reach_others_nor_the_stream_to_the_group() -> No
 
 
 def test_one_who_is_not_a_member_cannot_be_sent_to() -> None:
-    """S-90: no connection is made that nobody would ever answer."""
+    """S-90: there is no connection to a non-member."""
     group = Group(2)
     with pytest.raises(LocalProtocolError, match="not a member"):
         group.send("a", b"x", to=D)
@@ -106,8 +106,7 @@ def test_an_ack_removes_everything_up_to_it() -> None:
 
 @pytest.mark.behaviour("U3-04", "I-11")
 def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
-    """Deliveries up to 5, 8, 13, 52, 62, 83 and 101 within a second, at least 500 ms between two
-    acks."""
+    """Deliveries up to 5, 8, 13, 52, 62, 83 and 101 in a second, 500 ms between two acks."""
     group = Group(2, min_ack_interval="500ms", capacity=1024)
     start_ns, first = group.now_ns, 1
     for at, last in enumerate((5, 8, 13, 52, 62, 83, 101)):
@@ -123,8 +122,7 @@ def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
 
 @pytest.mark.behaviour("U3-04")
 def test_the_gap_between_acks_holds_beside_other_streams() -> None:
-    """The acks of the stream to the group have their own time, and do not take those of a
-    connection along."""
+    """Acks of the group's stream have their own timer, and do not carry those of connections."""
     group = Group(2, min_ack_interval="500ms")
     for _ in range(30):
         group.send("a", b"to one", to=B)
@@ -140,8 +138,7 @@ def test_the_gap_between_acks_holds_beside_other_streams() -> None:
 
 @pytest.mark.behaviour("U3-04")
 def test_the_gap_between_acks_does_not_stop_a_fast_sender() -> None:
-    """A quarter of the window is acknowledged at once; otherwise a small window would be as slow
-    as the gap."""
+    """A quarter of the window is acknowledged at once; else a small window would be slow."""
     group = Group(2, capacity=8, min_ack_interval="1s")
     group.send("a", *numbers(1, 200), to=B)
     group.run_for(SECOND)
@@ -174,7 +171,7 @@ def test_a_message_is_acknowledged_within_a_bounded_time(row: str) -> None:
 @pytest.mark.behaviour("U3-06")
 @rows
 def test_a_message_is_sent_again_within_a_bounded_time(row: str) -> None:
-    """While nobody answers something goes out at least every ``xmit_interval``."""
+    """Without an answer something is sent at least every ``xmit_interval``."""
     group = Group(2, unicast=row, xmit_interval="200ms", stability_interval="50ms")
     group.lose(by="a")
     group.send("a", b"1", to=B)
@@ -186,8 +183,7 @@ def test_a_message_is_sent_again_within_a_bounded_time(row: str) -> None:
 
 @pytest.mark.behaviour("P-18")
 def test_an_ack_of_a_former_connection_purges_nothing() -> None:
-    """C-09: acks, naks and questions for the first message name the connection that they are
-    for."""
+    """C-09: acks, naks and start requests name the connection that they are for."""
     group = Group(2)
     group.lose()
     group.send("a", *numbers(1, 5), to=B)
@@ -218,12 +214,11 @@ def test_the_ack_of_another_member_counts_for_nothing() -> None:
     assert marks_of(group, "a", "b") == (0, 5)
 
 
-# What is sent again, and what is asked for
+# Retransmissions and naks
 
 
 def walked(**knobs: Any) -> Group:
-    """45 of 50 acknowledged; 46, 48 and 50 are lost, 47 and 49 come together; it takes half a
-    second to ask."""
+    """45 of 50 acknowledged; 46, 48 and 50 are lost, 47 and 49 arrive; the nak takes 500 ms."""
     group = Group(2, tail_delay="100ms", xmit_interval="500ms", adaptive_grace=False, **knobs)
     group.send("a", *numbers(1, 45), to=B)
     group.settle()
@@ -241,14 +236,13 @@ def walked(**knobs: Any) -> Group:
 
 @pytest.mark.behaviour("U3-07", "U3-08", "U3-09", "U3-10", "U3-11", "U3-13", "I-09")
 def test_u3_11_the_walk_through() -> None:
-    """The first look notes, the second sends 50 again; 46 and 48 are asked for; 50 is
-    acknowledged; then silence."""
+    """The second pass resends 50; 46 and 48 are requested; 50 is acknowledged; then silence."""
     group = walked()
     group.run_for(250 * MS)
     assert group.sent == [], "the first look, after 100 ms, only notes"
     group.settle()
-    said = [(sent.by, type(sent.frame)) for sent in group.sent]
-    assert said == [(A, Data), (B, Nak), (A, Data), (A, Data), (B, Ack)]
+    sent = [(sent.by, type(sent.frame)) for sent in group.sent]
+    assert sent == [(A, Data), (B, Nak), (A, Data), (A, Data), (B, Ack)]
     assert group.data("a", repair=True) == [(50, 50), (46, 46), (48, 48)]
     assert group.frames(Nak) == [Nak(A, ((46, 46), (48, 48)), epoch_of(group, "a", "b"))]
     assert acks_of(group) == [50]
@@ -273,8 +267,7 @@ def test_only_the_last_message_is_sent_again_and_not_at_the_first_look() -> None
 
 @pytest.mark.behaviour("U3-08", "U3-09")
 def test_a_pair_that_changed_is_only_noted() -> None:
-    """Something was acknowledged between two looks: the connection lives, and nothing is sent
-    again."""
+    """An ack between two passes: the connection works, and nothing is resent."""
     group = Group(2, tail_delay="100ms", xmit_interval="100ms")
     group.lose(by="b")
     group.send("a", *numbers(1, 9), to=B)
@@ -314,8 +307,7 @@ def test_a_quiet_connection_says_nothing(row: str) -> None:
 def test_whatever_is_lost_comes_without_new_messages(
     row: str, lost: tuple[int, ...], times: int
 ) -> None:
-    """S-95, S-96: the first, the last, all; their repairs too. The application sends nothing
-    more."""
+    """S-95, S-96: the first, the last, all; repairs, too; without any further send."""
     group = Group(2, unicast=row)
     left = dict.fromkeys(lost, times)
 
@@ -364,7 +356,7 @@ def test_lost_acks_are_sent_again(row: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @rows
 def test_a_bad_network_loses_nothing(row: str, seed: int) -> None:
-    """One frame in five is lost, both ways, and everybody talks to everybody (S-102)."""
+    """One frame in five is lost, both ways, and all send to all (S-102)."""
     group = Group(4, unicast=row, seed=seed)
     state = [seed + 1]
 
@@ -398,7 +390,7 @@ def test_a_repair_goes_to_the_other_end_only() -> None:
 
 
 def test_what_was_acknowledged_and_is_asked_for_is_gone_and_said_so() -> None:
-    """P-01: a connection never waits in silence; whoever asks for it has lost it."""
+    """P-01: a purged message is reported as lost, and the connection goes on."""
     group = Group(2)
     group.receive("b", A, one(A, 4, opens=True), one(A, 7))
     assert group.receive("b", A, Gone(A, 5, EPOCH)).events == [Lost(A, 5, 5)]

@@ -1,4 +1,4 @@
-"""Connections: slow and fast readers, large messages, messages to oneself, other profiles."""
+"""Unicast: slow and fast readers, large messages, messages to oneself, other profiles."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.support.virtual_group import MS, SECOND, A, B, C, D, Group
 
 @pytest.mark.behaviour("P-08")
 def test_a_full_window_drops_and_counts_and_never_waits() -> None:
-    """C-19: what does not fit is not acknowledged, and comes again when there is room."""
+    """C-19: data without room is not acknowledged, and is resent when there is room."""
     group = Group(2, capacity=4, unread_limit=1)
     group.receive("b", A, one(A, 1, *numbers(1, 5), opens=True))
     group.receive("b", A, one(A, 6), one(A, 9))
@@ -39,8 +39,7 @@ def test_a_full_window_drops_and_counts_and_never_waits() -> None:
 @pytest.mark.behaviour("P-08")
 @rows
 def test_a_slow_reader_slows_its_sender_and_nobody_else(row: str) -> None:
-    """C-19, S-68: two connections into one slow application; a third one, elsewhere, is not
-    slowed."""
+    """C-19, S-68: two connections to one slow application; a third one is not slowed."""
     group = Group(4, unicast=row, capacity=8, unread_limit=3, stability_interval="20ms")
     for by in "ab":
         group.send(by, *numbers(1, 40), to=C)
@@ -112,7 +111,7 @@ def test_who_pins_a_connection_is_named() -> None:
 
 @rows
 def test_a_large_message_travels_in_pieces(row: str) -> None:
-    """M-14: also if it is larger than the window, and pieces get lost."""
+    """M-14: also if it is larger than the window, and fragments are lost."""
     group = Group(2, unicast=row, max_frame_bytes=256, capacity=4, stability_interval="10ms")
     group.lose_seqnos(2, 7)
     large = bytes(range(250)) * 20
@@ -169,7 +168,7 @@ def test_an_out_of_band_message_to_one_overtakes_the_connection() -> None:
 
 
 def test_messages_to_oneself() -> None:
-    """C-17, S-49: they need no network, come in order, and nothing stays unacknowledged."""
+    """C-17, S-49: they need no network, are in order, and nothing stays unacknowledged."""
     group = Group(2)
     group.lose()
     for seqno in range(1, 101):
@@ -196,7 +195,7 @@ def test_messages_to_oneself_wait_for_a_slow_application() -> None:
 
 
 def test_a_message_to_oneself_that_is_not_wanted_is_neither_delivered_nor_left_behind() -> None:
-    """C-17, S-101, M-11: said with the message; what the group's messages do is another matter."""
+    """C-17, S-101, M-11: an option of the send; the setting is about group messages."""
     group = Group(2, loopback=False, unread_limit=10)
     for seqno in range(1, 10):
         group.send("a", b"%d" % seqno, to=A, loopback=None if seqno % 3 else False)
@@ -223,7 +222,7 @@ def test_an_acknowledged_message_to_oneself() -> None:
 @pytest.mark.parametrize("profile", ["nakack4", "nakack", "ordered", "classic"])
 @rows
 def test_connections_work_beside_every_protocol_of_the_group(profile: str, row: str) -> None:
-    """And go on through a view that both are in, whatever that means for messages to all."""
+    """And continue through a view with both, whatever that means for group messages."""
     group = Group(3, profile=profile, unicast=row, stability_interval="20ms")
     for seqno in range(1, 6):
         group.send("a", b"%d" % seqno, to=B)
@@ -242,8 +241,7 @@ def test_connections_work_beside_every_protocol_of_the_group(profile: str, row: 
 
 @pytest.mark.behaviour("N7-17")
 def test_messages_to_one_do_not_count_for_votes() -> None:
-    """Votes are about the streams to the group; messages to one, or to oneself, bring none
-    about."""
+    """Votes concern group streams; unicast messages and messages to oneself cause none."""
     group = Group(2, profile="nakack", stability_bytes="1KiB", stability_interval="10s")
     group.settle(within_ns=60 * SECOND)
     before = group["a"].counters.get("sent.vote", 0), group["b"].counters.get("sent.vote", 0)

@@ -208,8 +208,7 @@ def test_s21_a_batch_into_a_full_window(make: Maker) -> None:
 
 @pytest.mark.behaviour("N4-12", "N4-14")
 def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> None:
-    """S-22, S-24, S-25, N4-12, N4-14: the waiting itself is the sender's; the window says how
-    many may go on."""
+    """S-22, S-24, S-25, N4-12, N4-14: the window says how many may be sent; the sender waits."""
     window = make(10)
     window.add(run(1, 10))
     assert window.room() == 0
@@ -227,7 +226,7 @@ def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> No
 
 @pytest.mark.behaviour("N4-02")
 def test_a_kept_window_gets_room_by_purging_only() -> None:
-    """N4-02: at a sender low is what everybody acknowledged; own delivery makes no room."""
+    """N4-02: at a sender low is what all acknowledged; own delivery makes no room."""
     window = Window(FixedWindow(4), keep_delivered=True)
     window.add(run(1, 4))
     window.take()
@@ -239,7 +238,7 @@ def test_a_kept_window_gets_room_by_purging_only() -> None:
 
 @pytest.mark.behaviour("N4-40")
 def test_a_growing_window_holds_more_than_the_limit_ahead() -> None:
-    """N4-40: the limit counts from delivered, so what is kept behind it is not limited."""
+    """N4-40: the limit counts from delivered, so retained messages are not limited."""
     window = Window(GrowingWindow(4), keep_delivered=True)
     for first in range(1, 100, 4):
         assert window.add(run(first, first + 3)) == AddResult(4)
@@ -425,7 +424,7 @@ def test_s11_delivered_but_kept(make_keeping: Maker) -> None:
 
 @pytest.mark.behaviour("N7-19")
 def test_s12_n7_19_purging_does_not_pass_delivered(make: Maker) -> None:
-    """S-12, N7-19, W-07: what was not delivered is purged only by force."""
+    """S-12, N7-19, W-07: undelivered messages are purged only by force."""
     window = make()
     window.add(run(1, 10))
     assert window.purge(5) == 0
@@ -499,8 +498,8 @@ def test_skipping_gives_up_what_is_missing_and_what_is_stored(make: Maker) -> No
     window = make()
     add(window, 1, 2, 5, 6, 7)
     window.take()
-    kept = 2 if make.keep else 0
-    assert window.skip_to(6) == 2 + kept
+    retained = 2 if make.keep else 0
+    assert window.skip_to(6) == 2 + retained
     assert window.marks == Marks(6, 6, 7)
     assert stored(window) == [7]
     assert seqnos(window.take()) == [7]

@@ -26,7 +26,7 @@ ORIGIN = Address(1, 1)
 
 
 class Model:
-    """What a window should be."""
+    """The model of a window."""
 
     def __init__(
         self, policy: FixedWindow | GrowingWindow, keep: bool, offset: int, max_bytes: int | None
@@ -99,8 +99,7 @@ class Model:
 
 
 class Pair:
-    """A window and its model: each step is done to both, and they must agree on the answer and
-    on all the rest."""
+    """A window and its model: each step applies to both, and they must agree."""
 
     def __init__(
         self, policy: FixedWindow | GrowingWindow, keep: bool, offset: int, max_bytes: int | None

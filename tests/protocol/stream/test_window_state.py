@@ -74,8 +74,7 @@ def test_s18_a_million_missing_are_one_range() -> None:
 
 
 def test_missing_up_to_what_was_announced(make: Maker) -> None:
-    """R-09: an announced high reveals the tail that was lost; nothing is asked for beyond the
-    ceiling."""
+    """R-09: an announced high reveals a lost tail; naks never go beyond the ceiling."""
     window = make(10)
     add(window, 1, 3)
     assert window.missing(upto=3) == [(2, 2)]
@@ -171,7 +170,7 @@ def test_behind_the_first_message_that_does_not_fit_the_run_is_refused(make: Mak
 
 
 def test_a_run_next_in_line_is_taken_whatever_its_bytes(make: Maker) -> None:
-    """Refusing it would stop the stream for ever: only its arrival lets the others go."""
+    """A refusal would stop the stream for ever: only its arrival releases the others."""
     window = make(max_bytes=100)
     window.add(sized(2, 100))
     assert window.add(sized(3, 2)) == AddResult(0, full=1)
@@ -209,18 +208,18 @@ def test_the_end_of_an_old_run_can_be_next_in_line(make: Maker) -> None:
 
 
 def test_bytes_are_freed_at_once(make: Maker) -> None:
-    """An erased run is let go even while the window still has others."""
+    """An erased run is freed even while the window still has others."""
     window = make(1000)
     payloads = [bytes(1000) for _ in range(50)]
     baseline = sys.getrefcount(payloads[0])
     for seqno, payload in enumerate(payloads, start=1):
         window.add(Run.of(ORIGIN, seqno, [payload]))
-    kept = [sys.getrefcount(payload) for payload in payloads]
+    references = [sys.getrefcount(payload) for payload in payloads]
     window.take(30)
     window.purge(30)
     now = [sys.getrefcount(payload) for payload in payloads]
-    assert now[:30] == [count - 1 for count in kept[:30]] or now[:30] == [baseline] * 30
-    assert now[30:] == kept[30:]
+    assert now[:30] == [count - 1 for count in references[:30]] or now[:30] == [baseline] * 30
+    assert now[30:] == references[30:]
 
 
 # The whole state
@@ -357,7 +356,7 @@ def test_n7_05_the_cost_does_not_depend_on_what_is_stored(make: Maker, what: str
 def test_n7_05_the_cost_does_not_depend_on_what_was_delivered(
     make_keeping: Maker, what: str
 ) -> None:
-    """N7-05: what is kept for repairs is out of the way of what comes."""
+    """N7-05: messages retained for repairs do not slow arriving ones."""
 
     def work(runs: int) -> Callable[[], object]:
         window = make_keeping(10 * runs)
@@ -387,8 +386,10 @@ def test_a_run_costs_the_same_whatever_its_number_of_messages(make: Maker) -> No
 def test_a_large_run_can_be_taken_message_by_message(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read of length tables grows like n log n, not like n squared: a datagram of 30,000
-    empty messages must not stop a member that takes one at a time."""
+    """The reads of length tables grow like n log n, not like n squared.
+
+    A datagram of 30,000 empty messages must not stop a member that takes one at a time.
+    """
     read = 0
     message_lengths = Run.message_lengths
 

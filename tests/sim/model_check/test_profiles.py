@@ -1,4 +1,4 @@
-"""Exhaustive search of every profile: each passes, and bugs that are its own are found by the check meant for them."""
+"""Exhaustive search of every profile: each passes, and its typical bugs are found."""
 
 from collections.abc import Callable
 from typing import Any
@@ -135,7 +135,7 @@ def _killed(bounds: SearchBounds, checks: str, within: int) -> None:
 def _patch(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]
 ) -> None:
-    """Put ``bug`` in the place of a method; its first parameter is the method."""
+    """Replace a method by ``bug``, whose first parameter is the method."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: bug(original, *args, **kwargs))
 
@@ -284,7 +284,7 @@ def test_a_removed_connection_whose_end_is_forgotten(
 def test_nobody_answers_the_question_for_the_first_message(
     monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    """Where the sender repeats everything, the first message comes by itself."""
+    """A sender that repeats everything needs no request for the first message."""
     monkeypatch.setattr(OutboundStream, "_send_first", _silent)
     _killed(SMALL._replace(profile=profile), "S10", 6)
 

@@ -1,4 +1,4 @@
-"""Exhaustive search: the machine passes, planted bugs do not, and what the search leaves out it may leave out."""
+"""Exhaustive search: the machine passes, planted bugs do not, and the reductions are sound."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -77,14 +77,14 @@ def test_the_machine_passes_in_a_group_of_three() -> None:
 
 
 def test_the_search_stops_where_it_is_told_to() -> None:
-    told: list[int] = []
-    found = explore(PAIR, max_states=10_000, progress=told.append)
+    counts: list[int] = []
+    found = explore(PAIR, max_states=10_000, progress=counts.append)
     assert not found.complete
     assert found.traps is None
     assert found.ok
     assert 10_000 <= found.states < 10_100
-    assert told == sorted(told)
-    assert told[-1] == found.states
+    assert counts == sorted(counts)
+    assert counts[-1] == found.states
 
 
 def test_findings_as_plain_values() -> None:
@@ -96,7 +96,7 @@ def test_findings_as_plain_values() -> None:
     assert found["counterexample"] is None
 
 
-# What the search leaves out
+# Reductions
 
 
 def _states(group: TransitionSystem) -> list[int]:
@@ -135,7 +135,7 @@ def test_the_reductions_leave_nothing_out(bounds: SearchBounds) -> None:
 
 
 class _Live:
-    """A group that lives on while the search restores: the same inputs, an hour between any two of them."""
+    """A group that keeps running while the search restores: an hour between two inputs."""
 
     def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
         self.group = TransitionSystem(bounds, reduced=reduced)
@@ -167,7 +167,7 @@ class _Live:
                 self.flying.remove(chosen)
 
     def arriving(self) -> list[tuple[int, int]]:
-        """Return the frames that may come next: all, or where links keep their order the first of each."""
+        """Return the frames that may arrive next: all, or the first of each FIFO link."""
         if not self.bounds.keeps_order:
             return self.flying
         frames = self.group.frames
@@ -201,7 +201,7 @@ class _Live:
         self.locals[at] = step.after
 
     def fly(self, at: int, frames: tuple[int, ...], ready: Ready) -> None:
-        """Let the frames of both machines fly; they must be the same."""
+        """Add the frames of both machines to the network; they must be the same."""
         members = [member.me for member in self.members]
         sent = [
             self.names.number(target, datagram)
@@ -272,7 +272,7 @@ def _killed(bounds: SearchBounds, check: str, within: int) -> Exploration:
 def _patch(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]
 ) -> None:
-    """Put ``bug`` in the place of a method; its first parameter is the method."""
+    """Replace a method by ``bug``, whose first parameter is the method."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: bug(original, *args, **kwargs))
 
@@ -472,7 +472,7 @@ def test_old_news_that_matters_after_all(monkeypatch: pytest.MonkeyPatch) -> Non
     assert explore(SMALL, reduced=False).complete
 
 
-# Planted bugs that break no promise at any moment, but the promise that it goes on
+# Planted bugs that violate no safety check, but liveness
 
 
 def _silent(*_: object) -> None:
@@ -520,7 +520,7 @@ def test_lost_ack_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ack timer alone may fail, for announcements draw every ack that matters; without them it must not."""
+    """The ack timer may fail, because announcements draw the acks; without them it must not."""
 
     def fire(original: Any, self: Endpoint, name: str, out: ReadyBuilder) -> None:
         if name == "ack":
@@ -576,7 +576,7 @@ def test_traps_are_exactly_the_states_without_a_way_to_the_goal(
 
 
 def test_a_story_names_the_frames_that_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search takes a repair for the original, and old acks for none; what it tells has them as they were."""
+    """Repairs count as originals, and stale acks as none; a counterexample has the real frames."""
 
     def on_data(
         original: Any, self: InboundStream, run: Run, repair: bool, context: ReadyBuilder

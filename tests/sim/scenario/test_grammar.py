@@ -1,4 +1,4 @@
-"""The words of a script: what is printed reads back as the same script, and nonsense is refused with its line."""
+"""The text of a script reads back as the same script; an error names the line."""
 
 from string import ascii_letters, digits
 
@@ -34,7 +34,7 @@ from gapless.sim.script import (
 )
 
 nodes = st.sampled_from(["a", "b", "c", "z", "ab"])
-lives = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))
+incarnations = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))
 times_ns = st.one_of(st.integers(0, 20).map(lambda ms: ms * 1_000_000), st.integers(0, 10**12))
 keys = st.one_of(
     st.text(ascii_letters + digits + "'-/. ", min_size=1, max_size=6),
@@ -43,7 +43,7 @@ keys = st.one_of(
 )
 sides = st.lists(nodes, max_size=3).map(",".join)
 texts = st.text([chr(code) for code in range(32, 127)], max_size=30).map(str.encode)
-generated = st.builds(payload, lives, st.integers(0, 30), st.integers(0, 60))
+generated = st.builds(payload, incarnations, st.integers(0, 30), st.integers(0, 60))
 repeated = st.builds(
     lambda unit, times: unit * times, st.binary(min_size=1, max_size=9), st.integers(0, 20)
 )
@@ -52,7 +52,7 @@ stretches = st.builds(
     lambda who, first, count, size_bytes: tuple(
         payload(who, first + at, size_bytes) for at in range(count)
     ),
-    lives,
+    incarnations,
     st.integers(0, 20),
     st.integers(1, 5),
     st.integers(0, 40),
@@ -61,36 +61,36 @@ payloads = st.lists(st.one_of(contents.map(lambda one: (one,)), stretches), max_
     lambda parts: tuple(content for part in parts for content in part)
 )
 actions = st.one_of(
-    st.builds(StartProcess, times_ns, lives),
+    st.builds(StartProcess, times_ns, incarnations),
     st.builds(
         StartProcess,
         times_ns,
-        lives,
+        incarnations,
         st.one_of(st.just(""), keys),
         st.booleans(),
         st.booleans(),
     ),
-    st.builds(LeaveGroup, times_ns, lives),
-    st.builds(PauseProcess, times_ns, lives),
-    st.builds(ResumeProcess, times_ns, lives),
-    st.builds(CrashProcess, times_ns, lives),
-    st.builds(SaveDigest, times_ns, lives, keys),
-    st.builds(ApplyDigest, times_ns, lives, keys),
-    st.builds(CancelSend, times_ns, lives, st.integers(1, 99)),
-    st.builds(SetReadDelay, times_ns, lives, times_ns),
+    st.builds(LeaveGroup, times_ns, incarnations),
+    st.builds(PauseProcess, times_ns, incarnations),
+    st.builds(ResumeProcess, times_ns, incarnations),
+    st.builds(CrashProcess, times_ns, incarnations),
+    st.builds(SaveDigest, times_ns, incarnations, keys),
+    st.builds(ApplyDigest, times_ns, incarnations, keys),
+    st.builds(CancelSend, times_ns, incarnations, st.integers(1, 99)),
+    st.builds(SetReadDelay, times_ns, incarnations, times_ns),
     st.builds(ChangePartition, times_ns, sides, st.sampled_from(["partition", "heal"])),
     st.builds(
         InstallView,
         times_ns,
-        lives,
+        incarnations,
         st.integers(1, 99),
-        st.lists(lives, min_size=1, max_size=4).map(tuple),
+        st.lists(incarnations, min_size=1, max_size=4).map(tuple),
         st.one_of(st.sampled_from(["", ZERO]), keys),
     ),
     st.builds(
         SendMessages,
         times_ns,
-        lives,
+        incarnations,
         payloads,
         st.booleans(),
         st.none() | times_ns,
@@ -98,16 +98,16 @@ actions = st.one_of(
         st.sampled_from(["", "b"]),
         st.sampled_from(list(DeliveryMode)),
     ),
-    st.builds(CloseConnection, times_ns, lives, st.just("b")),
-    st.builds(SetRetransmitInterval, times_ns, lives, times_ns),
+    st.builds(CloseConnection, times_ns, incarnations, st.just("b")),
+    st.builds(SetRetransmitInterval, times_ns, incarnations, times_ns),
 )
 names = st.builds(
     FrameName,
     st.sampled_from(KINDS),
-    lives,
+    incarnations,
     first := st.integers(0, 99),
     first,
-    lives,
+    incarnations,
     nodes,
     st.integers(1, 4),
 ).map(lambda name: name._replace(last=max(name.first, name.last)))
@@ -129,18 +129,22 @@ def scripts(draw: st.DrawFn) -> Script:
         calm_ns=draw(times_ns),
         clocks=draw(
             st.dictionaries(
-                lives, st.builds(DriftingClock, times_ns, st.integers(-50_000, 50_000)), max_size=3
+                incarnations,
+                st.builds(DriftingClock, times_ns, st.integers(-50_000, 50_000)),
+                max_size=3,
             )
         ),
         actions=draw(st.lists(actions, max_size=8)),
         fates=draw(st.dictionaries(names, fates, max_size=6)),
-        late_ns=draw(st.dictionaries(st.tuples(lives, st.integers(0, 99)), times_ns, max_size=3)),
+        late_ns=draw(
+            st.dictionaries(st.tuples(incarnations, st.integers(0, 99)), times_ns, max_size=3)
+        ),
         only_loss=draw(st.booleans()),
         fifo=draw(st.booleans()),
         membership=draw(st.booleans()),
         rare=draw(st.lists(st.sampled_from(RARE_BRANCHES), unique=True).map(tuple)),
     )
-    # What is usual must be as likely as what is not, or the short forms are never tried.
+    # Defaults must be as likely as other values, or the short forms are never tried.
     for name in list(script.fates):
         if draw(st.booleans()):
             usual = (script.delay_ns, None, INTACT)
@@ -149,7 +153,9 @@ def scripts(draw: st.DrawFn) -> Script:
                 (usual, odd) if odd[2] in {DUPLICATE, FORGED} else (odd,), draw(causes)
             )
     if draw(st.booleans()):
-        script.actions[:0] = initial_actions(tuple(draw(st.lists(lives, min_size=1, max_size=4))))
+        script.actions[:0] = initial_actions(
+            tuple(draw(st.lists(incarnations, min_size=1, max_size=4)))
+        )
     return script
 
 

@@ -1,4 +1,4 @@
-"""Every scenario file plays to its golden outcome; files that say nonsense are refused by one line."""
+"""Every scenario file plays to its golden outcome; an invalid file is refused in one line."""
 
 import json
 from pathlib import Path
@@ -163,7 +163,8 @@ def test_the_story_has_a_row_for_every_datagram() -> None:
 def test_arrows_cross_the_lanes_of_others() -> None:
     lines = play(
         parse(
-            'group a b c\n1ms b sends "x"\n1ms a sends "y"\ndelay DATA a1 a->c #1 to 3ms\ncalm 5ms\n'
+            'group a b c\n1ms b sends "x"\n1ms a sends "y"\n'
+            "delay DATA a1 a->c #1 to 3ms\ncalm 5ms\n"
         )
     ).lines
     assert "◀─●─▶  DATA b1" in lines[4]
@@ -210,10 +211,10 @@ def test_command_shows_the_difference_and_rewrites(
 
 def test_command_as_json(scenario_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["scenario", str(scenario_file), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["files"], told["differ"]) == (1, 1)
-    assert told["results"][0]["verdict"] == "ok"
-    assert told["results"][0]["patch"][0] == "--- golden"
+    output = json.loads(capsys.readouterr().out)
+    assert (output["files"], output["differ"]) == (1, 1)
+    assert output["results"][0]["verdict"] == "ok"
+    assert output["results"][0]["patch"][0] == "--- golden"
 
 
 @pytest.mark.parametrize(
@@ -229,9 +230,9 @@ def test_command_refuses_nonsense(
     path = tmp_path / "bad.txt"
     path.write_text(content, encoding="utf-8")
     assert run(["scenario", str(path)]) == 2
-    told = capsys.readouterr().err
-    assert complaint in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert complaint in output
+    assert output.count("\n") == 1
 
 
 def test_command_needs_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ GAP = "take over a gap"
 
 
 def failing(bug: str) -> SeedOrigin:
-    """Return the first small run that fails because of a planted bug; which one it is depends on the swarm."""
+    """Return the first small run of the swarm that fails because of a planted bug."""
     return next(origin for seed in range(200) if recorded(origin := SeedOrigin(seed, 6), bug)[1])
 
 
@@ -76,9 +76,9 @@ def test_planted_scenarios_are_those_of_the_table() -> None:
     assert len(set(bugs)) == len(bugs)
     # A run in which members make their views takes a hundred times as long to shrink: those bugs
     # are only hunted.
-    told = {mutant.name for mutant in MUTANTS if not mutant.membership}
-    missing = told - set(bugs)
-    assert len(missing) <= len(told) // 10, (
+    output = {mutant.name for mutant in MUTANTS if not mutant.membership}
+    missing = output - set(bugs)
+    assert len(missing) <= len(output) // 10, (
         f"regenerate with: gapless shrink --all-mutants; missing: {missing}"
     )
 
@@ -99,7 +99,7 @@ def test_seed_that_once_failed_holds(seed: int, messages: int) -> None:
     assert simulate(seed, messages=messages).violations == []
 
 
-# What is sound
+# Sound scripts
 
 
 @pytest.mark.parametrize("seed", range(1, 41))
@@ -194,7 +194,7 @@ def numbers(count: int) -> ShrinkCase:
 
 
 def sent(case: ShrinkCase) -> set[int]:
-    """Return the numbers of the messages that a case sends, as they were before anything was renumbered."""
+    """Return the original numbers of the messages of a case."""
     payloads = (
         one
         for action in case.script.actions
@@ -358,10 +358,10 @@ def test_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         )
         == 0
     )
-    told = json.loads(capsys.readouterr().out)
-    assert told["planted"] == GAP
-    assert Path(told["file"]).read_text(encoding="utf-8") == told["scenario"]
-    assert told["lines"] <= 8
+    output = json.loads(capsys.readouterr().out)
+    assert output["planted"] == GAP
+    assert Path(output["file"]).read_text(encoding="utf-8") == output["scenario"]
+    assert output["lines"] <= 8
 
 
 def test_a_bug_that_nobody_planted_is_found_with_exit_code_1(
@@ -391,9 +391,9 @@ def test_command_refuses_what_it_cannot_do(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["shrink", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert complaint in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert complaint in output
+    assert output.count("\n") == 1
 
 
 def test_command_shrinks_every_planted_bug(

@@ -1,4 +1,4 @@
-"""The swarm: every run has a character, the sweep keeps every promise and has seen everything that must happen."""
+"""The swarm: runs have characters; a sweep passes all checks and covers all situations."""
 
 from collections import Counter
 
@@ -162,7 +162,7 @@ def test_a_sweep_adds_up() -> None:
 
 
 def test_progress_is_told() -> None:
-    told: list[int] = []
-    sweep(range(2), messages=2, progress=told.append)
-    assert told == [1, 2]
+    counts: list[int] = []
+    sweep(range(2), messages=2, progress=counts.append)
+    assert counts == [1, 2]
     assert NEVER_NS > 10**18

@@ -1,4 +1,4 @@
-"""Worlds whose members make their own views: lives that begin and end by themselves, partitions, places, states."""
+"""Worlds with self-made views: restarts, partitions, retention, state transfer."""
 
 import pytest
 
@@ -38,7 +38,7 @@ KNOBS = {
 
 
 def world_of(*actions: tuple[object, ...], calm_ms: int = 1000, **knobs: object) -> World:
-    """Return the world of actions that are given as (kind, time in ms, node, more)."""
+    """Return the world of actions given as (kind, time in ms, node, more)."""
     made = [kind(at_ms * NS_PER_MS, who, *rest) for kind, at_ms, who, *rest in actions]  # type: ignore[operator]
     made.sort(key=lambda action: action.at_ns)
     script = Script(1, NS_PER_MS, calm_ms * NS_PER_MS, actions=made, membership=True)
@@ -59,7 +59,7 @@ def played(world: World) -> World:
 
 
 def views(world: World) -> dict[str, tuple[str, ...]]:
-    """Return the view of every node that has a life, by the names of lives."""
+    """Return the view of every running node, by the names of incarnations."""
     found = {}
     for host in world.hosts.values():
         if host.member is not None and host.member.view is not None:
@@ -297,6 +297,6 @@ def test_seed_that_once_failed_holds(seed: int) -> None:
     ("seed", "profile"), [(3, "ordered"), (100, "ordered"), (295, "ordered"), (5027, "unicast")]
 )
 def test_seeds_that_once_broke_a_promise(seed: int, profile: str) -> None:
-    """Runs without a start, retransmission switched in between, a founder that was taken for dead, an end of all."""
+    """Regressions: missing starts, switched retransmission, a founder that was taken for dead."""
     outcome = simulate(seed, profile=profile, membership=True)
     assert outcome.violations == []

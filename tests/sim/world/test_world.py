@@ -1,4 +1,4 @@
-"""The world: one seed, one run, in every process; scripts that repeat what happened; hosts that pause and crash."""
+"""The world: a seed is one run in every process; scripts replay; hosts pause and crash."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ SEEDS = (3, 5, 14, 29)
 
 
 def play(*actions: Action, config: Config | None = None, **options: object) -> World:
-    """Play actions in a group of a, b, c that begins at once, and check that every promise was kept."""
+    """Play actions in a group of a, b, c from the start, and check that no check failed."""
     script = Script(actions=[*initial_actions(("a", "b", "c")), *actions], **options)  # type: ignore[arg-type]
     world = World(config or Config(), script, keep_payloads=True)
     world.run()

@@ -1,4 +1,4 @@
-"""A member in a process of its own, which does what its standard input says, one line of JSON at a time.
+"""A member in a process of its own that executes requests from its standard input, in JSON.
 
     python companion.py NAME '{"seeds": …, "ports": …, "knobs": {…}}'
 
@@ -30,7 +30,7 @@ from gapless.transport import TcpMesh, UdpMesh, UdpMulticast, open_udp
 
 
 def troubles(seed: int, name: str) -> list[faults.Fault]:
-    """Return the faults of one member: some loss, some copies, some that are late, some that are damaged."""
+    """Return the faults of one member: loss, duplicates, delays and damage."""
     rng = split(seed, name)
     return [
         faults.Loss(rng, [0.02]),
@@ -41,13 +41,13 @@ def troubles(seed: int, name: str) -> list[faults.Fault]:
 
 
 def waiting(member: Member) -> tuple[int, int]:
-    """Return how many messages the application has and is not done with, and how many the machine keeps for it."""
+    """Return how many messages are with the application, and how many wait in the machine."""
     windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
     return member.credit.outstanding, sum(window.high - window.delivered for window in windows)
 
 
 class Reader:
-    """Takes what comes, all the time but while it is held."""
+    """Reads all the time, except while it is held."""
 
     def __init__(self, handle: MemberHandle) -> None:
         self.handle = handle
@@ -103,7 +103,7 @@ class Reader:
 
 
 class Companion:
-    """What the lines of the parent do."""
+    """Executes the requests of the parent process."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name = name
@@ -189,7 +189,7 @@ class Companion:
             }
 
     def held_back(self, count: int, within_s: float = 10) -> dict[str, Any]:
-        """Wait until ``count`` messages wait for the application, and more of them behind these in the machine."""
+        """Wait until ``count`` messages are with the application, and more wait in the machine."""
         deadline_s = time.monotonic() + within_s
         outstanding = stored = 0
         while not (outstanding >= count and stored) and time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""Programs that tests run in a process of their own: ``python group_program.py NAME '{"ports": …}'``.
+"""Programs that tests run as processes: ``python group_program.py NAME '{"ports": …}'``.
 
 Each says a line when it has come to a point that the test waits for.
 """
@@ -97,7 +97,7 @@ def forks(ports: list[int], **_: Any) -> None:
 
 
 def forgets(ports: list[int], **_: Any) -> None:
-    """Let go of a group without closing it."""
+    """Drop the last reference to a group without closing it."""
     group = blocking.join("tests", **options(ports)).open()
     group.wait_for_members(2, 30)
     with warnings.catch_warnings(record=True) as found:

@@ -1,4 +1,4 @@
-"""A tiny name server on port 53 of the loopback interface, and a source that asks it through the machine's resolver."""
+"""A tiny name server on port 53 of loopback, and a source that asks the system's resolver."""
 
 import json
 import socket

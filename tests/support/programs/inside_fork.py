@@ -1,4 +1,4 @@
-"""A process with a member forks: the child is told, can have a member of its own, and the parent is not disturbed."""
+"""A process with a member forks: the child gets an error and joins itself, the parent goes on."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def member() -> Guest:
 
 def child(guest: Guest, pipe: int) -> None:
     handle = guest.handle
-    said = {
+    answers = {
         "send": answer(lambda: handle.submit(SendRequest.of([b"x"]))),
         "close": answer(handle.close),
     }
@@ -44,7 +44,7 @@ def child(guest: Guest, pipe: int) -> None:
     threads = [thread.name for thread in threading.enumerate()].count("gapless")
     mine.handle.close()
     own = [message.decode() for message in mine.messages]
-    os.write(pipe, json.dumps({**said, "own": own, "threads": threads}).encode())
+    os.write(pipe, json.dumps({**answers, "own": own, "threads": threads}).encode())
 
 
 def main() -> None:
@@ -56,12 +56,14 @@ def main() -> None:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = json.load(pipe)
+        answers = json.load(pipe)
     os.wait()
     guest.handle.submit(SendRequest.of([b"after"]))
     guest.until_messages(2)
     guest.handle.close()
-    print(json.dumps({"child": said, "parent": [message.decode() for message in guest.messages]}))
+    print(
+        json.dumps({"child": answers, "parent": [message.decode() for message in guest.messages]})
+    )
 
 
 main()

@@ -38,7 +38,7 @@ def main(scheme: str, share: Path) -> None:
 
 
 def _once(found: Discovery) -> list[tuple[str, str, int, str]]:
-    """Return the problems without how often and without the name of the file that could not be written."""
+    """Return the problems without their counts and file names."""
     return [
         (source, reason, 0, last.rpartition(": '")[0] or last)
         for source, reason, _, last in found.problems()

@@ -1,4 +1,4 @@
-"""A soak in which each member is on a host of its own: a network namespace, on a bridge whose ports drop packets.
+"""A soak with one network namespace per member, on a bridge whose ports drop packets.
 
 It runs as root of a network of its own, and prints what came of it as JSON.
 """
@@ -14,7 +14,7 @@ from gapless_lab.soak.plan import SoakTask
 
 PORT = 7800
 QUEUE = "tbf rate 1500kbit burst 4kb limit 6kb"
-"""A port of the bridge hands on so much; what waits longer than the queue takes is dropped, by the kernel."""
+"""The rate and the queue of a port of the bridge; the kernel drops what exceeds them."""
 
 
 def run(command: str) -> str:
@@ -34,7 +34,8 @@ class Hosts(SoakNetwork):
     def command_prefix(self, task: SoakTask) -> list[str]:
         host = task.node
         script = (
-            f"set -e; echo here; read cable; ip link set lo up; ip link set $cable address 02:00:00:00:00:{host:02x};"
+            "set -e; echo here; read cable; ip link set lo up; "
+            f"ip link set $cable address 02:00:00:00:00:{host:02x};"
             f' ip addr add 10.77.0.{host}/24 dev $cable; ip link set $cable up; exec "$0" "$@"'
         )
         return ["unshare", "--net", "sh", "-c", script]

@@ -9,18 +9,18 @@ from gapless.discovery import Multicast
 def main(address: str, interface: str) -> None:
     source = Multicast(address, 7799, interface=interface)
     pairs = [source.open(), source.open()]
-    heard: list[str] | None = []
+    received: list[str] | None = []
     for pair in pairs:
-        if pair is None or heard is None:
-            heard = None
+        if pair is None or received is None:
+            received = None
             continue
         pair.send_socket.sendto(b"hello", pair.target)
         if pair is pairs[0]:
             for one in pairs:
                 assert one is not None
                 one.receive_socket.settimeout(5)
-                heard.append(one.receive_socket.recv(10).decode())
-    print(json.dumps({"heard": heard, "problems": source.problems.of("")}))
+                received.append(one.receive_socket.recv(10).decode())
+    print(json.dumps({"heard": received, "problems": source.problems.of("")}))
 
 
 main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A network that takes little, and has no way to the outside: what a transport is refused, by reason."""
+"""A network with a small MTU and no route: what a transport is refused, by reason."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Programs that record themselves until they are killed, or their disk is full: ``recording_member.py NAME OPTIONS``."""
+"""Programs that record a trace until they are killed, or their disk is full."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from tests.support.real_groups import options as ways
 
 
 def sender(options: dict[str, Any]) -> None:
-    """Send until the end comes from outside."""
+    """Send until the process is killed."""
     with blocking.join(
         "tests", **ways(options["ports"]), trace=options["folder"], listen=False
     ) as group:
@@ -31,10 +31,10 @@ def sender(options: dict[str, Any]) -> None:
 
 
 def full_disk(options: dict[str, Any]) -> None:
-    """Go on though nothing more can be written; say what was delivered, told and logged."""
-    told: list[str] = []
+    """Go on after the disk is full; print deliveries, events and log lines."""
+    output: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: output.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("gapless").addHandler(handler)
     network = InProcessNetwork()
     recorders = [Recorder(options["folder"]), None]
@@ -50,7 +50,7 @@ def full_disk(options: dict[str, Any]) -> None:
     for guest in guests:
         guest.until_messages(200)
     print(
-        json.dumps({"told": guests[0].handle.event_counts.get("trace_stopped"), "logged": told}),
+        json.dumps({"told": guests[0].handle.event_counts.get("trace_stopped"), "logged": output}),
         flush=True,
     )
     for guest in guests:

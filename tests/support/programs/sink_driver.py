@@ -1,4 +1,4 @@
-"""A driver of its own: ``python sink_driver.py '{"input": …, "checkpoint": …, "options": {…}}'`` publishes files."""
+"""A driver: ``python sink_driver.py '{"input": …, "checkpoint": …, "options": {…}}'``."""
 
 import json
 import sys
@@ -8,17 +8,19 @@ from pyspark_gapless.session import session
 
 
 def main(given: str) -> None:
-    told = json.loads(given)
+    options = json.loads(given)
     spark = session(
         "sink",
         master="local[2,3]",
         settings={"spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS},
     )
     rows = (
-        spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(told["input"])
+        spark.readStream.schema("value string")
+        .option("maxFilesPerTrigger", 1)
+        .text(options["input"])
     )
-    writer = rows.writeStream.format("gapless").options(**told["options"])
-    writer.option("checkpointLocation", told["checkpoint"]).trigger(
+    writer = rows.writeStream.format("gapless").options(**options["options"])
+    writer.option("checkpointLocation", options["checkpoint"]).trigger(
         availableNow=True
     ).start().awaitTermination()
 

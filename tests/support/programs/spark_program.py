@@ -1,4 +1,4 @@
-"""A program for Spark that does not know where it runs: it prints where its tasks ran and what it read, as JSON.
+"""A Spark program for any cluster: it prints as JSON where its tasks ran and what they read.
 
 Its one argument is JSON: ``settings`` for the session, ``spool`` to read, ``table`` to write with
 its ``checkpoint``, and the ``grid`` and the folder of a ``sweep``.
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "cwd string, gapless string, spark string, rows long"
-"""What a task tells."""
+"""The report of one task."""
 
 
 def whereabouts(batches: Iterator[Any]) -> Iterator[Any]:
-    """Tell where a task runs and from where it imports the package."""
+    """Report where a task runs, and from where it imports the package."""
     from pathlib import Path
 
     import pyarrow as pa
@@ -52,7 +52,7 @@ def read_spool(spark: SparkSession, spool: str, table: str, checkpoint: str) -> 
 
 
 def sums(frame: DataFrame) -> list[dict[str, Any]]:
-    """Count rows and seqnos of every stream: ``total`` tells whether each is there once."""
+    """Count rows and seqnos of every stream: ``total`` shows whether each is there once."""
     from pyspark.sql import functions as f
 
     found = frame.groupBy("origin").agg(

@@ -1,4 +1,4 @@
-"""A member that sends numbered messages, as a process of its own; collectors.py starts it and says what it does.
+"""A member that sends numbered messages, in a process that collectors.py starts.
 
 It says ``in ADDRESS``, waits for a line, sends, says ``sent N`` (so many have a number) and ``acked
 N`` (so many are delivered by all) as it goes, then ``done``, and leaves at the next line.
@@ -24,7 +24,7 @@ def say(*words: object) -> None:
 
 
 def confirm(line: queue.Queue[tuple[int, blocking.Receipt] | None]) -> None:
-    """Say up to where everything is delivered, in order."""
+    """Print the last seqno up to which everything is delivered, in order."""
     while (entry := line.get()) is not None:
         upto, sent = entry
         sent.delivered(timeout=120)
