@@ -2,8 +2,8 @@
 
 The bound of L6 is a fixed number. With H, S, V, F, J, T, G, M, L the settings
 ``heartbeat_interval``, ``suspect_after``, ``verify_timeout``, ``found_after``, ``join_interval``,
-``join_confirm_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the slowest
-clock, and D the delay of a perfect network:
+``join_confirm_timeout``, ``view_bundle_delay``, ``merge_interval`` and ``leave_timeout`` on the
+slowest clock, and D the delay of a perfect network:
 
 * B3 = 2 L + 3 (S + H + 2 V) + 8 F + 4 M + 4 (T + G + 8 J + 4 D). Leaving members have left. Crashed
   members are noticed in turns, because some of them watched others. An expelled or lone member
