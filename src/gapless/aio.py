@@ -430,9 +430,10 @@ async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
         if not request._answered:
             await request.reply(result)
     except DepartedError:
-        log.debug("%s left before its request was answered", request.sender)
+        log.debug("%s left before its request was answered", request._session.label(request.sender))
     except Exception as error:  # noqa: BLE001 - the error of a handler is the answer to its request
-        log.warning("a request of %s failed", request.sender, exc_info=error)
+        sender = request._session.label(request.sender)
+        log.warning("a request of %s failed", sender, exc_info=error)
         if not request._answered:
             await request.fail(error)
 

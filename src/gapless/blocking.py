@@ -330,9 +330,10 @@ def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
         if not request._answered:
             request.reply(result)
     except DepartedError:
-        log.debug("%s has left before its request was answered", request.sender)
+        log.debug("%s left before its request was answered", request._session.label(request.sender))
     except Exception as error:  # noqa: BLE001 - a handler may do anything, and others wait for answers too
-        log.warning("a request of %s failed", request.sender, exc_info=error)
+        sender = request._session.label(request.sender)
+        log.warning("a request of %s failed", sender, exc_info=error)
         if not request._answered:
             request.fail(error)
 

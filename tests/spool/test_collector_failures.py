@@ -180,7 +180,7 @@ def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_not
         for producer in producers:
             producer.finish()
         end(collector)
-        assert any("gone on without" in line for line in collector.errors)
+        assert any("continues without" in line for line in collector.errors)
         check_all(spool, producers, count)
 
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ClosedError, GaplessError
-from gapless.identity import Address, RosterEntry, group_id
+from gapless.identity import Address, RosterEntry, group_id, member_label
 from gapless.logger import log
 from gapless.protocol.events import (
     EVENT_NAMES,
@@ -344,13 +344,20 @@ class MemberRuntime:
                 self._event_log.add("view", f"{self.group}: view {number} with {members} members")
             elif isinstance(event, Expelled):
                 self.expelled = True
+                label = self._label(self.member.me)
                 self._event_log.add(
-                    "expelled", f"{self.group}: the group has gone on without {self.member.me}"
+                    "expelled", f"{self.group}: the group continues without {label}"
                 )
             elif isinstance(event, Suspected):
-                self._event_log.add(
-                    "suspected", f"{self.group}: nothing is heard of {event.member}"
-                )
+                label = self._label(event.member)
+                self._event_log.add("suspected", f"{self.group}: {label} is silent, and is probed")
+
+    def _label(self, member: Address) -> str:
+        """Return a member for people: its own display name, or a durable name, and the short id."""
+        roster = self.member.roster
+        entries = () if roster is None else roster.entries
+        names = {entry.address: entry.name for entry in entries}
+        return member_label(member, {**names, self.member.me: self._display_name}.get(member, ""))
 
     def deliver(self) -> None:
         """Pass the collected items to the sink."""

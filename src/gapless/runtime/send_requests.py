@@ -189,7 +189,7 @@ class SendRequests:
         except BaseException as error:
             bundle.fail(error)
             if isinstance(error, LocalProtocolError):
-                log.warning("%d messages were not request: %s", len(bundle.payloads), error)
+                log.warning("%d messages were not sent: %s", len(bundle.payloads), error)
                 return None
             raise
         self._submitted[ready.ticket] = [bundle]

@@ -139,21 +139,13 @@ class CommitLoop:
         if isinstance(event, (MessagesLost, MessageOversized)):
             oversized = isinstance(event, MessageOversized)
             self.appender.append_lost(event.sender, event.first, event.last, oversized=oversized)
-            why = (
-                "it was larger than max_message_bytes"
-                if oversized
-                else "its sender does not have them any more"
-            )
-            where = f"{self.member.group}: messages {event.first}..{event.last} of {event.sender}"
-            log.warning("%s will never come: %s; the spool has a hole there", where, why)
+            log.warning("%s: %s; the spool has a hole there", self.member.group, event)
         elif isinstance(event, ViewChange):
             self.spool.live_origins = frozenset(event.view.members)
             self._acknowledge_all = True
         elif isinstance(event, ExpelledFromGroup):
             self.incarnations += 1
-            log.warning(
-                "%s has gone on without this collector, which joins again", self.member.group
-            )
+            log.warning("%s continues without this collector, which joins again", self.member.group)
 
     # On commit
 
