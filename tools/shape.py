@@ -255,7 +255,7 @@ def _read(src: Path) -> dict[str, _Module]:
 def _count(module: _Module, package: PackageShape) -> None:
     package.files += module.path.stem != "__init__"
     package.lines += len(module.source.splitlines())
-    for node in ast.walk(module.tree):
+    for node in tidy.statements(module.tree):
         package.functions += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         package.asserts += isinstance(node, ast.Assert)
     tokens = tokenize.generate_tokens(io.StringIO(module.source).readline)
@@ -269,12 +269,12 @@ def _imports(modules: Mapping[str, _Module]) -> tuple[_Graph, _Graph]:
     for name, module in modules.items():
         apart = {
             id(inner)
-            for node in ast.walk(module.tree)
+            for node in tidy.statements(module.tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-            for inner in ast.walk(node)
+            for inner in tidy.statements(node)
         }
-        for node in ast.walk(module.tree):
+        for node in tidy.statements(module.tree):
             found = {target for target in _targets(node, module, modules) if target != name}
             (late if id(node) in apart else at_start)[name] |= found
     return at_start, late

@@ -139,23 +139,33 @@ def impure_imports(source: str) -> list[str]:
     return found
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield every statement inside ``node``; expressions, which are most of a tree, are skipped."""
+    for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+        children = getattr(node, part, ())
+        for child in children if isinstance(children, list) else ():
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
+
+
 def layer_breaks(source: str, module: str) -> list[str]:
     """Return imports that go against the layers.
 
     ``module`` is the dotted name of the file, a package's with ``.__init__``.
     """
     tree = ast.parse(source)
+    found = list(statements(tree))
     late = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, _Function)
-        for inner in ast.walk(node)
+        id(inner) for node in found if isinstance(node, _Function) for inner in statements(node)
     }
     # Annotations need no module at run time, so a type-only import counts as a late one does.
-    late |= {id(inner) for block in _type_checking_blocks(tree) for inner in ast.walk(block)}
+    late |= {
+        id(inner) for block in _type_checking_blocks(tree) for inner in (block, *statements(block))
+    }
     return [
         f"{getattr(node, 'lineno', 0)}: {module} imports {target}"
-        for node in ast.walk(tree)
+        for node in found
         for target in _imported_modules(node, module)
         if not _may_import(module, target, is_late=id(node) in late)
     ]
