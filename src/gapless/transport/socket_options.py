@@ -91,7 +91,7 @@ def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> sock
         ip = ip_address(host.partition("%")[0])
     except ValueError as error:
         raise ConfigError(
-            f"{host!r} is no IP address; expected one of this machine such as 192.0.2.1 or ::1"
+            f"{host!r} is not an IP address; expected one of this machine such as 192.0.2.1 or ::1"
         ) from error
     if ip.is_unspecified or ip.is_multicast:
         raise ConfigError(

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.identity import Address
 
+# Looked up once: every delivery compares them, and a member of an enum costs more than a global.
+_ASKED, _EACH = AckPolicy.ASKED, AckPolicy.EACH
+_PACED, _PERIODIC = AckPolicy.PACED, AckPolicy.PERIODIC
+
 
 class AckTable:
     """The highest ack of every member of the view."""
@@ -128,7 +132,7 @@ class AckScheduler:
     ) -> bool:
         """Record a delivery; return whether the ack is due at once."""
         assert messages > 0, "a delivery holds messages"
-        if self._policy is AckPolicy.ASKED:
+        if self._policy is _ASKED:
             self.pending = self.pending or asked
             return asked
         self._messages += messages
@@ -137,25 +141,21 @@ class AckScheduler:
         # One ack for many messages (N4-20), but never so late that the sender's window fills.
         if asked or self._messages >= self.threshold or self._size_bytes >= threshold_bytes:
             return True
-        return self._policy is AckPolicy.EACH or (
-            self._policy is AckPolicy.PACED and self._next_ns(now_ns) <= now_ns
-        )
+        return self._policy is _EACH or (self._policy is _PACED and self._next_ns(now_ns) <= now_ns)
 
     def on_duplicate(self, asked: bool) -> None:
         """Record a duplicate: the last ack may have been lost, so an ack is owed again (P-04)."""
-        self.pending = self.pending or asked or self._policy is not AckPolicy.ASKED
+        self.pending = self.pending or asked or self._policy is not _ASKED
 
     def schedule_ns(self, now_ns: int, rng: Random) -> int:
         """Return when an owed ack is sent, if no delivery makes it due before."""
         assert self.pending, "only an ack that is owed has a time"
         config = self._config
-        if self._policy in (AckPolicy.PACED, AckPolicy.EACH):
-            self.due_ns = self._next_ns(now_ns) if self._policy is AckPolicy.PACED else now_ns
+        if self._policy in (_PACED, _EACH):
+            self.due_ns = self._next_ns(now_ns) if self._policy is _PACED else now_ns
             return self.due_ns
         delay_ns = (
-            config.stability_interval_ns
-            if self._policy is AckPolicy.PERIODIC
-            else config.ack_delay_ns
+            config.stability_interval_ns if self._policy is _PERIODIC else config.ack_delay_ns
         )
         # Jitter spreads the acks of many receivers over the delay; the ack is never later than it.
         jitter = config.jitter_percent
@@ -170,11 +170,7 @@ class AckScheduler:
 
         None if not.
         """
-        return (
-            self.due_ns
-            if self._policy in (AckPolicy.PACED, AckPolicy.PERIODIC) and self.due_ns > now_ns
-            else None
-        )
+        return self.due_ns if self._policy in (_PACED, _PERIODIC) and self.due_ns > now_ns else None
 
     def _next_ns(self, now_ns: int) -> int:
         """Return the earliest time of the next ack: ``min_ack_interval`` after the last."""

@@ -75,6 +75,7 @@ class OutboundStream:
         self.me = me
         self.config = config
         self.profile = profile
+        self._releases_by_acks = profile.release is ReleasePolicy.ACKS
         self.epoch = epoch
         self.to = to
         # A sender counts from low, not from its own delivery: no receiver is to see more than it
@@ -361,7 +362,7 @@ class OutboundStream:
 
     def _purge(self, out: ReadyBuilder) -> None:
         low = self.window.low
-        upto = self.acks.minimum if self.profile.release is ReleasePolicy.ACKS else self.stable
+        upto = self.acks.minimum if self._releases_by_acks else self.stable
         # Stable messages were delivered by all members, even if their acks are lost.
         known = max(self.acks.minimum, self.stable)
         if self.retention.minimum is not None:
@@ -547,7 +548,7 @@ class OutboundStream:
         window = self.window
         if window.low == window.high:
             return  # every message was acknowledged and purged
-        if self.profile.release is ReleasePolicy.ACKS:
+        if self._releases_by_acks:
             behind = [
                 peer
                 for peer in self.acks.lagging(window.high)
@@ -591,7 +592,7 @@ class OutboundStream:
 
     def lagging_members(self, stability: Stability | None) -> tuple[Address, ...]:
         """Return the members that have not acknowledged the next message of this stream."""
-        if self.profile.release is ReleasePolicy.ACKS or stability is None:
+        if self._releases_by_acks or stability is None:
             return tuple(self.acks.lagging(self._acked_by_members + 1))
         return stability.lagging(self.me, self.window.low + 1)
 
@@ -701,7 +702,7 @@ class OutboundStream:
         """Share the advertised receive buffers among ``senders``."""
         config = self.config
         self.senders = max(1, senders)
-        if self.profile.release is not ReleasePolicy.ACKS:
+        if not self._releases_by_acks:
             return  # unstable messages were mostly delivered, and fill no receive buffer
         least_bytes, default_bytes = (
             min(config.max_frame_bytes, _MIN_SHARE_BYTES),
@@ -721,9 +722,7 @@ class OutboundStream:
         self.retransmit_handler.check_invariants()
         self.queue.check_invariants()
         self._check_members()
-        acked = (
-            self.profile.release is not ReleasePolicy.ACKS or self.window.low <= self.acks.minimum
-        )
+        acked = not self._releases_by_acks or self.window.low <= self.acks.minimum
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
         held_bytes = self.flow_control.bytes_upto(self.window.high) - self.flow_control.bytes_upto(
             self.window.low
@@ -756,7 +755,7 @@ class OutboundStream:
     @property
     def _only_self_unacked(self) -> bool:
         """Whether nobody but this member itself has still to acknowledge something."""
-        return self.profile.release is ReleasePolicy.ACKS and all(
+        return self._releases_by_acks and all(
             member == self.me for member in self.acks.lagging(self.window.high)
         )
 
