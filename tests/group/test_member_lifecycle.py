@@ -278,7 +278,7 @@ def test_durable_names() -> None:
         ({"config": "no/such/file.toml"}, "cannot read no/such/file.toml"),
         ({"config": 5}, "expected a Config, settings by name"),
         ({"discover": "carrier://pigeon"}, "unknown source carrier://"),
-        ({"host": "example"}, "is no IP address; expected one of this machine"),
+        ({"host": "example"}, "is not an IP address; expected one of this machine"),
     ],
 )
 def test_what_cannot_be_joined_says_what_is_wrong(given: Any, words: str) -> None:

@@ -629,7 +629,7 @@ def test_a_port_that_is_taken_gives_way_to_the_next(net: Net) -> None:
     [
         ("192.0.2.77", 0, TransportError, "192.0.2.77: this machine does not have that address"),
         ("0.0.0.0", 0, ConfigError, "0.0.0.0 is not an address that others reach"),
-        ("localhost", 0, ConfigError, "'localhost' is no IP address"),
+        ("localhost", 0, ConfigError, "'localhost' is not an IP address"),
         ("127.0.0.1", [], ConfigError, "expected numbers from 0"),
     ],
 )
