@@ -119,6 +119,8 @@ class StateTransfer:
         """Follow a view that was installed, oldest member first."""
         assert self.me in members
         self._members = frozenset(members)
+        # A state may cover messages of a member that this view brings: they are filtered from now.
+        self.engaged = True
         self.held_deliveries.on_view(members)
         self.provider.on_view(members)
         self.requester.on_view(members, out)
