@@ -1,4 +1,4 @@
-"""Hypothesis profiles: ``ci`` repeats itself exactly; ``nightly`` looks 50 times as far, elsewhere each time.
+"""Hypothesis profiles: ``ci`` is deterministic; ``nightly`` tries 50 times as many new examples.
 
 Choose with the environment variable GAPLESS_HYPOTHESIS. A test that wants more or fewer examples
 multiplies ``settings.default.max_examples``, so that it grows with the profile.
@@ -16,5 +16,5 @@ settings.load_profile(os.environ.get("GAPLESS_HYPOTHESIS", "ci"))
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with tests that have to run one after the other: at the end only one of the workers would be busy."""
+    """Start with tests that run one after the other, so that all workers are busy until the end."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -569,7 +569,7 @@ class Member:
     def install(self, view: View, *_: Any, **__: Any) -> Ready:
         """Refuse: the views of a member come from its membership."""
         raise LocalProtocolError(
-            f"view {view.id.number} is not given to a member: it joins, and agrees on views with the others"
+            f"view {view.id.number} is not given to a member: it agrees on views with the others"
         )
 
     def _install(self, roster: Roster, now_ns: int) -> Ready:
