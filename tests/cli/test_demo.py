@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from gapless.cli.app import run
-from gapless.cli.lab.demo import render_progress, show
+from gapless.cli.lab.common import RunDisplay
+from gapless.cli.lab.demo import STAGES, show
 from gapless.trace import read
 from gapless_lab.demo.plan import MARKER, DemoPlan
 from gapless_lab.demo.result import DemoResult
-from gapless_lab.demo.runner import DemoProgress
+from gapless_lab.sensor_pipeline.runner import PipelineProgress
 
 
 def test_the_group_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,15 +115,27 @@ def test_what_is_wrong_is_not_called_sound(wrong: str, capsys: pytest.CaptureFix
 
 
 def test_progress() -> None:
-    stand = DemoProgress(
-        {"start": 2.0, "send": 0.0, "tables": None},
-        phase="send",
+    stand = PipelineProgress(
+        "send",
+        5.0,
         acknowledged=10,
         expected=40,
-        rows=7,
+        rows={"bronze": 7},
+        steps={"start": 2.0, "send": 3.0, "tables": None},
     )
     screen = Console(file=StringIO(), width=100)
-    screen.print(render_progress(stand))
-    text = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "✓" in text
-    assert "10 of 40 acknowledged, 7 rows in bronze" in text
+    screen.print(RunDisplay("gapless demo", STAGES).view(stand))
+    shown = [row.split() for row in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert shown[:2] == [
+        ["gapless", "demo", "send", "5", "s"],
+        [*["✓", "start", "four", "processes", "2.0", "s"]],
+    ]
+    assert [row[0] for row in shown[1:4]] == ["✓", "▸", "·"]
+    assert [row[:2] for row in shown[6:]] == [
+        ["sent", "0"],
+        ["acknowledged", "10"],
+        ["bronze", "7"],
+    ]
+    assert shown[6][-2:] == ["of", "40"]
+    line = RunDisplay("gapless demo", STAGES).line(replace(stand, note="in order"))
+    assert line == "    5 s  send through the lossy group, kill a producer, bring it back: in order"

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from gapless.cli.app import run
-from gapless.cli.data.pipeline import Speeds, line, live_view, show
+from gapless.cli.data.pipeline import show
+from gapless.cli.lab.common import RunDisplay
 from gapless_lab.sensor_pipeline.report import PipelineReport
 from gapless_lab.sensor_pipeline.runner import PipelineProgress, committed_offsets
 from tests.support.missing_packages import without
@@ -74,21 +75,21 @@ def stand(seconds: float, phase: str = "streaming", **more: int) -> PipelineProg
 
 
 def test_speeds_are_those_of_the_last_second() -> None:
-    speeds = Speeds()
-    assert speeds.look(stand(10.0, sent=1000))
-    assert not speeds.look(stand(10.5, sent=2000))
-    assert speeds.look(stand(12.0, sent=5000, bronze=3000))
-    assert (speeds.per_s["sent"], speeds.per_s["bronze"]) == (2000.0, 1500.0)
-    assert speeds.look(stand(12.1, "checking", sent=5000, bronze=3000)), (
+    display = RunDisplay("gapless pipeline")
+    assert display.sample(stand(10.0, sent=1000))
+    assert not display.sample(stand(10.5, sent=2000))
+    assert display.sample(stand(12.0, sent=5000, bronze=3000))
+    assert (display.per_s["sent"], display.per_s["bronze"]) == (2000.0, 1500.0)
+    assert display.sample(stand(12.1, "checking", sent=5000, bronze=3000)), (
         "another phase is told at once"
     )
 
 
 def test_how_things_stand_in_a_line_and_in_a_table() -> None:
-    speeds = Speeds()
-    speeds.look(stand(10.0))
+    display = RunDisplay("gapless pipeline → out")
+    display.sample(stand(10.0))
     now = stand(12.0, sent=5000, bronze=3000, lag=1200)
-    said = line(speeds, now)
+    said = display.line(now)
     for part in (
         "12 s  streaming",
         "sent 5,000 of 60,000",
@@ -97,7 +98,7 @@ def test_how_things_stand_in_a_line_and_in_a_table() -> None:
     ):
         assert part in said
     screen = Console(width=100, record=True, file=StringIO())
-    screen.print(live_view(Path("out"), speeds, now))
+    screen.print(display.view(now))
     shown = screen.export_text().splitlines()
     assert shown[0].startswith("gapless pipeline → out  streaming  12 s")
     assert set(shown[1].strip()) <= set("━╸╺")

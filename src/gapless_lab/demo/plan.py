@@ -23,7 +23,6 @@ RATE: Final = 1_500.0
 """Messages a second of each producer."""
 MAX_MESSAGES: Final = 1_000_000
 GROUP: Final = "demo"
-COLLECTOR: Final = "collector"
 DOWNTIME_S: Final = 1.0
 """How long the victim is down."""
 KILL_AT: Final = 0.4

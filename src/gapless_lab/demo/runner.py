@@ -11,25 +11,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gapless.spool import SpoolReader
 from gapless.trace import CHECKS, check, read
 from gapless.units import NS_PER_MS
-from gapless_lab.demo.plan import COLLECTOR, GROUP, PRODUCERS, RATE, SETTINGS, DemoPlan
+from gapless_lab.demo.plan import GROUP, PRODUCERS, RATE, SETTINGS, DemoPlan
 from gapless_lab.demo.result import DemoResult, count_trace
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
 from gapless_lab.nemesis import KILL, NemesisOp, run_schedule
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
-from gapless_lab.sensor_pipeline.runner import MAX_ATTEMPTS, explained, following, reporting
-from gapless_lab.sensor_pipeline.testbed import SensorTestbed
+from gapless_lab.sensor_pipeline.runner import (
+    MAX_ATTEMPTS,
+    PipelineProgress,
+    ProgressCallback,
+    TableRun,
+    explained,
+    following,
+    reporting,
+)
 from gapless_lab.workload import ledger_path, read_ledger
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.sweep.executors import light_settings
-from pyspark_gapless.tables.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,89 +57,55 @@ STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "veri
 """The parts of a demo."""
 
 
-@dataclass
-class DemoProgress:
-    """The phases with their seconds (None: not begun), and how far the messages are."""
-
-    seconds: dict[str, float | None]
-    phase: str = STARTING
-    note: str = ""
-    acknowledged: int = 0
-    expected: int = 0
-    rows: int = 0
-    began_s: float = field(default_factory=time.monotonic)
-
-
-ProgressCallback = Callable[[DemoProgress], None]
-"""Receives the progress."""
-
-
 def run(plan: DemoPlan, on_progress: ProgressCallback = lambda _: None) -> DemoResult:
     """Run the demo in the folder of the plan; return its result."""
     with plan.locked_output():
-        return _Demo(plan, on_progress).run()
+        return _DemoRun(plan, on_progress).run()
 
 
-class _Demo:
+class _DemoRun(TableRun):
+    plan: DemoPlan
+
     def __init__(self, plan: DemoPlan, on_progress: ProgressCallback) -> None:
-        self.plan = plan
-        parts = (
-            (STARTING, SENDING, FILLING, CHECKING, DRAWING)
-            if plan.spark
-            else (STARTING, SENDING, CHECKING)
-        )
-        self.kills = 0
-        self.progress = DemoProgress(dict.fromkeys(parts), expected=plan.total_messages)
-        self._on_progress = on_progress
-        self.pipeline = Pipeline(plan.output, plan.spool_dir)
-        self.ledgers = [ledger_path(plan.ledgers, number) for number in range(1, PRODUCERS + 1)]
         task = plan.member_task(
             group=GROUP,
-            collector=COLLECTOR,
             settings=SETTINGS,
             seed=plan.seed,
             rate=RATE,
             messages=plan.messages,
             traces=str(plan.traces.absolute()),
         )
-        self.testbed = SensorTestbed(task, plan.logs)
+        tables = (FILLING, CHECKING, DRAWING) if plan.spark else (CHECKING,)
+        super().__init__(plan, task, on_progress, (STARTING, SENDING, *tables))
+        self.ledgers = [ledger_path(plan.ledgers, number) for number in range(1, PRODUCERS + 1)]
 
     def run(self) -> DemoResult:
         with ExitStack() as stack:
             stack.enter_context(self.testbed)
-            stack.enter_context(reporting(self._on_progress, self._update_progress))
-            with self._phase(STARTING):
-                spark = self._start(stack)
+            stack.enter_context(reporting(self.on_progress, self.progress))
+            self.begin(STARTING)
+            spark = self._start(stack)
             if spark is None:
-                with self._phase(SENDING):
-                    self._send()
+                self.begin(SENDING)
+                self._send()
                 return self._verify_without_spark()
             with explained():
                 self.pipeline.prepare()
-                with (
-                    self._phase(SENDING),
-                    following(self.pipeline, spark, EVERY_S) as self.testbed.on_poll,
-                ):
+                self.begin(SENDING)
+                with following(self.pipeline, spark, EVERY_S) as self.testbed.on_poll:
                     self._wait_until(
                         lambda: self.pipeline.bronze.batches > 0, "no row has come into a table"
                     )
                     self._send()
-                with self._phase(FILLING):
-                    report = self._fill(spark)
-                return self._verify(spark, report)
+                self.begin(FILLING)
+                return self._verify(spark, self._fill(spark))
 
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began_s = time.monotonic()
-        self.progress.phase, self.progress.note, self.progress.began_s = name, "", began_s
-        self.progress.seconds[name] = 0.0
-        yield
-        self.progress.seconds[name] = round(time.monotonic() - began_s, 1)
-
-    def _update_progress(self) -> DemoProgress:
-        self.progress.acknowledged = self.testbed.acknowledged
-        self.progress.rows = self.pipeline.bronze.rows
-        return self.progress
+    def progress(self) -> PipelineProgress:
+        """Return the progress; without Spark the messages go no further than into the spool."""
+        found = super().progress()
+        if self.plan.spark:
+            return found
+        return replace(found, rows={}, batches={}, lag=0, arrived=found.acknowledged)
 
     def _wait_until(
         self, holds: Callable[[], object], what: str, within_s: float = TIMEOUT_S
@@ -188,7 +160,6 @@ class _Demo:
     def _apply(self, op: NemesisOp) -> None:
         if op.action == KILL:
             self.testbed.processes[op.victim].kill()
-            self.kills += 1
         else:
             self.testbed.start_member(self.plan.victim)
 
@@ -206,17 +177,18 @@ class _Demo:
         from pyspark_gapless.verify import verify
 
         page = self.plan.output / "report.html"
-        with self._phase(CHECKING):
-            trace = Trace.read(spark, self.plan.traces)
-            verdict = verify(trace, progress=self._note)
-        with self._phase(DRAWING):
-            found: dict[str, Any] = {**figures(trace, progress=self._note), **verdict.as_dict()}
-            found["title"] = (
-                f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
-            )
-            found["pipeline"] = report.as_dict()
-            (self.plan.output / "figures.json").write_text(json.dumps(found), encoding="utf-8")
-            page.write_text(render(found), encoding="utf-8")
+        self.begin(CHECKING)
+        trace = Trace.read(spark, self.plan.traces)
+        verdict = verify(trace, progress=self._note)
+        self.begin(DRAWING)
+        found: dict[str, Any] = {**figures(trace, progress=self._note), **verdict.as_dict()}
+        found["title"] = (
+            f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
+        )
+        found["pipeline"] = report.as_dict()
+        (self.plan.output / "figures.json").write_text(json.dumps(found), encoding="utf-8")
+        page.write_text(render(found), encoding="utf-8")
+        self.begin("")
         summary = found["summary"]
         problems = list(report.problems)
         if report.bronze != self.plan.total_messages:
@@ -245,14 +217,15 @@ class _Demo:
         )
 
     def _note(self, part: str, *_: object) -> None:
-        self.progress.note = part.replace("_", " ")
+        self.note = part.replace("_", " ")
 
     def _verify_without_spark(self) -> DemoResult:
         """Check the trace row by row, in this process."""
-        with self._phase(CHECKING):
-            rows = sorted(read(self.plan.traces), key=lambda row: row.t_ns)
-            violations = check(rows)
-            found = count_trace(rows)
+        self.begin(CHECKING)
+        rows = sorted(read(self.plan.traces), key=lambda row: row.t_ns)
+        violations = check(rows)
+        found = count_trace(rows)
+        self.begin("")
         wrong = [violation.check for violation in violations]
         view = SpoolReader(self.plan.spool_dir)
         view.refresh()
@@ -284,10 +257,8 @@ class _Demo:
             "members": PRODUCERS + 1,
             "loss_percent": round(self.plan.loss * 100, 3),
             "seed": self.plan.seed,
-            "kills": self.kills,
+            "kills": len(self.testbed.former),
             "sent": self.plan.total_messages,
-            "seconds": {
-                name: took_s for name, took_s in self.progress.seconds.items() if took_s is not None
-            },
+            "seconds": dict(self.seconds),
             "trace": str(self.plan.traces),
         }

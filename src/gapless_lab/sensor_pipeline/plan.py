@@ -27,6 +27,8 @@ OWN, GROUP, SPOOL = "producers", "group", "spool"
 """Where messages come from: own producers, an existing group, or an existing spool."""
 
 
+COLLECTOR: Final = "collector"
+"""The name of the collector."""
 SETTINGS: Final = {"found_after": "200ms", "join_interval": "50ms", "loopback": False}
 """Settings that form a group quickly."""
 
@@ -67,6 +69,7 @@ class OutputPlan:
         """Return the task of a member of number 0, with ``fields`` beside those of the plan."""
         return SensorTask(
             number=0,
+            collector=COLLECTOR,
             discovery_dir=self.discovery_dir.absolute(),
             ledgers=self.ledgers.absolute(),
             spool=self.spool_dir.absolute(),

@@ -12,28 +12,31 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from gapless.config import Config
 from gapless.errors import ConfigError, GaplessError, TimedOutError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless_lab.sensor_pipeline.plan import (
+    COLLECTOR,
     OWN,
     SETTINGS,
     SPOOL,
+    OutputPlan,
     PipelineInfo,
     PipelinePlan,
     locked,
 )
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
 from gapless_lab.sensor_pipeline.testbed import SensorTestbed
+from gapless_lab.sensor_pipeline.worker import SensorTask
 from gapless_lab.workload import lossy_transport
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
@@ -43,8 +46,6 @@ from pyspark_gapless.tables.pipeline import Pipeline, RetryLimit, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 NAME: Final = "gapless pipeline"
 POLL_INTERVAL_S: Final = 0.2
@@ -77,6 +78,10 @@ class PipelineProgress:
     """How many rows this run has added to bronze."""
     rows: Mapping[str, int] = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, float | None] = field(default_factory=dict)
+    """How long each phase has taken; None for those to come."""
+    note: str = ""
+    """What the phase does just now."""
 
 
 ProgressCallback = Callable[[PipelineProgress], None]
@@ -97,7 +102,76 @@ def run(
         return _PipelineRun(plan, about, on_progress, stop or threading.Event()).run()
 
 
-class _PipelineRun:
+class TableRun:
+    """What the runs of the pipeline and of the demo share: members, tables, phases, progress."""
+
+    def __init__(
+        self,
+        plan: OutputPlan,
+        task: SensorTask,
+        on_progress: ProgressCallback,
+        phases: Iterable[str] = (),
+    ) -> None:
+        self.plan = plan
+        self.on_progress = on_progress
+        self.pipeline = Pipeline(plan.output, plan.spool_dir)
+        self.testbed = SensorTestbed(task, plan.logs)
+        self.note = ""
+        self.seconds: dict[str, float | None] = dict.fromkeys(phases)
+        """How long each phase took; None for those to come."""
+        self.rows_before = 0
+        self._start_s = time.monotonic()
+        self._current = ("", self._start_s)
+        """The phase and its start, in one: another thread reads both."""
+        self._spool_reader: SpoolReader | None = None
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase, which ends the one before."""
+        self.seconds = self._steps()
+        self._current, self.note = (phase, time.monotonic()), ""
+
+    def _steps(self) -> dict[str, float | None]:
+        phase, since_s = self._current
+        now = {phase: round(time.monotonic() - since_s, 1)} if phase else {}
+        return {**self.seconds, **now}
+
+    def progress(self) -> PipelineProgress:
+        """Return the progress."""
+        tables, left = self.pipeline.tables, self.testbed.left
+        acknowledged = self.testbed.newly_acknowledged
+        size_bytes, high = self.spool_figures()
+        read = committed_offsets(self.pipeline.steps[0].checkpoint)
+        return PipelineProgress(
+            phase=self._current[0],
+            seconds=time.monotonic() - self._start_s,
+            sent=self.testbed.sent,
+            acknowledged=acknowledged,
+            expected=None if left is None else acknowledged + left,
+            spool_bytes=size_bytes,
+            lag=sum(max(0, seqno - read.get(key, 0)) for key, seqno in high.items()),
+            arrived=self.pipeline.bronze.rows - self.rows_before,
+            rows={table.kind.name: table.rows for table in tables},
+            batches={table.kind.name: table.batches for table in tables},
+            steps=self._steps(),
+            note=self.note,
+        )
+
+    def spool_figures(self) -> tuple[int, Mapping[str, int]]:
+        """Return the size of the spool, and where its streams end."""
+        spool = self.plan.spool_dir
+        try:
+            if self._spool_reader is None:
+                self._spool_reader = SpoolReader(spool)
+            self._spool_reader.refresh()
+            size_bytes = sum(path.stat().st_size for path in (spool / "segments").glob("*.run"))
+            return size_bytes, self._spool_reader.high()
+        except (GaplessError, OSError):
+            return 0, {}
+
+
+class _PipelineRun(TableRun):
+    plan: PipelinePlan
+
     def __init__(
         self,
         plan: PipelinePlan,
@@ -105,23 +179,23 @@ class _PipelineRun:
         on_progress: ProgressCallback,
         stop: threading.Event,
     ) -> None:
-        self.plan = plan
+        task = plan.member_task(
+            group=about.where,
+            settings=SETTINGS,
+            seed=about.seed,
+            rate=plan.rate,
+            messages=plan.messages,
+        )
+        super().__init__(plan, task, on_progress)
         self.about = about
-        self.on_progress = on_progress
         self.stop = stop
-        self.start_s = time.monotonic()
-        self.spool = plan.spool_dir
-        self.pipeline = Pipeline(plan.output, self.spool)
-        self.testbed: SensorTestbed | None = None
         self.collector: Collector | None = None
-        self._phase = "Spark starts"
-        self._spool_reader: SpoolReader | None = None
         self._high: Mapping[str, int] = {}
-        self._rows_before = 0
 
     def run(self) -> PipelineReport:
+        self.begin("Spark starts")
         if self.about.kind == SPOOL:
-            SpoolReader(self.spool)  # raises if there is none
+            SpoolReader(self.plan.spool_dir)  # raises if there is none
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(reporting(self.on_progress, self.progress))
@@ -130,21 +204,23 @@ class _PipelineRun:
             )
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
-            self._rows_before = self.pipeline.bronze.rows
+            self.rows_before = self.pipeline.bronze.rows
             since = max(self.pipeline.bronze.published(), default=-1) + 1
             if self.about.kind != SPOOL:
                 self.collector = stack.enter_context(self._make_collector())
+            stack.enter_context(self.testbed)
             if self.about.kind == OWN:
-                self.testbed = stack.enter_context(self._make_testbed())
+                for number in range(1, self.plan.producers + 1):
+                    self.testbed.start_member(number)
             with explained():
                 self._work(spark)
-                self._phase = "checking"
+                self.begin("checking")
                 return build_report(
                     spark,
                     self.pipeline,
                     ledgers=sorted(self.plan.ledgers.glob("*.jsonl")),
                     high=None if self.about.kind == OWN else self._high,
-                    sent=self.testbed.sent if self.testbed else 0,
+                    sent=self.testbed.sent,
                     since=since,
                 )
 
@@ -157,22 +233,19 @@ class _PipelineRun:
                     "their origin is unknown; name another --output"
                 )
 
-    # Work
-
     def _work(self, spark: SparkSession) -> None:
         if self.plan.follow or (not self.plan.once and self.about.kind != SPOOL):
-            self._phase = "first rows"
+            self.begin("first rows")
             with following(self.pipeline, spark, self.plan.every_s) as check_queries:
                 first_s, batches = time.monotonic() + FIRST_S, self.pipeline.bronze.batches
                 self._run_load(partial(self._follow, check_queries, batches, first_s))
-        elif self.testbed is not None:
+        elif self.about.kind == OWN:
             self._start_load("sending")
             self._run_load(lambda: None)
-        if self.testbed is not None:
-            self.testbed.stop()
+        self.testbed.stop()
         self._check()
-        self._high = self._spool_figures()[1]
-        self._phase = "catching up"
+        self._high = self.spool_figures()[1]
+        self.begin("catching up")
         self.pipeline.catch_up(spark, MAX_ATTEMPTS)
 
     def _run_load(self, on_poll: Callable[[], None]) -> None:
@@ -181,7 +254,7 @@ class _PipelineRun:
         while time.monotonic() < until_s and not self.stop.wait(POLL_INTERVAL_S):
             self._check()
             on_poll()
-            if self.testbed is not None and self.testbed.is_done and not self.plan.follow:
+            if self.testbed.is_done and not self.plan.follow:
                 return
 
     def _follow(self, check_queries: Callable[[], None], batches: int, first_s: float) -> None:
@@ -191,81 +264,24 @@ class _PipelineRun:
             self._start_load("streaming")
 
     def _start_load(self, phase: str) -> None:
-        if self.testbed is not None and self._phase != phase:
+        if self._current[0] != phase:
             self.testbed.start_load()
-        self._phase = phase
+            self.begin(phase)
 
     def _check(self) -> None:
         if self.collector is not None:
             self.collector.check()
-        if self.testbed is not None:
-            self.testbed.check()
-
-    # Members
+        self.testbed.check()
 
     def _make_collector(self) -> Collector:
-        options: dict[str, Any] = {"discover": self.plan.discover}
-        if self.about.kind == OWN:
-            plan, about = self.plan, self.about
+        plan, about = self.plan, self.about
+        options: dict[str, Any] = {"discover": plan.discover}
+        if about.kind == OWN:
             transport = lossy_transport(
-                about.where, plan.discovery_dir, plan.loss, about.seed, "collector"
+                about.where, plan.discovery_dir, plan.loss, about.seed, COLLECTOR
             )
             options = {"transport": transport, "config": Config.make(**SETTINGS)}
-        return Collector(self.spool, self.about.where, **options)
-
-    def _make_testbed(self) -> SensorTestbed:
-        assert self.collector is not None
-        task = self.plan.member_task(
-            group=self.about.where,
-            collector=self.collector.name,
-            settings=SETTINGS,
-            seed=self.about.seed,
-            rate=self.plan.rate,
-            messages=self.plan.messages,
-        )
-        testbed = SensorTestbed(task, self.plan.logs)
-        for number in range(1, self.plan.producers + 1):
-            testbed.start_member(number)
-        return testbed
-
-    # Progress
-
-    def progress(self) -> PipelineProgress:
-        """Return the progress."""
-        tables = self.pipeline.tables
-        producers = self.testbed.producers if self.testbed else []
-        acknowledged = sum(process.newly_acknowledged for process in producers)
-        left = [
-            max(0, self.plan.messages - process.acknowledged)
-            for process in producers
-            if self.plan.messages is not None
-        ]
-        size_bytes, high = self._spool_figures()
-        read = committed_offsets(self.pipeline.steps[0].checkpoint)
-        return PipelineProgress(
-            phase=self._phase,
-            seconds=time.monotonic() - self.start_s,
-            sent=self.testbed.sent if self.testbed else 0,
-            acknowledged=acknowledged,
-            expected=acknowledged + sum(left) if left else None,
-            spool_bytes=size_bytes,
-            lag=sum(max(0, seqno - read.get(key, 0)) for key, seqno in high.items()),
-            arrived=self.pipeline.bronze.rows - self._rows_before,
-            rows={table.kind.name: table.rows for table in tables},
-            batches={table.kind.name: table.batches for table in tables},
-        )
-
-    def _spool_figures(self) -> tuple[int, Mapping[str, int]]:
-        try:
-            if self._spool_reader is None:
-                self._spool_reader = SpoolReader(self.spool)
-            self._spool_reader.refresh()
-            size_bytes = sum(
-                path.stat().st_size for path in (self.spool / "segments").glob("*.run")
-            )
-            return size_bytes, self._spool_reader.high()
-        except (GaplessError, OSError):
-            return 0, {}
+        return Collector(plan.spool_dir, about.where, **options)
 
 
 def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
@@ -306,7 +322,9 @@ def following(
 
 
 @contextmanager
-def reporting(on_progress: Callable[[T], None], progress: Callable[[], T]) -> Iterator[None]:
+def reporting(
+    on_progress: ProgressCallback, progress: Callable[[], PipelineProgress]
+) -> Iterator[None]:
     """Report the progress from a thread, until the end of the block."""
     over = threading.Event()
 

@@ -30,13 +30,13 @@ EXIT_TIMEOUT_S: Final = 30.0
 class MemberProcess(LabProcess):
     """One member, and its progress."""
 
-    def __init__(self, task: SensorTask, logs: Path, acknowledged: int = 0) -> None:
+    def __init__(self, task: SensorTask, logs: Path, before: MemberProcess | None) -> None:
         self.task = task
         self.sent = 0
-        self.acknowledged = acknowledged
+        self.acknowledged: int = before.acknowledged if before else 0
         """Up to which reading all are acknowledged; of the collector, how many it has."""
-        self.first_acknowledged: int | None = None
-        """How many were acknowledged before this process; None until it is known."""
+        self.first_acknowledged: int | None = before.first_acknowledged if before else None
+        """How many were acknowledged before this run; None until it is known."""
         self.limit = 0
         """Up to which reading it may send."""
         command = worker_command("gapless_lab.sensor_pipeline.worker", task)
@@ -44,7 +44,7 @@ class MemberProcess(LabProcess):
 
     @property
     def newly_acknowledged(self) -> int:
-        """How many readings were acknowledged since this process started."""
+        """How many readings were acknowledged in this run."""
         first = self.first_acknowledged
         return 0 if first is None else self.acknowledged - first
 
@@ -70,7 +70,6 @@ class SensorTestbed(Testbed[MemberProcess]):
 
     def __init__(self, task: SensorTask, logs: Path) -> None:
         super().__init__(logs)
-        logs.mkdir(parents=True, exist_ok=True)
         self._task = task
         self._ended = threading.Event()
 
@@ -90,6 +89,19 @@ class SensorTestbed(Testbed[MemberProcess]):
         return sum(process.acknowledged for process in self.producers)
 
     @property
+    def newly_acknowledged(self) -> int:
+        """How many readings were acknowledged in this run."""
+        return sum(process.newly_acknowledged for process in self.producers)
+
+    @property
+    def left(self) -> int | None:
+        """How many readings are not acknowledged yet; None without producers, or without an end."""
+        producers, messages = self.producers, self._task.messages
+        if messages is None or not producers:
+            return None
+        return sum(max(0, messages - process.acknowledged) for process in producers)
+
+    @property
     def sent(self) -> int:
         """How many readings were sent by all incarnations of this run."""
         return sum(process.sent for process in (*self.producers, *self.former))
@@ -97,19 +109,16 @@ class SensorTestbed(Testbed[MemberProcess]):
     @property
     def is_done(self) -> bool:
         """Whether each producer has everything acknowledged."""
-        messages = self._task.messages
-        return messages is not None and all(
-            process.acknowledged >= messages for process in self.producers
-        )
+        return self.left == 0
 
     def start_member(self, number: int, messages: int | None = None) -> MemberProcess:
         """Start the next incarnation of a producer, or of the collector (0)."""
         task = replace(self._task, number=number, messages=messages or self._task.messages)
         before = self.processes.get(task.member_name)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
         def make(incarnation: int) -> MemberProcess:
-            mine = replace(task, incarnation=incarnation)
-            return MemberProcess(mine, self.folder, before.acknowledged if before else 0)
+            return MemberProcess(replace(task, incarnation=incarnation), self.folder, before)
 
         return self.start(task.member_name, make)
 

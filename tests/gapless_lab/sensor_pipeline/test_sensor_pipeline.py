@@ -135,7 +135,6 @@ class Group:
         """Run producers until each has everything acknowledged; return how many each has sent."""
         task = self.plan.member_task(
             group=GROUP,
-            collector=self.collector.name,
             settings=SETTINGS,
             seed=1,
             rate=None,
@@ -190,9 +189,7 @@ def test_no_producer_runs_far_ahead() -> None:
 
 def test_a_producer_stops_at_its_limit(tmp_path: Path) -> None:
     plan = PipelinePlan(output=tmp_path)
-    task = plan.member_task(
-        group=GROUP, collector="c", settings=SETTINGS, seed=1, rate=None, messages=450
-    )
+    task = plan.member_task(group=GROUP, settings=SETTINGS, seed=1, rate=None, messages=450)
     producer = SensorProducer(task)
     producer.allow(1)
     batches = producer._batches()

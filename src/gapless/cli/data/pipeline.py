@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from gapless.cli.data.collect import short_size
 from gapless.cli.group_options import graceful_interrupt, signals_and_logs_handled
 from gapless.cli.lab.common import (
-    LineThrottle,
+    RunDisplay,
     folder_option,
-    live_display,
     master_option,
     number_option,
     option,
@@ -30,13 +23,8 @@ from gapless.cli.rendering import console, docs_page, json_option, make_table
 
 if TYPE_CHECKING:
     from gapless_lab.sensor_pipeline.report import PipelineReport
-    from gapless_lab.sensor_pipeline.runner import PipelineProgress
 
-BAR = 60
-"""Width of the bar."""
 ENDING = "what is collected still goes into the tables"
-RIGHT = ("rows", "rows/s")
-"""Columns that are aligned to the right."""
 
 
 @click.command()
@@ -75,99 +63,15 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     if messages is None and not options["follow"]:
         messages = MESSAGES
     plan = PipelinePlan(rate=rate or None, messages=messages, **options)
-    stop, speeds = threading.Event(), Speeds()
+    stop, display = threading.Event(), RunDisplay(f"gapless pipeline → {plan.output}")
     with (
         signals_and_logs_handled(quiet=as_json),
         graceful_interrupt(stop, ENDING),
-        live_display(
-            partial(live_view, plan.output, speeds),
-            partial(line, speeds),
-            quiet=as_json,
-            auto_refresh=False,
-            transient=True,
-        ) as on_progress,
+        display.shown(quiet=as_json) as on_progress,
     ):
         report = run(plan, on_progress, stop)
     show_report = partial(show, report)
     return print_result(report.as_dict(), show_report, is_sound=report.is_exact, as_json=as_json)
-
-
-# While it runs
-
-
-class Speeds:
-    """Rows per second, from two samples at least a second apart."""
-
-    def __init__(self) -> None:
-        self._before: PipelineProgress | None = None
-        self._throttle = LineThrottle()
-        self.per_s: dict[str, float] = {}
-
-    def look(self, progress: PipelineProgress) -> bool:
-        """Take a sample; return whether a second has passed or a new phase has begun since."""
-        if not self._throttle.is_due(progress.phase, progress.seconds):
-            return False
-        before, self._before = self._before, progress
-        if before is not None and progress.seconds > before.seconds:
-            passed_s = progress.seconds - before.seconds
-            rows, former = counts(progress), counts(before)
-            self.per_s = {name: (rows[name] - former[name]) / passed_s for name in rows}
-        return True
-
-
-def counts(progress: PipelineProgress) -> dict[str, int]:
-    """Return how many messages have reached each stage."""
-    rows = {name: progress.rows.get(name, 0) for name in ("bronze", "silver", "gold")}
-    return {"sent": progress.sent, "acknowledged": progress.acknowledged, **rows}
-
-
-def live_view(output: Path, speeds: Speeds, progress: PipelineProgress) -> Group:
-    """Return the progress as a table."""
-    speeds.look(progress)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("stage", *RIGHT, ""):
-        table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
-    behind = f"{progress.lag:,} behind" if progress.lag else "all read"
-    more = {
-        "acknowledged": f"spool {short_size(progress.spool_bytes)}, {behind}",
-        **{name: f"{count:,} batches" for name, count in progress.batches.items()},
-    }
-    for name, count in counts(progress).items():
-        style = {"bronze": "orange3", "silver": "bright_white", "gold": "gold1"}.get(name, "")
-        table.add_row(
-            Text(name, style),
-            f"{count:,}",
-            f"{speeds.per_s.get(name, 0):,.0f}",
-            Text(more.get(name, ""), "dim"),
-        )
-    head = Text.assemble(
-        ("gapless pipeline", "bold"),
-        f" → {output}  ",
-        (progress.phase, "cyan"),
-        f"  {progress.seconds:.0f} s",
-    )
-    if not progress.expected:
-        return Group(head, table)
-    bar = Table.grid()
-    bar.add_row(ProgressBar(total=progress.expected, completed=progress.arrived, width=BAR))
-    return Group(head, bar, table)
-
-
-def line(speeds: Speeds, progress: PipelineProgress) -> str:
-    """Return the progress in one line, if one is due."""
-    if not speeds.look(progress):
-        return ""
-    expected = f" of {progress.expected:,}" if progress.expected else ""
-    parts = [f"sent {progress.sent:,}{expected}", f"acknowledged {progress.acknowledged:,}"]
-    parts.append(f"spool {short_size(progress.spool_bytes)} with {progress.lag:,} unread")
-    parts += [
-        f"{name} {rows:,} (+{speeds.per_s.get(name, 0):,.0f}/s)"
-        for name, rows in progress.rows.items()
-    ]
-    return f"{progress.seconds:5.0f} s  {progress.phase}: {', '.join(parts)}"
-
-
-# At the end
 
 
 def show(report: PipelineReport) -> None:

@@ -10,12 +10,16 @@ import os
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
+from gapless.cli.data.collect import short_size
 from gapless.cli.rendering import console, docs_page, print_json, read_config
 
 if TYPE_CHECKING:
@@ -23,11 +27,16 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from gapless_lab.sensor_pipeline.runner import PipelineProgress
+
 MAX_SHOWN = 20
 """Maximum number of findings that soak prints, and chaos of each seed."""
 LINE_INTERVAL_S = 1.0
 """How long between two lines of progress without a terminal."""
-ProgressT = TypeVar("ProgressT")
+BAR = 60
+"""Width of the bar."""
+RIGHT = ("rows", "rows/s")
+"""Columns that are aligned to the right."""
 
 option = partial(click.option, show_default=True)
 """An option whose default is part of its help."""
@@ -47,49 +56,111 @@ def pop_changed_settings(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in chosen.as_dict().items() if value != usual[key]}
 
 
-class LineThrottle:
-    """Lets one line a second through, and the first of each phase."""
+class RunDisplay:
+    """The progress of a run: a check-list of phases, and how many messages reached each stage.
 
-    def __init__(self) -> None:
-        self._last = ("", 0.0)
+    It is redrawn in place on a terminal; else it is a line a second, and one for each new phase.
+    """
 
-    def is_due(self, phase: str, now_s: float) -> bool:
-        """Return whether a line is due now."""
-        last_phase, last_s = self._last
-        if phase == last_phase and now_s - last_s < LINE_INTERVAL_S:
+    def __init__(self, title: str, labels: Mapping[str, str] | None = None) -> None:
+        self.title = title
+        self.labels = labels or {}
+        self.per_s: dict[str, float] = {}
+        """Messages a second of each stage, from two samples at least a second apart."""
+        self._before: PipelineProgress | None = None
+
+    @contextmanager
+    def shown(self, *, quiet: bool) -> Iterator[Callable[[PipelineProgress], None]]:
+        """Show the progress on standard error; yield a function that takes it."""
+        if quiet:
+            yield lambda _: None
+            return
+        # A copy of the descriptor: while Spark starts, the other one leads to its log.
+        with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
+            screen = Console(file=file)
+            if screen.is_terminal:
+                with Live(console=screen, auto_refresh=False, transient=True) as live:
+                    yield lambda progress: live.update(self.view(progress), refresh=True)
+                return
+
+            def write(progress: PipelineProgress) -> None:
+                if text := self.line(progress):
+                    screen.print(text, soft_wrap=True, markup=False, highlight=False)
+
+            yield write
+
+    def sample(self, progress: PipelineProgress) -> bool:
+        """Take a sample; return whether a second has passed or a new phase has begun since."""
+        before = self._before
+        passed_s = LINE_INTERVAL_S if before is None else progress.seconds - before.seconds
+        if before is not None and before.phase == progress.phase and passed_s < LINE_INTERVAL_S:
             return False
-        self._last = (phase, now_s)
+        self._before = progress
+        if before is not None and passed_s > 0:
+            rows, former = counts(progress), counts(before)
+            self.per_s = {name: (rows[name] - former[name]) / passed_s for name in rows}
         return True
 
+    def view(self, progress: PipelineProgress) -> Group:
+        """Return the progress as a table under a check-list."""
+        self.sample(progress)
+        head = Text.assemble(
+            (self.title, "bold"), "  ", (progress.phase, "cyan"), f"  {progress.seconds:.0f} s"
+        )
+        parts: list[RenderableType] = [head]
+        if progress.steps:
+            parts.append(self._check_list(progress))
+        if progress.expected:
+            bar = Table.grid()
+            bar.add_row(ProgressBar(total=progress.expected, completed=progress.arrived, width=BAR))
+            parts.append(bar)
+        return Group(*parts, self._stages(progress))
 
-@contextmanager
-def live_display(
-    draw: Callable[[ProgressT], RenderableType],
-    line: Callable[[ProgressT], str],
-    *,
-    quiet: bool,
-    **live_options: Any,
-) -> Iterator[Callable[[ProgressT], None]]:
-    """Show progress: redrawn in place on a terminal, else as lines; an empty line is skipped.
+    def _check_list(self, progress: PipelineProgress) -> Table:
+        steps = Table.grid(padding=(0, 1))
+        for name, took_s in progress.steps.items():
+            now, is_over = name == progress.phase, took_s is not None
+            mark = Text("▸", "cyan") if now else Text("✓", "green") if is_over else Text("·", "dim")
+            label = Text(self.labels.get(name, name), "" if is_over else "dim")
+            time_text = "" if took_s is None else f"{took_s:.1f} s"
+            steps.add_row(mark, label, time_text, progress.note if now else "", style="dim")
+        return steps
 
-    Yield a function that takes the progress.
-    """
-    if quiet:
-        yield lambda _: None
-        return
-    # A copy of the descriptor: while Spark starts, the other one leads to its log.
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
-        screen = Console(file=file)
-        if screen.is_terminal:
-            with Live(console=screen, **live_options) as live:
-                yield lambda progress: live.update(draw(progress), refresh=True)
-            return
+    def _stages(self, progress: PipelineProgress) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for column in ("stage", *RIGHT, ""):
+            table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
+        behind = f", {progress.lag:,} behind" if progress.lag else ", all read"
+        spool = f"spool {short_size(progress.spool_bytes)}"
+        more = {
+            "sent": f"of {progress.expected:,}" if progress.expected else "",
+            "acknowledged": spool + behind if progress.rows else spool,
+            **{name: f"{count:,} batches" for name, count in progress.batches.items()},
+        }
+        for name, count in counts(progress).items():
+            style = {"bronze": "orange3", "silver": "bright_white", "gold": "gold1"}.get(name, "")
+            speed = f"{self.per_s.get(name, 0):,.0f}"
+            table.add_row(Text(name, style), f"{count:,}", speed, Text(more.get(name, ""), "dim"))
+        return table
 
-        def write(progress: ProgressT) -> None:
-            if text := line(progress):
-                screen.print(text, soft_wrap=True, markup=False, highlight=False)
+    def line(self, progress: PipelineProgress) -> str:
+        """Return the progress in one line; empty if none is due."""
+        if not self.sample(progress) or not progress.phase:
+            return ""
+        expected = f" of {progress.expected:,}" if progress.expected else ""
+        parts = [f"sent {progress.sent:,}{expected}", f"acknowledged {progress.acknowledged:,}"]
+        parts.append(f"spool {short_size(progress.spool_bytes)} with {progress.lag:,} unread")
+        parts += [
+            f"{name} {rows:,} (+{self.per_s.get(name, 0):,.0f}/s)"
+            for name, rows in progress.rows.items()
+        ]
+        label = self.labels.get(progress.phase, progress.phase)
+        return f"{progress.seconds:5.0f} s  {label}: {progress.note or ', '.join(parts)}"
 
-        yield write
+
+def counts(progress: PipelineProgress) -> dict[str, int]:
+    """Return how many messages have reached each stage."""
+    return {"sent": progress.sent, "acknowledged": progress.acknowledged, **progress.rows}
 
 
 def print_result(

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.spinner import Spinner
-from rich.table import Table
-from rich.text import Text
 
 from gapless.cli.group_options import note, signals_and_logs_handled
 from gapless.cli.lab.common import (
-    LineThrottle,
+    RunDisplay,
     folder_option,
-    live_display,
     master_option,
     number_option,
     option,
@@ -29,10 +22,14 @@ from gapless.cli.rendering import console, json_option, make_table
 
 if TYPE_CHECKING:
     from gapless_lab.demo.result import DemoResult
-    from gapless_lab.demo.runner import DemoProgress
 
-BAR = 40
-"""Width of the bar."""
+STAGES = {
+    "start": "start four processes",
+    "send": "send through the lossy group, kill a producer, bring it back",
+    "tables": "bring the tables up to date, count them",
+    "verify": "check the trace of every process",
+    "report": "measure, and draw the report",
+}
 
 
 @click.command()
@@ -64,9 +61,8 @@ def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
     from gapless_lab.process import LabError
 
     plan = DemoPlan(spark=not no_spark, **options)
-    line = partial(render_line, LineThrottle())
-    display = live_display(render_progress, line, quiet=as_json, refresh_per_second=8)
-    with signals_and_logs_handled(quiet=as_json), display as on_progress:
+    display = RunDisplay(f"gapless demo → {plan.output}", STAGES)
+    with signals_and_logs_handled(quiet=as_json), display.shown(quiet=as_json) as on_progress:
         try:
             result = run(plan, on_progress)
         except LabError as error:  # a member died or stalled: that is a result of the demo
@@ -74,60 +70,6 @@ def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
             return 1
     show_result = partial(show, result)
     return print_result(result.as_dict(), show_result, is_sound=result.is_sound, as_json=as_json)
-
-
-# While it runs
-
-STAGES = {
-    "start": "start four processes",
-    "send": "send through the lossy group, kill a producer, bring it back",
-    "tables": "bring the tables up to date, count them",
-    "verify": "check the trace of every process",
-    "report": "measure, and draw the report",
-}
-
-
-def render_line(throttle: LineThrottle, progress: DemoProgress) -> str:
-    """Return the progress in one line, if one is due."""
-    now_s = time.monotonic()
-    if not throttle.is_due(progress.phase, now_s):
-        return ""
-    since_s = now_s - progress.began_s
-    return f"{since_s:5.0f} s  {STAGES[progress.phase]}{_stage_progress(progress)}"
-
-
-def _stage_progress(progress: DemoProgress) -> str:
-    """Return how far the current phase is."""
-    if progress.phase == "send":
-        rows = f", {progress.rows:,} rows in bronze" if "tables" in progress.seconds else ""
-        return f": {progress.acknowledged:,} of {progress.expected:,} acknowledged{rows}"
-    return f": {progress.note}" if progress.note else ""
-
-
-def render_progress(progress: DemoProgress) -> Group:
-    """Return the phases, with the progress of each."""
-    table = Table.grid(padding=(0, 1))
-    for name, took_s in progress.seconds.items():
-        if name == progress.phase and not took_s:
-            mark: Any = Spinner("dots", style="cyan")
-            time_text = f"{time.monotonic() - progress.began_s:.0f} s"
-        else:
-            mark = Text("✓", "green") if took_s is not None else Text("·", "dim")
-            time_text = "" if took_s is None else f"{took_s:.1f} s"
-        table.add_row(
-            mark, Text(STAGES[name], "" if took_s is not None else "dim"), Text(time_text, "dim")
-        )
-    parts: list[Any] = [Text("gapless demo", "bold"), table]
-    more = Table.grid(padding=(0, 1))
-    if progress.phase == "send":
-        bar = ProgressBar(total=progress.expected, completed=progress.acknowledged, width=BAR)
-        more.add_row("", bar, Text(_stage_progress(progress).strip(": "), "dim"))
-    elif progress.note:
-        more.add_row("", Text(progress.note, "dim"))
-    return Group(*parts, more)
-
-
-# At the end
 
 
 def show(result: DemoResult) -> None:
