@@ -84,6 +84,11 @@ class StreamRows(NamedTuple):
     first: int
     last: int
 
+    @property
+    def repeated(self) -> int:
+        """How many rows are there again."""
+        return self.rows - self.distinct
+
 
 def missing_by_incarnation(
     held: Mapping[str, StreamRows], incarnations: Iterable[ProducerIncarnation]

@@ -169,6 +169,12 @@ def read_ledger(path: Path) -> LedgerContents:
     return contents
 
 
+def read_incarnations(folder: Path) -> list[ProducerIncarnation]:
+    """Return the incarnations of all producers whose ledgers are in a folder."""
+    paths = sorted(folder.glob("*.jsonl"))
+    return [incarnation for path in paths for incarnation in read_ledger(path).incarnations]
+
+
 class ProducerLedger:
     """The ledger of one producer, open for more lines."""
 

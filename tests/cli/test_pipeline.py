@@ -11,8 +11,8 @@ from rich.console import Console
 from gapless.cli.app import run
 from gapless.cli.data.pipeline import show
 from gapless.cli.lab.common import RunDisplay
-from gapless_lab.sensor_pipeline.report import PipelineReport
-from gapless_lab.sensor_pipeline.runner import PipelineProgress, committed_offsets
+from gapless_lab.sensor_pipeline.report import PipelineReport, committed_offsets
+from gapless_lab.sensor_pipeline.runner import PipelineProgress
 from tests.support.missing_packages import without
 
 WRONG = {

@@ -11,8 +11,8 @@ the table is checked as always.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from gapless.units import MIB
 from gapless_lab.chaos.testbed import TIMEOUT_S, ChaosTestbed
@@ -28,6 +28,8 @@ MORE = 6000
 """How many messages pass after Spark returns: more than the spool can hold."""
 STALLED_AFTER_S = 1.0
 """How long without an acknowledgement counts as a stall."""
+WAIT_S = 5.0
+"""How long the wait is observed."""
 POLL_INTERVAL_S = 0.1
 MAX_GROWTH = 0.1
 MAX_GROWTH_BYTES = 8 * MIB
@@ -46,31 +48,19 @@ class BackPressureResult:
     most_used_bytes: int = 0
     max_bytes: int = MAX_BYTES
     waits_for: str = ""
-    memory: dict[str, list[int]] | None = None
+    memory: dict[str, list[int]] = field(default_factory=dict)
     """Resident memory of each process over the wait, in bytes."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result for a program."""
-        return asdict(self)
 
 
 class BackPressureTestbed(ChaosTestbed):
     """A run in which Spark stops until the spool is full."""
 
-    wait_s = 5.0
-    """How long the wait is observed."""
+    collector_options: ClassVar = {"max-bytes": MAX_BYTES, "on-full": "wait"}
+    producer_options: ClassVar = {"size_bytes": SIZE_BYTES, "rate": RATE}
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.pressure = BackPressureResult(memory={})
-
-    def collector_options(self) -> list[str]:
-        """Limit the spool of the collector."""
-        return ["--max-bytes", str(MAX_BYTES), "--on-full", "wait"]
-
-    def producer_options(self) -> dict[str, Any]:
-        """Make producers send more and larger messages."""
-        return {"size_bytes": SIZE_BYTES, "rate": RATE}
+        self.pressure = BackPressureResult()
 
     def _run_nemeses(self) -> None:
         """Stop Spark instead of killing anything."""
@@ -110,8 +100,7 @@ class BackPressureTestbed(ChaosTestbed):
         """Sample memory, spool size and acknowledgements during the wait."""
         seen, began_s = self.pressure, time.monotonic()
         before = self.acked()
-        assert seen.memory is not None
-        while time.monotonic() < began_s + self.wait_s:
+        while time.monotonic() < began_s + WAIT_S:
             for name, process in self.processes.items():
                 seen.memory.setdefault(name, []).append(process.rss_bytes())
             seen.most_used_bytes = max(
@@ -131,7 +120,7 @@ class BackPressureTestbed(ChaosTestbed):
             self.findings.append(
                 f"the spool has {seen.most_used_bytes} bytes, and its limit is {seen.max_bytes}"
             )
-        for name, samples in (seen.memory or {}).items():
+        for name, samples in seen.memory.items():
             if max(samples) > samples[0] * (1 + MAX_GROWTH) + MAX_GROWTH_BYTES:
                 grown = f"from {samples[0] / 1e6:.1f} to {max(samples) / 1e6:.1f} MB"
                 self.findings.append(f"the memory of {name} has grown {grown} while it waited")

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def run_one(testbed: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
         restarts=len(testbed.failures),
         seconds={**testbed.seconds, "all": round(time.monotonic() - began_s, 1)},
         folder=None if sound and not keep else testbed.folder,
-        pressure=testbed.pressure.as_dict() if isinstance(testbed, BackPressureTestbed) else None,
+        pressure=asdict(testbed.pressure) if isinstance(testbed, BackPressureTestbed) else None,
     )
 
 

@@ -30,10 +30,13 @@ class DriverProcess(LabProcess):
     """One incarnation of the driver; its figures count from the last ``run``."""
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        self._reset()
+        super().__init__(name, command, folder)
+
+    def _reset(self) -> None:
         self.batches = 0
         self.failures: list[str] = []
         self._consecutive_failures = 0
-        super().__init__(name, command, folder)
 
     @property
     def jvm_pid(self) -> int:
@@ -57,9 +60,7 @@ class DriverProcess(LabProcess):
 
     def run(self, work: dict[str, Any]) -> None:
         """Start to fill a table."""
-        self.batches = 0
-        self.failures = []
-        self._consecutive_failures = 0
+        self._reset()
         for event in ("drained", "halted"):
             self.latest.pop(event, None)
         self.notify("run", **work)

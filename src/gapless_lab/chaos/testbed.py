@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gapless.spool import SpoolReader
 from gapless.spool.fsck import check
@@ -73,6 +73,11 @@ class ChaosProcess(LabProcess):
 class ChaosTestbed(Testbed[ChaosProcess]):
     """The processes of one seed, in a folder of its own."""
 
+    collector_options: ClassVar[Mapping[str, Any]] = {}
+    """More options of the collector."""
+    producer_options: ClassVar[Mapping[str, Any]] = {}
+    """Fields of the producers' tasks, in the place of those of the plan."""
+
     def __init__(
         self,
         plan: ChaosPlan,
@@ -114,14 +119,6 @@ class ChaosTestbed(Testbed[ChaosProcess]):
 
     # Starting
 
-    def collector_options(self) -> list[str]:
-        """Return more options of the collector."""
-        return []
-
-    def producer_options(self) -> dict[str, Any]:
-        """Return more fields of the producers' tasks."""
-        return {}
-
     def start_collector(self) -> None:
         """Start the next incarnation of the collector."""
         config = ";".join(f"{key}={value}" for key, value in self.plan.config.items())
@@ -135,9 +132,10 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             "ports": 0,
             "properties": config,
             "join-timeout": TIMEOUT_S,
+            **self.collector_options,
         }
         command = [sys.executable, "-c", "from gapless.cli import main; main()", "collect", GROUP]
-        command += ["--json", *self.collector_options()]
+        command.append("--json")
         for option, value in options.items():
             command += [f"--{option}", str(value)]
         self.start(
@@ -158,7 +156,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
                 settings=self.plan.config,
                 seed=self.plan.seed,
                 loss=self.plan.loss,
-                **{"rate": self.plan.rate, **self.producer_options()},
+                **{"rate": self.plan.rate, **self.producer_options},
             )
             command = worker_command("gapless_lab.chaos.producer", task)
             return ChaosProcess(f"producer{number}-{incarnation}", command, self.folder)

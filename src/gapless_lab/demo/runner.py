@@ -33,7 +33,7 @@ from gapless_lab.sensor_pipeline.runner import (
     following,
     reporting,
 )
-from gapless_lab.workload import ledger_path, read_ledger
+from gapless_lab.workload import read_incarnations
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.sweep.executors import light_settings
 
@@ -77,7 +77,6 @@ class _DemoRun(TableRun):
         )
         tables = (FILLING, CHECKING, DRAWING) if plan.spark else (CHECKING,)
         super().__init__(plan, task, on_progress, (STARTING, SENDING, *tables))
-        self.ledgers = [ledger_path(plan.ledgers, number) for number in range(1, PRODUCERS + 1)]
 
     def run(self) -> DemoResult:
         with ExitStack() as stack:
@@ -165,8 +164,8 @@ class _DemoRun(TableRun):
 
     def _fill(self, spark: SparkSession) -> PipelineReport:
         self.pipeline.catch_up(spark, MAX_ATTEMPTS)
-        sent = self.testbed.sent
-        return build_report(spark, self.pipeline, sent=sent, since=0, ledgers=self.ledgers)
+        sent, ledgers = self.testbed.sent, self.plan.ledgers
+        return build_report(spark, self.pipeline, sent=sent, since=0, ledgers=ledgers)
 
     # The verdict
 
@@ -230,11 +229,8 @@ class _DemoRun(TableRun):
         view = SpoolReader(self.plan.spool_dir)
         view.refresh()
         kept = view.high()
-        incarnations = [
-            incarnation for path in self.ledgers for incarnation in read_ledger(path).incarnations
-        ]
         held = {origin: StreamRows(high, high, 1, high) for origin, high in kept.items()}
-        lost = sum(missing_by_incarnation(held, incarnations)[1].values())
+        lost = sum(missing_by_incarnation(held, read_incarnations(self.plan.ledgers))[1].values())
         problems = [str(violation) for violation in violations[:10]]
         if (stored := sum(kept.values())) != self.plan.total_messages:
             problems.append(

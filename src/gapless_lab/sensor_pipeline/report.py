@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapless.errors import GaplessError
 from gapless.spool import SpoolReader
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
-from gapless_lab.workload import read_ledger
+from gapless_lab.workload import read_incarnations
+from pyspark_gapless.source.offsets import digest_of
 from pyspark_gapless.tables.pipeline import WINDOW, Pipeline
 
 if TYPE_CHECKING:
@@ -78,34 +81,25 @@ def build_report(
     *,
     sent: int,
     since: int,
-    ledgers: Iterable[Path] = (),
+    ledgers: Path,
     high: Mapping[str, int] | None = None,
 ) -> PipelineReport:
     """Count the tables and compare; ``since`` is the first batch of bronze of this run.
 
-    The ``ledgers`` of producers say what was acknowledged, or the spool does, up to ``high``.
+    The ledgers of producers say what was acknowledged, or the spool does, up to ``high``.
     """
     held = rows_by_stream(spark, pipeline)
     if high is not None:
         acknowledged, missing = missing_by_stream(held, high, pipeline.spool)
     else:
-        acknowledged, missing = missing_by_incarnation(
-            held, [each for path in ledgers for each in read_ledger(path).incarnations]
-        )
-    bronze, repeated = (
-        sum(each.rows for each in held.values()),
-        sum(each.rows - each.distinct for each in held.values()),
-    )
-    lost = sum(missing.values())
+        acknowledged, missing = missing_by_incarnation(held, read_incarnations(ledgers))
+    bronze = sum(each.rows for each in held.values())
+    repeated = {key: each.repeated for key, each in held.items() if each.repeated}
     problems = [
         f"{key}: {count:,} messages were acknowledged and are not in bronze"
         for key, count in missing.items()
     ]
-    problems += [
-        f"{key}: {each.rows - each.distinct:,} rows are repeated"
-        for key, each in held.items()
-        if each.rows > each.distinct
-    ]
+    problems += [f"{key}: {count:,} rows are repeated" for key, count in repeated.items()]
     counts = {
         row[0]: row[1]
         for row in pipeline.silver.read(spark).frame.groupBy("problem").count().collect()
@@ -128,8 +122,8 @@ def build_report(
         bronze=bronze,
         silver=silver,
         gold=gold,
-        lost=lost,
-        repeated=repeated,
+        lost=sum(missing.values()),
+        repeated=sum(repeated.values()),
         rejected=dict(sorted(counts.items())),
         too_late=max(0, good - still_open - in_gold),
         still_open=still_open,
@@ -199,13 +193,24 @@ def _rows_in_open_windows(
 
 def watermark_of(checkpoint: Path) -> datetime | None:
     """Return the last watermark in a checkpoint; None if there is none yet."""
-    batches = [path for path in (checkpoint / "offsets").glob("*") if path.name.isdecimal()]
-    if not batches:
-        return None
-    last = max(batches, key=lambda path: int(path.name))
-    planned = json.loads(last.read_text(encoding="utf-8").splitlines()[1])
-    watermark_ms = int(planned.get("batchWatermarkMs", 0))
+    lines = last_offsets(checkpoint, "offsets")
+    watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0)) if lines else 0
     return datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms else None
+
+
+def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
+    """Return the seqnos of a spool up to which a query has committed its batches."""
+    with suppress(OSError, ValueError, IndexError, GaplessError):
+        return digest_of(json.loads(last_offsets(checkpoint, "commits")[2]))
+    return {}
+
+
+def last_offsets(checkpoint: Path, log: str) -> list[str]:
+    """Return the lines of the offsets of the last batch in a log of a checkpoint."""
+    batches = [int(path.name) for path in (checkpoint / log).glob("*") if path.name.isdecimal()]
+    if not batches:
+        return []
+    return (checkpoint / "offsets" / f"{max(batches)}").read_text(encoding="utf-8").splitlines()
 
 
 def _throughput(pipeline: Pipeline, since: int) -> dict[str, Any]:

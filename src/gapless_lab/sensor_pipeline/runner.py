@@ -9,11 +9,10 @@ acknowledged messages.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -34,14 +33,13 @@ from gapless_lab.sensor_pipeline.plan import (
     PipelinePlan,
     locked,
 )
-from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
+from gapless_lab.sensor_pipeline.report import PipelineReport, build_report, committed_offsets
 from gapless_lab.sensor_pipeline.testbed import SensorTestbed
 from gapless_lab.sensor_pipeline.worker import SensorTask
 from gapless_lab.workload import lossy_transport
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.spark_install import find_installation
-from pyspark_gapless.source.offsets import digest_of
 from pyspark_gapless.tables.pipeline import Pipeline, RetryLimit, root_cause
 
 if TYPE_CHECKING:
@@ -218,7 +216,7 @@ class _PipelineRun(TableRun):
                 return build_report(
                     spark,
                     self.pipeline,
-                    ledgers=sorted(self.plan.ledgers.glob("*.jsonl")),
+                    ledgers=self.plan.ledgers,
                     high=None if self.about.kind == OWN else self._high,
                     sent=self.testbed.sent,
                     since=since,
@@ -282,19 +280,6 @@ class _PipelineRun(TableRun):
             )
             options = {"transport": transport, "config": Config.make(**SETTINGS)}
         return Collector(plan.spool_dir, about.where, **options)
-
-
-def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
-    """Return the seqnos of a spool up to which a query has committed its batches."""
-    with suppress(OSError, ValueError, IndexError, GaplessError):
-        batches = (
-            int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()
-        )
-        lines = (
-            (checkpoint / "offsets" / f"{max(batches)}").read_text(encoding="utf-8").splitlines()
-        )
-        return digest_of(json.loads(lines[2]))
-    return {}
 
 
 @contextmanager

@@ -40,10 +40,7 @@ class SoakWorker:
         self.transport = task.open()
         self._rng = split(task.plan.seed, f"load {task.node} start {task.start}")
         self._halted = threading.Event()
-        self._halted.set()
-        self._go = threading.Event()
-        self._idle = threading.Event()
-        self._idle.set()
+        self._load: threading.Thread | None = None
         self._batch_size = batch_size(task.plan.rate, MAX_BATCH)
         self.group = blocking.join(
             "soak",
@@ -53,17 +50,6 @@ class SoakWorker:
             listen=False,
             trace=self.recorder,
         ).open()
-        threading.Thread(target=self._send_load, daemon=True).start()
-
-    def _send_load(self) -> None:
-        load = LoadGenerator(
-            self._send, lambda _sent, _timeout_s: None, max_in_flight=1, rate=self.task.plan.rate
-        )
-        batches = self._batches()
-        while self._go.wait():
-            self._go.clear()
-            load.run(batches, self._halted)
-            self._idle.set()
 
     def _batches(self) -> Iterator[LoadBatch]:
         number = 1
@@ -91,9 +77,12 @@ class SoakWorker:
 
     def go(self) -> None:
         """Start the load."""
-        self._halted.clear()
-        self._idle.clear()
-        self._go.set()
+        load = LoadGenerator(
+            self._send, lambda _sent, _timeout_s: None, max_in_flight=1, rate=self.task.plan.rate
+        )
+        work = (self._batches(), self._halted)
+        self._load = threading.Thread(target=load.run, args=work, daemon=True)
+        self._load.start()
 
     def halt(self) -> None:
         """End the load."""
@@ -108,7 +97,7 @@ class SoakWorker:
             "high": seen.streams[0].high,
             "heard": {str(peer.member): peer.delivered for peer in seen.peers},
             "members": [] if seen.view is None else [str(member) for member in seen.view.members],
-            "idle": self._idle.is_set(),
+            "idle": self._load is None or not self._load.is_alive(),
         }
 
     def end(self) -> dict[str, Any]:
