@@ -11,7 +11,7 @@ from typing import Any
 from bench.measuring import ratio, spread
 from bench.spark_children import command
 from gapless_lab.bench.matrix import WORKER, run_and_check
-from gapless_lab.bench.worker import BenchTask
+from gapless_lab.bench.plan import BenchCell, BenchPlan, BenchTask
 from gapless_lab.ports import free_ports
 from gapless_lab.process import ProcessGroup, lab_environ, worker_command
 
@@ -39,7 +39,8 @@ class Figure:
 def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Let three members send at full speed; return the figures of the fourth, and its CPU time."""
     ports = free_ports(SENDERS + 1)
-    specs = [BenchTask(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
+    plan, cell = BenchPlan(SENDERS + 1, SENDERS, seconds=seconds), BenchCell("udp", 0.0, size_bytes)
+    specs = [BenchTask(plan, cell, ports, at) for at in range(SENDERS + 1)]
     commands = [worker_command(WORKER, spec) for spec in specs]
     if kind != LISTENER:
         arguments = {

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from gapless.trace import read
 from gapless.trace.journal import ROW_STRUCT
-from gapless_lab.bench.matrix import BenchPlan, ThroughputResult, measure
+from gapless_lab.bench.matrix import ThroughputResult, measure
+from gapless_lab.bench.plan import BenchPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

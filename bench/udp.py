@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from gapless.profiles import GROUP_PROFILES
 from gapless.transport.socket_options import request_buffers
 from gapless_lab.bench.matrix import WORKER, run_and_check
-from gapless_lab.bench.worker import WARM_UP_S, BenchTask
+from gapless_lab.bench.plan import BenchCell, BenchPlan, BenchTask
+from gapless_lab.bench.worker import WARM_UP_S
 from gapless_lab.ports import free_ports
 from gapless_lab.process import (
     ProcessGroup,
@@ -191,10 +192,8 @@ def group(
     for at in range(members):
         if kind == "gapless":
             knobs = {"max_frame_bytes": way.frame_bytes, "profile": way.profile}
-            spec = BenchTask(
-                ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, settings=knobs
-            )
-            spec = replace(spec, transport=way.transport)
+            plan = BenchPlan(members, members, seconds=duration_s, settings=knobs)
+            spec = BenchTask(plan, BenchCell(way.transport, 0.0, message_bytes), ports, at)
             commands.append(worker_command(WORKER, spec))
         else:
             asked = json.dumps(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,16 @@ class LabProcess:
             else f"not within {within_s:.0f} s; is the machine overloaded?"
         )
         raise LabError(f"{self.name}: {what}: {reason}; {self.output_tail()}")
+
+    def wait_for_output(self, pattern: str, within_s: float) -> re.Match[str]:
+        """Wait until a line of output matches ``pattern``."""
+
+        def seen() -> re.Match[str] | None:
+            return next((match for line in self.lines if (match := re.search(pattern, line))), None)
+
+        found = self.wait_until(seen, f"no line with {pattern!r}", within_s)
+        assert found is not None
+        return found
 
     def wait_exit(self, within_s: float) -> int:
         """Wait until the process ends; return its exit code."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Self
@@ -15,6 +14,8 @@ from pyspark_gapless.runtime.spark_install import find_installation
 
 START_TIMEOUT_S = 600.0
 """How long a server may take to start on a busy machine."""
+STARTED = r"Starting Spark master at (spark://\S+)"
+"""The line in which a master names its URL."""
 
 _LOGGING = """\
 rootLogger.level = info
@@ -27,21 +28,7 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex
 """
 
 
-class SparkServer(LabProcess):
-    """A Spark server: a master, a worker, or Spark Connect."""
-
-    def wait_for_output(self, pattern: str) -> re.Match[str]:
-        """Wait until a line of output matches ``pattern``."""
-
-        def seen() -> re.Match[str] | None:
-            return next((match for line in self.lines if (match := re.search(pattern, line))), None)
-
-        found = self.wait_until(seen, f"no line with {pattern!r}", START_TIMEOUT_S)
-        assert found is not None
-        return found
-
-
-class SparkCluster(Testbed[SparkServer]):
+class SparkCluster(Testbed[LabProcess]):
     """A master and workers; ``url`` is the master of a session."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
@@ -60,19 +47,19 @@ class SparkCluster(Testbed[SparkServer]):
     def _start_servers(self) -> None:
         environ = server_environ(self.folder)
         master = self._start("master", "org.apache.spark.deploy.master.Master", environ)
-        self.url = master.wait_for_output(r"Starting Spark master at (spark://\S+)")[1]
-        master.wait_for_output("I have been elected leader")
+        self.url = master.wait_for_output(STARTED, START_TIMEOUT_S)[1]
+        master.wait_for_output("I have been elected leader", START_TIMEOUT_S)
         kind = "org.apache.spark.deploy.worker.Worker"
         for name in (f"worker{number}" for number in range(self._count)):
             size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name)]
             self._start(name, kind, environ, *size, self.url)
         for worker in self.workers:
-            worker.wait_for_output("Successfully registered with master")
+            worker.wait_for_output("Successfully registered with master", START_TIMEOUT_S)
 
     @property
-    def workers(self) -> list[SparkServer]:
+    def workers(self) -> list[LabProcess]:
         """The workers."""
-        return [server for name, server in self.processes.items() if name != "master"]
+        return [server for name, server in self.processes.items() if name.startswith("worker")]
 
     def executors(self) -> list[int]:
         """Return the pids of the executors that run now."""
@@ -91,12 +78,12 @@ class SparkCluster(Testbed[SparkServer]):
     def _processes(self) -> list[int]:
         return [pid for worker in self.workers for pid in descendants(worker.pid)]
 
-    def _start(self, name: str, kind: str, environ: dict[str, str], *options: str) -> SparkServer:
+    def _start(self, name: str, kind: str, environ: dict[str, str], *options: str) -> LabProcess:
         program = str(find_installation({}).home / "bin" / "spark-class")
         where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         command = [program, kind, *where, *options]
         return self.start(
-            name, lambda _: SparkServer(name, command, self.folder, environ, merged=True)
+            name, lambda _: LabProcess(name, command, self.folder, environ, merged=True)
         )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gapless_lab.spark_cluster import SparkServer, server_environ
+from gapless_lab.process import LabProcess
+from gapless_lab.spark_cluster import START_TIMEOUT_S, server_environ
 from pyspark_gapless.runtime.spark_install import find_installation
 
 
@@ -37,9 +38,10 @@ def connect_server(
         "org.apache.spark.sql.connect.service.SparkConnectServer",
         "spark-internal",
     ]
-    server = SparkServer("connect", command, folder, environ, merged=True)
+    server = LabProcess("connect", command, folder, environ, merged=True)
     try:
-        port = server.wait_for_output(r"Spark Connect server started at: \S+:(\d+)")[1]
+        started = r"Spark Connect server started at: \S+:(\d+)"
+        port = server.wait_for_output(started, START_TIMEOUT_S)[1]
         yield f"sc://127.0.0.1:{port}"
     finally:
         server.kill()

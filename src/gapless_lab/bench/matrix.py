@@ -5,77 +5,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gapless.errors import ConfigError
-from gapless.group.join_options import TRANSPORTS
-from gapless.trace.recorder import parse_recording_mode
-from gapless_lab.bench.worker import TIMEOUT_S, BenchTask
-from gapless_lab.plans import check_range, check_share
+from gapless_lab.bench.plan import BenchCell, BenchPlan, BenchTask
+from gapless_lab.bench.worker import TIMEOUT_S
 from gapless_lab.ports import free_ports
 from gapless_lab.process import Message, ProcessGroup, worker_command
-from gapless_lab.workload import NUMBER_BYTES
 
 WORKER = "gapless_lab.bench.worker"
-LOSSLESS = frozenset({"tcp", "memory"})
-"""Transports without datagrams, on which no loss can be injected."""
-
-
-@dataclass(frozen=True)
-class BenchPlan:
-    """Everything to measure."""
-
-    members: int = 3
-    senders: int = 3
-    sizes_bytes: Sequence[int] = (100, 1000, 10_000)
-    transports: Sequence[str] = ("udp",)
-    losses: Sequence[float] = (0.0,)
-    seconds: float = 3.0
-    unicast: bool = False
-    rtt: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
-    trace: str = ""
-    trace_mode: str = ""
-
-    def __post_init__(self) -> None:
-        if self.members < 2:
-            raise ConfigError(f"--members {self.members}: expected two members or more")
-        check_range("senders", self.senders, 1, self.members, ", the number of members")
-        for size_bytes in self.sizes_bytes:
-            check_range("size", size_bytes, NUMBER_BYTES, 10_000_000, " bytes")
-        for loss in self.losses:
-            check_share("loss", loss)
-        if self.trace_mode:
-            parse_recording_mode(self.trace_mode)
-            if not self.trace:
-                raise ConfigError("--trace-mode says how to record: name a folder with --trace")
-        check_range("seconds", self.seconds, 0.01, 3600)
-
-    @property
-    def cells(self) -> list[BenchCell]:
-        """The cells, in the order of measurement."""
-        return [
-            BenchCell(*cell) for cell in product(self.transports, self.losses, self.sizes_bytes)
-        ]
-
-
-class BenchCell(NamedTuple):
-    """One measurement."""
-
-    transport: str
-    loss: float
-    size_bytes: int
-
-    @property
-    def skip_reason(self) -> str:
-        """Why the cell cannot be measured; empty if it can."""
-        if self.transport not in TRANSPORTS:
-            return f"transport {self.transport} is not here; there are {', '.join(TRANSPORTS)}"
-        if self.loss and self.transport in LOSSLESS:
-            return f"{self.transport} loses nothing: loss is measured where datagrams can be lost"
-        return ""
 
 
 class ThroughputResult(NamedTuple):
@@ -124,30 +61,14 @@ def measure(plan: BenchPlan) -> Iterator[ThroughputResult | RoundTripResult | Sk
     """Measure every cell, one after the other."""
     for cell in plan.cells:
         if reason := cell.skip_reason:
-            yield SkippedCell(*cell, reason)
+            yield SkippedCell(cell.transport, cell.loss, cell.size_bytes, reason)
         else:
             yield _round_trips(plan, cell) if plan.rtt else _throughput(plan, cell)
 
 
 def _start(plan: BenchPlan, cell: BenchCell) -> ProcessGroup:
     ports = free_ports(plan.members)
-    tasks = [
-        BenchTask(
-            ports,
-            index,
-            plan.senders,
-            cell.size_bytes,
-            plan.seconds,
-            cell.transport,
-            plan.unicast,
-            plan.rtt,
-            cell.loss,
-            settings=plan.settings,
-            trace=plan.trace,
-            trace_mode=plan.trace_mode,
-        )
-        for index in range(plan.members)
-    ]
+    tasks = [BenchTask(plan, cell, ports, index) for index in range(plan.members)]
     return ProcessGroup(worker_command(WORKER, task) for task in tasks)
 
 

@@ -12,13 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
-from gapless.config import Config
-from gapless.faults.faults import Loss
-from gapless.group.join_options import TRANSPORTS
 from gapless.identity import Address, View
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
@@ -26,13 +21,12 @@ from gapless.protocol.snapshot import take_snapshot
 from gapless.run import Run
 from gapless.runtime.handle import MemberHandle
 from gapless.runtime.send_requests import SendRequest
-from gapless.trace.recorder import Recorder, parse_recording_mode
-from gapless.transport.base import Transport
 from gapless.units import NS_PER_S
+from gapless_lab.bench.plan import BenchTask
 from gapless_lab.exactness import ExactnessChecker
 from gapless_lab.process import emit, read_task, serve_commands, wait_until
 from gapless_lab.producer import LoadBatch, LoadGenerator
-from gapless_lab.workload import loopback_transport, numbered_messages
+from gapless_lab.workload import numbered_messages
 
 MAX_BATCHES_IN_FLIGHT = 4
 """Maximum number of batches that the machine has not accepted yet."""
@@ -44,50 +38,6 @@ TIMEOUT_S = 60.0
 """How long members wait for each other, and for the last message."""
 
 
-@dataclass(frozen=True)
-class BenchTask:
-    """The task of one member of a measurement."""
-
-    ports: list[int]
-    index: int
-    senders: int
-    size_bytes: int
-    seconds: float
-    transport: str = "udp"
-    unicast: bool = False
-    rtt: bool = False
-    loss: float = 0.0
-    warm_up_s: float = WARM_UP_S
-    settings: dict[str, Any] = field(default_factory=dict)
-    trace: str = ""
-    trace_mode: str = ""
-
-    @property
-    def members(self) -> int:
-        """How many members take part."""
-        return len(self.ports)
-
-    def config(self) -> Config:
-        """Return the settings of the task, over settings that form a group quickly."""
-        return Config.make(**{"found_after": "200ms", "join_interval": "50ms", **self.settings})
-
-    def open(self) -> Transport:
-        """Return the transport, with the loss of the task in front of it."""
-        return loopback_transport(
-            "bench",
-            f"seeds://127.0.0.1:{self.ports[0]}-{self.ports[-1]}",
-            [Loss(Random(self.index), [self.loss])] if self.loss else [],
-            kind=TRANSPORTS[self.transport],
-            address=("127.0.0.1", self.ports[self.index]),
-            name=f"{self.index + 1}",
-        )
-
-    def recorder(self) -> Recorder | None:
-        """Return the recorder of this member, if it has to be traced."""
-        mode = parse_recording_mode(self.trace_mode or "full")
-        return Recorder(self.trace, **mode) if self.trace else None
-
-
 class BenchWorker:
     """A member that sends as fast as it can, if it is a sender, and checks every delivery."""
 
@@ -95,8 +45,8 @@ class BenchWorker:
         self.spec = spec
         self.count = 0
         self.checkers = {
-            index + 1: ExactnessChecker(spec.size_bytes)
-            for index in range(spec.members)
+            index + 1: ExactnessChecker(spec.cell.size_bytes)
+            for index in range(spec.plan.members)
             if index != spec.index
         }
         self.sent: dict[int, int] = {}
@@ -108,7 +58,7 @@ class BenchWorker:
         )
         threading.Thread(target=self._read_deliveries, daemon=True).start()
         if not self._complete.wait(TIMEOUT_S):
-            sys.exit(f"not all of {spec.members} members have joined")
+            sys.exit(f"not all of {spec.plan.members} members have joined")
 
     def _read_deliveries(self) -> None:
         handle = self.handle
@@ -123,7 +73,7 @@ class BenchWorker:
                     count += item.message_count
                 elif isinstance(item, ViewInstalled):
                     self._view = item.view
-                    if len(item.view.members) == self.spec.members:
+                    if len(item.view.members) == self.spec.plan.members:
                         self._complete.set()
             if count:
                 self.count += count
@@ -133,9 +83,9 @@ class BenchWorker:
         """Work for the time of the task; return messages sent and received, and the CPU time."""
         load = LoadGenerator(self._send, self._wait_accepted, max_in_flight=MAX_BATCHES_IN_FLIGHT)
         batches = self._batches()
-        self._work(load, batches, time.monotonic() + self.spec.warm_up_s)
+        self._work(load, batches, time.monotonic() + WARM_UP_S)
         start_s, cpu_s, count = time.monotonic(), time.process_time(), self.count
-        self._work(load, batches, start_s + self.spec.seconds)
+        self._work(load, batches, start_s + self.spec.plan.seconds)
         found = {
             "count": self.count - count,
             "elapsed_s": time.monotonic() - start_s,
@@ -151,7 +101,7 @@ class BenchWorker:
         self, load: LoadGenerator[SendRequest], batches: Iterator[LoadBatch], until_s: float
     ) -> None:
         never = threading.Event()
-        if self.spec.index < self.spec.senders:
+        if self.spec.index < self.spec.plan.senders:
             load.run(batches, never, until_s)
         else:
             never.wait(max(0.0, until_s - time.monotonic()))
@@ -163,13 +113,13 @@ class BenchWorker:
 
     def _targets(self) -> list[Address | None]:
         assert self._view is not None
-        if not self.spec.unicast:
+        if not self.spec.plan.unicast:
             return [None]
         return [member for member in self._view.members if member.node != self.spec.index + 1]
 
     def _batches(self) -> Iterator[LoadBatch]:
         """Return batches without end, to each recipient in turn."""
-        count = max(1, BATCH_BYTES // self.spec.size_bytes)
+        count = max(1, BATCH_BYTES // self.spec.cell.size_bytes)
         while True:
             for to in self._targets():
                 node = 0 if to is None else to.node
@@ -179,7 +129,7 @@ class BenchWorker:
 
     def _send(self, batch: LoadBatch) -> SendRequest:
         numbers = batch.numbers
-        messages = numbered_messages(numbers.start, len(numbers), self.spec.size_bytes)
+        messages = numbered_messages(numbers.start, len(numbers), self.spec.cell.size_bytes)
         return self.handle.submit(SendRequest.of(messages, to=batch.to))
 
     @staticmethod
@@ -229,7 +179,7 @@ class RoundTripWorker:
         )
         self.group.open()
         self.group.serve(lambda request: request.payload)
-        self.group.wait_for_members(spec.members, TIMEOUT_S)
+        self.group.wait_for_members(spec.plan.members, TIMEOUT_S)
 
     def run(self) -> dict[str, Any]:
         """Return how long each request took."""
@@ -238,8 +188,8 @@ class RoundTripWorker:
         assert view is not None
         if self.spec.index == 0:
             other = next(member for member in view.members if member.node == 2)
-            payload = bytes(self.spec.size_bytes)
-            until_ns = time.monotonic_ns() + int(self.spec.seconds * NS_PER_S)
+            payload = bytes(self.spec.cell.size_bytes)
+            until_ns = time.monotonic_ns() + int(self.spec.plan.seconds * NS_PER_S)
             while (start_ns := time.monotonic_ns()) < until_ns:
                 self.group.request(payload, other)
                 times_ns.append(time.monotonic_ns() - start_ns)
@@ -249,7 +199,7 @@ class RoundTripWorker:
 def main() -> None:
     """Do the task, and exit at once: how long it takes to leave is not measured."""
     spec = read_task(BenchTask)
-    worker = RoundTripWorker(spec) if spec.rtt else BenchWorker(spec)
+    worker = RoundTripWorker(spec) if spec.plan.rtt else BenchWorker(spec)
     emit("ready")
     serve_commands(worker)
     os._exit(0)

@@ -6,14 +6,13 @@ Only a driver that was killed is restarted: a start takes longer than everything
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gapless_lab.chaos.spark_driver import DriverTask
 from gapless_lab.process import (
     LabError,
     LabProcess,
     Message,
-    Testbed,
     command_line,
     descendants,
     worker_command,
@@ -74,25 +73,14 @@ class DriverProcess(LabProcess):
         ]
 
 
-class SparkSide(Testbed[DriverProcess]):
+class SparkSide(SparkCluster):
     """A cluster and its one driver, which serve one seed after the other."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.cluster = SparkCluster(folder / "cluster")
-
-    def __enter__(self) -> Self:
-        self.cluster.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self.cluster.__exit__()
 
     @property
     def driver(self) -> DriverProcess:
         """The current driver."""
-        return self.processes.get("driver") or self.restart()
+        driver = self.processes.get("driver")
+        return driver if isinstance(driver, DriverProcess) else self.restart()
 
     def stop(self) -> None:
         """Kill the driver; the next use starts another one."""
@@ -101,8 +89,6 @@ class SparkSide(Testbed[DriverProcess]):
 
     def restart(self) -> DriverProcess:
         """Start the next driver; the event ``ready`` follows."""
-        task = DriverTask(self.cluster.url)
-        command = worker_command("gapless_lab.chaos.spark_driver", task)
-        return self.start(
-            "driver", lambda number: DriverProcess(f"driver{number}", command, self.folder)
-        )
+        command = worker_command("gapless_lab.chaos.spark_driver", DriverTask(self.url))
+        self.start("driver", lambda number: DriverProcess(f"driver{number}", command, self.folder))
+        return self.driver

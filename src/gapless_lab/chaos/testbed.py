@@ -273,8 +273,8 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         batches, failures = driver.batches, len(driver.failures)
         self._wait_for_work(op, lambda: self.spark.driver.batches >= batches + op.min_work)
         find = {
-            EXECUTOR: self.spark.cluster.executors,
-            WORKER: self.spark.cluster.python_workers,
+            EXECUTOR: self.spark.executors,
+            WORKER: self.spark.python_workers,
             SOURCE: driver.source_pids,
         }[op.victim]
         pids = wait_until(find, f"no {op.victim} runs", TIMEOUT_S)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from gapless.trace import TraceRow
-from gapless.units import NS_PER_MS
+from gapless_lab.bench.matrix import percentile
+
+SUMMARY = (
+    *("delivered", "lost", "duplicates", "out_of_order"),
+    *("frames_lost", "naks", "repairs", "repaired"),
+)
+"""The figures of a trace that a result repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,34 +68,25 @@ class DemoResult:
         return {**asdict(self), "sound": self.is_sound}
 
 
-def count_trace(rows: Iterable[TraceRow]) -> dict[str, Any]:
+def count_trace(rows: Iterable[TraceRow]) -> dict[str, int]:
     """Count the events of a trace, as if all rows had one clock."""
     found: Counter[str] = Counter()
     waits_ns: Counter[int] = Counter()
     for row in rows:
-        found["events"] += 1
         messages = row.seqno_last - row.seqno + 1
-        if row.event == "DELIVER" and row.member != row.origin:
+        found[row.event] += 1
+        if row.event == "REPAIR":
+            found["repaired"] += messages
+        elif row.event == "DELIVER" and row.member != row.origin:
             found["delivered"] += messages
             waits_ns[max(0, row.t_ns - row.sent_ns)] += messages
-        elif row.event == "REPAIR":
-            found["repairs"] += 1
-            found["repaired"] += messages
-        elif row.event in {"NAK_OUT", "NET_DROP"}:
-            found[row.event] += 1
+    waits = sorted(waits_ns.elements())
     return {
-        **{name: found[name] for name in ("events", "delivered", "repairs", "repaired")},
-        "naks": found["NAK_OUT"],
+        "delivered": found["delivered"],
         "frames_lost": found["NET_DROP"],
-        "latency_p50_ms": _quantile(waits_ns, 0.50),
-        "latency_p99_ms": _quantile(waits_ns, 0.99),
+        "naks": found["NAK_OUT"],
+        "repairs": found["REPAIR"],
+        "repaired": found["repaired"],
+        "latency_p50_ns": percentile(waits, 0.50),
+        "latency_p99_ns": percentile(waits, 0.99),
     }
-
-
-def _quantile(waits_ns: Counter[int], share: float) -> float:
-    """Return the wait, in milliseconds, that this share of all waits does not exceed."""
-    values = sorted(waits_ns)
-    for value, reached in zip(values, accumulate(waits_ns[value] for value in values), strict=True):
-        if reached >= share * waits_ns.total():
-            return round(value / NS_PER_MS, 3)
-    return 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from gapless.spool import SpoolReader
 from gapless.trace import CHECKS, check, read
 from gapless.units import NS_PER_MS
 from gapless_lab.demo.plan import GROUP, PRODUCERS, RATE, SETTINGS, DemoPlan
-from gapless_lab.demo.result import DemoResult, count_trace
+from gapless_lab.demo.result import SUMMARY, DemoResult, count_trace
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
 from gapless_lab.nemesis import KILL, NemesisOp, run_schedule
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
@@ -188,29 +188,20 @@ class _DemoRun(TableRun):
         (self.plan.output / "figures.json").write_text(json.dumps(found), encoding="utf-8")
         page.write_text(render(found), encoding="utf-8")
         self.begin("")
-        summary = found["summary"]
         problems = list(report.problems)
-        if report.bronze != self.plan.total_messages:
-            problems.append(
-                f"bronze has {report.bronze:,} rows of {self.plan.total_messages:,} messages"
-            )
         problems += [f"the trace of {each['life']} is incomplete" for each in verdict.incomplete]
-        return DemoResult(
-            **self._plan_figures(),
-            **{
-                name: summary[name]
-                for name in ("delivered", "frames_lost", "naks", "repairs", "repaired")
-            },
-            lost=report.lost + summary["lost"],
-            duplicates=report.repeated + summary["duplicates"],
-            out_of_order=summary["out_of_order"],
-            latency_p50_ms=round(summary["latency_p50_ns"] / NS_PER_MS, 3),
-            latency_p99_ms=round(summary["latency_p99_ns"] / NS_PER_MS, 3),
+        checked = found["verdict"]
+        summary = found["summary"]
+        summary["lost"] += report.lost
+        summary["duplicates"] += report.repeated
+        return self._result(
+            summary,
+            ("bronze", report.bronze),
+            problems,
             rows=report.bronze,
-            events=found["verdict"]["events"],
-            checks=sum(each["state"] != "not checked" for each in found["verdict"]["checks"]),
-            violations=found["verdict"]["violations"],
-            problems=problems,
+            events=checked["events"],
+            checks=sum(each["state"] != "not checked" for each in checked["checks"]),
+            violations=checked["violations"],
             tables=dict(report.tables),
             report=str(page),
         )
@@ -223,38 +214,50 @@ class _DemoRun(TableRun):
         self.begin(CHECKING)
         rows = sorted(read(self.plan.traces), key=lambda row: row.t_ns)
         violations = check(rows)
-        found = count_trace(rows)
+        summary = count_trace(rows)
         self.begin("")
         wrong = [violation.check for violation in violations]
         view = SpoolReader(self.plan.spool_dir)
         view.refresh()
-        kept = view.high()
-        held = {origin: StreamRows(high, high, 1, high) for origin, high in kept.items()}
-        lost = sum(missing_by_incarnation(held, read_incarnations(self.plan.ledgers))[1].values())
-        problems = [str(violation) for violation in violations[:10]]
-        if (stored := sum(kept.values())) != self.plan.total_messages:
-            problems.append(
-                f"the spool has {stored:,} messages, {self.plan.total_messages:,} were sent"
-            )
-        return DemoResult(
-            **self._plan_figures(),
-            **found,
-            lost=lost,
-            duplicates=wrong.count("S2"),
-            out_of_order=wrong.count("S3"),
+        held = {origin: StreamRows(high, high, 1, high) for origin, high in view.high().items()}
+        _, missing = missing_by_incarnation(held, read_incarnations(self.plan.ledgers))
+        summary |= {
+            "lost": sum(missing.values()),
+            "duplicates": wrong.count("S2"),
+            "out_of_order": wrong.count("S3"),
+        }
+        return self._result(
+            summary,
+            ("the spool", sum(view.high().values())),
+            [str(violation) for violation in violations[:10]],
             rows=None,
+            events=len(rows),
             checks=len(CHECKS),
             violations=len(violations),
-            problems=problems,
         )
 
-    def _plan_figures(self) -> dict[str, Any]:
-        return {
-            "members": PRODUCERS + 1,
-            "loss_percent": round(self.plan.loss * 100, 3),
-            "seed": self.plan.seed,
-            "kills": len(self.testbed.former),
-            "sent": self.plan.total_messages,
-            "seconds": dict(self.seconds),
-            "trace": str(self.plan.traces),
-        }
+    def _result(
+        self,
+        summary: Mapping[str, Any],
+        stored: tuple[str, int],
+        problems: list[str],
+        **found: Any,
+    ) -> DemoResult:
+        """Return the result; ``stored`` says where the messages are in the end, and how many."""
+        plan, (where, count) = self.plan, stored
+        if count != plan.total_messages:
+            problems.append(f"{where} has {count:,} of {plan.total_messages:,} messages")
+        return DemoResult(
+            members=PRODUCERS + 1,
+            loss_percent=round(plan.loss * 100, 3),
+            seed=plan.seed,
+            kills=len(self.testbed.former),
+            sent=plan.total_messages,
+            **{name: summary[name] for name in SUMMARY},
+            latency_p50_ms=round(summary["latency_p50_ns"] / NS_PER_MS, 3),
+            latency_p99_ms=round(summary["latency_p99_ns"] / NS_PER_MS, 3),
+            problems=problems,
+            seconds={name: took_s or 0.0 for name, took_s in self.seconds.items()},
+            trace=str(plan.traces),
+            **found,
+        )

@@ -168,13 +168,9 @@ def missing_by_stream(
 
 
 def _gold(spark: SparkSession, pipeline: Pipeline) -> tuple[int, int]:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    row = (
-        pipeline.gold.read(spark)
-        .frame.agg(F.count("*"), F.coalesce(F.sum("readings"), F.lit(0)))
-        .head()
-    )
+    """Return how many rows gold has, and how many readings they stand for."""
+    gold = pipeline.gold.read(spark).frame
+    row = gold.selectExpr("count(*)", "coalesce(sum(readings), 0)").head()
     assert row is not None
     return row[0], row[1]
 

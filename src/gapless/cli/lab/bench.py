@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless_lab.bench.matrix import BenchPlan, RoundTripResult, SkippedCell, ThroughputResult
+    from gapless_lab.bench.matrix import RoundTripResult, SkippedCell, ThroughputResult
+    from gapless_lab.bench.plan import BenchPlan
 
 
 @click.command()
@@ -51,7 +52,8 @@ def bench(
     receiver checks: if a message is lost, duplicated or out of order, the exit code is 1. Speed is
     that of the slowest receiver.
     """
-    from gapless_lab.bench.matrix import BenchPlan, SkippedCell, conditions, measure
+    from gapless_lab.bench.matrix import SkippedCell, conditions, measure
+    from gapless_lab.bench.plan import BenchPlan
 
     plan = BenchPlan(
         members=members,
