@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gapless import blocking
 from gapless.identity import Address
-from gapless.transport.base import Transport
 from gapless_lab.process import serve_in_background
 from gapless_lab.workload import ProducerLedger, ledger_path
 
@@ -154,7 +153,7 @@ class ProducerWorker(ABC, Generic[SentT]):
         """Send no more, and leave."""
         self.ended.set()
 
-    def run_incarnation(self, task: ProducerTask, transport: Transport, **options: Any) -> None:
+    def run_incarnation(self, task: ProducerTask, **options: Any) -> None:
         """Join, send the load, and stay until the end."""
         load = LoadGenerator(
             self._send,
@@ -164,7 +163,7 @@ class ProducerWorker(ABC, Generic[SentT]):
             catch_up_s=self.catch_up_s,
         )
         joining: dict[str, Any] = {"config": task.settings, "timeout": self.timeout_s, **options}
-        with blocking.join(task.group, transport=transport, listen=False, **joining) as self.member:
+        with blocking.join(task.group, listen=False, **joining) as self.member:
             self.member.wait_for_member(task.collector, self.timeout_s)
             self._on_joined()
             load.run(self._batches(), self.ended)

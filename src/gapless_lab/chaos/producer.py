@@ -67,7 +67,7 @@ class ChaosProducer(ProducerWorker[tuple[AckedBatch, "Receipt"]]):
         network = split(task.seed, f"network {task.number} life {task.incarnation}")
         transport = loopback_transport(task.group, f"dir://{task.discovery_dir}")
         self.serve()
-        self.run_incarnation(task, LossyTransport(transport, network, task.loss))
+        self.run_incarnation(task, transport=LossyTransport(transport, network, task.loss))
 
     def _on_joined(self) -> None:
         emit("joined", member=str(self.member.me))

@@ -40,8 +40,7 @@ class DriverProcess(LabProcess):
     @property
     def jvm_pid(self) -> int:
         """The process id of its JVM."""
-        pid: int = self.latest["ready"]["jvm"]
-        return pid
+        return int(self.latest["ready"]["jvm"])
 
     def on_event(self, name: str, fields: Message) -> None:
         """Count micro-batches and failures."""

@@ -60,14 +60,12 @@ class ChaosProcess(LabProcess):
     @property
     def acked(self) -> int:
         """How many messages of a producer are acknowledged."""
-        count: int = self.latest.get("acked", {}).get("count", 0)
-        return count
+        return int(self.latest.get("acked", {}).get("count", 0))
 
     @property
     def status(self) -> dict[str, Any]:
         """The last status of the collector."""
-        status: dict[str, Any] = json.loads(self.lines[-1]) if self.lines else {}
-        return status
+        return dict(json.loads(self.lines[-1])) if self.lines else {}
 
 
 class ChaosTestbed(Testbed[ChaosProcess]):

@@ -31,7 +31,6 @@ from gapless_lab.sensor_pipeline.runner import (
     TableRun,
     explained,
     following,
-    reporting,
 )
 from gapless_lab.workload import read_incarnations
 from pyspark_gapless.quiet_session import quiet_session
@@ -81,7 +80,7 @@ class _DemoRun(TableRun):
     def run(self) -> DemoResult:
         with ExitStack() as stack:
             stack.enter_context(self.testbed)
-            stack.enter_context(reporting(self.on_progress, self.progress))
+            stack.enter_context(self.reporting())
             self.begin(STARTING)
             spark = self._start(stack)
             if spark is None:
@@ -92,11 +91,12 @@ class _DemoRun(TableRun):
                 self.pipeline.prepare()
                 self.begin(SENDING)
                 with following(self.pipeline, spark, EVERY_S) as self.testbed.on_poll:
-                    self._wait_until(
-                        lambda: self.pipeline.bronze.batches > 0, "no row has come into a table"
+                    self.testbed.wait_until(
+                        lambda: self.pipeline.bronze.batches > 0,
+                        "no row has come into a table",
+                        TIMEOUT_S,
                     )
                     self._send()
-                self.begin(FILLING)
                 return self._verify(spark, self._fill(spark))
 
     def progress(self) -> PipelineProgress:
@@ -105,11 +105,6 @@ class _DemoRun(TableRun):
         if self.plan.spark:
             return found
         return replace(found, rows={}, batches={}, lag=0, arrived=found.acknowledged)
-
-    def _wait_until(
-        self, holds: Callable[[], object], what: str, within_s: float = TIMEOUT_S
-    ) -> None:
-        self.testbed.wait_until(holds, f"{what} (see {self.plan.logs})", within_s)
 
     # Parts
 
@@ -123,9 +118,10 @@ class _DemoRun(TableRun):
             settings = light_settings(plan.master)
             session = quiet_session(plan.master, plan.logs / "spark.err", NAME, settings)
             spark = stack.enter_context(session)
-        self._wait_until(
+        testbed.wait_until(
             lambda: all(member.acknowledged for member in testbed.producers),
             "the group has not gathered",
+            TIMEOUT_S,
         )
         return spark
 
@@ -136,7 +132,7 @@ class _DemoRun(TableRun):
         self._wait_until_sent(lambda: self.testbed.is_done)
         self.testbed.ask("rest", ANSWER_TIMEOUT_S)
         until_s = time.monotonic() + QUIET_S
-        self._wait_until(lambda: time.monotonic() > until_s, "the group is not idle")
+        self.testbed.wait_until(lambda: time.monotonic() > until_s, "no rest", TIMEOUT_S)
         self.testbed.end()
 
     def _wait_for_turn(self, op: NemesisOp) -> None:
@@ -150,7 +146,7 @@ class _DemoRun(TableRun):
         """Wait for a condition as long as messages are acknowledged."""
         while not holds():
             before = self.testbed.acknowledged
-            self._wait_until(
+            self.testbed.wait_until(
                 lambda: holds() or self.testbed.acknowledged != before,  # noqa: B023
                 "nothing was acknowledged",
                 STALL_TIMEOUT_S,
@@ -163,6 +159,7 @@ class _DemoRun(TableRun):
             self.testbed.start_member(self.plan.victim)
 
     def _fill(self, spark: SparkSession) -> PipelineReport:
+        self.begin(FILLING)
         self.pipeline.catch_up(spark, MAX_ATTEMPTS)
         sent, ledgers = self.testbed.sent, self.plan.ledgers
         return build_report(spark, self.pipeline, sent=sent, since=0, ledgers=ledgers)

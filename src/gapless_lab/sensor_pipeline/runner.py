@@ -154,6 +154,25 @@ class TableRun:
             note=self.note,
         )
 
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Report the progress from a thread, until the end of the block."""
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.wait(POLL_INTERVAL_S):
+                self.on_progress(self.progress())
+
+        self.on_progress(self.progress())
+        thread = threading.Thread(target=work, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.on_progress(self.progress())
+
     def spool_figures(self) -> tuple[int, Mapping[str, int]]:
         """Return the size of the spool, and where its streams end."""
         spool = self.plan.spool_dir
@@ -196,7 +215,7 @@ class _PipelineRun(TableRun):
             SpoolReader(self.plan.spool_dir)  # raises if there is none
         self._check_checkpoint()
         with ExitStack() as stack:
-            stack.enter_context(reporting(self.on_progress, self.progress))
+            stack.enter_context(self.reporting())
             spark = stack.enter_context(
                 quiet_session(self.plan.master, self.plan.output / "spark.log", NAME)
             )
@@ -304,28 +323,6 @@ def following(
     finally:
         for query, _ in queries:
             query.stop()
-
-
-@contextmanager
-def reporting(
-    on_progress: ProgressCallback, progress: Callable[[], PipelineProgress]
-) -> Iterator[None]:
-    """Report the progress from a thread, until the end of the block."""
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.wait(POLL_INTERVAL_S):
-            on_progress(progress())
-
-    on_progress(progress())
-    thread = threading.Thread(target=work, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        on_progress(progress())
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from gapless.errors import GaplessError, TimedOutError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless.trace import Recorder
-from gapless.transport.base import Transport
 from gapless_lab.process import emit, read_task, serve_in_background
 from gapless_lab.producer import LoadBatch, ProducerTask, ProducerWorker, batch_size
 from gapless_lab.sensor_pipeline.readings import reading
@@ -65,20 +64,22 @@ class SensorMember:
     def __init__(self, task: SensorTask) -> None:
         self.task = task
         self.recorder: Recorder | None = None
-        self._transports_opened = 0
+        self._attempts = 0
 
     def join_options(self) -> dict[str, Any]:
-        """Return the options of an incarnation beside its transport."""
-        if self.task.traces:
-            self.recorder = Recorder(self.task.traces, member=self.task.member_name, seals=False)
-        return {"config": Config.make(**self.task.settings), "trace": self.recorder}
-
-    def open_transport(self) -> Transport:
-        """Return a new transport that loses a share of incoming datagrams."""
+        """Return the options of the next attempt to join, each with a transport of its own."""
         task = self.task
-        self._transports_opened += 1
-        name = f"{task.member_name} life {task.incarnation}.{self._transports_opened}"
-        return lossy_transport(task.group, task.discovery_dir, task.loss, task.seed, name)
+        if task.traces:
+            self.recorder = Recorder(task.traces, member=task.member_name, seals=False)
+        self._attempts += 1
+        name = f"{task.member_name} life {task.incarnation}.{self._attempts}"
+        return {
+            "config": Config.make(**task.settings),
+            "trace": self.recorder,
+            "transport": lossy_transport(
+                task.group, task.discovery_dir, task.loss, task.seed, name
+            ),
+        }
 
     def rest(self) -> None:
         """Mark the end of the load in the trace."""
@@ -106,17 +107,14 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
     def run(self) -> None:
         """Send everything, in as many incarnations as it takes, and stay until the end."""
         self._resume_after_spool()
-        self._limit = (
-            self.ledger.contents.next_number
-        )  # one reading shows that the producer is there
+        self._limit = self.ledger.contents.next_number  # one reading shows that it is there
         self._report_progress()
         self.serve()
         failures = 0
         while not self.ended.is_set() and not self._is_done():
             before = self.ledger.contents.next_number
             try:
-                options = {"rejoin": False, **self.join_options()}
-                self.run_incarnation(self.task, self.open_transport(), **options)
+                self.run_incarnation(self.task, rejoin=False, **self.join_options())
             except GaplessError as error:
                 failures = failures + 1 if self.ledger.contents.next_number == before else 0
                 if failures > MAX_FAILURES:
@@ -197,10 +195,8 @@ class CollectorWorker(SensorMember):
     def _join(self) -> Collector:
         """Join the group; if a busy machine takes too long, retry with another transport."""
         for left in reversed(range(MAX_JOIN_ATTEMPTS)):
-            options: Any = {"transport": self.open_transport(), **self.join_options()}
-            collector = Collector(
-                self.task.spool, self.task.group, name=self.task.collector, **options
-            )
+            task, options = self.task, self.join_options()
+            collector = Collector(task.spool, task.group, name=task.collector, **options)
             try:
                 collector.start().wait_joined()
             except TimedOutError:

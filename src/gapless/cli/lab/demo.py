@@ -66,7 +66,7 @@ def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
         try:
             result = run(plan, on_progress)
         except LabError as error:  # a member died or stalled: that is a result of the demo
-            note(f"gapless demo: {error}")
+            note(f"gapless demo: {error} (see {plan.logs})")
             return 1
     show_result = partial(show, result)
     return print_result(result.as_dict(), show_result, is_sound=result.is_sound, as_json=as_json)
