@@ -90,6 +90,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         self.failures: list[str] = []
         self.findings: list[str] = []
         self.seconds: dict[str, float] = {}
+        self.ledgers = folder / "producers"
         self._spark_kills = 0
         self._on_phase = on_phase
         self._table_task = {
@@ -160,11 +161,6 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             return ChaosProcess(f"producer{number}-{incarnation}", command, self.folder)
 
         self.start(f"producer{number}", make)
-
-    @property
-    def ledgers(self) -> Path:
-        """The folder of the ledgers."""
-        return self.folder / "producers"
 
     def acked(self) -> int:
         """Return how many messages are acknowledged, over all incarnations."""
