@@ -22,6 +22,7 @@ from rich.table import Table
 
 from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config
 from gapless.errors import ConfigError
+from gapless.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -123,6 +124,14 @@ def make_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[objec
     for row in body:
         table.add_row(*(_shown(cell) for cell in row))
     return table
+
+
+def short_size(size_bytes: int) -> str:
+    """Return a size rounded to three digits."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.3g} {name}"
+    return f"{size_bytes} B"
 
 
 def _shown(cell: object) -> str:

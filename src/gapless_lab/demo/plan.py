@@ -14,7 +14,7 @@ from gapless.errors import ConfigError
 from gapless.rng import split
 from gapless_lab.nemesis import KILL, RESTART, NemesisOp
 from gapless_lab.plans import check_range
-from gapless_lab.sensor_pipeline.plan import OutputPlan, lock_file
+from gapless_lab.sensor_pipeline.plan import OutputPlan, locked_file
 
 PRODUCERS: Final = 3
 MESSAGES: Final = 10_000
@@ -97,25 +97,18 @@ class DemoPlan(OutputPlan):
 
         What a former demo has left is removed, anything else is left alone.
         """
-        marker = self.output / MARKER
-        refusal = f"{self.output}: another demo runs there; let it end, or name another --output"
-        if self.output.exists():
-            if not self.output.is_dir():
-                raise ConfigError(f"{self.output} is not a folder; name another one with --output")
-            if any(self.output.iterdir()):
-                if not _is_marker(marker):
-                    raise ConfigError(
-                        f"{self.output} is not empty and was not made by a demo; "
-                        "name another --output"
-                    )
-                with marker.open("rb") as former:
-                    lock_file(former.fileno(), refusal)
-                    shutil.rmtree(self.output)
+        marker, other = self.output / MARKER, "name another --output"
+        refusal = f"{self.output}: another demo runs there; let it end, or {other}"
+        content = json.dumps({name: getattr(self, name) for name in MARKER_FIELDS})
+        if self.output.exists() and not self.output.is_dir():
+            raise ConfigError(f"{self.output} is not a folder; {other}")
+        if self.output.exists() and any(self.output.iterdir()):
+            if not _is_marker(marker):
+                raise ConfigError(f"{self.output} is not empty and was not made by a demo; {other}")
+            with locked_file(marker, content, refusal):
+                shutil.rmtree(self.output)
         self.output.mkdir(parents=True, exist_ok=True)
-        with marker.open("w", encoding="utf-8") as mine:
-            lock_file(mine.fileno(), refusal)
-            mine.write(json.dumps({name: getattr(self, name) for name in MARKER_FIELDS}) + "\n")
-            mine.flush()
+        with locked_file(marker, content, refusal):
             yield
 
 

@@ -150,7 +150,10 @@ class PipelineInfo:
     def of(cls, plan: PipelinePlan) -> PipelineInfo:
         """Return the record of the output, which the plan has to match; begin a new output."""
         path = plan.output / "pipeline.json"
-        wanted = _info_of_plan(plan)
+        where = f"pipeline-{secrets.token_hex(4)}" if plan.kind == OWN else plan.group
+        if plan.spool is not None:
+            where = str(plan.spool.absolute())
+        wanted = cls(VERSION, plan.kind, where, SEED if plan.seed is None else plan.seed)
         try:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -164,7 +167,9 @@ class PipelineInfo:
         if found.version != VERSION:
             raise _another_output(f"{path} is of version {found.version}, this is {VERSION}")
         if found.kind != wanted.kind or (found.kind != OWN and found.where != wanted.where):
-            begun = f"{plan.output} was begun with {_option(found)}"
+            own = "producers of its own"
+            option = own if found.kind == OWN else f"--{found.kind} {found.where}"
+            begun = f"{plan.output} was begun with {option}"
             raise _another_output(f"{begun}, and goes on only with that")
         if plan.seed is not None and plan.seed != found.seed:
             raise _another_output(f"{plan.output} was begun with --seed {found.seed}")
@@ -179,39 +184,29 @@ def _foreign(entry: Path) -> bool:
     return entry.name != "lock" and not entry.name.startswith(".pipeline.json")
 
 
-def _info_of_plan(plan: PipelinePlan) -> PipelineInfo:
-    where = f"pipeline-{secrets.token_hex(4)}" if plan.kind == OWN else plan.group
-    if plan.spool is not None:
-        where = str(plan.spool.absolute())
-    return PipelineInfo(VERSION, plan.kind, where, SEED if plan.seed is None else plan.seed)
+@contextmanager
+def locked_file(path: Path, content: str, refusal: str) -> Iterator[None]:
+    """Lock a file and replace its content.
 
-
-def _option(about: PipelineInfo) -> str:
-    return "producers of its own" if about.kind == OWN else f"--{about.kind} {about.where}"
-
-
-def lock_file(descriptor: int, refusal: str) -> None:
-    """Lock a file against other processes, or raise ``refusal``."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(refusal) from None
+    If another process has it, raise ``refusal``, with the content of the file in the place of {}.
+    """
+    with path.open("a+", encoding="utf-8", errors="replace") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise ConfigError(refusal.replace("{}", file.read(100).strip())) from None
+        file.truncate(0)
+        file.write(f"{content}\n")
+        file.flush()
+        yield
 
 
 @contextmanager
 def locked(output: Path) -> Iterator[None]:
     """Lock the folder against other pipelines."""
     output.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(output / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
-        lock_file(
-            descriptor,
-            f"{output}: another pipeline works here (pid {holder}); "
-            "wait for it, or name another folder",
-        )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    holder = f"{output}: another pipeline works here (pid {{}})"
+    refusal = f"{holder}; wait for it, or name another folder"
+    with locked_file(output / "lock", f"{os.getpid()}", refusal):
         yield
-    finally:
-        os.close(descriptor)

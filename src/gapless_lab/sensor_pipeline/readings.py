@@ -50,13 +50,8 @@ class Reading(NamedTuple):
         return BREAKS[self.broken](value) if self.broken else _json(value)
 
 
-def site_of(producer: int) -> str:
-    """Return the name of the site that a producer speaks for; they count from 1."""
-    return f"site-{producer:02d}"
-
-
 def reading(seed: int, producer: int, number: int) -> Reading:
-    """Return reading ``number`` of a site; they count from 1."""
+    """Return reading ``number`` of the site of a producer; both count from 1."""
     thrown = _DICE.unpack(
         blake2b(f"{seed}/{producer}/{number}".encode(), digest_size=_DICE.size).digest()
     )
@@ -67,7 +62,7 @@ def reading(seed: int, producer: int, number: int) -> Reading:
     at = START + number * STEP
     warmth = math.sin((at - START).total_seconds() / 86_400 * math.tau)
     return Reading(
-        site=site_of(producer),
+        site=f"site-{producer:02d}",
         sensor=f"s{1 + int(sensor * SENSORS)}",
         number=number,
         at=at - late,

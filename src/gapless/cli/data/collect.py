@@ -23,9 +23,9 @@ from gapless.cli.group_options import (
     until_interrupted,
 )
 from gapless.cli.parameters import SECONDS, SIZE
-from gapless.cli.rendering import json_option, print_json, read_config
+from gapless.cli.rendering import json_option, print_json, read_config, short_size
 from gapless.errors import GaplessError
-from gapless.units import GIB, KIB, MIB, format_duration
+from gapless.units import format_duration
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -221,14 +221,6 @@ def consumers_text(now: CollectorStatus) -> str:
     return "; ".join(
         f"{name} {lag:,} behind" if lag else f"{name} has all" for name, lag in now.lag.items()
     )
-
-
-def short_size(size_bytes: int) -> str:
-    """Return a size rounded to three digits."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.3g} {name}"
-    return f"{size_bytes} B"
 
 
 def _summary(status: CollectorStatus) -> str:

@@ -84,7 +84,8 @@ def show(report: PipelineReport) -> None:
         screen.print(
             make_table("Rejected rows, in silver", ("problem", "rows"), report.rejected.items())
         )
-    screen.print(make_table("Tables", ("table", "rows", "path"), tables(report)))
+    tables = [(name, getattr(report, name), path) for name, path in report.tables.items()]
+    screen.print(make_table("Tables", ("table", "rows", "path"), tables))
     print_verdict(
         report.problems,
         "exact: bronze has every acknowledged message once",
@@ -115,9 +116,3 @@ def summary(report: PipelineReport) -> list[tuple[str, object, str]]:
         ("send to bronze", waits, "of the rows of this run"),
         ("speed", speed, f"{report.mb_per_s:.2f} MB/s of payload"),
     ]
-
-
-def tables(report: PipelineReport) -> list[tuple[str, int, str]]:
-    """Return the tables with their rows and paths."""
-    rows = {"bronze": report.bronze, "silver": report.silver, "gold": report.gold}
-    return [(name, rows[name], path) for name, path in report.tables.items()]

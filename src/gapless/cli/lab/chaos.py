@@ -98,18 +98,13 @@ def chaos(
 
 
 def _line(result: ChaosResult) -> str:
-    verdict = result.verdict
-    struck = (
-        ", ".join(f"{victim} {count}" for victim, count in result.kills.items() if count)
-        or "nobody"
-    )
+    verdict, found = result.verdict, "sound"
+    struck = ", ".join(f"{victim} {count}" for victim, count in result.kills.items() if count)
     figures = f"{verdict.acknowledged:,} acknowledged, {verdict.rows:,} rows"
-    wrong = (
-        "sound"
-        if result.is_sound
-        else f"WRONG, see {result.folder}: {'; '.join(verdict.findings[:3])}"
-    )
-    return f"seed {result.seed}: killed {struck}; {figures}; {result.seconds['all']:.0f} s; {wrong}"
+    if not result.is_sound:
+        found = f"WRONG, see {result.folder}: {'; '.join(verdict.findings[:3])}"
+    took = f"{result.seconds['all']:.0f} s"
+    return f"seed {result.seed}: killed {struck or 'nobody'}; {figures}; {took}; {found}"
 
 
 def _show(results: list[ChaosResult], totals: dict[str, Any]) -> None:

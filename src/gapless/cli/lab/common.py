@@ -19,8 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.data.collect import short_size
-from gapless.cli.rendering import console, docs_page, print_json, read_config
+from gapless.cli.rendering import console, docs_page, print_json, read_config, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
