@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from gapless.cli.app import cli, run
-from gapless.cli.data.collect import rates, short_size, status_line
+from gapless.cli.data.collect import rates, status_line
+from gapless.cli.rendering import short_size
 from gapless.spool import SpoolReader
 from gapless.spool.collector.status import CollectorStatus
 from tests.support.commands import command_group
