@@ -121,10 +121,9 @@ class Inbox:
 
     def put(self, items: Sequence[DeliveryItem]) -> None:
         """Take items of the machine, in its order."""
-        handle = self._handle
         with self._lock:
-            if handle is None:
-                # The handle works before it is attached.
+            # Read under the lock: ``attach`` takes the early items once, and then sets the handle.
+            if (handle := self._handle) is None:
                 self._early_items += items
                 return
             for item in items:
