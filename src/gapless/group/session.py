@@ -493,6 +493,8 @@ class GroupSession:
 
     def wait_until_readable(self, until_ns: int | None) -> None:
         """Wait in this thread until there is something to read, or until the deadline."""
+        if self._process is not ProcessToken.current:
+            self._check_process()
         inbox, handle = self.inbox, self._handle
         if handle is not None and not inbox.mark_consumed():
             handle.reactor.wait_until(inbox.is_readable, until_ns, inbox.wait_unless)

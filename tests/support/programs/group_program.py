@@ -66,11 +66,14 @@ async def answers(ports: list[int], **_: Any) -> None:
 def forks(ports: list[int], **_: Any) -> None:
     """Use a group in a child that has no part in it, and then in the parent."""
     with blocking.join("tests", **options(ports)) as group:
+        group.receive_event(30)  # the view: the child finds nothing to read, and must not wait
         child = os.fork()
         if child == 0:
             for use in (
                 lambda: group.send(b"x"),
                 lambda: group.receive(5),
+                lambda: group.receive_event(5),
+                lambda: group.receive_batch(5),
                 group.snapshot,
                 group.leave,
             ):
