@@ -133,6 +133,36 @@ def test_a_thread_that_sends_and_waits_sees_to_it_itself() -> None:
         assert member.get() == [b"now"]
 
 
+def test_a_thread_that_leads_is_woken_for_what_the_turn_of_another_brings() -> None:
+    with watched() as member:
+        member.until_this_thread_leads()
+
+        def send() -> None:
+            time.sleep(0.1)  # by then the other thread selects
+            member.handle.submit(SendRequest.of([b"now"]), When.NOW)
+
+        with in_thread(send):
+            start_s = time.monotonic()
+            assert member.get() == [b"now"]
+            assert time.monotonic() - start_s < PATIENCE_S / 2
+
+
+def test_what_happens_just_before_a_thread_selects_is_seen() -> None:
+    looks: list[bool] = []
+
+    def done() -> bool:
+        """Become true between two looks, when there is nobody to wake yet."""
+        looks.append(bool(looks))
+        return looks[-1]
+
+    with watched() as member:
+        start_s = time.monotonic()
+        until_ns = time.monotonic_ns() + PATIENCE_S * NS_PER_S
+        while not member.handle.reactor.poll_until(done, until_ns):
+            member.until_this_thread_leads()
+        assert time.monotonic() - start_s < PATIENCE_S / 2
+
+
 @contextmanager
 def noted(member: Watched) -> Iterator[tuple[threading.Event, list[str]]]:
     """Note which thread reads what comes next, and when it has."""

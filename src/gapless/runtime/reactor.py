@@ -134,6 +134,8 @@ class Reactor:
         # Waiting at the sockets
         self._poll_lock = threading.Lock()
         self._poll_epoch = 0
+        # What the application's thread that leads waits for; None if the protocol thread leads.
+        self._leader_done: Callable[[], bool] | None = None
         self._last_poller = self._last_polled_ns = 0
         self._poller_returns_soon = False
         self._waiters: list[Callable[[], bool]] = []
@@ -323,6 +325,7 @@ class Reactor:
             return False
         self._poll_epoch += 1
         led = self._poll_epoch
+        self._leader_done = done
         again, self._last_poller = self._last_poller == threading.get_ident(), threading.get_ident()
         self._poller_returns_soon = (
             again and time.monotonic_ns() - self._last_polled_ns < _REPOLL_NS
@@ -336,6 +339,7 @@ class Reactor:
             return done()  # a signal handler ran, and another thread leads now
         finally:
             if led == self._poll_epoch:
+                self._leader_done = None
                 self._poll_lock.release()
                 self._hand_over_polling()
         return True
@@ -343,6 +347,7 @@ class Reactor:
     def _yield_polling(self) -> None:
         """Let another thread lead although this one is still in select."""
         self._poll_epoch += 1
+        self._leader_done = None
         self._thread_must_poll = True
         self._poll_lock.release()
         self._wake_thread()
@@ -376,8 +381,11 @@ class Reactor:
         if guard is not None:
             guard.begin_wait()
         wanted = self._pending and not self._turn_waiters
+        # What another thread did before ``_select_until_ns`` was set has woken nobody.
         found = self._selector.select(
-            0.0 if wanted or self._new_members or self._ended else patience_s
+            0.0
+            if wanted or self._new_members or self._ended or self._is_leader_done
+            else patience_s
         )
         if guard is not None:
             guard.end_wait()
@@ -454,11 +462,19 @@ class Reactor:
     def _end_turn(self, member: MemberRuntime) -> None:
         if member.is_over:
             self._remove(member)
-            return
-        if member.end_turn():
+        elif member.end_turn():
             self._pending.append(member)
-        if member.due_ns < self._select_until_ns:
+        # A leader that selects now is another thread: it may have to look earlier, or be done.
+        select_until_ns = self._select_until_ns
+        if select_until_ns != _AWAKE_NS and (
+            member.due_ns < select_until_ns or self._is_leader_done
+        ):
             self._wake_selector()
+
+    @property
+    def _is_leader_done(self) -> bool:
+        done = self._leader_done
+        return done is not None and done()
 
     def _remove(self, member: MemberRuntime) -> None:
         for one in member.transport.sockets():
