@@ -2,8 +2,14 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import pytest
+
+from gapless.blocking import Group, join
 from gapless.config import Config
+from gapless.errors import TimedOutError
 from gapless.group.inbox import Inbox
 from gapless.protocol.ready import Delivery
 from gapless.runtime.handle import MemberHandle
@@ -27,3 +33,35 @@ def test_items_that_arrive_while_the_handle_is_attached_are_read() -> None:
         assert [item.first for item in inbox._items if isinstance(item, Delivery)] == [1, 2]
     finally:
         handle.close(0)
+
+
+@contextmanager
+def quiet_group() -> Iterator[Group]:
+    """A lone member that has read its first view."""
+    with join("g", transport=InProcessNetwork().open(), config=QUICK) as group:
+        group.receive_event(PATIENCE_S)
+        yield group
+
+
+def poll(group: Group) -> None:
+    with pytest.raises(TimedOutError):
+        group.receive(timeout=0.001)
+
+
+def test_a_reader_that_polls_an_idle_group_leaves_nothing_behind() -> None:
+    with quiet_group() as group:
+        for _ in range(20):
+            poll(group)
+        assert len(group._session.inbox._waiters) <= 1
+
+
+def test_a_reader_that_polls_while_another_leads_leaves_nothing_behind() -> None:
+    with quiet_group() as group:
+        other = threading.Thread(target=group.receive)
+        other.start()
+        for _ in range(20):
+            poll(group)
+        assert len(group._session.inbox._waiters) <= 2
+        group.leave()
+        other.join(PATIENCE_S)
+        assert not other.is_alive()

@@ -17,7 +17,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gapless.errors import ClosedError
@@ -132,8 +133,7 @@ class Inbox:
                 else:
                     self._on_event(item, handle)  # type: ignore[arg-type]
             waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.set_result(None)
+        complete(waiters)
 
     def end(self) -> None:
         """Note that no item follows: pending requests and calls that wait end."""
@@ -148,8 +148,7 @@ class Inbox:
             if not self.ready.done():
                 self.ready.set_exception(error)
             waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.set_result(None)
+        complete(waiters)
 
     def _deliver(self, delivery: Delivery, handle: MemberHandle) -> None:
         content = delivery.content
@@ -399,10 +398,12 @@ class Inbox:
             return None if holds() else self._new_waiter()
 
     def _new_waiter(self) -> Future[None]:
+        """Return a future that completes with the next item; who waits no longer cancels it."""
         waiter: Future[None] = Future()
         if self.ended:
             waiter.set_result(None)
         else:
+            self._waiters = [one for one in self._waiters if not one.done()]
             self._waiters.append(waiter)
         return waiter
 
@@ -429,6 +430,13 @@ class Inbox:
             if not self._consumes_all:
                 self._consumes_all = True
                 self._consume(self._unconsumed)
+
+
+def complete(waiters: Sequence[Future[None]]) -> None:
+    """Complete the futures of callers that still wait."""
+    for waiter in waiters:
+        with suppress(InvalidStateError):  # its caller timed out meanwhile
+            waiter.set_result(None)
 
 
 def is_private(delivery: Delivery) -> bool:

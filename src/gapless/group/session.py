@@ -520,7 +520,7 @@ class GroupSession:
                         raise self._handle.error
                     return None
                 try:
-                    yield Wait(item, until_ns)
+                    yield from _wait_for_item(item, until_ns)
                 except TimeoutError:
                     raise TimedOutError("no message arrived within the timeout") from None
             elif isinstance(item, StateWanted):
@@ -542,7 +542,7 @@ class GroupSession:
             if not self.is_open:
                 raise self._closed()
             try:
-                yield Wait(waiter, until_ns)
+                yield from _wait_for_item(waiter, until_ns)
             except TimeoutError:
                 present = 0 if self.inbox.view is None else len(self.inbox.view)
                 raise TimedOutError(
@@ -562,7 +562,7 @@ class GroupSession:
             if not self.is_open:
                 raise self._closed()
             try:
-                yield Wait(waiter, until_ns)
+                yield from _wait_for_item(waiter, until_ns)
             except TimeoutError:
                 raise TimedOutError(
                     f"no member of {self.options.group} has the durable name {name!r}"
@@ -695,6 +695,14 @@ class GroupSession:
         self.inbox.consume_all()
         if self._handle is not None:
             in_thread(self._handle.close)
+
+
+def _wait_for_item(waiter: Future[None], until_ns: int | None) -> Steps[None]:
+    """Wait for a future of the inbox; it is cancelled if the wait ends before, however it ends."""
+    try:
+        yield Wait(waiter, until_ns)
+    finally:
+        waiter.cancel()
 
 
 def _abandon(opening: Future[MemberHandle]) -> None:

@@ -275,7 +275,7 @@ class Reactor:
         """Wait until ``done()`` or ``until_ns``: lead, or follow if another thread leads.
 
         ``new_waiter(done)`` returns a future that completes when ``done`` may have changed, or None
-        if ``done()`` holds.
+        if ``done()`` holds. A future that is no longer needed is cancelled.
         """
         if self.poll_until(done, until_ns) or (waiter := new_waiter(done)) is None:
             return
@@ -284,6 +284,7 @@ class Reactor:
             with suppress(TimeoutError):
                 waiter.result(remaining_s(until_ns))
         finally:
+            waiter.cancel()
             self._waiters.remove(done)
             self._waiter_served = True
 
