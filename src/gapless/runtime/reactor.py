@@ -224,10 +224,12 @@ class Reactor:
                 return None
             try:
                 now_ns = time.monotonic_ns()
-                # A bundle that waits was sent before this message, so it gets its seqnos first.
-                bundled = [*member.flush_bundle(now_ns)] if member.bundler.items else ()
+                if member.bundler.items:
+                    # A bundle that waits was sent before this message, so it gets its seqnos first.
+                    # It is carried out even if this message is refused with an error.
+                    process_ready(member.flush_bundle(now_ns), member)
                 ready, accepted = member.send(now_ns, payloads, to, mode, loopback)
-                process_ready((*bundled, ready), member)
+                process_ready((ready,), member)
             except LocalProtocolError:
                 raise  # misuse is reported to the caller; the group continues
             except Exception as error:  # noqa: BLE001 - as in any turn
