@@ -6,17 +6,25 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import gapless
 from gapless import blocking
-from gapless.errors import ClosedError
+from gapless.errors import ClosedError, LocalProtocolError
+from gapless.identity import Address
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted
 from gapless.runtime import bundler as module
 from gapless.runtime.bundler import Bundle, Bundler
+from gapless.transport import InProcessNetwork
+from gapless.units import NS_PER_S
+from tests.support.companions import QUICK
+from tests.support.handles import gathering
 from tests.support.real_groups import (
     WITHIN_S,
     company,
@@ -27,7 +35,9 @@ from tests.support.real_groups import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from gapless.protocol.ready import Transmit
 
 
 @pytest.fixture
@@ -290,3 +300,49 @@ def test_numbers_of_what_was_never_sent() -> None:
     laid.fail(ClosedError("again"))
     with pytest.raises(ClosedError, match="closed"):
         laid.result(0)
+
+
+def test_a_bundle_leaves_though_the_message_behind_it_is_refused() -> None:
+    with gathering(2) as (one, two):
+        receipt = Whose()
+        one.handle._runtime.bundler.add(b"bundled", receipt)
+        with pytest.raises(LocalProtocolError, match="is not a member"):
+            one.handle.send_lone(b"refused", Whose(), Address(9, 9))
+        for guest in (one, two):
+            guest.until_messages(1)
+            assert guest.messages == [b"bundled"]
+        assert receipt._bundled is not None
+        assert receipt._bundled[0].result(WITHIN_S).first == 1
+
+
+@contextmanager
+def slow_sends() -> Iterator[dict[str, Any]]:
+    """Options of a member whose every turn that sends lasts much longer than a gap."""
+    transport = InProcessNetwork().open()
+    send = transport.send
+
+    def send_slowly(transmits: Sequence[Transmit]) -> None:
+        time.sleep(10 * module.BUNDLE_GAP_NS / NS_PER_S)
+        send(transmits)
+
+    transport.send = send_slowly  # type: ignore[method-assign]
+    yield {"transport": transport, "config": {**QUICK, "bundle_delay": "100ms"}}
+
+
+def test_slow_turns_do_not_keep_messages_of_a_thread_from_sharing_frames() -> None:
+    with slow_sends() as options, blocking.join("g", **options) as group:
+        for payload in some(200):
+            group.send(payload)
+        assert read(group, 200) == some(200)
+        assert frames(group) < 100
+
+
+def test_slow_turns_do_not_keep_messages_of_a_task_from_sharing_frames() -> None:
+    async def story() -> None:
+        with slow_sends() as options:
+            async with gapless.join("g", **options) as group:
+                for payload in some(200):
+                    await group.send(payload)
+                assert (await group.snapshot()).counters["sent.data"] < 100
+
+    run(story())

@@ -69,6 +69,7 @@ class Bundler:
         "_gap_ns",
         "_room_bytes",
         "_wake_requested",
+        "expects_more",
         "items",
         "last_ns",
         "room",
@@ -80,6 +81,8 @@ class Bundler:
         self.items: deque[tuple[bytes, LoneReceipt]] = deque()
         self.room = self._room_bytes = 0
         self._first_ns = self.last_ns = 0
+        self.expects_more = False
+        """Whether the next turn sends a message to the group: then another may follow it."""
         self._wake_requested = False
 
     # Any thread
@@ -99,6 +102,7 @@ class Bundler:
         """Add a message; return True if a turn is due, False if the leader must be woken."""
         self.items.append((payload, receipt))
         now_ns = self.last_ns = time.monotonic_ns()
+        self.expects_more = True
         if not self._wake_requested:
             # Read after the append: ``take`` clears the flag before it takes the messages.
             self._wake_requested = True
@@ -115,8 +119,16 @@ class Bundler:
     def set_room(self, endpoint: Endpoint) -> None:
         """Let the bundle grow until the next turn as far as the window has room."""
         stream, window = endpoint.outbound, endpoint.outbound.window
-        is_recent = self._gap_ns and time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
-        if not is_recent or endpoint.view is None or stream.closed or stream.queue.sends:
+        # However long the turn took: its sender has not come back yet.
+        is_likely = self.expects_more or time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
+        self.expects_more = False
+        if (
+            not self._gap_ns
+            or not is_likely
+            or endpoint.view is None
+            or stream.closed
+            or stream.queue.sends
+        ):
             # Without a message sent just before, no message follows one closely.
             self.room = 0
             return

@@ -199,15 +199,17 @@ class MemberHandle:
             elif is_time is False:
                 self.reactor.wake_up(runtime)
             return bool(is_time)
+        if is_plain:
+            bundler.expects_more = True
         if not may_run:
             return None
         if size_bytes > self.config.max_message_bytes:
             raise self._too_long_error()
-        if is_plain:
-            bundler.note_lone_send()
         accepted = self.reactor.send(runtime, Payloads.of_validated((message,)), to, mode, loopback)
         if accepted is None:
             return None
+        if is_plain:
+            bundler.note_lone_send()
         receipt._accepted = accepted
         return True
 

@@ -29,7 +29,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.member import Member
 from gapless.protocol.membership.membership import OVER
-from gapless.runtime.bundler import BUNDLE_GAP_NS, Bundler
+from gapless.runtime.bundler import Bundler
 from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES
 from gapless.transport.error_log import ErrorLog
@@ -215,7 +215,7 @@ class MemberRuntime:
                 due_ns = request_due_ns
         self.due_ns = NEVER_NS if due_ns is None else due_ns
         bundler = self.bundler
-        if bundler.room or time.monotonic_ns() - bundler.last_ns < BUNDLE_GAP_NS:
+        if bundler.room or bundler.expects_more:
             bundler.set_room(self.member.endpoint)
         return self.has_commands
 
