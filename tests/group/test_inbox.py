@@ -1,7 +1,6 @@
 """The inbox between a handle and the application, where two threads meet."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,14 +18,31 @@ from tests.support.deliveries import A, run
 from tests.support.handles import PATIENCE_S
 
 
+class WatchedLock:
+    """A reentrant lock that says when a thread wants it."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.wanted.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_items_that_arrive_while_the_handle_is_attached_are_read() -> None:
     inbox = Inbox(listens=True, wants_state=False)
+    lock = inbox._lock = WatchedLock()  # type: ignore[assignment]
     handle = MemberHandle("g", InProcessNetwork().open(), Config.make(**QUICK))
     try:
         putting = threading.Thread(target=inbox.put, args=([run(A, 1, 1)],))
-        with inbox._lock:
+        with lock:
+            lock.wanted.clear()
             putting.start()
-            time.sleep(0.05)  # it waits for the lock
+            assert lock.wanted.wait(PATIENCE_S)
             inbox.attach(handle)
         putting.join(PATIENCE_S)
         inbox.put([run(A, 2, 2)])

@@ -22,7 +22,6 @@ from gapless.protocol.events import Accepted
 from gapless.runtime import bundler as module
 from gapless.runtime.bundler import Bundle, Bundler
 from gapless.transport import InProcessNetwork
-from gapless.units import NS_PER_S
 from tests.support.companions import QUICK
 from tests.support.handles import gathering
 from tests.support.real_groups import (
@@ -322,7 +321,9 @@ def slow_sends() -> Iterator[dict[str, Any]]:
     send = transport.send
 
     def send_slowly(transmits: Sequence[Transmit]) -> None:
-        time.sleep(10 * module.BUNDLE_GAP_NS / NS_PER_S)
+        until_ns = time.monotonic_ns() + 10 * module.BUNDLE_GAP_NS
+        while time.monotonic_ns() < until_ns:
+            pass
         send(transmits)
 
     transport.send = send_slowly  # type: ignore[method-assign]

@@ -138,7 +138,9 @@ def test_a_thread_that_leads_is_woken_for_what_the_turn_of_another_brings() -> N
         member.until_this_thread_leads()
 
         def send() -> None:
-            time.sleep(0.1)  # by then the other thread selects
+            until_s = time.monotonic() + PATIENCE_S
+            while member.handle.reactor._select_until_ns < 0:  # nobody selects yet
+                assert time.monotonic() < until_s
             member.handle.submit(SendRequest.of([b"now"]), When.NOW)
 
         with in_thread(send):
