@@ -74,7 +74,7 @@ def test_the_longest_message_fits_and_one_byte_more_does_not() -> None:
     assert run_of(longest, b"").messages() == [longest, b""]
     with pytest.raises(
         LocalProtocolError,
-        match=f"65536 bytes does not fit a run .at most {MAX_ENTRY_BYTES}.*pieces",
+        match=f"65536 bytes does not fit a run .at most {MAX_ENTRY_BYTES}.*fragments",
     ):
         run_of(b"", longest + b"!")
 

@@ -32,7 +32,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "old life stays",
-        "a new life joins beside the old one of its node",
+        "a new incarnation joins beside the old one of its node",
         "gapless.protocol.membership.coordinator:Coordinator._remaining_entries",
         "if p.address not in gone and p.address.node not in nodes\n",
         "if p.address not in gone and (nodes or True)\n",
@@ -66,7 +66,7 @@ MEMBERSHIP_MUTANTS = (
     # Failure detection
     Mutant(
         "no heartbeat",
-        "a member that has nothing to send shows nobody that it lives",
+        "a member that has nothing to send shows nobody that it is alive",
         "gapless.protocol.membership.failure_detector:FailureDetector.on_interval",
         "                self._send_alive(watcher, out)\n",
         "                pass\n",
@@ -173,7 +173,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "the disk counts for nothing",
-        "a stream begins where its sender says, though the disk of a former life has more of it",
+        "a stream begins where its sender says, though the disk of a former incarnation has more of it",
         "gapless.protocol.stream.inbound:InboundStream._create_window",
         "        start = max(start, self.delivered_before or 0)\n",
         "        start = max(start, self.delivered_before or 0) "

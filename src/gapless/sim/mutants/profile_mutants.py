@@ -210,7 +210,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "former life addressed",
-        "a datagram for a former life of this member is taken in",
+        "a datagram for a former incarnation of this member is taken in",
         "gapless.protocol.dispatch:FrameDispatcher.on_datagram",
         "elif datagram.addressee is not None and datagram.addressee != self._me.incarnation:",
         "elif False:",
