@@ -173,7 +173,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "the disk counts for nothing",
-        "a stream begins where its sender says, though the disk of a former incarnation has more of it",
+        "a stream begins where its sender says, though the disk of a former incarnation has more",
         "gapless.protocol.stream.inbound:InboundStream._create_window",
         "        start = max(start, self.delivered_before or 0)\n",
         "        start = max(start, self.delivered_before or 0) "
