@@ -96,7 +96,7 @@ def show(report: PipelineReport) -> None:
 
 def summary(report: PipelineReport) -> list[tuple[str, object, str]]:
     """Return the figures of a report, each with an explanation."""
-    runs = f"over all runs, by {report.streams} lives of producers"
+    runs = f"over all runs, by {report.streams} incarnations of producers"
     watermark = f"the watermark is {report.watermark or 'not set'}"
     found: list[tuple[str, object, str]] = [
         ("sent", report.sent, "by this run"),
