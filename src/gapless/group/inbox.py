@@ -123,7 +123,7 @@ class Inbox:
     def put(self, items: Sequence[DeliveryItem]) -> None:
         """Take items of the machine, in its order."""
         with self._lock:
-            # Read under the lock: ``attach`` takes the early items once, and then sets the handle.
+            # Read under the lock: ``attach`` sets the handle and takes the early items in one step.
             if (handle := self._handle) is None:
                 self._early_items += items
                 return

@@ -112,6 +112,7 @@ class DeliveryScheduler:
             self.send_ack(stream, out)
         elif ack_scheduler.pending and stream.key not in pending_acks:
             pending_acks[stream.key] = stream
+            # As Timers.arm_earlier, without the call: every first delivery passes here.
             due_ns = ack_scheduler.schedule_ns(out.now_ns, self._rng)
             if due_ns < self._timers.get(timers.ACK, due_ns + 1):
                 self._timers[timers.ACK] = due_ns

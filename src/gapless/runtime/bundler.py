@@ -132,11 +132,11 @@ class Bundler:
             # Without a message sent just before, no message follows one closely.
             self.room = 0
             return
-        self.room = window.ceiling - window.high
-        self._room_bytes = MAX_BUNDLED_BYTES
-        if window.max_bytes is not None:
-            room_bytes = max(0, window.max_bytes - window.stored_bytes)
-            self._room_bytes = min(MAX_BUNDLED_BYTES, room_bytes // 2)
+        self.room = window.room()
+        room_bytes = window.room_bytes()
+        self._room_bytes = (
+            MAX_BUNDLED_BYTES if room_bytes is None else min(MAX_BUNDLED_BYTES, room_bytes // 2)
+        )
 
     def take(self) -> Bundle | None:
         """Remove and return the bundle; None if it is empty."""

@@ -281,14 +281,13 @@ class Reactor:
         """
         if self.poll_until(done, until_ns) or (waiter := new_waiter(done)) is None:
             return
-        self._waiters.append(done)
+        self.add_waiter(done)
         try:
             with suppress(TimeoutError):
                 waiter.result(remaining_s(until_ns))
         finally:
             waiter.cancel()
-            self._waiters.remove(done)
-            self._waiter_served = True
+            self.remove_waiter(done)
 
     def add_waiter(self, done: Callable[[], bool]) -> None:
         """Note that a follower waits until ``done()``."""
@@ -309,6 +308,7 @@ class Reactor:
         """Wake the thread that selects on the sockets."""
         if self._select_until_ns != _AWAKE_NS:
             self._select_until_ns = _AWAKE_NS
+            # As WakeSocket.wake, without the call: every send that arms a timer passes here.
             with suppress(OSError):  # full, so the selector returns anyway; or closed
                 self._wake_socket.sender.send(b"\0")
 

@@ -155,12 +155,12 @@ class OutboundStream:
         window, slots = self.window, len(messages)
         if messages.longest_bytes > self.queue.max_fragment_bytes:
             slots = self.queue.seqno_count(messages)
-        if self.closed or self.queue.sends or slots > window.ceiling - window.high:
+        if self.closed or self.queue.sends or slots > window.room():
             return False
-        cost_bytes = messages.size_bytes + LENGTH_BYTES * slots
+        room_bytes, cost_bytes = window.room_bytes(), messages.size_bytes + LENGTH_BYTES * slots
         return (
-            window.max_bytes is None
-            or cost_bytes <= max(0, window.max_bytes - window.stored_bytes)
+            room_bytes is None
+            or cost_bytes <= room_bytes
             or (slots == 1 and window.low == window.high)
         )
 
@@ -173,16 +173,15 @@ class OutboundStream:
             return False
         if count == 1 and window.low == window.high:
             return True  # an empty window takes one message, however small its byte limit is
-        cost_bytes = messages.size_bytes + LENGTH_BYTES * count
-        if window.max_bytes is not None and cost_bytes > window.max_bytes - window.stored_bytes:
+        room_bytes, cost_bytes = window.room_bytes(), messages.size_bytes + LENGTH_BYTES * count
+        if room_bytes is not None and cost_bytes > room_bytes:
             return False
         return cost_bytes <= self.queue.max_run_bytes
 
     def _next_run_room(self, out: ReadyBuilder) -> int:
         """Return how many messages the next run may hold."""
-        if out.rarely and out.rarely(buggify.SMALL_RUN):
-            return min(1, self.window.room())
-        return self.window.ceiling - self.window.high
+        room = self.window.room()
+        return min(1, room) if out.rarely and out.rarely(buggify.SMALL_RUN) else room
 
     def flush(self, out: ReadyBuilder, reason: str, room: int | None = None) -> None:
         """Number, store and send queued messages as far as there is room, unless closed.
@@ -253,8 +252,7 @@ class OutboundStream:
         ``each_bytes`` is the length of every message, if all have the same.
         """
         first = self.window.high + 1
-        sent_ns = out.now_ns + out.wall_offset_ns
-        run = Run.of(self.me, first, messages, flags, self.view, sent_ns, each_bytes)
+        run = Run.of(self.me, first, messages, flags, self.view, out.sent_ns, each_bytes)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
         self.flow_control.on_sent(run, self._split_bytes)
