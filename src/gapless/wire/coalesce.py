@@ -1,12 +1,12 @@
-"""Coalescing: runs of consecutive datagrams that continue each other become one run.
+"""Coalescing: runs of consecutive datagrams that continue each other become a single run.
 
-A network with small datagrams splits a large send into many datagrams. Each has one DATA frame that
-begins where the frame before ended, with the same flags, view and time. A receiver spends time on
-each run, so consecutive datagrams of one sender are joined first. Every datagram is checked as
-usual, but fields that cannot differ are compared, not decoded.
+A network with small datagrams splits a large send into many datagrams. Each has a DATA frame that
+begins where the previous frame ended, with the same flags, view and time. A receiver spends time on
+each run, so consecutive datagrams of a sender are joined first. Every datagram is checked as usual,
+but fields that cannot differ are compared, not decoded.
 
-A datagram that does not continue the one before is decoded by itself, after everything that arrived
-from its sender before.
+A datagram that does not continue the previous datagram is decoded separately, after all earlier
+datagrams of the same sender.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OTHER_BYTES = HEADER_BYTES + 4
 
 
 class _OpenRun:
-    """A run that may be continued, and the fields of its last datagram."""
+    """A run that may be continued, and the fields of the last datagram."""
 
     __slots__ = (
         "constant_fields",
@@ -76,7 +76,7 @@ class _OpenRun:
         self.add(datagram, run.first, run.lengths)
 
     def add(self, datagram: bytes, first: int, lengths: bytes) -> None:
-        """Add the messages of a datagram, and keep its fields: most often the next has the same."""
+        """Add the messages of a datagram, and keep the fields for comparison with the next."""
         self.datagram_bytes = len(datagram)
         self.payload = _PLAIN.size + len(lengths)
         self.covered = self.payload if self.crc_start else None
@@ -89,7 +89,7 @@ class _OpenRun:
         self.size_bytes += len(datagram) - _PLAIN.size
 
     def close(self) -> tuple[Datagram, int]:
-        """Return the joined run as one datagram, and the number of datagrams in it."""
+        """Return the joined run as a datagram, and the number of joined datagrams."""
         times = len(self.lengths)
         if times == 1:
             return self.datagram, 1
@@ -108,11 +108,12 @@ class _OpenRun:
 
 
 def decode_coalesced(
-    datagrams: Iterable[bytes],
+    datagrams: Iterable[bytes], *, opened: bool = False
 ) -> Iterator[tuple[Datagram | RemoteProtocolError, int]]:
-    """Yield decoded datagrams with consecutive ones joined, and how many were joined.
+    """Yield decoded datagrams with consecutive datagrams joined, and the number joined.
 
-    An invalid datagram yields its error.
+    An invalid datagram yields an error. Datagrams that were sealed, and are ``opened``, need no
+    checksum.
     """
     open_runs: dict[bytes, _OpenRun] = {}
     run: _OpenRun | None = None
@@ -125,7 +126,10 @@ def decode_coalesced(
                 and middle == run.middle
                 and preamble == run.preamble
                 and datagram[_FRONT.size : run.payload] == run.rest
-                and crc32(datagram[_PREAMBLE_BYTES : run.covered], run.crc_start) == checksum
+                and (
+                    opened
+                    or crc32(datagram[_PREAMBLE_BYTES : run.covered], run.crc_start) == checksum
+                )
             ):
                 run.lengths.append(run.table)
                 run.sources.append((datagram, run.payload))
@@ -135,12 +139,12 @@ def decode_coalesced(
         sender = datagram[_SENDER_FIELDS]
         run = open_runs.get(sender)
         if run is not None:
-            if _continue(datagram, run):
+            if _continue(datagram, run, opened=opened):
                 continue
             del open_runs[sender]
             yield run.close()
         try:
-            decoded = decode(datagram)
+            decoded = decode(datagram, opened=opened)
         except RemoteProtocolError as error:
             run = None
             yield error, 1
@@ -154,8 +158,8 @@ def decode_coalesced(
         yield open_run.close()
 
 
-def _continue(datagram: bytes, run: _OpenRun) -> bool:
-    """Add a datagram to ``run`` if it continues the run and is valid; return whether it does."""
+def _continue(datagram: bytes, run: _OpenRun, *, opened: bool) -> bool:
+    """Add a valid datagram that continues ``run``; return whether the datagram was added."""
     size_bytes = len(datagram)
     if size_bytes <= _PLAIN.size or run.size_bytes >= _MAX_BYTES:
         return False
@@ -170,15 +174,17 @@ def _continue(datagram: bytes, run: _OpenRun) -> bool:
     if length != size_bytes - _OTHER_BYTES or not count or payload > size_bytes:
         return False
     lengths = datagram[_PLAIN.size : payload]
+    if total_bytes(lengths) != size_bytes - payload:
+        return False
     covered = datagram[_PREAMBLE_BYTES : payload if run.crc_start else None]
-    if crc32(covered, run.crc_start) != checksum or total_bytes(lengths) != size_bytes - payload:
+    if not opened and crc32(covered, run.crc_start) != checksum:
         return False
     run.add(datagram, first, lengths)
     return True
 
 
 def _begin(datagram: bytes, decoded: Datagram) -> _OpenRun | None:
-    """Return a run that may be continued, if ``decoded`` is one plain run to all; else None."""
+    """Return an open run if ``decoded`` is a single plain run to all; else None."""
     frame = decoded.frames[0]
     if type(frame) is not Data or len(decoded.frames) > 1 or decoded.addressee is not None:
         return None

@@ -1,13 +1,13 @@
-"""The wire format, version 1 (docs/wire.md has the tables).
+"""The wire format, version 1 (docs/reference/wire.md has the tables).
 
-On sending: frames of one sender are packed into one datagram behind a header with a checksum. A
-frame that a receiver would reject is not sent: encoding it raises LocalProtocolError.
+On sending: frames of a sender are packed into a datagram behind a header with a checksum. A frame
+that a receiver would reject is not sent: the encoder raises LocalProtocolError.
 
 On reception: the header is checked (magic, version, checksum), then each frame, to the last byte.
 Invalid bytes raise RemoteProtocolError with a reason of ``primitives.REASONS``. No length field
 makes the decoder allocate more than the datagram holds.
 
-Every datagram has one form only: decoding and encoding again gives the same bytes.
+Every datagram has a single form: decoding and encoding again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -65,24 +65,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAGIC = b"GL"
+"""The first bytes of a datagram."""
 VERSION = 1
+"""The version of the wire format."""
 SEALED = 0x01
-"""Header flag: an encrypted and authenticated envelope follows the header (reserved)."""
+"""Header flag: the datagram is encrypted and authenticated (seal.py)."""
 ADDRESSED = 0x02
-"""Header flag: the incarnation that the datagram is for follows the header."""
+"""Header flag: the addressed incarnation follows the header."""
 BARE = 0x04
-"""Header flag: there is one DATA frame, and the checksum leaves out its messages."""
+"""Header flag: a single DATA frame follows, and the checksum leaves out its messages."""
 FIRST = 0x20
 """Data flag: the connection starts with this run. The flag belongs to the frame, not to the run."""
 EPOCH = primitives.EPOCH
-"""Frame flag: an epoch stands between the prefix and the body."""
+"""Frame flag: an epoch follows the prefix."""
 REPAIR = 0x80
 """Data flag: the run is sent again. The flag belongs to the frame, not to the run."""
 
 DATA, ACK, NAK, GONE, TAIL, VOTE, STABLE, OUT_OF_BAND, OUT_OF_BAND_ACK, UNRELIABLE = range(1, 11)
-MEMBERSHIP_KINDS = range(0x1D, 0x20)
+MEMBERSHIP_KINDS = range(0x1E, 0x20)
 """Frame kinds reserved for membership; the kinds in use are in control_frames.py."""
 CLOSE = 0x20
+"""Frame kind: the end of a connection."""
 UNICAST_KINDS = range(0x21, 0x30)
 """Frame kinds reserved for connections, which share the kinds of streams except for CLOSE."""
 
@@ -119,6 +122,7 @@ _make = tuple.__new__
 
 SENDER_FIELD = slice(16, 32)
 """Where the header of a datagram holds the address of its sender."""
+_GROUP_AT = _PREAMBLE.size
 HEADER_BYTES = _HEADER.size
 """Size of the header of a datagram to all."""
 ADDRESSED_HEADER_BYTES = _HEADER.size + _EPOCH.size
@@ -195,13 +199,13 @@ def encode(
 ) -> bytes:
     """Return the datagram with ``frames`` of ``sender``, for ``group`` or for one incarnation.
 
-    The checksum of a ``bare`` datagram, which is a single DATA frame, leaves out its messages.
+    The checksum of a ``bare`` datagram, which is a single DATA frame, leaves out the messages.
 
     Raises:
-        LocalProtocolError: a frame does not fit the format.
+        LocalProtocolError: A frame does not fit the format.
     """
     if bare and (len(frames) != 1 or type(frames[0]) is not Data):
-        raise LocalProtocolError("a bare datagram is one DATA frame and nothing else")
+        raise LocalProtocolError("a bare datagram must be a single DATA frame")
     parts: list[bytes] = [b"", b""]
     messages: Sequence[bytes] = ()
     try:
@@ -214,12 +218,12 @@ def encode(
             for frame in frames:
                 _ENCODERS[type(frame)](parts, frame)
     except (StructError, RemoteProtocolError) as error:
-        raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
+        raise LocalProtocolError(f"a value does not fit the wire format: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
     if len(frames) > 1 and any(type(one) is Data and _extends_to_end(one) for one in frames[:-1]):
         raise LocalProtocolError(
-            "a frame that is too long to say its length has to be the last of its datagram"
+            "a frame too long for the length field must be the last frame of the datagram"
         )
     flags = (0 if addressee is None else ADDRESSED) | (BARE if bare else 0)
     checksum = flags
@@ -230,7 +234,7 @@ def encode(
 
 
 def _extends_to_end(frame: Data) -> bool:
-    """Return whether a DATA frame is too long for its length field, so that it must come last."""
+    """Return whether a DATA frame is too long for the length field, and so must come last."""
     return size_bytes(frame) - _PREFIX_LENGTH_BYTES > LENGTH_MAX
 
 
@@ -242,9 +246,9 @@ def encode_split(
     addressee: int | None = None,
     bare: bool = False,
 ) -> list[bytes]:
-    """Return datagrams with the run of ``frame``, at most ``room_bytes`` of it in each.
+    """Return datagrams with the run of ``frame``, at most ``room_bytes`` per datagram.
 
-    The result equals ``encode`` of each part; fields that all parts share are computed once.
+    The result equals ``encode`` of each part; fields shared by all parts are computed once.
     """
     run = frame.run
     if frame.epoch or frame.first or addressee is not None:
@@ -254,7 +258,7 @@ def encode_split(
     try:
         check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
-        raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
+        raise LocalProtocolError(f"a value does not fit the wire format: {error}") from error
     sender_fields, header_flags = _SENDER_FIELDS.pack(group, *sender), BARE if bare else 0
     start = crc32(sender_fields, header_flags)
     flags = run.flags | REPAIR if frame.repair else run.flags
@@ -284,6 +288,20 @@ def encode_split(
     return found
 
 
+def addressee_of(datagram: bytes) -> int | None:
+    """Return the incarnation that a datagram, or its first bytes, is addressed to, if any."""
+    if len(datagram) < HEADER_BYTES + _EPOCH.size or not datagram[3] & ADDRESSED:
+        return None
+    if not datagram.startswith(MAGIC):
+        return None
+    return int(_EPOCH.unpack_from(datagram, HEADER_BYTES)[0])
+
+
+def group_of(datagram: bytes) -> int:
+    """Return the group in the header, unchecked; the header must be complete."""
+    return int(_EPOCH.unpack_from(datagram, _GROUP_AT)[0])
+
+
 def sender_of(datagram: bytes) -> Address | None:
     """Return the sender in the header, unchecked; None if the datagram has no header."""
     if len(datagram) < HEADER_BYTES:
@@ -298,15 +316,15 @@ def is_repair(datagram: bytes) -> bool:
 
 
 def split_datagram(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
-    """Return datagrams of at most ``max_frame_bytes`` with the run of a larger one.
+    """Return datagrams of at most ``max_frame_bytes`` with the run of a larger datagram.
 
     Raises:
-        RemoteProtocolError: the datagram is not a single DATA frame.
+        RemoteProtocolError: The datagram is not a single DATA frame.
     """
     group, sender, frames, addressee, bare = decode(datagram)
     frame = frames[0]
     if len(frames) > 1 or type(frame) is not Data:
-        raise RemoteProtocolError("kind", "only a DATA frame that is alone can be cut")
+        raise RemoteProtocolError("kind", "only a single DATA frame can be cut")
     return encode_split(
         group, sender, frame, run_room_bytes(max_frame_bytes, frame.epoch), addressee, bare
     )
@@ -318,7 +336,7 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
 
 
 def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
-    """Add a DATA frame without its messages; return the messages."""
+    """Add a DATA frame without the messages; return the messages."""
     run = frame.run
     flags = run.flags
     if flags or not run.count or not 0 < run.first < SAFE_SEQNO:
@@ -447,36 +465,42 @@ _ENCODERS: dict[type[Frame], Callable[..., None]] = {
 }
 
 
-def decode(datagram: bytes) -> Datagram:
-    """Return the decoded datagram.
+def decode(datagram: bytes, *, opened: bool = False) -> Datagram:
+    """Return the decoded datagram; an ``opened`` one was sealed, and needs no checksum.
 
     Raises:
         RemoteProtocolError: the bytes are not a valid datagram; ``reason`` says why.
     """
     size_bytes = len(datagram)
     if size_bytes < HEADER_BYTES:
-        raise RemoteProtocolError("short", f"{size_bytes} bytes are less than a header")
+        raise RemoteProtocolError("short", f"{size_bytes} bytes are shorter than a header")
     magic, version, flags, checksum, group, node, incarnation = _HEADER.unpack_from(datagram)
     if magic != MAGIC:
         raise RemoteProtocolError("magic", f"starts with {magic!r}")
     if version != VERSION:
-        raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
-    covered = _checksummed_bytes(datagram, flags) if flags & BARE else size_bytes
-    if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:
-        raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
+        raise RemoteProtocolError(
+            "version", f"version {version}; this member supports version {VERSION}"
+        )
+    if not opened:
+        if flags & SEALED:
+            raise RemoteProtocolError(
+                "sealed", f"sealed with key {checksum:08x}; this member has no keys"
+            )
+        covered = _checksummed_bytes(datagram, flags) if flags & BARE else size_bytes
+        if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:
+            raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
     bare = flags & BARE != 0
     flags &= ~BARE
     if flags == ADDRESSED:
         if size_bytes < ADDRESSED_HEADER_BYTES:
             raise RemoteProtocolError(
-                "short", f"{size_bytes} bytes are less than a header with an addressee"
+                "short", f"{size_bytes} bytes are shorter than a header with an addressee"
             )
         (addressee,) = _EPOCH.unpack_from(datagram, at)
         at = ADDRESSED_HEADER_BYTES
     elif flags:
-        reason = "sealed" if flags & SEALED else "flags"
-        raise RemoteProtocolError(reason, f"header flags {flags:#x}")
+        raise RemoteProtocolError("flags", f"header flags {flags:#x}")
     sender = _make(Address, (node, incarnation))
     frames: list[Frame] = []
     while at < size_bytes:
@@ -487,16 +511,16 @@ def decode(datagram: bytes) -> Datagram:
     return _make(Datagram, (group, sender, tuple(frames), addressee, bare))
 
 
-def decode_or_error(datagram: bytes) -> Datagram | RemoteProtocolError:
-    """Return the content of ``datagram``, or the error that says why it has none."""
+def decode_or_error(datagram: bytes, *, opened: bool = False) -> Datagram | RemoteProtocolError:
+    """Return the content of ``datagram``, or the error of an invalid datagram."""
     try:
-        return decode(datagram)
+        return decode(datagram, opened=opened)
     except RemoteProtocolError as error:
         return error
 
 
 def _checksummed_bytes(datagram: bytes, flags: int) -> int:
-    """Return how many bytes of a bare datagram its checksum covers: all before the messages."""
+    """Return the number of checksummed bytes of a bare datagram: all before the messages."""
     at, size_bytes = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES, len(datagram)
     if at + DATA_OVERHEAD_BYTES <= size_bytes:
         kind, frame_flags, length = _FRONT.unpack_from(datagram, at)
@@ -505,11 +529,11 @@ def _checksummed_bytes(datagram: bytes, flags: int) -> int:
         at += _PREFIX.size + (_EPOCH.size if frame_flags & EPOCH else 0)
         if kind == DATA and alone and at + _DATA.size <= size_bytes:
             return at + _DATA.size + LENGTH_BYTES * int(_DATA.unpack_from(datagram, at)[3])
-    raise RemoteProtocolError("bare", f"{size_bytes} bytes are not one DATA frame")
+    raise RemoteProtocolError("bare", f"{size_bytes} bytes are not a DATA frame")
 
 
 def _frame_end(at: int, length: int, size_bytes: int) -> int:
-    """Return where a DATA frame ends; a frame beyond its length field ends with its datagram."""
+    """Return the end of a DATA frame; a frame beyond the length field ends with the datagram."""
     end = at + _PREFIX_LENGTH_BYTES + length
     return size_bytes if not length and size_bytes - end > LENGTH_MAX else end
 
@@ -519,7 +543,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
     body = at + _PREFIX.size
     if body > size_bytes:
         raise RemoteProtocolError(
-            "length", f"{size_bytes - at} bytes are less than a frame's prefix"
+            "length", f"{size_bytes - at} bytes are shorter than the prefix of a frame"
         )
     kind, flags, length, node, incarnation = _PREFIX.unpack_from(datagram, at)
     end = (
@@ -529,7 +553,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
     )
     if end > size_bytes or end < body:
         raise RemoteProtocolError(
-            "length", f"a frame of {length} bytes where {size_bytes - at} are left"
+            "length", f"a frame of {length} bytes, but only {size_bytes - at} bytes are left"
         )
     decoder = _DECODERS.get(kind)
     if decoder is None:

@@ -1,12 +1,12 @@
-"""Frames of membership and of state transfer (docs/wire.md has the tables).
+"""Frames of membership and of state transfer (docs/reference/wire.md has the tables).
 
-On sending: each encoder adds the bytes of one frame to a datagram, and rejects a frame that a
+On sending: each encoder adds the bytes of a frame to a datagram, and rejects a frame that a
 receiver would reject.
 
-On reception: each decoder reads the body of one frame to its last byte; the first fault raises
+On reception: each decoder reads the body of a frame to the last byte; the first fault raises
 RemoteProtocolError.
 
-These frames have no epoch. Their origin is a member, never the address 0.0.
+Control frames have no epoch. The origin is a member, never the address 0.0.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gapless.wire.frames import (
     MembershipFrame,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 JOIN, LEAVE, ALIVE, SUSPECT, NEW_VIEW, ASK_VIEW, BEACON, MERGE_ASK, MERGE_REPLY = range(0x10, 0x19)
 STATE_ASK, STATE_OFFER, STATE_PULL, STATE_CHUNK = range(0x19, 0x1D)
+NAME_TAKEN = 0x1D
 
 RELAY = 0x01
 """Join flag: a receiver relays the frame to the coordinator."""
@@ -71,7 +73,9 @@ IN_VIEW = 0x01
 INCLUDES_RECEIVER = 0x02
 """Alive flag: the receiver is in that view, too."""
 REPLY_WANTED = 0x04
-"""Alive flag: the receiver answers with its own heartbeat."""
+"""Alive flag: the receiver answers with a heartbeat."""
+EXPELLED = 0x08
+"""Alive flag: the receiver was expelled, and may join as a new incarnation."""
 SLOW_RECEIVERS = 0x01
 """Suspect flag: the members have blocked the origin's window."""
 BASE = 0x01
@@ -95,6 +99,7 @@ STATE_CHUNK_OVERHEAD_BYTES = PREFIX.size + _CHUNK.size
 
 _FIXED_BYTES: dict[type[MembershipFrame | StateFrame], int] = {
     Join: ENTRY_LENGTHS.size,
+    NameTaken: ENTRY_LENGTHS.size + ADDRESS.size,
     Leave: 0,
     Alive: 0,
     Suspect: COUNT.size,
@@ -116,7 +121,7 @@ def size_bytes(frame: MembershipFrame | StateFrame) -> int:
 
 
 def _varying_bytes(frame: MembershipFrame | StateFrame) -> int:
-    if isinstance(frame, Join):
+    if isinstance(frame, (Join, NameTaken)):
         return len(frame.entry.name.encode(errors="surrogatepass")) + len(frame.entry.locator)
     if isinstance(frame, Alive):
         return VIEW_ID.size if frame.view is not None else 0
@@ -152,6 +157,18 @@ def _encode_join(parts: list[bytes], frame: Join) -> None:
     )
 
 
+def _encode_name_taken(parts: list[bytes], frame: NameTaken) -> None:
+    check_member(frame.joiner)
+    _append_frame(
+        parts,
+        NAME_TAKEN,
+        0,
+        frame.entry.address,
+        ADDRESS.pack(*frame.joiner),
+        pack_entry(frame.entry),
+    )
+
+
 def _encode_leave(parts: list[bytes], frame: Leave) -> None:
     _append_frame(parts, LEAVE, 0, frame.origin, b"")
 
@@ -161,8 +178,9 @@ def _encode_alive(parts: list[bytes], frame: Alive) -> None:
         (IN_VIEW if frame.view is not None else 0)
         | (INCLUDES_RECEIVER if frame.includes_receiver else 0)
         | (REPLY_WANTED if frame.reply_wanted else 0)
+        | (EXPELLED if frame.expelled else 0)
     )
-    _check_includes_receiver(flags)
+    _check_alive_flags(flags)
     _append_frame(
         parts, ALIVE, flags, frame.origin, b"" if frame.view is None else pack_view(frame.view)
     )
@@ -244,6 +262,7 @@ def _encode_state_chunk(parts: list[bytes], frame: StateChunk) -> None:
 
 ENCODERS: dict[type[Frame], Callable[..., None]] = {
     Join: _encode_join,
+    NameTaken: _encode_name_taken,
     Leave: _encode_leave,
     Alive: _encode_alive,
     Suspect: _encode_suspect,
@@ -282,6 +301,18 @@ def _decode_join(
     return Join(place, flags & RELAY != 0)
 
 
+def _decode_name_taken(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> NameTaken:
+    check_member(origin)
+    check_min_length(at, end, ADDRESS.size)
+    joiner = Address(*ADDRESS.unpack_from(datagram, at))
+    check_member(joiner)
+    entry, behind = unpack_entry(datagram, at + ADDRESS.size, end, origin)
+    check_exact_length(behind, end, 0)
+    return NameTaken(entry, joiner)
+
+
 def _decode_leave(
     _datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> Leave:
@@ -294,14 +325,20 @@ def _decode_alive(
     datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
 ) -> Alive:
     check_member(origin)
-    _check_includes_receiver(flags)
+    _check_alive_flags(flags)
     view: ViewId | None = None
     if flags & IN_VIEW:
         check_exact_length(at, end, VIEW_ID.size)
         view = unpack_view(datagram, at)
     else:
         check_exact_length(at, end, 0)
-    return Alive(origin, view, flags & INCLUDES_RECEIVER != 0, flags & REPLY_WANTED != 0)
+    return Alive(
+        origin,
+        view,
+        flags & INCLUDES_RECEIVER != 0,
+        flags & REPLY_WANTED != 0,
+        flags & EXPELLED != 0,
+    )
 
 
 def _decode_suspect(
@@ -411,16 +448,20 @@ def _decode_state_chunk(
     return StateChunk(origin, transfer, offset, body)
 
 
-def _check_includes_receiver(flags: int) -> None:
-    if flags & INCLUDES_RECEIVER and not flags & IN_VIEW:
+def _check_alive_flags(flags: int) -> None:
+    if flags & (INCLUDES_RECEIVER | EXPELLED) and not flags & IN_VIEW:
         raise RemoteProtocolError(
-            "flags", "the receiver cannot be in the view of somebody who is in none"
+            "flags", "a sender without a view claims that the receiver is in the view, or expelled"
+        )
+    if flags & INCLUDES_RECEIVER and flags & EXPELLED:
+        raise RemoteProtocolError(
+            "flags", "a sender claims that the receiver is in the view, and expelled"
         )
 
 
 def _check_nonempty(listed: tuple[Address, ...] | bytes) -> None:
     if not listed:
-        raise RemoteProtocolError("count", "a frame without what it is for")
+        raise RemoteProtocolError("count", "a frame without content")
 
 
 def _check_base(base: ViewId, view: ViewId) -> None:
@@ -438,13 +479,16 @@ def _check_part(part: int, parts: int, body: bytes) -> None:
 
 def _check_extent(offset: int, length: int) -> None:
     if offset + length > SEQNO_MAX:
-        raise RemoteProtocolError("range", f"{length} bytes from {offset} on are beyond any state")
+        raise RemoteProtocolError(
+            "range", f"{length} bytes from offset {offset} are beyond the maximum state size"
+        )
 
 
 DECODERS: dict[
     int, Callable[[bytes, int, int, Address, int, int], MembershipFrame | StateFrame]
 ] = {
     JOIN: _decode_join,
+    NAME_TAKEN: _decode_name_taken,
     LEAVE: _decode_leave,
     ALIVE: _decode_alive,
     SUSPECT: _decode_suspect,
@@ -461,7 +505,7 @@ DECODERS: dict[
 """The function that reads the body of a frame of each kind."""
 KNOWN_FLAGS = {
     JOIN: RELAY,
-    ALIVE: IN_VIEW | INCLUDES_RECEIVER | REPLY_WANTED,
+    ALIVE: IN_VIEW | INCLUDES_RECEIVER | REPLY_WANTED | EXPELLED,
     SUSPECT: SLOW_RECEIVERS,
     NEW_VIEW: BASE,
     MERGE_REPLY: WILLING,

@@ -1,9 +1,9 @@
 """Frames: the units that members exchange.
 
-A frame names its stream by the address of the origin, incarnation included, so that a frame of a
-former incarnation never affects the current one. The datagram names the sender, once. An
+A frame names a stream by the address of the origin, incarnation included, so that a frame of a
+former incarnation never affects the current incarnation. The datagram names the sender, once. An
 incarnation has one stream to the group (epoch 0), or one for each view (the epoch is the number of
-the view), and one for each connection to another member (the epoch is the connection's own number).
+the view), and one for each connection to another member (the epoch is the connection's number).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST_CONNECTION_EPOCH = 1 << 63
 class Data(NamedTuple):
     """A run of messages; ``repair`` marks a retransmission, so that a receiver can measure the RTT.
 
-    ``first`` marks the message that starts a connection: the receiver expects it next.
+    ``first`` marks the message that starts a connection, the next message for the receiver.
     """
 
     run: Run
@@ -60,11 +60,11 @@ class Gone(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The origin announces its stream: purged up to ``low``, sent up to ``high``.
+    """The origin announces a stream: purged up to ``low``, sent up to ``high``.
 
-    ``start`` is where the stream starts for the receiver: its first message is ``start + 1``. Only
-    the incarnation ``receiver_incarnation`` of the receiver may use it: a start for a former
-    incarnation must not open the stream of the current one.
+    ``start`` is where the stream starts for the receiver: the first message is ``start + 1``. Only
+    the incarnation ``receiver_incarnation`` of the receiver may use the start: a start for a former
+    incarnation must not open the stream of the current incarnation.
     """
 
     origin: Address
@@ -91,7 +91,7 @@ class StreamProgress(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """``origin`` reports to the coordinator of ``view`` how far it has delivered each stream."""
+    """``origin`` reports the delivered mark of each stream to the coordinator of ``view``."""
 
     origin: Address
     view: int
@@ -117,7 +117,7 @@ class OutOfBand(NamedTuple):
 
 
 class OutOfBandAck(NamedTuple):
-    """The sender of this frame has delivered the out-of-band messages ``ranges`` of ``origin``."""
+    """The sender of the frame has delivered the out-of-band messages ``ranges`` of ``origin``."""
 
     origin: Address
     ranges: tuple[Range, ...]
@@ -133,29 +133,38 @@ class Unreliable(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A request to admit ``entry``; with ``relay`` each receiver relays it to the coordinator."""
+    """A request to admit ``entry``; with ``relay`` each receiver relays to the coordinator."""
 
     entry: RosterEntry
     relay: bool = False
 
 
+class NameTaken(NamedTuple):
+    """The member of ``entry`` holds the durable name under which ``joiner`` asks to join."""
+
+    entry: RosterEntry
+    joiner: Address
+
+
 class Leave(NamedTuple):
-    """``origin`` asks for a view without itself."""
+    """``origin`` asks for a view without ``origin``."""
 
     origin: Address
 
 
 class Alive(NamedTuple):
-    """A heartbeat: ``origin`` is in ``view``, or in none yet (None).
+    """A heartbeat: ``origin`` is in ``view``, or in no view yet (None).
 
-    ``includes_receiver`` says whether the receiver is in that view, too. With ``reply_wanted`` the
-    receiver answers at once with its own heartbeat.
+    ``includes_receiver``: whether the receiver is in the view as well. With ``reply_wanted`` the
+    receiver answers at once with a heartbeat. ``expelled``: the receiver was in an earlier view,
+    and joins again only as a new incarnation.
     """
 
     origin: Address
     view: ViewId | None
     includes_receiver: bool
     reply_wanted: bool = False
+    expelled: bool = False
 
 
 class Suspect(NamedTuple):
@@ -167,7 +176,7 @@ class Suspect(NamedTuple):
 
 
 class NewView(NamedTuple):
-    """A part of the roster of ``view``: the whole roster, or its change against that of ``base``.
+    """A part of the roster of ``view``: the whole roster, or the change against ``base``.
 
     The parts end to end are the bytes of ``encode_roster`` (wire/roster.py).
     """
@@ -195,14 +204,14 @@ class Beacon(NamedTuple):
 
 
 class MergeAsk(NamedTuple):
-    """``origin`` asks another coordinator for its roster, and to create no view meanwhile."""
+    """``origin`` asks another coordinator for a roster, and to create no view meanwhile."""
 
     origin: Address
     merge: int
 
 
 class MergeReply(NamedTuple):
-    """``origin``, coordinator of ``view``, agrees to ``merge`` and sends its roster, or refuses."""
+    """``origin``, coordinator of ``view``, agrees to ``merge`` with a roster, or refuses."""
 
     origin: Address
     merge: int
@@ -211,7 +220,7 @@ class MergeReply(NamedTuple):
 
 
 class StateAsk(NamedTuple):
-    """``origin`` requests the state; it receives every message behind ``starts`` itself."""
+    """``origin`` requests the state, and receives every message behind ``starts`` directly."""
 
     origin: Address
     transfer: int
@@ -231,7 +240,7 @@ class StateOffer(NamedTuple):
 class StatePull(NamedTuple):
     """``origin`` requests ``length`` bytes of the state from ``offset`` on.
 
-    Length 0: it has all.
+    Length 0: ``origin`` has all bytes.
     """
 
     origin: Address
@@ -250,7 +259,7 @@ class StateChunk(NamedTuple):
 
 
 MembershipFrame = (
-    Join | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
+    Join | NameTaken | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
 )
 """Frames about the members of the group."""
 StateFrame = StateAsk | StateOffer | StatePull | StateChunk
@@ -273,12 +282,12 @@ Frame = (
 
 
 class Datagram(NamedTuple):
-    """A decoded datagram: the group, the sender, the frames, and the incarnation that it is for.
+    """A decoded datagram: the group, the sender, the frames, and the addressed incarnation.
 
-    A datagram to one member names the ``addressee``'s incarnation: a datagram for a former
-    incarnation must not reach the current one, which has the same node and perhaps the same port
-    (P-15). Without one the datagram is for all members. The checksum of a ``bare`` datagram leaves
-    out the messages of its only frame.
+    A datagram to one member names the incarnation of the ``addressee``: a datagram for a former
+    incarnation must not reach the current incarnation, which has the same node and perhaps the same
+    port (P-15). Without an addressee the datagram is for all members. The checksum of a ``bare``
+    datagram leaves out the messages of its only frame.
     """
 
     group: int

@@ -1,6 +1,6 @@
-"""Parts of several frames: the prefix, addresses, views, entries of progress, and their rules.
+"""Parts of several frames: prefix, addresses, views, entries of progress, and their rules.
 
-On sending and on reception the same rules hold: a check raises RemoteProtocolError with its reason,
+On sending and on reception the same rules hold: a check raises RemoteProtocolError with a reason,
 and on sending the encoder turns the error into a LocalProtocolError.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 EPOCH = 0x40
-"""Frame flag: an epoch stands between the prefix and the body."""
+"""Frame flag: an epoch follows the prefix."""
 SEQNO_MAX = 2**63 - 1
 """Maximum seqno; at ten million messages a second a stream reaches it in 29,000 years."""
 NAME_MAX_BYTES = 64
@@ -29,10 +29,10 @@ REASONS = (
     "short",
     "magic",
     "version",
-    "flags",
     "sealed",
     "bare",
     "checksum",
+    "flags",
     "empty",
     "length",
     "kind",
@@ -50,16 +50,21 @@ REASONS = (
 """Every reason for which the decoder rejects a datagram, a roster or an offer."""
 
 PREFIX = Struct("<BBHQQ")
+"""The prefix of a frame: kind, flags, length, origin."""
 PREFIX_LENGTH_BYTES = 4
 """Bytes of the prefix that its length field does not count."""
 LENGTH_MAX = 0xFFFF
 """Maximum of the length field of a frame."""
 EPOCH_FIELD = Struct("<Q")
+"""The epoch of a stream."""
 COUNTS = Struct("<IH")
 COUNT = Struct("<H")
 PROGRESS = Struct("<QQQQ")
+"""The progress of a stream: origin, delivered mark, high mark."""
 ADDRESS = Struct("<QQ")
+"""An address: node and incarnation."""
 VIEW_ID = Struct("<IQQ")
+"""The id of a view: number and coordinator."""
 ENTRY_LENGTHS = Struct("<BB")
 """The lengths of the name and the locator of a roster entry, which follow."""
 ENTRY_MIN_BYTES = ADDRESS.size + ENTRY_LENGTHS.size
@@ -75,9 +80,9 @@ def prefix(
     *,
     extends_to_end: bool = False,
 ) -> bytes:
-    """Return the first bytes of a frame, with its epoch if it has one.
+    """Return the first bytes of a frame, with the epoch if the frame has an epoch.
 
-    A frame that ``extends_to_end`` of its datagram may be longer than its length field can express.
+    A frame that ``extends_to_end`` of the datagram may be longer than the length field can express.
     """
     length = body_bytes + PREFIX.size - PREFIX_LENGTH_BYTES
     if not epoch:
@@ -140,7 +145,7 @@ def unpack_progress(datagram: bytes, table: int, end: int) -> tuple[StreamProgre
 
 
 def check_progress(progress: tuple[StreamProgress, ...]) -> None:
-    """Check that origins rise, and that no entry has delivered more than its high mark."""
+    """Check that origins rise, and that no delivered mark exceeds the high mark."""
     before: Address | None = None
     for origin, delivered, high in progress:
         if before is not None and origin <= before:
@@ -154,7 +159,7 @@ def check_progress(progress: tuple[StreamProgress, ...]) -> None:
 
 
 def check_member(address: Address) -> None:
-    """Check that an address can be that of a member."""
+    """Check that an address is valid for a member."""
     if address == NO_MEMBER:
         raise RemoteProtocolError("member", "no member has the address 0.0")
 
@@ -162,14 +167,14 @@ def check_member(address: Address) -> None:
 def check_first_origin(progress: tuple[StreamProgress, ...]) -> None:
     """Check that no entry has the address of no member.
 
-    Origins rise, so only the first entry could have that lowest address.
+    Origins rise, so only the first entry could have the lowest address.
     """
     if progress:
         check_member(progress[0].origin)
 
 
 def check_members(addresses: Iterable[Address]) -> None:
-    """Check that each address can be that of a member, and that no address occurs twice."""
+    """Check that each address is valid for a member, and that no address occurs twice."""
     seen = {NO_MEMBER}
     for address in addresses:
         if address in seen:
@@ -199,7 +204,7 @@ def check_view(view: ViewId) -> None:
 
 
 def pack_entry(entry: RosterEntry) -> bytes:
-    """Return the bytes of a roster entry behind its address: lengths, name, locator."""
+    """Return the bytes of a roster entry behind the address: lengths, name, locator."""
     name = _name_bytes(entry.name)
     _check_entry(name, entry.locator)
     _check_name(entry.name)
@@ -207,7 +212,7 @@ def pack_entry(entry: RosterEntry) -> bytes:
 
 
 def unpack_entry(datagram: bytes, at: int, end: int, address: Address) -> tuple[RosterEntry, int]:
-    """Return the roster entry of ``address`` at ``at``, and its end."""
+    """Return the roster entry of ``address`` at ``at``, and the end of the entry."""
     check_min_length(at, end, ENTRY_LENGTHS.size)
     name_bytes, locator_bytes = ENTRY_LENGTHS.unpack_from(datagram, at)
     middle = at + ENTRY_LENGTHS.size + name_bytes
@@ -221,6 +226,12 @@ def unpack_entry(datagram: bytes, at: int, end: int, address: Address) -> tuple[
         raise RemoteProtocolError("name", f"{name!r} is not UTF-8") from error
     _check_name(text)
     return RosterEntry(address, text, locator), behind
+
+
+def check_durable_name(name: str) -> None:
+    """Check that a durable name fits the wire: its length, its encoding and its letters."""
+    _check_entry(_name_bytes(name), b"")
+    _check_name(name)
 
 
 def _name_bytes(name: str) -> bytes:

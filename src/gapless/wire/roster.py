@@ -1,11 +1,11 @@
-"""Rosters as bytes: whole, or as a change of a base roster (docs/wire.md has the tables).
+"""Rosters as bytes: whole, or as a change of a base roster (docs/reference/wire.md has the tables).
 
 On sending: a whole roster lists every entry. A change lists the departed entries by their index in
-the base, and the new entries in the order in which they follow the remaining ones. Absent durable
-members come last in both forms.
+the base, and the new entries in the order in which they follow the remaining entries. Absent
+durable members come last in both forms.
 
 On reception: the parts, end to end, decode to a roster, or raise RemoteProtocolError. A roster has
-one form only: decoding and encoding again gives the same bytes, whole or as a change of the same
+a single form: decoding and encoding again gives the same bytes, whole or as a change of the same
 base.
 """
 
@@ -43,7 +43,7 @@ _INDEX = Struct("<H")
 
 
 def is_change(roster: Roster, base: Roster) -> bool:
-    """Return whether ``roster`` keeps the order of ``base``, with new entries behind it."""
+    """Return whether ``roster`` keeps the order of ``base``, with new entries at the end."""
     here = set(roster.entries)
     stay = tuple([entry for entry in base.entries if entry in here])
     return roster.entries[: len(stay)] == stay
@@ -59,14 +59,16 @@ def encode_roster(roster: Roster, base: Roster | None = None) -> bytes:
             head, new = _encode_change(roster, base)
         return b"".join([head, *map(_pack_entry, new), *map(_pack_entry, roster.absent)])
     except (StructError, RemoteProtocolError) as error:
-        raise LocalProtocolError(f"the wire format has no room for this roster: {error}") from error
+        raise LocalProtocolError(
+            f"a value of the roster does not fit the wire format: {error}"
+        ) from error
 
 
 def _encode_change(roster: Roster, base: Roster) -> tuple[bytes, tuple[RosterEntry, ...]]:
     """Return the head of a change of ``base``, and the new entries."""
     if not is_change(roster, base):
         raise LocalProtocolError(
-            "who stays in a changed roster keeps the order, and who is new is behind"
+            "a changed roster must keep the order of staying members and append new members"
         )
     here = set(roster.entries)
     gone = [index for index, entry in enumerate(base.entries) if entry not in here]
@@ -82,7 +84,7 @@ def _pack_entry(entry: RosterEntry) -> bytes:
 def decode_roster(view: ViewId, body: bytes, base: Roster | None) -> Roster:
     """Return the roster of ``view`` in ``body``: whole, or as a change of ``base`` if given.
 
-    ``base`` must be the roster of the view that the frame names as its base.
+    ``base`` must be the roster of the base view named by the frame.
     """
     if not body:
         raise RemoteProtocolError("length", "a roster without bytes")
@@ -106,20 +108,21 @@ def decode_roster(view: ViewId, body: bytes, base: Roster | None) -> Roster:
     absent, at = _read_entries(body, at, absent_count)
     check_exact_length(at, len(body), 0)
     if base is not None and not set(base.entries).isdisjoint(new):
-        raise RemoteProtocolError("order", "an entry of the base among the new ones")
+        raise RemoteProtocolError("order", "an entry of the base is listed as new")
     roster = Roster(view, (*stay, *new), tuple(absent))
     check_roster(roster)
     return roster
 
 
 def _remaining_entries(base: Roster, indices: bytes) -> list[RosterEntry]:
-    """Return the entries of ``base`` without those at the indices, which must rise."""
+    """Return the entries of ``base`` without the entries at the indices, which must rise."""
     gone = [index for (index,) in _INDEX.iter_unpack(indices)]
     before = -1
     for index in gone:
         if not before < index < len(base.entries):
             raise RemoteProtocolError(
-                "order", f"entry {index} of {len(base.entries)} is gone, after {before}"
+                "order",
+                f"removed entry {index} of {len(base.entries)} does not follow entry {before}",
             )
         before = index
     departed = set(gone)
@@ -127,7 +130,7 @@ def _remaining_entries(base: Roster, indices: bytes) -> list[RosterEntry]:
 
 
 def _read_entries(body: bytes, at: int, count: int) -> tuple[list[RosterEntry], int]:
-    """Return ``count`` entries from ``at`` on, and their end."""
+    """Return ``count`` entries from ``at`` on, and the end of the entries."""
     entries = []
     for _ in range(count):
         check_min_length(at, len(body), ADDRESS.size)
@@ -138,7 +141,7 @@ def _read_entries(body: bytes, at: int, count: int) -> tuple[list[RosterEntry], 
 
 
 def check_roster(roster: Roster) -> None:
-    """Check the rules of a roster; raise RemoteProtocolError for the first that is broken.
+    """Check the rules of a roster; raise RemoteProtocolError for the first broken rule.
 
     The coordinator is first; no node occurs twice; no address occurs twice, absent members
     included; every absent member has a name; no name occurs twice.
@@ -148,12 +151,14 @@ def check_roster(roster: Roster) -> None:
         raise RemoteProtocolError("count", "a roster without entries")
     if roster.entries[0].address != roster.id.coordinator:
         raise RemoteProtocolError(
-            "member", f"{roster.entries[0].address} is first, not {roster.id.coordinator}"
+            "member",
+            f"the first entry is {roster.entries[0].address}, not the coordinator"
+            f" {roster.id.coordinator}",
         )
     check_members(entry.address for entry in (*roster.entries, *roster.absent))
     nodes = {entry.address.node for entry in roster.entries}
     if len(nodes) != len(roster.entries):
-        raise RemoteProtocolError("member", "two incarnations of one node in a roster")
+        raise RemoteProtocolError("member", "two incarnations of the same node in a roster")
     if not all(entry.name for entry in roster.absent):
         raise RemoteProtocolError("name", "an absent member without a name")
     names = [entry.name for entry in (*roster.entries, *roster.absent) if entry.name]
@@ -164,9 +169,9 @@ def check_roster(roster: Roster) -> None:
 def split_body(body: bytes, max_bytes: int) -> list[bytes]:
     """Return ``body`` in as few parts of at most ``max_bytes`` as possible."""
     if max_bytes < 1:
-        raise LocalProtocolError(f"no part of anything fits {max_bytes} bytes")
+        raise LocalProtocolError(f"a part needs more than {max_bytes} bytes")
     if len(body) > PARTS_MAX_COUNT * max_bytes:
         raise LocalProtocolError(
-            f"{len(body)} bytes are more than {PARTS_MAX_COUNT} parts of {max_bytes}"
+            f"{len(body)} bytes do not fit {PARTS_MAX_COUNT} parts of {max_bytes} bytes"
         )
     return [body[at : at + max_bytes] for at in range(0, len(body), max_bytes)]

@@ -1,9 +1,9 @@
-"""The offer of a state: its size, its coverage, and a hash of each block.
+"""The offer of a state: the size, the coverage, and a hash of each block.
 
 On sending: an offer is encoded to bytes, which travel in the parts of STATE_OFFER frames.
 
 On reception: the parts, end to end, decode to an offer, or raise RemoteProtocolError. An offer has
-one form only.
+a single form.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _RANGE = Struct("<QQ")
 class OfferContent(NamedTuple):
     """A state of ``size_bytes`` in blocks of ``block_bytes``, with the hash of each block.
 
-    The last block may be shorter. ``digest`` says up to where the state covers each stream,
-    ``out_of_band`` which out-of-band messages of each member. ``epoch`` is the epoch of the streams
-    in the digest.
+    The last block may be shorter. ``digest`` has the covered position of each stream,
+    ``out_of_band`` the covered out-of-band messages of each member. ``epoch`` is the epoch of the
+    streams in the digest.
     """
 
     size_bytes: int
@@ -70,7 +70,9 @@ def encode_offer(offer: OfferContent) -> bytes:
             parts.append(_OUT_OF_BAND.pack(*origin, len(ranges)))
             parts += [_RANGE.pack(first, last) for first, last in ranges]
     except (StructError, RemoteProtocolError) as error:
-        raise LocalProtocolError(f"the wire format has no room for this offer: {error}") from error
+        raise LocalProtocolError(
+            f"a value of the offer does not fit the wire format: {error}"
+        ) from error
     return b"".join([*parts, *offer.hashes])
 
 

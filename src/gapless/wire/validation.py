@@ -1,7 +1,7 @@
 """Rules of stream frames beyond their layout.
 
 On sending and on reception the same rules hold, as in primitives.py: a check raises
-RemoteProtocolError with its reason, and on sending the encoder turns the error into a
+RemoteProtocolError with a reason, and on sending the encoder turns the error into a
 LocalProtocolError.
 """
 
@@ -54,7 +54,7 @@ def check_unnumbered(first: int) -> int:
 
 
 def check_floor(floor: int, first: int) -> None:
-    """Check that a floor lies below the messages of its frame."""
+    """Check that a floor lies below the messages of the frame."""
     if floor >= first:
         raise RemoteProtocolError("seqno", f"a floor of {floor} at {first}")
 
@@ -80,7 +80,7 @@ def check_nonempty_progress(progress: tuple[StreamProgress, ...]) -> None:
 
 
 def check_tail(low: int, high: int, start: int, receiver_incarnation: int, flags: int) -> None:
-    """Check that the marks of a tail rise, and that a start is for one incarnation."""
+    """Check that the marks of a tail rise, and that a start names an incarnation."""
     if not low <= high <= SEQNO_MAX or start > (high if flags & HAS_START else 0):
         raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
     if receiver_incarnation and not flags & HAS_START:

@@ -1,0 +1,59 @@
+"""The cipher suites of sealed groups, by the cipher names in a keyring.
+
+The encrypting suites need the package ``cryptography`` (``pip install 'gapless[secure]'``). The
+suite ``blake2b`` needs no package, authenticates every datagram and so keeps strangers out, but
+leaves the datagrams readable on the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from gapless.errors import ConfigError
+from gapless.wire.seal import BLAKE2B, CipherSuite
+from gapless.wire.seal_keys import KeyRing, KeyState
+
+SECRET_SUITES = ("aes-256-gcm", "chacha20-poly1305")
+"""The suites that need the package cryptography, the default first."""
+SUITE_NAMES = (*SECRET_SUITES, BLAKE2B.name)
+"""Every name that a key may have."""
+
+
+def default_suite() -> str:
+    """Return the name of the suite of a new key on this machine."""
+    return SUITE_NAMES[0] if find_spec("cryptography") else BLAKE2B.name
+
+
+def suites_of(ring: KeyRing) -> Mapping[str, CipherSuite]:
+    """Return the suites for the keys of a ring.
+
+    Raises:
+        ConfigError: A key has an unknown suite, or one that this Python cannot use.
+    """
+    names = {key.cipher for key in ring.keys if key.state is not KeyState.RETIRED}
+    if unknown := sorted(names - set(SUITE_NAMES)):
+        raise ConfigError(
+            f"the cipher {unknown[0]!r} of a key is unknown: expected one of"
+            f" {', '.join(SUITE_NAMES)}; a newer version of gapless may have made the key"
+        )
+    found = {BLAKE2B.name: BLAKE2B}
+    if names - found.keys():
+        found |= _secret_suites()
+    return found
+
+
+def _secret_suites() -> dict[str, CipherSuite]:
+    try:
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+    except ImportError as error:
+        raise ConfigError(
+            "the keys need the package cryptography: run pip install 'gapless[secure]', or make a"
+            " ring whose keys authenticate only (gapless keys new --cipher blake2b)"
+        ) from error
+    aes, chacha = SECRET_SUITES
+    return {
+        aes: CipherSuite(aes, AESGCM, InvalidTag),
+        chacha: CipherSuite(chacha, ChaCha20Poly1305, InvalidTag),
+    }

@@ -1,0 +1,598 @@
+"""The keyring file: the keys of sealed groups on disk.
+
+A keyring is a TOML file, readable for the owner only. Every member of a group has a copy:
+
+    ring = "<64 hexadecimal digits>"
+
+    [[keys]]
+    id = "3f9a77b1"
+    secret = "<64 hexadecimal digits>"
+    created = 2026-11-18T20:00:00Z
+    state = "seal"
+    cipher = "aes-256-gcm"
+
+The keys are in the order of their creation. A rotation has three steps, and after each step the
+operator copies the file to every member: *add* a key in the state ``open``, *seal* with the new key
+(the former key stays open), *retire* the former key. At every moment each member therefore opens
+the datagrams of every other member.
+
+The upper 16 bits of a key id are the first digits of the ring's label. On a datagram of another
+ring, a member can therefore name the other ring; and reading a file detects a damaged ring secret.
+
+No error, no ``repr`` and no log line contains a secret: an error names the place, never the value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import tomllib
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.errors import ConfigError
+from gapless.keys.ciphers import SUITE_NAMES, default_suite
+from gapless.units import KIB
+from gapless.wire.seal_keys import SECRET_BYTES, KeyRing, KeyState, SealKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Self
+
+ENVIRONMENT_VARIABLE = "GAPLESS_KEYS"
+"""The environment variable that names the keyring file."""
+MAX_FILE_BYTES = 64 * KIB
+"""Maximum size of a keyring file."""
+MAX_KEYS = 64
+"""Maximum number of keys in a keyring: members announce the keys that they open."""
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+_ID_SPACE = 2**16
+_PRINT_PERSON = b"gapless-print-1"
+_HEADER = """\
+# The keys of sealed groups. Whoever reads this file can join the groups: keep the file secret.
+# Change the file with `gapless keys`, then copy it to every member.
+"""
+_ID = re.compile(r"[0-9a-f]{8}")
+_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+_POSITION = re.compile(r"at line \d{1,9}, column \d{1,9}|at end of document")
+_NOT_WRITTEN = "cannot be written"
+_OTHER_FOLDER = "name a file in a folder of this user"
+_FIELDS = ("id", "secret", "created", "state", "cipher")
+
+
+class KeyringError(ConfigError):
+    """A keyring cannot be used: ``problem`` is the reason, ``advice`` the remedy."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+        self.advice = advice
+
+
+class KeyringExistsError(KeyringError):
+    """The file of a new keyring exists already, and was left unchanged."""
+
+
+class RotationStep(StrEnum):
+    """A step of a rotation; a copy of the file to every member follows each step."""
+
+    ADD = "add"
+    SEAL = "seal"
+    RETIRE = "retire"
+
+
+class StoredKey(NamedTuple):
+    """A key of a keyring file, with the time of creation (UTC, whole seconds)."""
+
+    key: SealKey
+    created: datetime
+
+    @property
+    def label(self) -> str:
+        """The id of the key: eight hexadecimal digits."""
+        return self.key.label
+
+    @property
+    def state(self) -> KeyState:
+        """The use of the key."""
+        return self.key.state
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits: equal for equal secrets, without revealing the secret.
+
+        Operators compare fingerprints to compare the files of two machines.
+        """
+        return blake2b(key=self.key.secret, person=_PRINT_PERSON, digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keyring:
+    """The content of a keyring file: the secret of the ring, and the ring's keys, oldest first.
+
+    A keyring does not change: ``add``, ``promote``, ``retire`` and ``rotate`` return another one.
+
+    Raises:
+        ConfigError: The keys contradict each other; the text says how, and what to do.
+    """
+
+    secret: bytes
+    keys: tuple[StoredKey, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.keys) > MAX_KEYS:
+            raise KeyringError(
+                f"the keyring has {len(self.keys)} keys, the maximum is {MAX_KEYS}",
+                "delete the [[keys]] tables of retired keys",
+            )
+        ring = self.ring
+        # Two keys with one secret would seal two datagrams with the same nonce.
+        if len({self.secret, *(stored.key.secret for stored in self.keys)}) <= len(self.keys):
+            raise KeyringError(
+                "two secrets of the keyring are the same",
+                "each secret must be random: copy the file of another member",
+            )
+        for stored in self.keys:
+            if stored.label[:4] != ring.label[:4]:
+                raise KeyringError(
+                    f"the key {stored.label} does not belong to the ring {ring.label}: an id"
+                    f" begins with the first four digits of its ring",
+                    "copy the file of another member",
+                )
+
+    def __repr__(self) -> str:
+        return f"Keyring({self.ring.label}, {len(self.keys)} keys)"
+
+    # Making and changing
+
+    @classmethod
+    def new(cls, *, now: datetime | None = None, cipher: str = "") -> Keyring:
+        """Return a keyring with random secrets and a single key, the sealing key with ``cipher``.
+
+        The default is the best cipher available on the current machine.
+
+        Raises:
+            ConfigError: The cipher is unknown.
+        """
+        cipher = cipher or default_suite()
+        _check_cipher(cipher)
+        # The mark of the key id depends on the secret of the ring, so a key comes second.
+        secret = secrets.token_bytes(SECRET_BYTES)
+        key = SealKey(0, secrets.token_bytes(SECRET_BYTES), KeyState.SEAL, cipher)
+        mark = int(KeyRing(secret, (key,)).label[:4], 16)
+        key = key._replace(key_id=mark * _ID_SPACE + secrets.randbelow(_ID_SPACE))
+        return cls(secret, (StoredKey(key, _whole_seconds(now)),))
+
+    @property
+    def ring(self) -> KeyRing:
+        """The ring for the wire layer."""
+        return KeyRing(self.secret, tuple(stored.key for stored in self.keys))
+
+    @property
+    def sealing_key(self) -> StoredKey:
+        """The sealing key."""
+        return self.keys[self._sealing_index]
+
+    @property
+    def new_keys(self) -> tuple[StoredKey, ...]:
+        """The open keys younger than the sealing key, oldest first."""
+        return tuple(key for key in self.keys[self._sealing_index :] if _is_open(key))
+
+    @property
+    def former_keys(self) -> tuple[StoredKey, ...]:
+        """The open keys older than the sealing key, oldest first."""
+        return tuple(key for key in self.keys[: self._sealing_index] if _is_open(key))
+
+    @property
+    def next_step(self) -> RotationStep:
+        """The next step; an incomplete rotation comes first."""
+        if self.new_keys:
+            return RotationStep.SEAL
+        return RotationStep.RETIRE if self.former_keys else RotationStep.ADD
+
+    @property
+    def _sealing_index(self) -> int:
+        return next(at for at, key in enumerate(self.keys) if key.state is KeyState.SEAL)
+
+    def add(self, *, now: datetime | None = None) -> Keyring:
+        """Return this keyring with a new random key in the state ``open``."""
+        mark = int(self.ring.label[:4], 16) * _ID_SPACE
+        used = {stored.key.key_id for stored in self.keys}
+        while (key_id := mark + secrets.randbelow(_ID_SPACE)) in used:
+            pass
+        cipher = self.sealing_key.key.cipher
+        key = SealKey(key_id, secrets.token_bytes(SECRET_BYTES), KeyState.OPEN, cipher)
+        return replace(self, keys=(*self.keys, StoredKey(key, _whole_seconds(now))))
+
+    def promote(self) -> Keyring:
+        """Return this keyring with the newest open key as the sealing key.
+
+        The former sealing key stays open, until every member seals with the new key.
+
+        Raises:
+            ConfigError: No open key is newer than the sealing key.
+        """
+        if not self.new_keys:
+            raise KeyringError(
+                f"no open key is newer than the sealing key {self.sealing_key.label}",
+                f"run first: gapless keys rotate --step {RotationStep.ADD}",
+            )
+        chosen = self.new_keys[-1].key.key_id
+        former = self.sealing_key.key.key_id
+        return self._with_states({former: KeyState.OPEN, chosen: KeyState.SEAL})
+
+    def retire(self, key_id: int) -> Keyring:
+        """Return this keyring with a key in the state ``retired``.
+
+        Raises:
+            ConfigError: The keyring has no such key, or the key seals, or is retired.
+        """
+        label = f"{key_id:08x}"
+        stored = next((each for each in self.keys if each.key.key_id == key_id), None)
+        if stored is None:
+            raise KeyringError(
+                f"the ring {self.ring.label} has no key {label}",
+                f"its keys are {', '.join(each.label for each in self.keys)}",
+            )
+        if stored.state is KeyState.SEAL:
+            raise KeyringError(
+                f"the key {label} seals, and cannot be retired",
+                "rotate to another key first: gapless keys rotate",
+            )
+        if stored.state is KeyState.RETIRED:
+            raise KeyringError(f"the key {label} is retired", "no further step is needed")
+        return self._with_states({key_id: KeyState.RETIRED})
+
+    def rotate(self, step: str | None = None, *, now: datetime | None = None) -> Keyring:
+        """Return this keyring after a step of a rotation: ``add`` or ``seal``.
+
+        Without ``step``, take the next step. A former key is retired by ``retire`` alone, because
+        the operator decides when no member seals with the former key.
+
+        Raises:
+            ConfigError: The step is not possible now; the text names the step that is.
+        """
+        chosen = self.next_step if step is None else step
+        if step is None and chosen == RotationStep.RETIRE:
+            former = ", ".join(key.label for key in self.former_keys)
+            raise KeyringError(
+                f"the last rotation is not complete: the former key {former} is still open",
+                "retire the key (gapless keys retire), or begin another rotation with --step add",
+            )
+        if chosen == RotationStep.SEAL:
+            return self.promote()
+        if chosen != RotationStep.ADD:
+            raise KeyringError("unknown step of a rotation", "expected add or seal")
+        if self.new_keys:
+            raise KeyringError(
+                f"the key {self.new_keys[-1].label} is open, and does not seal yet",
+                "copy the file to every member, then run: gapless keys rotate --step seal",
+            )
+        return self.add(now=now)
+
+    def _with_states(self, states: dict[int, KeyState]) -> Keyring:
+        changed = (
+            stored._replace(
+                key=stored.key._replace(state=states.get(stored.key.key_id, stored.state))
+            )
+            for stored in self.keys
+        )
+        return replace(self, keys=tuple(changed))
+
+    # Text
+
+    def to_toml(self) -> str:
+        """Return the text of the file; ``from_toml`` is the inverse. The text has the secrets."""
+        tables = [
+            f'\n[[keys]]\nid = "{stored.label}"\nsecret = "{stored.key.secret.hex()}"\n'
+            f"created = {format_time(stored.created)}\n"
+            f'state = "{stored.state}"\n'
+            f'cipher = "{stored.key.cipher}"\n'
+            for stored in self.keys
+        ]
+        return f'{_HEADER}\nring = "{self.secret.hex()}"\n{"".join(tables)}'
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Return the keyring of the text of a file.
+
+        Raises:
+            ConfigError: The text is damaged; the error names the place, and shows no value.
+        """
+        try:
+            values = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            # The text of the error is not shown, because the text may quote the file.
+            where = _POSITION.search(str(error))
+            raise _damaged(f"not TOML{f' ({where[0]})' if where else ''}") from None
+        _check_fields(values, ("ring", "keys"), "the keyring")
+        secret = _read_secret(values["ring"], "ring")
+        tables = values["keys"]
+        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+            raise _damaged("keys: expected [[keys]] tables")
+        return cls(secret, tuple(_read_key(table, at) for at, table in enumerate(tables, 1)))
+
+    # Files
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Return the keyring of a file.
+
+        Raises:
+            ConfigError: The file cannot be read, other users can read or replace the file, or its
+                content is damaged; the text names the file, the problem and the remedy.
+        """
+        path = Path(path)
+        with _errors_name(path, "cannot be read", "run as the owner of the file"):
+            try:
+                return cls.from_toml(_decode(_read_private(path)))
+            except FileNotFoundError:
+                raise KeyringError(
+                    "no such keyring",
+                    f"run gapless keys new {path}, or copy the file of another member",
+                ) from None
+
+    def write(self, path: str | Path) -> None:
+        """Replace a file atomically: readers see the old content or the new content.
+
+        Raises:
+            ConfigError: The file cannot be written, or other users can write to its folder.
+        """
+        # A symbolic link stays, and leads to the new content.
+        path = Path(os.path.realpath(path))
+        self._publish(path, lambda temporary: temporary.replace(path))
+
+    def create(self, path: str | Path) -> None:
+        """Write a new file, and its missing folders, for this user only.
+
+        Raises:
+            KeyringExistsError: The file exists, and is left unchanged.
+            ConfigError: The file cannot be written, or other users can write to its folder.
+        """
+        path = Path(path)
+
+        def link(temporary: Path) -> None:
+            try:
+                # In contrast to a rename, a link never replaces a file.
+                os.link(temporary, path)
+            except FileExistsError:
+                raise KeyringExistsError(
+                    "the file exists, and a new keyring would replace its keys",
+                    "name another file; gapless keys rotate changes the keys of a ring",
+                ) from None
+
+        with _errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
+            _make_folders(path.parent)
+        self._publish(path, link)
+
+    def _publish(self, path: Path, give_name: Callable[[Path], object]) -> None:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        with _errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
+            _check_folder(path.parent)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, FILE_MODE)
+            try:
+                with open(descriptor, "wb") as file:  # noqa: PTH123 - by its descriptor
+                    file.write(self.to_toml().encode())
+                    file.flush()
+                    os.fsync(descriptor)
+                give_name(temporary)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _fsync_folder(path.parent)
+
+
+def default_path() -> Path:
+    """Return the path of the keyring of this user.
+
+    ``$GAPLESS_KEYS``, else ``$XDG_CONFIG_HOME/gapless/keys.toml``, else
+    ``~/.config/gapless/keys.toml``.
+
+    Raises:
+        ConfigError: This user has no home directory.
+    """
+    try:
+        if named := os.environ.get(ENVIRONMENT_VARIABLE):
+            return Path(named).expanduser()
+        config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+        # The specification of XDG_CONFIG_HOME says that a relative path is to be ignored.
+        folder = config if config.is_absolute() else Path.home() / ".config"
+    except RuntimeError:
+        raise KeyringError(
+            "this user has no home directory for a keyring",
+            f"name the file: {ENVIRONMENT_VARIABLE}=FILE",
+        ) from None
+    return folder / "gapless" / "keys.toml"
+
+
+def load_or_create_default() -> Keyring:
+    """Return the keyring of this user; the first call makes the file and its folder.
+
+    Processes that call this function at the same time return the same keyring. A missing file that
+    ``GAPLESS_KEYS`` names is an error, because a new ring would meet no other member.
+
+    Raises:
+        ConfigError: The file or its folder cannot be used; the text says what to do.
+    """
+    path = default_path()
+    if os.environ.get(ENVIRONMENT_VARIABLE) or os.path.lexists(path):
+        return Keyring.read(path)
+    made = Keyring.new()
+    with suppress(KeyringExistsError):
+        made.create(path)
+        return made
+    return Keyring.read(path)
+
+
+def format_time(when: datetime) -> str:
+    """Return a time of a keyring as text, such as ``2026-11-18T20:00:00Z``."""
+    return f"{when.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+
+
+def parse_key_id(text: str) -> int:
+    """Return the key id in eight hexadecimal digits.
+
+    Raises:
+        ConfigError: The text is no key id.
+    """
+    if not _ID.fullmatch(text.lower()):
+        # Perhaps the text is a secret in the place of an id.
+        raise KeyringError("not a key id", "expected 8 hexadecimal digits; see: gapless keys show")
+    return int(text, 16)
+
+
+def _is_open(stored: StoredKey) -> bool:
+    return stored.state is KeyState.OPEN
+
+
+def _whole_seconds(now: datetime | None) -> datetime:
+    return (now or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
+
+
+# Reading text
+
+
+def _damaged(problem: str) -> KeyringError:
+    return KeyringError(problem, "correct the file, or copy the file of another member")
+
+
+def _check_fields(table: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
+    for name in fields:
+        if name not in table:
+            raise _damaged(f"{where} has no {name}")
+    unknown = len(table.keys() - set(fields))
+    if unknown:
+        # A name is not shown either: a misplaced quote makes a secret a name.
+        raise _damaged(f"{where} has {unknown} unknown fields; expected {', '.join(fields)}")
+
+
+def _read_secret(value: object, where: str) -> bytes:
+    if not isinstance(value, str) or not _SECRET.fullmatch(value):
+        raise _damaged(f"{where}: expected {2 * SECRET_BYTES} hexadecimal digits, 0-9 and a-f")
+    return bytes.fromhex(value)
+
+
+def _read_key(table: dict[str, Any], number: int) -> StoredKey:
+    _check_fields(table, _FIELDS, f"key {number}")
+    label, created, state = table["id"], table["created"], table["state"]
+    if not isinstance(label, str) or not _ID.fullmatch(label):
+        raise _damaged(f"id of key {number}: expected 8 hexadecimal digits, 0-9 and a-f")
+    secret = _read_secret(table["secret"], f"secret of key {label}")
+    if not isinstance(state, str) or state not in set(KeyState):
+        raise _damaged(f"state of key {label}: expected {', '.join(KeyState)}")
+    if not isinstance(created, datetime) or created.tzinfo is None:
+        raise _damaged(f"created of key {label}: expected a time such as 2026-11-18T20:00:00Z")
+    try:
+        when = _whole_seconds(created)
+    except OverflowError:
+        raise _damaged(f"created of key {label}: the time is out of range") from None
+    if not isinstance(table["cipher"], str) or table["cipher"] not in SUITE_NAMES:
+        raise _damaged(f"cipher of key {label}: expected {', '.join(SUITE_NAMES)}")
+    return StoredKey(SealKey(int(label, 16), secret, KeyState(state), table["cipher"]), when)
+
+
+def _check_cipher(cipher: str) -> None:
+    if cipher not in SUITE_NAMES:
+        raise KeyringError(
+            f"the cipher {cipher!r} is unknown", f"expected {', '.join(SUITE_NAMES)}"
+        )
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # The decoder's error contains the data.
+        raise _damaged("not UTF-8") from None
+
+
+# Files
+
+
+@contextmanager
+def _errors_name(path: Path, problem: str, advice: str) -> Iterator[None]:
+    """Make every error about a keyring name the file; system errors get ``problem``."""
+    try:
+        yield
+    except KeyringError as error:
+        raise type(error)(f"{path}: {error.problem}", error.advice) from None
+    except ConfigError as error:
+        raise KeyringError(f"{path}: {error}", "copy the file of another member") from None
+    except OSError as error:
+        raise KeyringError(f"{path}: {problem}: {error.strerror}", advice) from error
+
+
+def _trusted(owner: int) -> bool:
+    return owner in (os.geteuid(), 0)
+
+
+def _read_private(path: Path) -> bytes:
+    """Return the content of a regular file that only this user or root can read and replace."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_file(path, os.fstat(descriptor))
+        for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
+            _check_folder(folder)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_FILE_BYTES:
+        raise KeyringError(f"more than {MAX_FILE_BYTES} bytes", "name a keyring file")
+    return data
+
+
+def _check_file(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyringError("not a regular file", "name a keyring file")
+    if not _trusted(status.st_uid):
+        raise KeyringError(
+            f"the file belongs to another user (uid {status.st_uid})",
+            f"make a copy of your own, or run: chown {os.geteuid()} {path}",
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise KeyringError(
+            f"other users can access the file (mode {mode:04o})",
+            f"run: chmod 600 {path}; if others had access, rotate the keys",
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    status = folder.stat()
+    if not _trusted(status.st_uid):
+        raise KeyringError(
+            f"its folder belongs to another user (uid {status.st_uid}), who can replace the file",
+            "move the keyring to a folder of this user",
+        )
+    if status.st_mode & 0o022:
+        raise KeyringError(
+            f"other users can write to its folder (mode {stat.S_IMODE(status.st_mode):04o})",
+            f"run: chmod go-w {folder}, or move the keyring to another folder",
+        )
+
+
+def _make_folders(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    # Another process may be faster.
+    with suppress(FileExistsError):
+        folder.mkdir(mode=FOLDER_MODE)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

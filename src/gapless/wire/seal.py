@@ -1,0 +1,447 @@
+"""Sealed datagrams: only members with a key of the group can make or open sealed datagrams.
+
+    plain:  magic, version, flags            checksum | group, sender | [addressee] | frames
+    sealed: magic, version, flags | SEALED   key id   | group, sender | [addressee] | counter
+            | encrypted frames | tag
+
+On sending: the cipher encrypts the frames, and authenticates the frames together with the header,
+the addressee and the counter. A datagram is sealed once for all receivers.
+
+On reception: the key id and the sender select the key; no other key is tried. A datagram is a
+replay if the same datagram was opened before, if the datagram is ``WINDOW`` or more counters behind
+the newest, or if this member is the sender. A rejected datagram changes no window, no table of
+senders and no address; the rejection is counted, and raises RemoteProtocolError with one of
+``SEAL_REASONS``.
+
+Keys: each incarnation of a member seals with a separate key, derived from the secret of the ring's
+key, and numbers the sealed datagrams from 1. A restarted member is another incarnation, so no pair
+of key and counter ever occurs twice.
+
+A control datagram (flag CONTROL) carries a note from one transport to another. A control datagram
+is sealed like every other datagram, and never reaches the machine.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from hmac import compare_digest
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gapless.errors import LocalProtocolError, RemoteProtocolError
+from gapless.identity import U64_MAX, Address
+from gapless.wire.codec import (
+    ADDRESSED,
+    ADDRESSED_HEADER_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    SEALED,
+    VERSION,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gapless.wire.seal_keys import KeyRing, SealKey
+
+CONTROL = 0x08
+"""Header flag: from one transport to another, never for the machine. Only sealed datagrams."""
+TAG_BYTES = 16
+"""Size of the tag that a cipher adds."""
+SEAL_OVERHEAD_BYTES = 8 + TAG_BYTES
+"""By how much a sealed datagram is longer than a plain one."""
+WINDOW = 8192
+"""How far a datagram may arrive behind later ones of the same sender and the same path."""
+MAX_SENDERS = 4096
+"""Maximum number of incarnations with remembered windows; one that was not heard goes first."""
+MAX_OWN_KEYS = 256
+"""Maximum number of keys of own incarnations that are kept, with their counters."""
+MAX_FOREIGN_KEYS = 16
+"""Maximum number of unknown keys that are counted apart."""
+
+SEAL_REASONS = ("noise", "unsealed", "short", "key", "replay", "seal")
+"""Why ``Seal.open`` rejects a datagram."""
+
+_PREAMBLE = b"%b%c" % (MAGIC, VERSION)
+_PERSON = b"gapless-seal-1"
+_COUNTER = Struct("<Q")
+_NONCE = Struct("<4xQ")
+_SENDER_FIELDS = Struct("<QQQ")
+_INCARNATION = Struct("<16xQ")
+_NODE_END = 16
+_KEY_ID = Struct("<I")
+_FLAGS_AT = 3
+_KEY_FIELDS = slice(4, HEADER_BYTES)
+"""Key id, group and sender: what selects the key of an incarnation."""
+_SENDER_AT = 8
+_WINDOW_MASK = (1 << WINDOW) - 1
+
+
+class Cipher(Protocol):
+    """An authenticated cipher with one key: the interface of the package ``cryptography``."""
+
+    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
+        """Return the encrypted data and the tag."""
+        ...
+
+    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
+        """Return the data; raise an exception of ``CipherSuite.invalid`` if the tag is wrong."""
+        ...
+
+
+class CipherSuite(NamedTuple):
+    """A kind of cipher: the name in a keyring, the constructor, and the error of a wrong tag."""
+
+    name: str
+    new: Callable[[bytes], Cipher]
+    invalid: type[Exception]
+
+
+class WrongTagError(Exception):
+    """The tag of ``Blake2b`` does not match."""
+
+
+class Blake2b:
+    """Authentication without secrecy, from the standard library: a keyed hash as the tag."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
+        """Return the plain data and the tag."""
+        return bytes(data) + self._tag(nonce, data, associated_data)
+
+    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
+        """Return the data; raise WrongTagError if the tag is wrong."""
+        plain = data[:-TAG_BYTES]
+        if not compare_digest(self._tag(nonce, plain, associated_data), data[-TAG_BYTES:]):
+            raise WrongTagError
+        return bytes(plain)
+
+    def _tag(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
+        # The lengths are fixed: a nonce has 12 bytes, a header 32 or 40, and its flags say which.
+        tag = blake2b(nonce, key=self._key, digest_size=TAG_BYTES)
+        tag.update(associated_data)
+        tag.update(data)
+        return tag.digest()
+
+
+BLAKE2B = CipherSuite("blake2b", Blake2b, WrongTagError)
+"""Authentication without secrecy, on every machine."""
+
+
+class ReplayWindow:
+    """The opened counters of one incarnation on one path.
+
+    ``top`` is the highest opened counter, and the last ``_run`` counters up to ``top`` were all
+    opened. Before the run, bit i of ``_seen`` says whether counter ``top - _run - i`` was opened.
+    While datagrams arrive in order, only ``top`` and ``_run`` change.
+    """
+
+    __slots__ = ("_run", "_seen", "top")
+
+    def __init__(self) -> None:
+        self.top = self._run = self._seen = 0
+
+    def is_new(self, counter: int) -> bool:
+        """Return whether a datagram with this counter may still be opened."""
+        behind = self.top - counter
+        if behind < 0:
+            return True
+        if behind < self._run or behind >= WINDOW or not counter:
+            return False
+        return not self._seen >> (behind - self._run) & 1
+
+    def add(self, counter: int) -> None:
+        """Record that a datagram with this counter was opened."""
+        ahead = counter - self.top
+        if ahead == 1:
+            self.top = counter
+            self._run += 1
+            return
+        if self._run:
+            run = min(self._run, WINDOW)
+            self._seen = (self._seen << run | (1 << run) - 1) & _WINDOW_MASK
+            self._run = 0
+        if ahead > 0:
+            self._seen = (self._seen << ahead | 1) & _WINDOW_MASK if ahead < WINDOW else 1
+            self.top = counter
+        else:
+            self._seen |= 1 << -ahead
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the window contradicts itself."""
+        assert 0 <= self._run <= self.top, "a run ends with the highest counter"
+        assert 0 <= self._seen <= _WINDOW_MASK, "the window is bounded"
+        assert not self._seen >> max(0, self.top - self._run), "no counter is below 1"
+
+
+class _Sender:
+    """The key of one incarnation, and the opened counters.
+
+    Datagrams to all, datagrams to one member and control datagrams have separate windows, because
+    such datagrams take different paths, for example two sockets, and a path may be far ahead of
+    another. The flags are authenticated, so a replay always meets the window of the original.
+    """
+
+    __slots__ = ("cipher", "heard", "invalid", "key", "sender_fields", "windows")
+
+    def __init__(
+        self, cipher: Cipher, invalid: type[Exception], key: SealKey, sender_fields: bytes
+    ) -> None:
+        self.cipher = cipher
+        self.invalid = invalid
+        self.key = key
+        self.sender_fields = sender_fields
+        self.windows = (ReplayWindow(), ReplayWindow(), ReplayWindow())
+        self.heard = False
+        """Whether another datagram was opened since the table was last searched for a place."""
+
+
+class _OwnKey:
+    """The key of an incarnation of this member, and the number of datagrams sealed with the key."""
+
+    __slots__ = ("cipher", "counter", "headers", "key", "sender_fields")
+
+    def __init__(self, cipher: Cipher, key: SealKey, sender_fields: bytes) -> None:
+        self.cipher = cipher
+        self.key = key
+        self.sender_fields = sender_fields
+        self.counter = 0
+        self.headers: dict[int, bytes] = {}
+
+    def make_header(self, flags: int) -> bytes:
+        """Return the header of sealed datagrams with these flags."""
+        key_id = _KEY_ID.pack(self.key.key_id)
+        header = b"%b%c%c%b%b" % (MAGIC, VERSION, flags | SEALED, key_id, self.sender_fields)
+        self.headers[flags] = header
+        return header
+
+
+class Seal:
+    """The envelope of a member: seals the member's datagrams, opens the datagrams of others.
+
+    A seal belongs to a single member of a single group, for all incarnations of the member in turn.
+
+    Args:
+        ring: The keys.
+        suites: The cipher suites by the name that a key has; every key needs one.
+    """
+
+    def __init__(self, ring: KeyRing, suites: Mapping[str, CipherSuite]) -> None:
+        self.ring = ring
+        self.foreign_keys: dict[int, int] = {}
+        """How many datagrams arrived under each key that this ring does not open; bounded."""
+        self.rejected = dict.fromkeys(SEAL_REASONS, 0)
+        """How many datagrams were rejected, by reason."""
+        self.was_newest = False
+        """Whether the last opened datagram was the newest of its sender on its path."""
+        self._suites = suites
+        self._opening = ring.opening_keys
+        self._senders: dict[bytes, _Sender] = {}
+        self._parked: dict[bytes, _Sender] = {}
+        self._own: _OwnKey | None = None
+        self._own_keys: dict[tuple[bytes, bytes], _OwnKey] = {}
+        self._member = b""
+        self._forgotten_incarnation = -1
+
+    # Keys
+
+    def replace_ring(self, ring: KeyRing, suites: Mapping[str, CipherSuite]) -> None:
+        """Use other keys of the same ring from now on.
+
+        Raises:
+            LocalProtocolError: The keys belong to another ring: the group would have another id.
+        """
+        if ring.secret != self.ring.secret:
+            raise LocalProtocolError(
+                f"the keys are those of ring {ring.label}, and this member has joined with ring"
+                f" {self.ring.label}: join again to use another ring"
+            )
+        self.ring = ring
+        self._suites = suites
+        self._opening = ring.opening_keys
+        # Windows are kept, also those of keys that do not open now: if an old file returned, each
+        # recorded datagram would open once more.
+        known = {**self._parked, **self._senders}
+        self._senders, self._parked = {}, {}
+        for fields, sender in known.items():
+            is_open = self._is_open(sender.key)
+            (self._senders if is_open else self._parked)[fields] = sender
+        while len(self._parked) > MAX_SENDERS:
+            del self._parked[next(iter(self._parked))]
+        self._own = None
+
+    def _is_open(self, key: SealKey) -> bool:
+        """Return whether ``key`` opens now; another key may have got the same id."""
+        now = self._opening.get(key.key_id)
+        return now is not None and (now.secret, now.cipher) == (key.secret, key.cipher)
+
+    def _derive(self, key: SealKey, sender_fields: bytes) -> Cipher:
+        secret = blake2b(sender_fields, key=key.secret, person=_PERSON, digest_size=32).digest()
+        return self._suites[key.cipher].new(secret)
+
+    # On sending
+
+    def seal(self, datagram: bytes) -> bytes:
+        """Return the sealed form of a plain datagram of this member."""
+        flags = datagram[_FLAGS_AT]
+        own = self._own
+        if own is None or datagram[_SENDER_AT:HEADER_BYTES] != own.sender_fields:
+            own = self._select_own_key(datagram[_SENDER_AT:HEADER_BYTES])
+        header = own.headers.get(flags) or own.make_header(flags)
+        start = HEADER_BYTES
+        if flags & ADDRESSED:
+            start = ADDRESSED_HEADER_BYTES
+            header += datagram[HEADER_BYTES:start]
+        own.counter += 1
+        nonce = _NONCE.pack(own.counter)
+        return b"".join((header, nonce[4:], own.cipher.encrypt(nonce, datagram[start:], header)))
+
+    def seal_control(self, note: bytes, group: int, sender: Address) -> bytes:
+        """Return the sealed form of a note of ``sender``'s transport to another transport."""
+        header = b"%b%c%c\0\0\0\0" % (MAGIC, VERSION, CONTROL)
+        return self.seal(header + _SENDER_FIELDS.pack(group, *sender) + note)
+
+    def _select_own_key(self, sender_fields: bytes) -> _OwnKey:
+        """Return the key of an own incarnation; a key in use before continues the counter.
+
+        A datagram of a former incarnation may still wait for a stream, so former keys are kept.
+
+        Raises:
+            LocalProtocolError: Another member seals with this seal, or an incarnation whose key was
+                forgotten: a pair of key and counter could occur twice.
+        """
+        member, incarnation = sender_fields[:_NODE_END], _INCARNATION.unpack(sender_fields)[0]
+        if self._member not in {b"", member} or incarnation <= self._forgotten_incarnation:
+            raise LocalProtocolError(
+                "a seal belongs to one member and its last incarnations: open a transport with a"
+                " seal of its own for each member"
+            )
+        self._member = member
+        key = self.ring.sealing_key
+        own = self._own_keys.get((key.secret, sender_fields))
+        if own is None or own.key != key:
+            counter = 0 if own is None else own.counter
+            own = _OwnKey(self._derive(key, sender_fields), key, sender_fields)
+            own.counter = counter
+            self._own_keys[key.secret, sender_fields] = own
+            self._forget_oldest(sender_fields)
+        self._own = own
+        return own
+
+    def _forget_oldest(self, latest: bytes) -> None:
+        """Keep the number of own keys bounded; a forgotten incarnation never seals again."""
+        if len(self._own_keys) > MAX_OWN_KEYS:
+            oldest = next(iter(self._own_keys))
+            if oldest[1] != latest:
+                del self._own_keys[oldest]
+                self._forgotten_incarnation = max(
+                    self._forgotten_incarnation, _INCARNATION.unpack(oldest[1])[0]
+                )
+
+    # On reception
+
+    def open(self, sealed: bytes) -> bytes:
+        """Return the plain form of a datagram, with a checksum of 0.
+
+        Raises:
+            RemoteProtocolError: The datagram is not sealed, or not by a key of this ring, was
+                changed on the way, or was opened before. Nothing has changed but a counter.
+        """
+        try:
+            return self._open(sealed)
+        except RemoteProtocolError as error:
+            self.rejected[error.reason] += 1
+            raise
+
+    def _open(self, sealed: bytes) -> bytes:
+        size_bytes = len(sealed)
+        if size_bytes < HEADER_BYTES or not sealed.startswith(_PREAMBLE):
+            raise RemoteProtocolError("noise", f"{size_bytes} bytes without a header")
+        flags = sealed[_FLAGS_AT]
+        if not flags & SEALED:
+            raise RemoteProtocolError("unsealed", "a datagram without a seal")
+        start = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES
+        if size_bytes < start + SEAL_OVERHEAD_BYTES:
+            raise RemoteProtocolError("short", f"{size_bytes} bytes are shorter than a seal")
+        fields = sealed[_KEY_FIELDS]
+        known = self._senders.get(fields)
+        sender = self._new_sender(fields) if known is None else known
+        (counter,) = _COUNTER.unpack_from(sealed, start)
+        window = sender.windows[2 if flags & CONTROL else (flags & ADDRESSED) >> 1]
+        if not window.is_new(counter):
+            raise RemoteProtocolError("replay", f"datagram {counter} was opened before")
+        header = sealed[:start]
+        body = start + _COUNTER.size
+        try:
+            plain = sender.cipher.decrypt(b"\0\0\0\0" + sealed[start:body], sealed[body:], header)
+        except sender.invalid as error:
+            raise RemoteProtocolError("seal", "the tag does not match") from error
+        self.was_newest = counter > window.top
+        window.add(counter)
+        if known is None:
+            self._remember(fields, sender)
+        else:
+            known.heard = True
+        return b"".join(
+            (
+                b"%b%c%c\0\0\0\0" % (MAGIC, VERSION, flags & ~SEALED),
+                sender.sender_fields,
+                header[HEADER_BYTES:],
+                plain,
+            )
+        )
+
+    def _new_sender(self, fields: bytes) -> _Sender:
+        """Return the key of an unknown incarnation; the caller remembers an opened datagram's."""
+        (key_id,) = _KEY_ID.unpack_from(fields)
+        key = self._opening.get(key_id)
+        if key is None:
+            foreign = self.foreign_keys
+            if key_id not in foreign and len(foreign) >= MAX_FOREIGN_KEYS:
+                del foreign[min(foreign, key=foreign.__getitem__)]  # invented ids do not stay
+            foreign[key_id] = foreign.get(key_id, 0) + 1
+            raise RemoteProtocolError("key", f"key {key_id:08x} does not open here")
+        sender_fields = fields[_KEY_ID.size :]
+        if self._own is not None and sender_fields == self._own.sender_fields:
+            raise RemoteProtocolError("replay", "a datagram of this member came back")
+        invalid = self._suites[key.cipher].invalid
+        return _Sender(self._derive(key, sender_fields), invalid, key, sender_fields)
+
+    def _remember(self, fields: bytes, sender: _Sender) -> None:
+        """Add a sender; a full table first removes a sender not heard since the last search."""
+        senders = self._senders
+        while len(senders) >= MAX_SENDERS:
+            oldest = next(iter(senders))
+            other = senders.pop(oldest)
+            if other.heard:
+                other.heard = False
+                senders[oldest] = other
+        senders[fields] = sender
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the tables contradict each other."""
+        assert len(self._senders) <= MAX_SENDERS, "the table of senders is bounded"
+        assert len(self.foreign_keys) <= MAX_FOREIGN_KEYS, "the table of foreign keys is bounded"
+        assert len(self._parked) <= MAX_SENDERS, "the table of parked senders is bounded"
+        for sender in self._senders.values():
+            tops = [window.top for window in sender.windows]
+            assert any(tops), "a sender is remembered once a datagram has opened"
+            assert self._is_open(sender.key), "no key opens after its time"
+            for window in sender.windows:
+                window.check_invariants()
+        for own in self._own_keys.values():
+            assert own.counter <= U64_MAX, f"the counter of key {own.key.label} fits its field"
+
+
+def is_control(datagram: bytes) -> bool:
+    """Return whether an opened datagram is for the transport."""
+    return datagram[_FLAGS_AT] & CONTROL != 0
+
+
+def control_note(datagram: bytes) -> bytes:
+    """Return the note of a control datagram."""
+    return datagram[HEADER_BYTES:]
