@@ -1,8 +1,8 @@
 """Gapless: brokerless, reliable, ordered group messaging for Python.
 
 ``async with gapless.join("orders") as group:`` joins a group; ``gapless.blocking.join`` is the same
-for threads. Names are imported on first use, so that the protocol and the simulator work without
-sockets and threads.
+for threads. Names are imported on first use, so the protocol and the simulator work without sockets
+and threads.
 """
 
 import importlib as _importlib

@@ -1,4 +1,4 @@
-"""``python -m gapless``: the command, where its script is not on the path."""
+"""``python -m gapless``: the command ``gapless``, where the script is not on the path."""
 
 from gapless.cli import main
 

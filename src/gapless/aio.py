@@ -1,9 +1,11 @@
-"""The asyncio API: ``async with gapless.join("orders") as group:`` (docs/channel.md).
+"""The asyncio API: ``async with gapless.join("orders") as group:``.
 
-:mod:`gapless.blocking` is its twin for threads; group/ holds what both share, this module only how
-asyncio waits. The protocol thread handles incoming traffic, so blocking the event loop slows the
-program but never gets its member expelled. The event loop itself sends, once a round. Any loop of
-the process may use a group.
+The module ``gapless.blocking`` is the same API for threads. The package ``gapless.group`` holds the
+code of both; only waiting differs, and this module waits on an event loop.
+
+The protocol thread handles incoming traffic, so blocking the event loop slows the program but never
+gets the member expelled. The event loop sends: all sends of one round of the loop leave together.
+Any event loop of the process may use a group.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakSet
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
-from gapless.errors import DepartedError, GaplessError
+from gapless.errors import GaplessError
 from gapless.group.base import GroupBase, IncomingRequest
 from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
+from gapless.group.option_checks import check_handler
 from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
     ReceiptBase,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import AnyHeaders, GroupSession, Payload, To
     from gapless.identity import Address
+    from gapless.keys.keyring import Keyring
     from gapless.protocol.snapshot import MemberSnapshot
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -59,7 +63,7 @@ YIELD_EVERY = 64
 
 
 async def run_steps(steps: Steps[_T]) -> _T:
-    """Run steps, awaiting each."""
+    """Run the steps of an operation, awaiting each."""
     try:
         wait = next(steps)
         while True:
@@ -96,7 +100,9 @@ def _notify_waiter(
     try:
         loop.call_soon_threadsafe(_wake, waiter)
     except RuntimeError:
-        log.debug("an event loop was closed while a call waited in it")
+        log.debug(
+            "the event loop was closed while a call was pending; the result of the call is dropped"
+        )
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
@@ -105,16 +111,16 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class LoopFlushScheduler:
-    """Flushes the sends of one round of an event loop together, in the thread of that loop.
+    """Flushes all sends of one round of an event loop together, in the thread of the loop.
 
-    Tasks that send in the same round share frames, and none of them waits for another thread.
+    Tasks that send in the same round share frames, and no task waits for another thread.
     """
 
     def __init__(self) -> None:
         self._scheduled: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
     def __call__(self, flush: Callable[[], None]) -> None:
-        """Schedule ``flush`` at the end of the present round, once."""
+        """Schedule ``flush`` once, at the end of the present round."""
         loop = asyncio.get_running_loop()
         if loop not in self._scheduled:
             self._scheduled.add(loop)
@@ -126,33 +132,66 @@ class LoopFlushScheduler:
 
 
 class Receipt(ReceiptBase):
-    """The receipt of a send: its seqnos, and whether it was delivered."""
+    """The receipt of a send: the seqnos of the messages, and a wait for their delivery.
+
+    ``first`` and ``last`` are the seqnos, ``count`` is the number of messages. The seqno of a
+    message is looked up on demand; an unreliable message has the seqno 0.
+
+    Examples:
+        ```python
+        async with gapless.join("orders") as group:
+            receipt = await group.send(b"tea", mode="acknowledged")
+            await receipt.delivered(timeout=5)
+            print(receipt.first)  # 1
+        ```
+    """
 
     async def delivered(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Wait until every member, also absent durable ones, has delivered the messages.
+        """Wait until every member has delivered the messages, absent durable members included.
+
+        Args:
+            timeout: How long to wait; by default without a limit.
 
         Raises:
-            LocalProtocolError: the mode is neither ``acknowledged`` nor ``out-of-band``.
-            UndeliveredError: a member will never deliver them.
-            TimedOutError: ``timeout`` passed.
+            LocalProtocolError: The mode is neither ``acknowledged`` nor ``out-of-band``, so
+                delivery is not tracked.
+            UndeliveredError: A member will never deliver the messages; ``error.members`` names such
+                members.
+            TimedOutError: ``timeout`` passed. The messages remain sent, and may still be delivered.
         """
         await run_steps(self._delivered(timeout))
 
 
 class Request(IncomingRequest):
-    """A request of another member: answer it with ``reply`` or ``fail``."""
+    """A request from another member; ``reply`` or ``fail`` answers the request, once."""
 
     async def reply(self, payload: Payload = b"") -> None:
-        """Answer the request."""
+        """Answer the request with ``payload``.
+
+        Raises:
+            DepartedError: The requesting member has left.
+            LocalProtocolError: The request was answered before.
+        """
         await run_steps(self._answer(payload))
 
     async def fail(self, error: BaseException) -> None:
-        """Answer with an error: ``request`` raises RequestError at the other member."""
+        """Answer the request with an error: ``request`` raises RequestError at the other member.
+
+        Args:
+            error: The type and the text of this exception are sent; the traceback is not.
+
+        Raises:
+            DepartedError: The requesting member has left.
+            LocalProtocolError: The request was answered before.
+        """
         await run_steps(self._answer(None, error))
 
 
 class Group(GroupBase):
-    """One member of one group; made by :func:`join`, and a member inside ``async with``."""
+    """One member of one group; ``gapless.join`` creates a group object.
+
+    The member belongs to the group inside ``async with``. All methods may be called from any task.
+    """
 
     @staticmethod
     def _flush_scheduler() -> LoopFlushScheduler:
@@ -166,15 +205,26 @@ class Group(GroupBase):
     # Joining and leaving
 
     async def open(self) -> Self:
-        """Join the group; ``async with`` does this."""
+        """Join the group; ``async with`` calls ``open`` for you.
+
+        When ``open`` returns, the member is in a view and has the application state, if ``state``
+        was passed to ``join``.
+
+        Raises:
+            TimedOutError: The member was not in a view within the ``timeout`` of ``join``.
+            TransportError: The network of this machine cannot be used as requested.
+        """
         await run_steps(self._session.open(deadline_ns(self._session.options.timeout)))
         return self
 
     async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Leave the group; pending calls raise ClosedError.
+        """Leave the group; pending calls raise ``ClosedError``.
 
-        Accepted messages are retransmitted until acknowledged, or until ``timeout`` or the setting
-        ``leave_timeout``.
+        Accepted messages are resent until acknowledged or until the timeout. The end
+        of an ``async with`` block closes the group; after an exception, within a second.
+
+        Args:
+            timeout: How long leaving may take; the default is the setting ``leave_timeout``.
         """
         for task in self._tasks:
             task.cancel()
@@ -200,16 +250,40 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
-        """Send a message to the group, or to one member; wait for room in the window.
+        """Send a message to the group, or to one member; wait while the send window is full.
 
-        When this returns, the message has its seqno and was sent. If it is cancelled or times out
-        before that, it was not sent and leaves no gap. ``loopback`` overrides the setting whether
-        the sender receives it too; ``headers`` travel beside the payload.
+        When ``send`` returns, the message has its seqno and was sent. A send that is cancelled or
+        times out before was not sent, and leaves no gap.
+
+        Args:
+            payload: The message: ``bytes``, ``bytearray`` or ``memoryview``. Encode text first.
+            to: One receiver, as an address such as ``message.sender`` or as a durable name; by
+                default the group.
+            mode: ``"ordered"``, ``"acknowledged"`` (``receipt.delivered()`` waits for all
+                receivers), ``"out-of-band"`` (no order, and no waiting behind a full window) or
+                ``"unreliable"``.
+            timeout: How long to wait for room, in seconds or as text such as ``"200ms"``; by
+                default without a limit.
+            loopback: Whether the sender receives the message too; the default is the setting
+                ``loopback``, which is true.
+            headers: Named byte values beside the payload, such as ``{"kind": b"order"}``.
+
+        Returns:
+            A receipt with the seqno.
 
         Raises:
-            TimedOutError: the window had no room within ``timeout``.
-            DepartedError: the member ``to`` is not in the view.
-            ClosedError: this member has left.
+            TimedOutError: The send window had no room within ``timeout``.
+            DepartedError: The member ``to`` is not in the view.
+            PayloadError: The payload or a header is not bytes.
+            ClosedError: This member has left the group.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as group:
+                await group.send(b"tea", headers={"table": b"7"})
+                message = await group.receive(timeout=5)
+                print(message.payload, message.headers["table"])  # b'tea' b'7'
+            ```
         """
         own = self._session
         is_plain = (
@@ -243,12 +317,33 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
     ) -> Receipt:
-        """Send messages in this order, faster than one by one.
+        """Send several messages in the given order, faster than with a ``send`` for each.
 
-        ``headers`` are those of all messages, or one mapping for each.
+        The arguments are those of ``send``.
+
+        Args:
+            payloads: The messages, at least one.
+            to: One receiver; by default the group.
+            mode: The delivery mode of all messages.
+            timeout: How long to wait for room; by default without a limit.
+            loopback: Whether the sender receives the messages too.
+            headers: One mapping for all messages, or a list with a mapping for each message.
+
+        Returns:
+            One receipt with the seqnos of all messages.
 
         Raises:
-            TimedOutError: ``timeout`` passed; its ``accepted`` is the number of messages sent.
+            TimedOutError: ``timeout`` passed. The first ``error.accepted`` messages were sent.
+            DepartedError: The member ``to`` is not in the view.
+            PayloadError: A payload or a header is not bytes.
+            ClosedError: This member has left the group.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as group:
+                receipt = await group.send_many([b"tea", b"milk", b"sugar"])
+                print(receipt.first, receipt.last)  # 1 3
+            ```
         """
         sent = await run_steps(
             self._session.send(payloads, to, mode, timeout, loopback=loopback, headers=headers)
@@ -265,7 +360,13 @@ class Group(GroupBase):
         loopback: bool | None = None,
         headers: Headers | None = None,
     ) -> Receipt | None:
-        """Send a message if the window has room now; None if it has not."""
+        """Send a message if the send window has room now.
+
+        The arguments are those of ``send``.
+
+        Returns:
+            A receipt, or None if the window has no room and the message was not sent.
+        """
         sent = await run_steps(
             self._session.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers)
         )
@@ -277,7 +378,7 @@ class Group(GroupBase):
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message; asking for it marks the previous one as consumed."""
+        """Return the next message; asking for a message marks the previous one as consumed."""
         self._taken += 1
         if self._taken % YIELD_EVERY == 0:
             await asyncio.sleep(0)  # other tasks run even if messages never end
@@ -287,10 +388,28 @@ class Group(GroupBase):
         return message
 
     async def receive(self, timeout: Duration | None = None) -> Message | None:  # noqa: ASYNC109
-        """Return the next message; None after this member has left.
+        """Return the next message, or None after this member has left.
+
+        Asking for the next message marks the previous one as consumed. Events are skipped;
+        important events are logged. ``async for message in group:`` receives until this member has
+        left.
+
+        Args:
+            timeout: How long to wait for a message; by default without a limit.
 
         Raises:
-            TimedOutError: no message arrived within ``timeout``.
+            TimedOutError: No message arrived within ``timeout``.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as group:
+                await group.send_many([b"tea", b"the end"])
+                async for message in group:
+                    print(message.seqno, message.payload)  # 1 b'tea'
+                    break
+                message = await group.receive(timeout=5)
+                print(message.payload)  # b'the end'
+            ```
         """
         return cast(
             "Message | None",
@@ -300,21 +419,41 @@ class Group(GroupBase):
         )
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Iterate over batches: messages of one sender that arrived together."""
+        """Iterate over batches: consecutive messages of one sender that arrived together.
+
+        A batch costs much less than its messages one by one. Events are skipped, as by ``receive``.
+        """
         own = self._session
         while (found := await run_steps(own.receive(own.inbox.next_batch))) is not None:
             yield cast("Batch", found)
 
     async def events(self) -> AsyncIterator[Message | GroupEvent]:
-        """Iterate over messages and events (:mod:`gapless.events`), in their order."""
+        """Iterate over messages and events in the order of the group.
+
+        The module ``gapless.events`` defines the events. ``str(event)`` is a sentence for people.
+
+        Examples:
+            ```python
+            from gapless.events import ViewChange
+
+            async with gapless.join("orders") as group:
+                async for item in group.events():
+                    if isinstance(item, ViewChange):
+                        print(len(item.view))  # 1
+                        break
+            ```
+        """
         while (found := await self.receive_event()) is not None:
             yield found
 
     async def receive_event(self, timeout: Duration | None = None) -> Message | GroupEvent | None:  # noqa: ASYNC109
-        """Return the next message or event; None after this member has left.
+        """Return the next message or event, or None after this member has left.
+
+        Args:
+            timeout: How long to wait; by default without a limit.
 
         Raises:
-            TimedOutError: nothing arrived within ``timeout``.
+            TimedOutError: No message and no event arrived within ``timeout``.
         """
         return await run_steps(
             self._session.receive(
@@ -323,23 +462,50 @@ class Group(GroupBase):
         )
 
     async def wait_for_members(self, count: int, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Wait until the view has at least ``count`` members, this one included."""
+        """Wait until the view has at least ``count`` members, this member included.
+
+        Args:
+            count: The number of members to wait for.
+            timeout: How long to wait; by default without a limit.
+
+        Raises:
+            TimedOutError: The view had fewer members when ``timeout`` passed.
+            ClosedError: This member has left the group.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as first, gapless.join("orders") as second:
+                await first.wait_for_members(2, timeout=10)
+                print(second.me in first.view)  # True
+            ```
+        """
         await run_steps(self._session.wait_for_member_count(count, deadline_ns(timeout)))
 
     async def wait_for_member(self, name: str, timeout: Duration | None = None) -> None:  # noqa: ASYNC109
-        """Wait until a durable member ``name`` belongs to the group.
+        """Wait until the durable member ``name`` belongs to the group, present or absent.
 
-        From then on messages are retained for it while it is absent.
+        From then on, senders retain messages for the durable member while it is absent.
+
+        Args:
+            name: The ``durable_name`` of the member.
+            timeout: How long to wait; by default without a limit.
+
+        Raises:
+            TimedOutError: No member had the name when ``timeout`` passed.
+            ClosedError: This member has left the group.
         """
         await run_steps(self._session.wait_for_member(name, deadline_ns(timeout)))
 
     async def receive_batch(self, timeout: Duration | None = None) -> Batch | GroupEvent | None:  # noqa: ASYNC109
-        """Return the next batch or event; None after this member has left.
+        """Return the next batch or event, or None after this member has left.
 
-        Asking for the next batch marks the previous one as consumed.
+        Asking for the next batch marks the previous batch as consumed.
+
+        Args:
+            timeout: How long to wait; by default without a limit.
 
         Raises:
-            TimedOutError: nothing arrived within ``timeout``.
+            TimedOutError: No message and no event arrived within ``timeout``.
         """
         return cast(
             "Batch | GroupEvent | None",
@@ -353,22 +519,60 @@ class Group(GroupBase):
     # Requests
 
     async def request(self, payload: Payload, to: To, *, timeout: Duration | None = 30.0) -> bytes:  # noqa: ASYNC109
-        """Send a request to a member, and return its answer.
+        """Send a request to one member, and return the reply.
+
+        The other member answers with ``serve`` or with ``requests``.
+
+        Args:
+            payload: The bytes of the request.
+            to: The member, as an address such as ``message.sender`` or as a durable name.
+            timeout: How long to wait for the reply. After a timeout the other member may still act
+                on the request.
 
         Raises:
-            DepartedError: the member left before it answered.
-            RequestError: the member answered with an error.
-            TimedOutError: no answer arrived within ``timeout``.
+            DepartedError: The member is not in the view, or left before the reply.
+            RequestError: The member answered with an error; the message repeats the error.
+            TimedOutError: No reply arrived within ``timeout``.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as shop, gapless.join("orders") as kitchen:
+                kitchen.serve(lambda request: request.payload.upper())
+                await shop.wait_for_members(2, timeout=10)
+                print(await shop.request(b"tea", to=kitchen.me))  # b'TEA'
+            ```
         """
         return await run_steps(self._session.request(payload, to, timeout))
 
     async def requests(self) -> AsyncIterator[Request]:
-        """Iterate over the requests of other members."""
+        """Iterate over requests from other members; answer each with ``reply`` or ``fail``."""
         async for request in _requests(self._session):
             yield request
 
     def serve(self, handler: Callable[[Request], Any | Awaitable[Any]]) -> Callable[[Request], Any]:
-        """Answer requests with the result of ``handler``, or with the error that it raises."""
+        """Answer requests from other members with the results of ``handler``, in tasks.
+
+        At most 256 requests are handled at the same time. ``serve`` returns the handler, so that
+        ``@group.serve`` can decorate a function.
+
+        Args:
+            handler: A function or a coroutine function. The argument is a ``Request``, the result
+                is the reply: bytes, or None for an empty reply. An exception is logged and sent as
+                an error.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as shop, gapless.join("orders") as kitchen:
+
+                @kitchen.serve
+                async def price(request):
+                    return {b"tea": b"3", b"milk": b"1"}[request.payload]
+
+                await shop.wait_for_members(2, timeout=10)
+                print(await shop.request(b"tea", to=kitchen.me))  # b'3'
+            ```
+        """
+        check_handler(handler)
         task = asyncio.get_running_loop().create_task(_serve(self._session, handler))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -379,10 +583,43 @@ class Group(GroupBase):
     async def expel(self, member: To) -> None:
         """Ask the coordinator to evict a live member.
 
-        It rejoins as a new incarnation unless it joined with ``rejoin=False``. The coordinator and
-        a member of a group of two cannot be expelled.
+        The member rejoins as a new incarnation unless it joined with ``rejoin=False``.
+
+        Args:
+            member: The member, as an address or as a durable name.
+
+        Raises:
+            LocalProtocolError: The member is the coordinator, or the group has only two members.
+            DepartedError: The member is not in the view.
         """
         await run_steps(self._session.expel(member))
+
+    async def set_xmit_interval(self, interval: Duration) -> None:
+        """Set how long this member waits before it asks for a missing message again; 0 for never.
+
+        0 switches retransmission off, any other value on, at run time: the setting
+        ``xmit_interval``. With retransmission off a lost message stalls delivery from its sender.
+
+        Args:
+            interval: Seconds, or text such as ``"200ms"``.
+
+        Raises:
+            ConfigError: 0 over a transport that may lose messages, without ``allow_lossy=True``.
+        """
+        await run_steps(self._session.set_xmit_interval(interval))
+
+    async def close_connection(self, member: To) -> None:
+        """Close the connection for messages to ``member`` alone, once it is idle.
+
+        Unacknowledged messages are still delivered. The next send to ``member`` opens another.
+
+        Args:
+            member: The member, as an address or as a durable name.
+
+        Raises:
+            DepartedError: The member is not in the view.
+        """
+        await run_steps(self._session.close_connection(member))
 
     async def snapshot(
         self,
@@ -390,15 +627,27 @@ class Group(GroupBase):
         *,
         timeout: Duration | None = 30.0,  # noqa: ASYNC109
     ) -> MemberSnapshot:
-        """Return a snapshot of this member, or of another; ``print(snapshot)`` explains it.
+        """Return a snapshot of this member, or of another one; ``print(snapshot)`` explains it.
 
-        Its ``health``, ``blockers``, ``streams``, ``peers`` and ``counters`` answer whether the
-        member works, and who it waits for (docs/metrics.md). Another member answers even if its
-        application hangs.
+        ``health.ok`` is the verdict, ``blockers`` are the members that the send window waits for,
+        and ``streams``, ``peers``, ``gauges`` and ``counters`` hold the figures
+        (docs/reference/metrics.md). Another member answers even if its application hangs.
+
+        Args:
+            of: Another member, as an address or as a durable name; by default this member.
+            timeout: How long another member may take to answer.
 
         Raises:
-            TimedOutError: the other member did not answer within ``timeout``.
-            DepartedError: the other member is not in the view.
+            TimedOutError: The other member did not answer within ``timeout``.
+            DepartedError: The other member is not in the view.
+
+        Examples:
+            ```python
+            async with gapless.join("orders") as group:
+                await group.send(b"tea")
+                snapshot = await group.snapshot()
+                print(snapshot.health.ok, snapshot.unread)  # True 1
+            ```
         """
         return await run_steps(self._session.snapshot(of, timeout))
 
@@ -419,7 +668,7 @@ async def _serve(core: GroupSession, handler: Callable[[Request], Any]) -> None:
                     lambda _: room.release()
                 )
         except GaplessError as error:
-            log.debug("no more requests: %s", error)
+            log.debug("requests are no longer served: %s", error)
 
 
 async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
@@ -429,13 +678,15 @@ async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
             result = await result
         if not request._answered:
             await request.reply(result)
-    except DepartedError:
-        log.debug("%s left before its request was answered", request._session.label(request.sender))
-    except Exception as error:  # noqa: BLE001 - the error of a handler is the answer to its request
-        sender = request._session.label(request.sender)
-        log.warning("a request of %s failed", sender, exc_info=error)
-        if not request._answered:
-            await request.fail(error)
+    except (Exception, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the group closes; otherwise the handler itself has raised the error
+        if request._log_failure(handler, error):
+            try:
+                await request.fail(error)
+            except GaplessError as gone:
+                log.debug("no answer to %r could be sent: %s", request, gone)
 
 
 def join(
@@ -444,6 +695,7 @@ def join(
     timeout: Duration | None = None,
     discover: str | Discovery | None = None,
     seeds: Sequence[str] = (),
+    min_members: int = 1,
     transport: str | Transport = "auto",
     config: Config | Mapping[str, object] | str | Path | None = None,
     display_name: str = "",
@@ -451,6 +703,9 @@ def join(
     state: Any = None,
     listen: bool = True,
     rejoin: bool = True,
+    keys: str | Path | Keyring | None = None,
+    insecure: bool = False,
+    allow_lossy: bool = False,
     host: str | None = None,
     ports: Iterable[int] | int | None = None,
     node: int | None = None,
@@ -460,37 +715,76 @@ def join(
     trace_mode: str = "",
     name: str | None = None,
 ) -> Group:
-    """Return a member of ``group``, for ``async with gapless.join("orders") as group:``.
+    """Join ``group``: use the result in ``async with``, or call ``open`` and ``close``.
+
+    ``join`` checks the options and returns at once; ``async with`` joins. Inside the block this
+    process is a member of the group: the members agree on a list of members, and each member
+    receives the messages of every sender in order and without gaps. A member that finds no group
+    within the setting ``found_after`` (1 s) founds the group. At the end of the block the member
+    leaves: all receivers acknowledge its messages first, within the setting ``leave_timeout``
+    (10 s).
+
+    Without ``discover`` and ``seeds``, members on one local network find each other by multicast,
+    and members of one user on one machine by files in a temporary directory.
 
     Args:
         group: The name of the group, the same for all members.
-        timeout: How long joining may take; by default as long as it takes.
-        discover: Where to look for members: a discovery URL (docs/discovery.md) or a
-            ``Discovery``. The default is multicast, and a directory of this user on one machine.
-        seeds: Members to contact, as ``"host:port"``, beside those of ``discover``.
-        transport: ``"auto"`` (multicast where that works, else a copy to each member),
-            ``"multicast"``, ``"mesh"``, ``"tcp"``, or an open transport.
-        config: A ``Config``, settings by name (``{"capacity": 64}``), or the path of a TOML file.
-        display_name: The name of this member for people: in its logs, events, traces and
-            snapshots. The default is the durable name, or host, process id and a number. It need
-            not be unique. It is not sent to other members, except in an answer to ``snapshot``:
-            others call this member by its durable name or its locator until they request one.
-        durable_name: Makes the member durable under this name (docs/durable.md).
+        timeout: How long joining may take, in seconds or as text such as ``"5s"``; by default
+            without a limit.
+        discover: Where to look for other members: a discovery URL such as
+            ``"dns://orders.internal:7800"`` (docs/guides/discovery.md), or a ``Discovery``.
+        seeds: Members to contact, as ``"host:port"``, in addition to ``discover``.
+        min_members: How many members the group must have before joining succeeds, this one
+            included. If there are fewer after ``timeout`` (30 s without one), joining raises
+            ``TimedOutError``, which names what discovery found.
+        transport: ``"auto"`` (UDP, with multicast where multicast works), ``"multicast"``,
+            ``"mesh"`` (UDP, a copy to each member), ``"tcp"``, or an open transport.
+        config: A ``Config``, a mapping of settings such as ``{"capacity": 64}``, or the path of a
+            TOML file.
+        display_name: A name for people, shown in logs, events, traces and snapshots of this member.
+            The default is the durable name, or host, process id and a number. Display names need
+            not be unique. Other members show a display name only after a ``snapshot`` of the
+            member; until then they show the durable name or the locator.
+        durable_name: Makes the member durable under this name: while the member is absent, senders
+            retain messages for it (docs/guides/durable-members.md).
         state: An object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such
-            functions.
+            functions. A new member receives the state of an older member before its first message.
         listen: False for a member that only sends; received messages are dropped.
-        rejoin: False to end after an expulsion instead of joining again.
-        host: The local address to use.
-        ports: The ports to try; by default the first free one from 7800 on.
+        rejoin: False to close the member after an expulsion instead of joining again as a new
+            incarnation.
+        keys: The keyring of a sealed group: the path of a file, or a ``Keyring``. Only members with
+            the same ring meet, and nobody else can speak, read or expel
+            (docs/guides/operating/keys.md). By default the file that the environment variable
+            ``GAPLESS_KEYS`` names; without it the group is not sealed.
+        insecure: True for a group without keys although ``GAPLESS_KEYS`` is set.
+        allow_lossy: True to use retransmission switched off (the profile ``ordered``) over UDP,
+            which may lose messages, from the start or at run time. Without it both are refused.
+        host: The local address to use, also for multicast; by default the address on the route to
+            the seeds, else of the default route, else of an interface with multicast.
+        ports: The ports to try in turn; by default 7800 to 7899. 0 is any free port.
         node: The 64-bit id of this member; by default random.
-        resume: For a durable member: the highest seqno of each sender that it has.
-        stores: For a durable member: acknowledge only what ``confirm_stored`` reports.
-        trace: A folder to record a trace in, or a ``Recorder`` (docs/traces.md).
+        resume: For a durable member: the highest seqno of each sender that the member has stored.
+        stores: For a durable member: True to acknowledge only messages that ``confirm_stored``
+            reports.
+        trace: A folder in which a trace is recorded, or a ``Recorder`` (docs/reference/traces.md).
         trace_mode: ``"full"`` (the default), ``"sampled"`` or ``"sampled:N"``.
         name: Deprecated name of ``durable_name``.
 
+    Returns:
+        A group object that is not open yet.
+
     Raises:
-        ConfigError: an option has an impossible value.
+        ConfigError: An option has an unknown name or an impossible value.
+
+    Examples:
+        ```python
+        import gapless
+
+        async with gapless.join("orders") as group:
+            await group.send(b"one tea")
+            message = await group.receive(timeout=5)
+            print(message.payload, message.seqno)  # b'one tea' 1
+        ```
     """
     options: dict[str, Any] = {**locals()}  # every parameter, by its name
     return Group(MemberOptions(**options))

@@ -1,10 +1,11 @@
 """All settings of a member, in one frozen value.
 
-A :class:`Config` is made by ``Config.make(xmit_interval="200ms")`` in Python, by
-:meth:`Config.from_toml` and :meth:`Config.load` from TOML, or by :meth:`Config.from_properties`
-from a line such as ``capacity=64;xmit_interval=500``. ``Config(...)`` itself takes the inner form,
-nanoseconds and bytes. Each way checks every value, and that the values are consistent. An error is
-always a :class:`gapless.errors.ConfigError` that names the setting.
+``Config.make(xmit_interval="200ms")`` makes a config in Python, ``Config.load`` and
+``Config.from_toml`` read TOML, and ``Config.from_properties`` reads a line such as
+``capacity=64;xmit_interval=500``. ``Config(...)`` takes the inner form: nanoseconds and bytes.
+
+Each way checks every value and the consistency of all values. An error is always a ``ConfigError``
+with the name of the setting.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ OnRetentionFull = Literal["wait", "release"]
 
 
 class SettingInfo(NamedTuple):
-    """One setting as :meth:`Config.explain` shows it; values are in the outer form."""
+    """One row of ``Config.explain``; the values are in the outer form, such as ``"500ms"``."""
 
     key: str
     kind: str
@@ -59,7 +60,11 @@ class SettingInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The settings of one member; ``Config()`` is the default for a local network."""
+    """The settings of one member; ``Config()`` holds the defaults, chosen for a local network.
+
+    A config is immutable; ``replace`` returns a changed copy. docs/reference/settings.md explains
+    every setting.
+    """
 
     profile: str = choice("nakack4", GROUP_PROFILE_NAMES, "The protocol of messages to the group.")
     unicast: str = choice(
@@ -172,10 +177,25 @@ class Config:
     )
     max_batch_size: int = count(0, "Maximum number of messages in one delivery; 0 means no limit.")
     unread_limit: int = count(
-        0, "Maximum number of delivered messages that are not consumed; 0 means no limit."
+        0,
+        "Maximum number of delivered messages that are not consumed; 0 means 16,384 over a"
+        " transport, and no limit in the simulator.",
+    )
+    unread_bytes: int = size(
+        "64MiB",
+        "Maximum number of bytes of large messages (4 KiB on average) that are delivered and not"
+        " consumed, beside unread_limit; 0 means no limit of bytes.",
+        minimum="0B",
     )
     become_server_queue_size: int = count(
         50, "Maximum number of buffered runs of a stream whose start is not known yet."
+    )
+    early_bytes: int = size(
+        "16MiB",
+        "Maximum number of bytes kept for one member before they can be used: parts of a view,"
+        " messages of a later view or of a stream whose start is unknown. All strangers share as"
+        " much.",
+        minimum="64KiB",
     )
     stall_after_ns: int = duration(
         "2s",
@@ -300,6 +320,9 @@ class Config:
     )
     loopback: bool = flag(True, "Whether a sender receives its own messages.")
 
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, repr=False)
+    """The settings that were written down, as opposed to defaults, by name."""
+
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():
             setting.check(getattr(self, setting.name))
@@ -307,7 +330,7 @@ class Config:
 
     @property
     def effective_ack_threshold(self) -> int:
-        """Deliveries after which an ack is sent at once."""
+        """Number of deliveries after which an ack is sent at once."""
         return self.ack_threshold or max(1, self.capacity // 4)
 
     @property
@@ -332,33 +355,58 @@ class Config:
 
     @classmethod
     def make(cls, **settings: object) -> Config:
-        """Return a config from settings in their outer form, such as ``xmit_interval="200ms"``.
+        """Return a config from settings in the outer form, such as ``xmit_interval="200ms"``.
 
-        A profile changes defaults (``profile="ordered"`` switches retransmission off), but never a
-        setting that is given.
+        Durations and sizes are texts with a unit. A profile changes defaults (``profile="ordered"``
+        switches retransmission off), but never a setting of the caller.
+
+        Args:
+            settings: Settings by name; all other settings have their defaults.
+
+        Raises:
+            ConfigError: A setting is unknown, has an impossible value, or contradicts another
+                setting.
+
+        Examples:
+            >>> from gapless import Config
+            >>> config = Config.make(capacity=64, window_bytes="4MiB", leave_timeout="2s")
+            >>> config.window_bytes
+            4194304
+            >>> config.as_dict()["leave_timeout"]
+            '2s'
+            >>> Config.make(capacity=0)
+            Traceback (most recent call last):
+            gapless.errors.ConfigError: capacity = 0: expected a whole number from 1 to 1048576
         """
-        return cls(**_with_defaults(_read(settings)))
+        values = _read(settings)
+        return cls(**_with_defaults(values), given=frozenset(values))
 
     @classmethod
     def from_toml(cls, text: str, *, table: str = "gapless") -> Config:
-        """Return the config in ``table`` of a TOML text; ``""`` is the top level, dots nest."""
+        """Return the config in ``table`` of a TOML text; ``""`` is the top level, dots nest.
+
+        Raises:
+            ConfigError: The text is not TOML, has no such table, or a setting is wrong.
+        """
         import tomllib  # imported late: few programs have a file, and the import is slow
 
         try:
             found: object = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"this is not TOML: {error}") from error
+            raise ConfigError(f"not valid TOML: {error}") from error
         for part in table.split(".") if table else ():
             found = found.get(part) if isinstance(found, dict) else None
         if not isinstance(found, dict):
-            raise ConfigError(
-                f"there is no table [{table}]; add one, or name the table with the settings"
-            )
+            raise ConfigError(f"the TOML has no table [{table}]; put the settings under [{table}]")
         return cls.make(**found)
 
     @classmethod
     def load(cls, path: str | Path, *, table: str = "gapless") -> Config:
-        """Return the config in ``table`` of a TOML file."""
+        """Return the config in ``table`` of a TOML file.
+
+        Raises:
+            ConfigError: The file cannot be read, has no such table, or a setting is wrong.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -372,8 +420,11 @@ class Config:
     def from_properties(cls, text: str) -> Config:
         """Return the config of a line such as ``capacity=64;xmit_interval=500``.
 
-        This is the form of JGroups, with its convention that a duration without a unit is in
-        milliseconds. A duration or size may have a unit. JGroups' names of settings are accepted.
+        JGroups writes properties in this form. A duration without a unit is in milliseconds; a
+        duration or size may have a unit. JGroups' names of settings are accepted.
+
+        Raises:
+            ConfigError: The line is malformed, or a setting is wrong.
         """
         values: dict[str, Any] = {}
         for part in text.strip().removesuffix(";").split(";") if text.strip() else ():
@@ -384,16 +435,17 @@ class Config:
                 )
             setting, value = _property(key, value)
             if setting.name in values:
-                raise ConfigError(f"{key} sets {setting.key} a second time; keep one of them")
+                raise ConfigError(f"{key} sets {setting.key} a second time; remove one of the two")
             values[setting.name] = setting.parse_text(value)
-        return cls(**_with_defaults(values))
+        return cls(**_with_defaults(values), given=frozenset(values))
 
     def replace(self, **settings: object) -> Config:
-        """Return a copy with changed settings, given as for :meth:`make`.
+        """Return a copy with changed settings, written as for ``make``.
 
-        Another profile brings its own defaults in the place of those of the former profile.
+        Another profile replaces the defaults of the former profile by its own.
         """
         values = _read(settings)
+        given = self.given | values.keys()
         if values.get("profile", self.profile) != self.profile:
             before = _read(self.group_profile.defaults)
             left = {
@@ -402,10 +454,10 @@ class Config:
                 if getattr(self, name) == set_to
             }
             values = {**left, **_with_defaults(values)}
-        return dataclasses.replace(self, **values)
+        return dataclasses.replace(self, **values, given=given)
 
     def as_dict(self) -> dict[str, Value]:
-        """Return every setting in its outer form; ``Config.make`` is the inverse."""
+        """Return every setting in the outer form; ``Config.make`` is the inverse."""
         return {
             key: setting.format(getattr(self, setting.name)) for key, setting in SETTINGS.items()
         }
@@ -440,13 +492,14 @@ class Config:
                 "or a growing window would hold less than a fixed one",
             )
         if self.retransmits and self.min_grace_ns > self.xmit_interval_ns:
-            raise _pair_error(self, "min_grace", "xmit_interval", "which bounds it from above")
+            raise _pair_error(self, "min_grace", "xmit_interval", "its upper bound")
         if self.retransmits and self.min_retry_ns > self.xmit_interval_ns:
-            raise _pair_error(self, "min_retry", "xmit_interval", "which bounds it from above")
+            raise _pair_error(self, "min_retry", "xmit_interval", "its upper bound")
         if self.xmit_from_random_member and self.discard_delivered:
             raise ConfigError(
-                "xmit_from_random_member = True with discard_delivered = True: receivers drop what"
-                " they have delivered, so only the origin can repair; set one of them to false"
+                "xmit_from_random_member = True with discard_delivered = True: receivers drop"
+                " delivered messages, so only the origin can repair; set one of the two to"
+                " false"
             )
         if self.max_frame_bytes > self.repair_budget_bytes:
             raise _pair_error(
@@ -481,7 +534,7 @@ def _read(settings: Mapping[str, object]) -> dict[str, Any]:
         if setting is None:
             raise unknown_setting(key, SETTINGS)
         if setting.name in values:
-            raise ConfigError(f"{key} sets {setting.key} a second time; keep one of them")
+            raise ConfigError(f"{key} sets {setting.key} a second time; remove one of the two")
         values[setting.name] = setting.parse(value)
     return values
 
@@ -500,7 +553,7 @@ DEPRECATED_SETTINGS = {
     "send_gap": "bundle_delay",
     "view_gap": "view_bundle_delay",
 }
-"""Names of settings in 0.1, and their present names; the old ones are accepted until 0.3."""
+"""Names of settings in 0.1, and their present names; old names are accepted until 0.3."""
 
 
 def _current_key(key: str) -> str:
@@ -508,12 +561,12 @@ def _current_key(key: str) -> str:
     if (current := DEPRECATED_SETTINGS.get(key)) is None:
         return key
     # The level names the caller of Config.make or Config.from_properties.
-    warnings.warn(f"setting {key} is now {current}", DeprecationWarning, stacklevel=4)
+    warnings.warn(f"setting {key} is deprecated: use {current}", DeprecationWarning, stacklevel=4)
     return current
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the defaults of their profile for settings that are not given."""
+    """Return ``values``, completed with the defaults of their profile."""
     row = GROUP_PROFILES.get(str(values.get("profile")))
     return values if row is None else {**_read(row.defaults), **values}
 
@@ -543,6 +596,7 @@ def _settings() -> dict[str, SettingSpec]:
     settings = [
         SettingSpec(name=field.name, default=cast("Value", field.default), **field.metadata)
         for field in dataclasses.fields(Config)
+        if field.metadata
     ]
     return {setting.key: setting for setting in settings}
 

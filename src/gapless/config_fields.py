@@ -1,9 +1,9 @@
-"""Settings: name, kind, bounds and meaning of each, and how it is parsed, checked and printed.
+"""Settings: name, kind, bounds and meaning, and how each is parsed, checked and printed.
 
-A setting has two forms. The *inner* form is what the machine uses (``xmit_interval_ns =
-500_000_000``); the *outer* form is what a person writes (``xmit_interval = "500ms"``).
-:class:`gapless.config.Config` declares its fields with the functions at the end of this file;
-validation, the table in the docs and the command line all read the declaration.
+A setting has two forms. The machine uses the *inner* form (``xmit_interval_ns = 500_000_000``); a
+person writes the *outer* form (``xmit_interval = "500ms"``). ``gapless.config.Config`` declares its
+fields with the functions at the end of this file. Validation, the table in the docs and the command
+line read the declaration.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSpec:
-    """One setting. Its bounds are in the inner form; ``maximum`` None means no upper bound."""
+    """One setting, with bounds in the inner form; ``maximum`` is None without an upper bound."""
 
     name: str
     kind: Kind
@@ -59,7 +59,7 @@ class SettingSpec:
 
     @property
     def key(self) -> str:
-        """The name that a person writes: the name of the field without its unit."""
+        """The name in the outer form: the name of the field without the unit."""
         return self.name.removesuffix("_ns")
 
     @property
@@ -75,7 +75,7 @@ class SettingSpec:
         return f"{what} from {self.format(self.minimum)} to {self.format(self.maximum)}"
 
     def format(self, inner: Value) -> Value:
-        """Return the outer form of an inner value; :meth:`parse` is the inverse."""
+        """Return the outer form of an inner value; ``parse`` is the inverse."""
         if self.kind is Kind.DURATION:
             return format_duration(int(inner))
         if self.kind is Kind.SIZE:
@@ -101,7 +101,7 @@ class SettingSpec:
         return self.parse(outer)
 
     def check(self, inner: object, *, shown: object = None) -> None:
-        """Raise ConfigError unless ``inner`` is allowed; ``shown`` is what the user wrote."""
+        """Raise ConfigError unless ``inner`` is allowed; ``shown`` is the text of the user."""
         if self.kind is Kind.CHOICE:
             fits = inner in self.choices
         elif self.kind is Kind.FLAG:
@@ -140,7 +140,7 @@ class SettingSpec:
 
 
 def close_matches(word: str, choices: Iterable[str], most: int) -> list[str]:
-    """Return the ``most`` choices that are most similar to ``word``, the nearest first."""
+    """Return at most ``most`` choices similar to ``word``, the most similar first."""
     from difflib import get_close_matches  # imported late: needed for errors only
 
     return get_close_matches(word, list(choices), most)

@@ -1,7 +1,7 @@
-"""Delivery modes: what Gapless guarantees of one message. They are the message attributes of 2001.
+"""Delivery modes: the guarantee of one message, after the message attributes of JGroups in 2001.
 
-A caller names a mode by its text, which mypy checks (:data:`DeliveryModeName`), or by the
-:class:`DeliveryMode` itself.
+A caller names a mode by text, such as ``mode="acknowledged"`` (mypy checks the text), or by a
+``DeliveryMode``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ DeliveryModeName = Literal["ordered", "acknowledged", "out-of-band", "unreliable
 
 
 class DeliveryMode(StrEnum):
-    """What is guaranteed of one message."""
+    """The guarantee of one message; docs/guides/sending.md compares the modes."""
 
     ORDERED = "ordered"
     """Delivered once, in the order of its sender, without a gap (NAK)."""
     ACKNOWLEDGED = "acknowledged"
-    """The same, and the sender learns when every receiver has delivered it (NAK_ACK)."""
+    """As ordered, and ``receipt.delivered()`` waits for delivery at all receivers (NAK_ACK)."""
     OUT_OF_BAND = "out-of-band"
-    """Delivered once, acknowledged, in no order, also past a full window (OUT_OF_BAND)."""
+    """Delivered once and acknowledged, in no order, even past a full window (OUT_OF_BAND)."""
     UNRELIABLE = "unreliable"
-    """Sent once, delivered if it arrives."""
+    """Sent once; delivered unless the network loses the message."""
 
     @classmethod
     def of(cls, name: str) -> DeliveryMode:
         """Return the mode with this name.
 
         Raises:
-            LocalProtocolError: there is no such mode.
+            LocalProtocolError: No mode has this name.
         """
         try:
             return cls(name)
@@ -46,4 +46,4 @@ class DeliveryMode(StrEnum):
 
 
 Mode = DeliveryMode
-"""The name of :class:`DeliveryMode` in 0.1."""
+"""The name of ``DeliveryMode`` in 0.1."""

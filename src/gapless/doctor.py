@@ -1,7 +1,7 @@
-"""Checks of this machine: each tries what a group needs, and returns a finding with advice.
+"""Checks of this machine: each tries one need of a group, and returns a finding with advice.
 
-Verdicts: ``ok``; ``note`` (a group works, and an option is not available); ``warning`` (a group
-works worse than it could); ``bad`` (a group does not work).
+Verdicts: ``ok``; ``note`` (a group works, but an option is not available); ``warning`` (a group
+works worse than possible); ``bad`` (a group does not work).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 from gapless.discovery import Multicast, default_group
 from gapless.errors import ConfigError, GaplessError
+from gapless.keys import keyring
+from gapless.keys.keyring import KeyringError
 from gapless.transport import socket_options
 from gapless.transport.base import RECEIVE_BUFFER_BYTES
 from gapless.transport.udp import PORTS
@@ -47,20 +49,21 @@ class DoctorFinding(NamedTuple):
 
 
 def run_checks(host: str | None = None, ports: int | range | None = None) -> list[DoctorFinding]:
-    """Run every check; an error in one does not stop the others."""
+    """Run every check; an error in one check does not stop the others."""
     chosen = host or socket_options.default_host()
     checks: list[tuple[str, Callable[[], DoctorFinding]]] = [
         ("python", python),
         ("interfaces", interfaces),
         ("address", lambda: address(chosen)),
         ("group of two", lambda: group_of_two(chosen)),
-        ("multicast, IPv4", lambda: multicast(4)),
+        ("multicast, IPv4", lambda: multicast(4, chosen)),
         ("multicast, IPv6", lambda: multicast(6)),
         ("receive buffer", lambda: buffer("receive", socket.SO_RCVBUF, "rmem_max")),
         ("send buffer", lambda: buffer("send", socket.SO_SNDBUF, "wmem_max")),
         ("offload", offload),
         ("ports", lambda: free_ports(chosen, PORTS if ports is None else ports)),
         ("meeting place", rendezvous),
+        ("keys", keys),
         ("open files", open_files),
         ("clock", clock),
         ("processors", processors),
@@ -73,7 +76,14 @@ def run_checks(host: str | None = None, ports: int | range | None = None) -> lis
         try:
             findings.append(check())
         except (OSError, GaplessError) as error:
-            findings.append(DoctorFinding(name, "bad", str(error), "fix the cause of this error"))
+            findings.append(
+                DoctorFinding(
+                    name,
+                    "bad",
+                    str(error),
+                    "fix the cause of this error, then run gapless doctor again",
+                )
+            )
     return findings
 
 
@@ -174,7 +184,7 @@ def address(host: str) -> DoctorFinding:
     found = f"{host}, frames of {frame}"
     if locator.ip.is_loopback:
         return DoctorFinding(
-            "address", "note", found, "reaches this machine only; name another address with host="
+            "address", "note", found, "reaches this machine only; choose another address with host="
         )
     return DoctorFinding("address", "ok", found)
 
@@ -211,11 +221,11 @@ def group_of_two(host: str) -> DoctorFinding:
     )
 
 
-def multicast(family: int) -> DoctorFinding:
-    """Check that a multicast group loops datagrams back on the default interface."""
+def multicast(family: int, host: str = "") -> DoctorFinding:
+    """Check that a multicast group loops datagrams back on the interface of ``host``."""
     name = f"multicast, IPv{family}"
     group = Multicast(default_group(PROBE_GROUP, 6 if family == 6 else 4), port=_free_udp_port())
-    if socket_options.multicast_loops_back(group):
+    if socket_options.multicast_loops_back(group, host):
         return DoctorFinding(name, "ok", f"{group.address} loops datagrams back")
     why = (
         "; ".join(problem.last for problem in group.problems.of(group.name))
@@ -226,7 +236,7 @@ def multicast(family: int) -> DoctorFinding:
         "note",
         f"{group.address} does not work: {why}",
         "not needed: members meet in a directory on one machine, or by discover='seeds://…'"
-        " (docs/discovery.md)",
+        " (docs/guides/discovery.md)",
     )
 
 
@@ -291,7 +301,7 @@ def free_ports(host: str, ports: int | range) -> DoctorFinding:
         f"; in use: {_sample(used)}" if used else ""
     )
     if len(used) == total:
-        return DoctorFinding("ports", "bad", found, "name other ports, or 0 for any that is free")
+        return DoctorFinding("ports", "bad", found, "choose other ports, or 0 for any free port")
     return DoctorFinding("ports", "ok", found)
 
 
@@ -314,6 +324,33 @@ def rendezvous() -> DoctorFinding:
         )
     return DoctorFinding(
         "meeting place", "ok", f"{found}, for members of this user on this machine"
+    )
+
+
+def keys() -> DoctorFinding:
+    """Check which keyring this user has."""
+    path = keyring.default_path()
+    is_named = bool(os.environ.get(keyring.ENVIRONMENT_VARIABLE))
+    if not is_named and not os.path.lexists(path):
+        return DoctorFinding(
+            "keys",
+            "note",
+            f"no keyring in {path}: groups are not sealed",
+            "run gapless keys new, copy the file to every member, and set"
+            f" {keyring.ENVIRONMENT_VARIABLE} or join(keys=FILE)",
+        )
+    try:
+        found = keyring.Keyring.read(path)
+    except KeyringError as error:
+        return DoctorFinding("keys", "bad", error.problem, error.advice)
+    return DoctorFinding(
+        "keys",
+        "ok",
+        f"ring {found.ring.label} in {path}, {len(found.keys)} keys, {found.sealing_key.label}"
+        " seals",
+        ""
+        if is_named
+        else f"a group is sealed if {keyring.ENVIRONMENT_VARIABLE} or join(keys=FILE) names a file",
     )
 
 
@@ -349,7 +386,7 @@ def clock() -> DoctorFinding:
             "clock",
             "bad",
             f"{found}; the date is before 2023",
-            "set the clock: a new incarnation is recognized by its later time",
+            "set the clock: a new incarnation is recognized by a later time",
         )
     if late_ms > 50:
         return DoctorFinding(
@@ -385,11 +422,13 @@ def java() -> DoctorFinding:
     try:
         found = find_java()
     except JavaMissingError as error:
-        return DoctorFinding("java", "note", error.problem, f"only Spark needs it: {error.advice}")
+        return DoctorFinding(
+            "java", "note", error.problem, f"only Spark needs Java: {error.advice}"
+        )
     shown = f"{found.program}, version {found.version}, found by {found.found_in}"
     if found.rejected:
-        shown = f"{shown}; passed over: {'; '.join(found.rejected)}"
-        return DoctorFinding("java", "note", shown, "fix or remove what was passed over")
+        shown = f"{shown}; skipped: {'; '.join(found.rejected)}"
+        return DoctorFinding("java", "note", shown, "fix or remove the skipped installations")
     return DoctorFinding("java", "ok", shown)
 
 
@@ -403,11 +442,11 @@ def spark() -> DoctorFinding:
         master = choose_master(None, external_settings(spark_install.home, os.environ), os.environ)
     except SparkMissingError as error:
         return DoctorFinding(
-            "spark", "note", error.problem, f"only the data pipeline needs it: {error.advice}"
+            "spark", "note", error.problem, f"only the data pipeline needs Spark: {error.advice}"
         )
     except ConfigError as error:
         return DoctorFinding(
-            "spark", "note", str(error), "correct it, or unset it to run on this machine"
+            "spark", "note", str(error), "correct the setting, or unset it to run on this machine"
         )
     packages = ", ".join(f"{name} {version}" for name, version in spark_install.packages.items())
     reach = (

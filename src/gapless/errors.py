@@ -1,8 +1,8 @@
-"""Errors: local mistakes, and mistakes of a peer.
+"""Errors: mistakes of the caller, and mistakes of a peer.
 
-A caller's mistake raises a :class:`LocalProtocolError` (or a :class:`ConfigError`) at the caller. A
-peer's mistake is a :class:`RemoteProtocolError`: the datagram is dropped, counted under its reason,
-and changes no state. Any other exception is a bug.
+A mistake of the caller raises ``LocalProtocolError`` or ``ConfigError`` at the caller. A mistake of
+a peer is a ``RemoteProtocolError``: the datagram is dropped, counted under a reason, and changes no
+state. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ __all__ = [
     "DepartedError",
     "GaplessError",
     "LocalProtocolError",
+    "NameInUseError",
     "PayloadError",
     "RemoteProtocolError",
     "RequestError",
@@ -23,22 +24,22 @@ __all__ = [
 
 
 class GaplessError(Exception):
-    """The base of every error that Gapless raises on purpose."""
+    """The base class of every error that Gapless raises on purpose."""
 
 
 class ConfigError(GaplessError, ValueError):
-    """A setting has an unknown name or an impossible value; the message says what is expected."""
+    """A setting has an unknown name or an impossible value; the text names the allowed values."""
 
 
 class LocalProtocolError(GaplessError):
-    """The caller asked for something that the machine cannot do in its present state."""
+    """The call is not possible in the present state of the member; the text says why."""
 
 
 class RemoteProtocolError(GaplessError):
-    """A datagram is not what the wire format allows.
+    """A datagram violates the wire format.
 
-    ``reason`` is one short word from :data:`gapless.wire.primitives.REASONS` (of a locator,
-    ``locator``), fit for a counter; the message adds detail.
+    ``reason`` is a short word for a counter, from ``gapless.wire.primitives.REASONS`` (for a
+    locator, ``locator``); the text adds detail.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -47,21 +48,21 @@ class RemoteProtocolError(GaplessError):
 
 
 class ClosedError(LocalProtocolError):
-    """The member has left, was closed, or has failed; the message says which."""
+    """The member has left, was closed, or has failed; the text says which."""
 
 
 class TransportError(GaplessError):
-    """The network of this machine cannot be used as requested; the message says what to try."""
+    """The network of this machine cannot be used as requested; the text says how to continue."""
 
 
 class PayloadError(LocalProtocolError, TypeError):
-    """The payload is not bytes; the message says how to encode it."""
+    """A payload or a header is not bytes; the text says how to encode the value."""
 
 
 class TimedOutError(GaplessError, TimeoutError):
     """The timeout of a call passed.
 
-    Of a send, the first ``accepted`` messages were sent, and remain sent.
+    After a send, ``accepted`` is the number of messages that were sent, and remain sent.
     """
 
     def __init__(self, message: str, accepted: int = 0) -> None:
@@ -70,19 +71,37 @@ class TimedOutError(GaplessError, TimeoutError):
 
 
 class DepartedError(LocalProtocolError):
-    """The destination is not, or no longer, a member of the view."""
+    """The other member is not, or no longer, in the view."""
 
 
 class UndeliveredError(GaplessError):
-    """The view or connection ended before ``members`` delivered an acknowledged send."""
+    """``members`` did not confirm an acknowledged message, and cannot confirm it any more.
+
+    Either the receiver of a message to one member has left; or this member has left, was closed
+    or was expelled; or the retention for an absent durable member has ended; or, in the profile
+    ``classic``, the view has ended. A send to the group no longer waits for members that leave.
+    """
 
     def __init__(self, message: str, members: tuple[object, ...] = ()) -> None:
         super().__init__(message)
         self.members = members
 
 
+class NameInUseError(GaplessError):
+    """Another live member has the durable name; ``holder`` is its address.
+
+    Raised by ``join``, and by every call of a group that cannot rejoin after an expulsion because
+    another member has taken its name meanwhile. Choose another ``durable_name``, or stop the other
+    member.
+    """
+
+    def __init__(self, message: str, holder: object = None) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
 class RequestError(GaplessError):
-    """The member answered a request with an error, which the message repeats."""
+    """The other member answered a request with an error; the text repeats the error."""
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,8 @@
-"""Events of a group: what ``group.events()`` and ``receive_event()`` yield beside messages.
+"""Events of a group, as ``group.events()`` and ``receive_event()`` yield them between messages.
 
-An event stands in the order of the messages around it. ``kind`` is its stable name, under which
-metrics count it and ``gapless listen --json`` prints it. ``str(event)`` is a sentence for people.
-An event that nobody reads is logged if :data:`LOGGED_EVENTS` contains its class.
+An event stands in the order of the messages around it. ``kind`` is the stable name of an event in
+metrics and in the output of ``gapless listen --json``. ``str(event)`` is a sentence for people. An
+unread event is logged if ``LOGGED_EVENTS`` contains the class of the event.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 __all__ = [
     "EVENTS",
     "LOGGED_EVENTS",
+    "DiscoveryFailed",
     "ExpelledFromGroup",
     "GroupEvent",
+    "KeyMismatch",
     "LeftGroup",
+    "LinkBroken",
     "MemberSuspected",
     "MessageOversized",
     "MessagesDiscarded",
     "MessagesLost",
     "MessagesUndelivered",
+    "NoPeersFound",
     "RetentionEnded",
     "RetentionFull",
     "RetentionStarted",
@@ -38,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class _EventBase:
-    """Part of every event: its kind, and the names of the members that it mentions."""
+    """The part of every event: the kind, and the names of mentioned members."""
 
     kind: ClassVar[str]
     _renamed: ClassVar[dict[str, str]] = {}
@@ -46,7 +50,7 @@ class _EventBase:
     names: Mapping[Address, str] = field(
         default_factory=dict, kw_only=True, compare=False, repr=False
     )
-    """Names of members as far as they are known here; ``str(event)`` shows them."""
+    """Names of members as far as known here; ``str(event)`` shows them."""
 
     def _label(self, member: Address) -> str:
         return _member_label(member, self.names.get(member, ""))
@@ -64,12 +68,13 @@ class _EventBase:
 
 @dataclass(frozen=True, slots=True)
 class ViewChange(_EventBase):
-    """The group has a new view: the messages that follow come from the members of ``view``.
+    """The group has a new view: the following messages come from the members of ``view``.
 
-    ``joined`` are new in it, ``left`` are no longer in it. ``me`` is the address of this member,
-    which differs from before if this member was expelled and joined again.
+    ``joined`` are the new members, ``left`` the members of the previous view that are gone. ``me``
+    is the address of this member, which changes if this member was expelled and joined again.
 
-    What to do: update whatever depends on the list of members, such as a leader or a partitioning.
+    What to do: update everything that depends on the list of members, such as a leader or a
+    partitioning.
     """
 
     kind: ClassVar[str] = "view_changed"
@@ -89,10 +94,10 @@ class ViewChange(_EventBase):
 
 @dataclass(frozen=True, slots=True)
 class MemberSuspected(_EventBase):
-    """``member`` was silent for ``suspect_after``; it is probed once more before it is expelled.
+    """``member`` was silent for ``suspect_after`` and is probed once more before its expulsion.
 
-    What to do: nothing. If the member is alive it answers; otherwise a ViewChange without it
-    follows. Frequent suspicions of live members mean overloaded machines: raise ``suspect_after``.
+    What to do: nothing. A live member answers; otherwise a ViewChange without the member follows.
+    Frequent suspicions of live members mean overloaded machines: raise ``suspect_after``.
     """
 
     kind: ClassVar[str] = "member_suspected"
@@ -100,18 +105,39 @@ class MemberSuspected(_EventBase):
     member: Address
 
     def __str__(self) -> str:
-        return f"{self._label(self.member)} is silent, and is probed once more"
+        return f"{self._label(self.member)} is silent and suspected; one more probe is sent"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroken(_EventBase):
+    """``receiver`` does not hear ``sender``, though both live; one of them is expelled for a while.
+
+    What to do: repair the network between the two, for example a firewall rule for one direction.
+    The expelled member comes back by itself.
+    """
+
+    kind: ClassVar[str] = "link_broken"
+
+    sender: Address
+    receiver: Address
+
+    def __str__(self) -> str:
+        return (
+            f"{self._label(self.receiver)} does not hear {self._label(self.sender)}: one of them"
+            " is expelled"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ExpelledFromGroup(_EventBase):
     """The group continues without this incarnation, from ``view`` on.
 
-    It happens after a pause, a partition, or an eviction by ``expel``. Unless the member joined
-    with ``rejoin=False`` it joins again as a new incarnation, and a ViewChange with the new ``me``
-    follows. It does not receive messages sent between the two, unless it is durable.
+    An expulsion follows a pause, a partition, or a call of ``expel``. Unless the member joined with
+    ``rejoin=False``, the member joins again as a new incarnation, and a ViewChange with the new
+    ``me`` follows. Messages sent in between are not received, except by a durable member.
 
-    What to do: restore what depends on every message, for example with ``state=`` of ``join``.
+    What to do: restore all data that depends on every message, for example with ``state=`` of
+    ``join``.
     """
 
     kind: ClassVar[str] = "expelled"
@@ -124,10 +150,10 @@ class ExpelledFromGroup(_EventBase):
 
 @dataclass(frozen=True, slots=True)
 class LeftGroup(_EventBase):
-    """This member has left, as requested. It is the last event.
+    """This member has left, as requested. No event follows.
 
     ``confirmed`` is false if ``leave_timeout`` passed before the group installed a view without
-    this member; the failure detector of the others then removes it.
+    this member; the failure detectors of the others then remove the member.
 
     What to do: nothing.
     """
@@ -137,19 +163,20 @@ class LeftGroup(_EventBase):
     confirmed: bool
 
     def __str__(self) -> str:
-        return "left the group" if self.confirmed else "left the group, which did not confirm it"
+        return "left the group" if self.confirmed else "left the group, without a confirmation"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBlocked(_EventBase):
-    """``members`` have not acknowledged ``low + 1`` for ``slow_receiver_after``.
+    """``members`` have not acknowledged message ``low + 1`` for ``slow_receiver_after``.
 
-    Messages up to ``high`` wait for them in the send window, and sends wait once it is full.
-    ``blocked_ns`` is how long the window has not moved. The event repeats while that lasts; with
-    the profiles without acknowledgements only the coordinator knows the members.
+    Messages up to ``high`` wait for these members in the send window; once the window is full,
+    sends wait. ``blocked_ns`` is how long the window has not moved. The event repeats while the
+    window is blocked. In profiles without acknowledgements the sender asks the members first; if
+    all have the message, the event names the coordinator, which has not announced it.
 
-    What to do: find out why these members do not read: ``group.snapshot(member)`` answers even if
-    their application hangs. With ``on_slow_receiver = "expel"`` the group continues without them.
+    What to do: find out why the members do not read: ``group.snapshot(member)`` answers even if an
+    application hangs. With ``on_slow_receiver = "expel"`` the group expels slow members.
     """
 
     kind: ClassVar[str] = "window_blocked"
@@ -160,10 +187,9 @@ class WindowBlocked(_EventBase):
     blocked_ns: int
 
     def __str__(self) -> str:
-        waits_for = self._labels(self.members) or "acknowledgements"
         return (
-            f"send window blocked: waiting for {waits_for} since {_seconds(self.blocked_ns)};"
-            f" {self.low + 1}..{self.high} not acknowledged by all"
+            f"send window blocked: waiting for {self._labels(self.members)} since "
+            f"{_seconds(self.blocked_ns)}; {self.low + 1}..{self.high} not acknowledged by all"
         )
 
 
@@ -171,11 +197,12 @@ class WindowBlocked(_EventBase):
 class StreamStalled(_EventBase):
     """Delivery of messages of ``sender`` waits for ``seqno``, and no member will resend it.
 
-    It happens only if retransmission is switched off, as in the profile ``ordered``. ``seqno`` is 0
-    if the start of the stream is missing. ``stalled_ns`` is how long delivery has waited; the event
-    repeats every ``stall_after``.
+    Streams stall only if retransmission is switched off, as in the profile ``ordered``. A lost last
+    message is a stall, too: a sender whose window does not move says so. ``seqno``
+    is 0 if the start of the stream is missing. ``stalled_ns`` is how long delivery has waited; the
+    event repeats every ``stall_after``.
 
-    What to do: set ``on_stall = "retransmit"``, or choose a profile that retransmits.
+    What to do: set ``on_stall = "retransmit"``, or choose a profile with retransmission.
     """
 
     kind: ClassVar[str] = "stream_stalled"
@@ -186,7 +213,7 @@ class StreamStalled(_EventBase):
     stalled_ns: int
 
     def __str__(self) -> str:
-        missing = f"message {self.seqno}" if self.seqno else "the start of its stream"
+        missing = f"message {self.seqno}" if self.seqno else "the start of the stream"
         return (
             f"delivery from {self._label(self.sender)} waits for {missing} since"
             f" {_seconds(self.stalled_ns)}, and no member will resend it"
@@ -195,10 +222,10 @@ class StreamStalled(_EventBase):
 
 @dataclass(frozen=True, slots=True)
 class MessagesLost(_EventBase):
-    """Messages ``first .. last`` of ``sender`` will not arrive: the sender no longer has them.
+    """Messages ``first .. last`` of ``sender`` will not arrive: the sender has purged them.
 
-    It happens to a durable member that was absent for longer than its messages were retained, and
-    to a joining member whose state does not cover the last messages of a member that left.
+    Messages are lost to a durable member that was absent for longer than ``retention_timeout``, and
+    to a joining member if the received state does not cover the last messages of a departed member.
 
     What to do: get the data elsewhere, or record the gap.
     """
@@ -213,17 +240,18 @@ class MessagesLost(_EventBase):
     def __str__(self) -> str:
         return (
             f"messages {self.first}..{self.last} of {self._label(self.sender)} are lost:"
-            " the sender no longer has them"
+            " the sender has purged them"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesDiscarded(_EventBase):
-    """``count`` received messages of ``sender`` were dropped, because earlier ones are missing.
+    """``count`` received messages of ``sender`` were dropped, because earlier messages are missing.
 
-    The sender left, and no remaining member has the missing messages.
+    The sender left before this member received the missing messages; other members may have
+    delivered them.
 
-    What to do: treat the last messages of that sender as unsent, as if it had failed earlier.
+    What to do: treat the last messages of the sender as unsent, as after an earlier failure.
     """
 
     kind: ClassVar[str] = "messages_discarded"
@@ -235,19 +263,20 @@ class MessagesDiscarded(_EventBase):
     def __str__(self) -> str:
         sender = self._label(self.sender)
         return (
-            f"{self.count} messages of {sender} were discarded: it left, and earlier ones"
-            " are missing"
+            f"{self.count} messages of {sender} were discarded: the sender left,"
+            " and earlier messages are missing"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesUndelivered(_EventBase):
-    """Own messages ``first .. last`` may not have arrived: their stream has ended.
+    """Own messages ``first .. last`` may not have arrived: the stream has ended.
 
-    ``to`` is the member that they were sent to; None for the group. The member left, or this
-    member was expelled or closed, before the messages were acknowledged.
+    ``to`` is the receiver; None for the group. The receiver left, or this member was expelled or
+    closed, before the messages were acknowledged. In the profile ``classic`` seqnos restart with
+    every view, and ``view`` is the number of the view of these; otherwise ``view`` is 0.
 
-    What to do: send them again if the application can tolerate duplicates.
+    What to do: send the messages again if the application tolerates duplicates.
     """
 
     kind: ClassVar[str] = "messages_undelivered"
@@ -255,17 +284,19 @@ class MessagesUndelivered(_EventBase):
     to: Address | None
     first: int
     last: int
+    view: int = 0
 
     def __str__(self) -> str:
         to = "the group" if self.to is None else self._label(self.to)
-        return f"messages {self.first}..{self.last} to {to} may not have arrived"
+        of = f" of view {self.view}" if self.view else ""
+        return f"messages {self.first}..{self.last}{of} to {to} may not have arrived"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageOversized(_EventBase):
     """A fragmented message of ``sender`` exceeds ``max_message_bytes`` here and was skipped.
 
-    Its fragments have the seqnos ``first .. last``.
+    ``first .. last`` are the seqnos of the fragments.
 
     What to do: set ``max_message_bytes`` to the same value at all members.
     """
@@ -286,11 +317,11 @@ class MessageOversized(_EventBase):
 
 @dataclass(frozen=True, slots=True)
 class RetentionStarted(_EventBase):
-    """The durable member ``name`` is absent; messages are retained for it from now on.
+    """The durable member ``name`` is absent; from now on messages are retained for this member.
 
-    ``last_address`` is the address of its last incarnation.
+    ``last_address`` is the address of the last incarnation.
 
-    What to do: nothing, if it returns within ``retention_timeout``.
+    What to do: nothing, if the member returns within ``retention_timeout``.
     """
 
     kind: ClassVar[str] = "retention_started"
@@ -308,11 +339,11 @@ class RetentionStarted(_EventBase):
 class RetentionEnded(_EventBase):
     """Messages are no longer retained for the durable member ``name``.
 
-    ``reason`` is ``back`` (it returned), ``timeout`` (``retention_timeout`` passed) or ``capacity``
-    (the window was full and ``on_retention_full`` is ``release``).
+    ``reason`` is ``back`` (the member returned), ``timeout`` (``retention_timeout`` passed) or
+    ``capacity`` (the window was full and ``on_retention_full`` is ``release``).
 
-    What to do: nothing after ``back``. After the others the member misses messages when it returns,
-    and gets MessagesLost.
+    What to do: nothing after ``back``. After ``timeout`` and ``capacity`` the returning member
+    misses messages, and gets MessagesLost.
     """
 
     kind: ClassVar[str] = "retention_ended"
@@ -324,7 +355,7 @@ class RetentionEnded(_EventBase):
 
     def __str__(self) -> str:
         why = {
-            "back": "it returned",
+            "back": "the member returned",
             "timeout": "retention_timeout passed",
             "capacity": "the window was full",
         }
@@ -336,10 +367,10 @@ class RetentionEnded(_EventBase):
 class RetentionFull(_EventBase):
     """The send window is full of messages retained for the absent durable member ``name``.
 
-    Sends wait until it returns or ``retention_timeout`` passes. The event occurs once for each
-    absence.
+    Sends wait until the member returns or ``retention_timeout`` passes. The event occurs once for
+    each absence.
 
-    What to do: start that member, or set ``on_retention_full = "release"``.
+    What to do: start the durable member, or set ``on_retention_full = "release"``.
     """
 
     kind: ClassVar[str] = "retention_full"
@@ -353,9 +384,77 @@ class RetentionFull(_EventBase):
         return f"send window full: messages are retained for the absent durable member {member}"
 
 
+@dataclass(frozen=True, slots=True)
+class DiscoveryFailed(_EventBase):
+    """The discovery source ``source`` has failed: ``text`` describes the failure.
+
+    ``reason`` is the short name of the failure, such as ``lookup`` for a name that does not
+    resolve. The event occurs once for each source and reason, is always logged as a warning, and
+    belongs to ``snapshot().health`` while the failure repeats or this member is alone.
+
+    What to do: correct the seeds, the name or the interface; ``gapless doctor`` checks the network.
+    """
+
+    kind: ClassVar[str] = "discovery_failed"
+
+    source: str
+    reason: str
+    text: str
+
+    def __str__(self) -> str:
+        return (
+            f"discovery {self.source} failed: {self.text}; correct discover= or seeds=, or run"
+            " gapless doctor"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoPeersFound(_EventBase):
+    """This member is alone although seeds were given; ``found`` says what each seed answered.
+
+    The event occurs once, 3 s after the member was left alone, is always logged as a warning, and
+    belongs to ``snapshot().health`` until another member is found. Discovery continues.
+
+    What to do: start a seed, or correct the list. ``min_members=`` of ``join`` turns loneliness
+    into an error.
+    """
+
+    kind: ClassVar[str] = "no_peers_found"
+
+    found: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"no other member was found although seeds were given: {'; '.join(self.found)}; start"
+            " a seed or correct seeds=, or pass min_members= to make this an error"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMismatch(_EventBase):
+    """This member is alone and hears datagrams that it cannot open: ``text`` says why.
+
+    ``reason`` is ``"key"`` (sealed with another key), ``"sealed"`` (this member has no keys) or
+    ``"unsealed"`` (the others have none). The event occurs once for each reason, is always logged
+    as a warning, and belongs to ``snapshot().health`` while this member is alone.
+
+    What to do: give every member of the group a copy of one keyring file (``gapless keys check``
+    compares files), with ``keys=`` or ``GAPLESS_KEYS``.
+    """
+
+    kind: ClassVar[str] = "key_mismatch"
+
+    reason: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 GroupEvent = (
     ViewChange
     | MemberSuspected
+    | LinkBroken
     | ExpelledFromGroup
     | LeftGroup
     | WindowBlocked
@@ -367,8 +466,11 @@ GroupEvent = (
     | RetentionStarted
     | RetentionEnded
     | RetentionFull
+    | DiscoveryFailed
+    | NoPeersFound
+    | KeyMismatch
 )
-"""Any event; ``isinstance(item, GroupEvent)`` tells events from messages."""
+"""Any event; ``isinstance(item, GroupEvent)`` distinguishes events from messages."""
 
 EVENTS: dict[str, type[GroupEvent]] = {event.kind: event for event in GroupEvent.__args__}
 """The class of each kind."""

@@ -1,7 +1,7 @@
-"""Recognize a fork: sockets and threads that were made before it belong to the parent process.
+"""Recognize a fork: sockets and threads created before a fork belong to the parent process.
 
-A handle keeps the token of the process that opened it and compares it by identity. Asking the
-system for the process id instead would cost a system call per message.
+A handle keeps the token of its process and compares tokens by identity. Asking the system for the
+process id instead would cost a system call per message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ProcessToken:
 
 
 def mark_forked() -> None:
-    """Give this process a token of its own. Cleanup of the parent's resources calls it first."""
+    """Give this process a new token, before the cleanup of the parent's resources."""
     ProcessToken.current = ProcessToken()
 
 

@@ -1,8 +1,8 @@
 """Identity: addresses with incarnations, views, rosters, digests, group ids.
 
-An address names one *incarnation* of one member. A process that restarts has a higher incarnation
-and thus a new address, so that seqnos, acks and frames in flight of the previous incarnation are
-never mistaken for those of the new one.
+An address names one *incarnation* of one member. A restarted process has a higher incarnation and
+thus a new address, so seqnos, acks and frames of the previous incarnation are never mistaken for
+those of the new incarnation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_LOCATOR_BYTES = 64
 class Address(NamedTuple):
     """One incarnation of one member: a 64-bit node id, and an incarnation that rises on restart.
 
-    Its one written form, in ``str``, ``repr`` and logs, is ``node.incarnation`` in hexadecimal.
+    ``str``, ``repr`` and logs write an address as ``node.incarnation`` in hexadecimal.
     """
 
     node: int
@@ -31,10 +31,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Return the address that ``str(address)`` wrote.
+        """Return the address in a text written by ``str(address)``.
 
         Raises:
-            ValueError: the text is not an address.
+            ValueError: The text is not an address.
         """
         node, dot, incarnation = text.partition(".")
         if not dot:
@@ -54,11 +54,11 @@ class Address(NamedTuple):
 
 
 NO_MEMBER = Address(0, 0)
-"""The address that no member has; as a destination: everybody whom discovery knows."""
+"""The address of no member; as a destination: every locator known to discovery."""
 
 
 def member_label(address: Address, name: str = "") -> str:
-    """Return a member as people see it: its display name and short id, such as ``a (00c0ffee)``."""
+    """Return a member for people: display name and short id, such as ``a (00c0ffee)``."""
     return f"{name} ({address.short})" if name else address.short
 
 
@@ -73,8 +73,8 @@ class ViewId(NamedTuple):
 class View:
     """An agreed list of members, oldest first.
 
-    A view is a collection of its members: ``len(view)``, ``address in view``, ``for address in
-    view``.
+    A view is a collection of addresses: ``len(view)``, ``address in view``,
+    ``for address in view``.
     """
 
     id: ViewId
@@ -87,7 +87,7 @@ class View:
 
     @property
     def coordinator(self) -> Address:
-        """The oldest member, which creates the next view."""
+        """The oldest member, the creator of the next view."""
         return self.members[0]
 
     def __len__(self) -> int:
@@ -101,9 +101,9 @@ class View:
 
 
 class RosterEntry(NamedTuple):
-    """A member in a roster: its address, its durable name (or ""), and where to reach it.
+    """A member in a roster: address, durable name (or ""), and locator.
 
-    ``locator`` is for the transport; the machine passes it on as opaque bytes.
+    The machine passes the locator on as opaque bytes; the transport reads the locator.
     """
 
     address: Address
@@ -112,9 +112,10 @@ class RosterEntry(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """A view with the names and locators of its members.
+    """A view with the names and locators of the members.
 
-    ``absent`` are the durable members that may return, with the address of their last incarnation.
+    ``absent`` are the durable members that may return, with the addresses of their last
+    incarnations.
     """
 
     id: ViewId
@@ -140,5 +141,5 @@ Digest = dict[Address, Marks]
 
 
 def group_id(name: str) -> int:
-    """Return the 64-bit id that stands for a group's name on the wire."""
+    """Return the 64-bit id of a group on the wire, a hash of the name."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -1,8 +1,8 @@
-"""The registry of invariants: what Gapless promises, and which checker verifies each promise.
+"""The registry of invariants: the promises of Gapless, and the checkers of each promise.
 
-This is the only list. The simulator, the exhaustive search, the checks of trace rows, the Spark
-checks, the report and the tables of docs/invariants.md take ids, names and sentences from here. A
-test compares the registry with the checks that each of them implements.
+This registry is the only list. The simulator, the exhaustive search, the checks of trace rows, the
+Spark checks, the report and the tables of docs/internals/invariants.md take ids, names and
+sentences from here. A test compares the registry with the implemented checks.
 
 ``S`` invariants are safety: they hold at every step. ``L`` invariants are liveness: they hold
 within a bound after the last fault. Ids are stable; S19 was never used.
@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Checker = Literal["simulator", "search", "rows", "spark"]
-"""Who checks an invariant.
+"""The checker of an invariant.
 
 ``simulator``: after every simulated step. ``search``: in every state of the exhaustive search.
-``rows``: :mod:`gapless.trace.checks`, over rows in memory. ``spark``: ``gapless verify``.
+``rows``: ``gapless.trace.checks``, over rows in memory. ``spark``: ``gapless verify``.
 """
 
 _EVERYWHERE: tuple[Checker, ...] = ("simulator", "search", "rows", "spark")
@@ -27,8 +27,8 @@ _SIMULATOR_AND_TRACES: tuple[Checker, ...] = ("simulator", "rows", "spark")
 class Invariant(NamedTuple):
     """One promise.
 
-    ``sentence`` says to a user what a passed check means; ``rule`` is the exact condition.
-    ``not_in_trace`` is the reason why no trace can show the invariant, or empty if one can.
+    ``sentence`` tells a user the meaning of a passed check; ``rule`` is the exact condition.
+    ``not_in_trace`` is the reason if no trace can show the invariant, otherwise empty.
     """
 
     id: str
@@ -150,7 +150,9 @@ _SAFETY = (
         "memory",
         "Memory stays within its bounds.",
         "stored messages, retained messages, buffered runs, pending timers and tables stay below a "
-        "formula of members and reach; every machine passes its own `check_invariants`",
+        "formula of members and reach; bytes kept before they can be used are at most "
+        "`early_bytes` times the members of the view; every machine passes its own "
+        "`check_invariants`",
         _SIMULATOR_AND_SPARK,
     ),
     Invariant(
@@ -168,7 +170,7 @@ _SAFETY = (
         "silence",
         "A settled group is silent.",
         "a settled group sends nothing, except answers to what still arrives late; one that makes "
-        "its own views sends heartbeats and beacons, no more than the intervals allow",
+        "its own views sends heartbeats and beacons, as often as the intervals demand and no more",
         _SIMULATOR_AND_SPARK,
     ),
     Invariant(
@@ -202,8 +204,8 @@ _SAFETY = (
         "S21",
         "patience",
         "No live member is suspected or expelled without a fault.",
-        "without a fault no live member is suspected; a pause shorter than `suspect_after` never "
-        "causes expulsion",
+        "without a fault no live member is suspected; where pauses are the only fault, only "
+        "members with a pause of at least `suspect_after` are expelled",
         ("simulator",),
         "only the fault injector knows whether a suspicion has a reason",
     ),
@@ -296,5 +298,5 @@ def checked_by(checker: Checker) -> tuple[str, ...]:
 
 
 def sentence_of(invariant: str) -> str:
-    """Return the sentence of an invariant; empty if there is no such id."""
+    """Return the sentence of an invariant; empty for an unknown id."""
     return INVARIANTS[invariant].sentence if invariant in INVARIANTS else ""

@@ -1,17 +1,17 @@
 """Locators: the network address of a member, with one form in bytes and one in text.
 
-The machine passes locators on without reading them; transports and discovery read them. In bytes,
-with little-endian numbers as everywhere on the wire, a locator is
+The machine passes locators on without reading; transports and discovery read them. In bytes, with
+little-endian numbers as everywhere on the wire, a locator is
 
     IPv4:  4, the address (4 bytes), the port (2 bytes): 7 bytes
     IPv6:  6, the address (16 bytes), the port (2 bytes), the scope (4 bytes): 23 bytes
 
-In text it is ``192.0.2.1:7800``, ``[2001:db8::1]:7800`` or ``[fe80::1%2]:7800``. Each locator has
-only one form: an IPv4-mapped IPv6 address is written as the IPv4 address.
+In text a locator is ``192.0.2.1:7800``, ``[2001:db8::1]:7800`` or ``[fe80::1%2]:7800``. Each
+locator has only one form: an IPv4-mapped IPv6 address is written as the IPv4 address.
 
-The scope is the number of the interface through which a link-local address is reached, *on the
-machine that uses it*. Another machine may number its interfaces differently, so link-local
-addresses work only between machines that agree on these numbers. Prefer other addresses.
+The scope is the number of the interface for a link-local address, *on the machine that sends*.
+Another machine may number its interfaces differently, so link-local addresses work only between
+machines with equal numbers. Prefer other addresses.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ class Locator:
     def __post_init__(self) -> None:
         if len(self.packed) not in {4, 16}:
             raise ConfigError(
-                f"an address has 4 bytes (IPv4) or 16 (IPv6), this one has {len(self.packed)}"
+                f"an IP address of {len(self.packed)} bytes is not valid; expected 4 (IPv4) or"
+                " 16 (IPv6)"
             )
         if not 1 <= self.port <= 65535:
-            raise ConfigError(
-                f"port {self.port} cannot be reached; a port is a number from 1 to 65535"
-            )
+            raise ConfigError(f"port {self.port} is not valid; expected a number from 1 to 65535")
         if not 0 <= self.scope <= U32_MAX:
             raise ConfigError(
                 f"scope {self.scope} is not an interface number; expected 0 to {U32_MAX}"
@@ -59,12 +58,13 @@ class Locator:
         ip = self.ip
         if ip.is_unspecified or ip.is_multicast or ip == IPv4Address("255.255.255.255"):
             raise ConfigError(
-                f"{ip} is not the address of one member; name the address that others reach it at"
+                f"{ip} is not the address of one member; use a unicast address that other"
+                " members can reach"
             )
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
             raise ConfigError(f"{ip} is an IPv4-mapped address; write {ip.ipv4_mapped}")
         if self.scope and not (isinstance(ip, IPv6Address) and ip.is_link_local):
-            raise ConfigError(f"{ip} is not link-local, so it has no scope; omit %{self.scope}")
+            raise ConfigError(f"{ip} is not link-local and has no scope; omit %{self.scope}")
 
     @property
     def ip(self) -> IPv4Address | IPv6Address:
@@ -78,7 +78,7 @@ class Locator:
 
     @property
     def sockaddr(self) -> tuple[str, int] | tuple[str, int, int, int]:
-        """The address as a socket of :attr:`family` expects it."""
+        """The address as a socket of ``family`` expects."""
         host = str(self.ip)
         return (host, self.port) if len(self.packed) == 4 else (host, self.port, 0, self.scope)
 
@@ -97,7 +97,7 @@ class Locator:
 
     @classmethod
     def parse(cls, text: str) -> Locator:
-        """Return the locator that a text such as ``192.0.2.1:7800`` or ``[::1]:7800`` names."""
+        """Return the locator in a text such as ``192.0.2.1:7800`` or ``[::1]:7800``."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ConfigError(f"{text!r} is not a locator: {_EXPECTED}")
@@ -152,4 +152,6 @@ def _scope(ip: IPv6Address) -> int:
         return socket.if_nametoindex(name)
     except OSError as error:
         names = ", ".join(name for _, name in socket.if_nameindex())
-        raise ConfigError(f"this machine has no interface {name!r}; it has {names}") from error
+        raise ConfigError(
+            f"this machine has no interface {name!r}; the interfaces are {names}"
+        ) from error

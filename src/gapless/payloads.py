@@ -1,4 +1,4 @@
-"""Payloads: messages to send, validated and measured once on their way into the machine."""
+"""Payloads: messages to send, validated and measured once before they reach the machine."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ class Payloads(tuple[bytes, ...]):  # noqa: SLOT001 - a tuple has no room for sl
 
     @classmethod
     def of(cls, payloads: Iterable[object]) -> Self:
-        """Return validated messages; raise LocalProtocolError if one is not bytes."""
+        """Return validated messages; raise LocalProtocolError unless all are bytes."""
         if type(payloads) is cls:
             return payloads
         if isinstance(payloads, bytes | bytearray | memoryview | str):
-            raise LocalProtocolError("one message is not a list of messages: put it into a list")
+            raise LocalProtocolError(
+                "expected a list of messages, got a single message; put the message into a list"
+            )
         messages = tuple(payloads)
         if not messages:
-            raise LocalProtocolError("nothing to send: give at least one message")
+            raise LocalProtocolError("no messages to send; pass at least one message")
         if set(map(type, messages)) != {bytes}:
             wrong = next(
                 type(payload).__name__ for payload in messages if type(payload) is not bytes
             )
-            raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
+            raise LocalProtocolError(
+                f"a message must be bytes, not {wrong}; encode the value first"
+            )
         return cls.of_validated(messages)  # type: ignore[arg-type]
 
     @classmethod
     def of_validated(cls, payloads: Iterable[bytes]) -> Self:
-        """Return messages that are known to be bytes, and at least one."""
+        """Return at least one message, all known to be bytes."""
         made = cls(payloads)
         sizes = made.sizes = list(map(len, made))
         size, count = sizes[0], len(sizes)

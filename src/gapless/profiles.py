@@ -1,9 +1,8 @@
-"""The protocol family: each published protocol is one row of policies, and nothing else.
+"""The protocol family: each published protocol is one row of policies, and no code of its own.
 
-The machine in ``protocol/`` reads the row of its profile wherever the generations differ; no code
-exists twice. ``GROUP_PROFILES`` are the rows for messages to the group, ``UNICAST_PROFILES`` those
-for messages to one member. ``defaults`` are settings that a profile changes unless the user sets
-them.
+The machine in ``protocol/`` reads the row of the profile wherever the generations differ.
+``GROUP_PROFILES`` are the rows for messages to the group, ``UNICAST_PROFILES`` the rows for
+messages to one member. ``defaults`` are settings that a profile changes unless the user sets them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReleasePolicy(StrEnum):
-    """What allows a sender to purge a message."""
+    """The condition under which a sender purges a message."""
 
     ACKS = "acks"
     """The acks of all receivers."""
@@ -25,14 +24,14 @@ class ReleasePolicy(StrEnum):
 
 
 class TailPolicy(StrEnum):
-    """What a sender does while the end of its stream is not known to have arrived."""
+    """The action of a sender while the end of the stream is not known to have arrived."""
 
     ANNOUNCE = "announce"
-    """It announces its marks."""
+    """The sender announces the marks."""
     RESEND_LAST = "resend last"
-    """It sends the last message again if the marks have not moved since the last probe."""
+    """The sender resends the last message if the marks have not moved since the last probe."""
     RESEND_ALL = "resend all"
-    """It sends every unacknowledged message again."""
+    """The sender resends every unacknowledged message."""
 
 
 class NumberingScope(StrEnum):
@@ -47,12 +46,12 @@ class NumberingScope(StrEnum):
 
 
 class AckPolicy(StrEnum):
-    """When a receiver acknowledges."""
+    """The moment at which a receiver acknowledges."""
 
     COUNTED = "counted"
     """After ``ack_threshold`` messages, or after ``ack_delay``."""
     ASKED = "asked"
-    """Only for a message that asks for it."""
+    """Only for a message that requests an ack."""
     PACED = "paced"
     """Once for each batch, but at most once every ``min_ack_interval``."""
     EACH = "each"
@@ -62,7 +61,7 @@ class AckPolicy(StrEnum):
 
 
 class Profile(NamedTuple):
-    """One protocol. With ``naks`` a receiver requests the messages that it misses."""
+    """One protocol. With ``naks``, receivers request missing messages."""
 
     name: str
     release: ReleasePolicy

@@ -1,7 +1,7 @@
 """Randomness from one seed, split by name.
 
-Every part of a simulation draws from its own stream. An additional draw in one part does not shift
-the others, so a failing seed keeps failing when another part changes.
+Every part of a simulation draws from a stream of its own. An additional draw in one part does not
+shift the others, so a failing seed keeps failing when another part changes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The run: a stretch of consecutive messages of one origin, and the unit of all work.
 
-A frame carries a run, a window stores runs, delivery hands out runs. Nothing here costs time per
-message until somebody asks for a single message. Lengths stay in the form of the wire
-(little-endian 16-bit numbers), so that a run is sent, stored, repaired and spooled without being
-taken apart.
+A frame carries a run, a window stores runs, delivery hands out runs. The cost is per run until a
+single message is read. Lengths stay in the form of the wire (little-endian 16-bit numbers), so a
+run is sent, stored, repaired and spooled without being taken apart.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ LENGTH_BYTES = 2
 """Bytes of one entry of the length table."""
 
 _LARGE_BYTES = 4096
-"""From about this size on, messages are not joined before their joined bytes are needed."""
+"""Size from about which messages are not joined before the joined bytes are needed."""
 _LENGTH = Struct("<H")
 _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
-"""Prepared layouts for runs of the size of a packet; larger runs make theirs on demand."""
+"""Prepared layouts for runs of the size of a packet; larger runs make a layout on demand."""
 
 
 def total_bytes(lengths: bytes) -> int:
@@ -56,7 +55,7 @@ def total_bytes(lengths: bytes) -> int:
 
 
 def length_table(sizes: Sequence[int]) -> bytes:
-    """Return the table of at least one length; struct.error if one does not fit."""
+    """Return the table of at least one length; raise struct.error if one does not fit."""
     count = len(sizes)
     if sizes.count(sizes[0]) == count:
         return _LENGTH.pack(sizes[0]) * count
@@ -66,9 +65,9 @@ def length_table(sizes: Sequence[int]) -> bytes:
 class Run:
     """Consecutive messages ``first .. last`` of one origin. Immutable: parts are new runs.
 
-    ``lengths`` is the table of message lengths as it stands on the wire and ``payload`` the
-    messages end to end. ``view`` and ``sent_ns`` say in which view and when the origin sent the
-    run; repairs keep both.
+    ``lengths`` is the table of message lengths as on the wire, ``payload`` the messages end to end.
+    ``view`` and ``sent_ns`` are the view and the time in which the origin sent the run; repairs
+    keep both.
     """
 
     __slots__ = (
@@ -104,7 +103,7 @@ class Run:
         self.count = len(lengths) // LENGTH_BYTES
         self.last = first + self.count - 1
         self.size_bytes = len(payload) + len(lengths)
-        """The bytes that the run takes in a window: its messages and their length entries."""
+        """The bytes of the run in a window: messages and length entries."""
 
     @classmethod
     def of(
@@ -119,7 +118,7 @@ class Run:
     ) -> Run:
         """Make a run of ``messages``, at least one; each must fit one entry of the length table.
 
-        ``each_bytes`` is the length of every message, if that is known.
+        ``each_bytes`` is the length of every message, if known.
         """
         if not messages:
             raise LocalProtocolError("a run needs at least one message")
@@ -170,7 +169,7 @@ class Run:
         return zip(range(self.first, self.last + 1), self.messages(), strict=True)
 
     def part(self, first: int, last: int) -> Run:
-        """Return the part ``first .. last``, of this run; the run itself if that is all."""
+        """Return the part ``first .. last`` of this run, or the run if the part is all of it."""
         if not self.first <= first <= last <= self.last:
             raise LocalProtocolError(f"{first}..{last} is not a part of {self.first}..{self.last}")
         if first == self.first and last == self.last:
@@ -188,8 +187,8 @@ class Run:
     def split_points(self, room_bytes: int) -> list[tuple[int, int, int, int]]:
         """Return where to cut, so that each part costs at most ``room_bytes``, or is one message.
 
-        Of each part: the numbers of its first message and of the one behind its last, and the same
-        in the payload.
+        For each part: the indexes of the first message and of the message behind the last, and the
+        same two as offsets in the payload.
         """
         count, one = self.count, self.lengths[:LENGTH_BYTES]
         if one * count == self.lengths:
@@ -307,9 +306,9 @@ class _LazyRun(Run):
 
 
 class GatherRun(_LazyRun):
-    """A large run as it is sent: its messages are joined with the headers of the datagram.
+    """A large run on sending: the messages are joined with the headers of the datagram.
 
-    A repair, or a reader of the whole payload, joins them before.
+    A repair, or a reader of the whole payload, joins the messages before.
     """
 
     __slots__ = ("_buffers",)
@@ -349,9 +348,9 @@ class GatherRun(_LazyRun):
 
 
 class DatagramRun(_LazyRun):
-    """A large run as it was received: its messages stay in their datagrams until they are needed.
+    """A large received run: the messages stay in their datagrams until needed.
 
-    If they arrived in one datagram, reading them one by one, or in place (``buffer``), copies no
+    After arrival in one datagram, reading message by message, or in place (``buffer``), copies no
     joined payload.
     """
 
@@ -367,13 +366,13 @@ class DatagramRun(_LazyRun):
         view: int,
         sent_ns: int,
     ) -> None:
-        """Refer to the messages: each datagram of ``where``, from the given offset to its end."""
+        """Refer to the messages: each datagram of ``where``, from the given offset to the end."""
         payload_bytes = sum([len(datagram) - at for datagram, at in where])
         self._init_fields(origin, first, lengths, payload_bytes, flags, view, sent_ns)
         self._sources = where
 
     def _joined(self) -> tuple[bytes, int]:
-        """Return the bytes that hold all messages end to end, and their offset."""
+        """Return bytes with all messages end to end, and the offset of the first message."""
         where = self._sources
         if len(where) > 1:
             data = b"".join([memoryview(datagram)[at:] for datagram, at in where])
@@ -382,7 +381,7 @@ class DatagramRun(_LazyRun):
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
-        """The messages end to end; the datagrams are released when they are first needed so."""
+        """The messages end to end; the first use releases the datagrams."""
         data, at = self._joined()
         if at:
             data = data[at:]
@@ -391,7 +390,7 @@ class DatagramRun(_LazyRun):
 
     @property
     def buffer(self) -> memoryview:
-        """The messages end to end, without a copy if they arrived in one datagram."""
+        """The messages end to end, without a copy after arrival in one datagram."""
         data, at = self._joined()
         return memoryview(data)[at:]
 

@@ -1,8 +1,8 @@
 """Durations and sizes, to and from text.
 
 Internally a duration is a whole number of nanoseconds, and a size a whole number of bytes. A person
-writes ``"500ms"`` or ``"16MiB"``. The parsers read the texts of :func:`format_duration` and
-:func:`format_size` back to the same numbers.
+writes ``"500ms"`` or ``"16MiB"``. The parsers read the texts of ``format_duration`` and
+``format_size`` back to the same numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
-    """Return the nanoseconds of a text such as ``"500ms"`` or ``"1.5s"``."""
+    """Return the nanoseconds of a text such as ``"500ms"`` or ``"1.5s"``.
+
+    Examples:
+        >>> parse_duration("1.5s")
+        1500000000
+    """
     number, unit = _split(text, "a duration", _DURATION_NS, '"500ms"')
     if not unit:
         raise ConfigError(
@@ -56,12 +61,12 @@ def parse_size(text: str) -> int:
 
 
 def format_duration(duration_ns: int) -> str:
-    """Return the exact text of a duration, in the largest unit that divides it."""
+    """Return the exact text of a duration, in the largest unit without a fraction."""
     return _format(duration_ns, _DURATION_NS, zero="0s")
 
 
 def format_size(size_bytes: int) -> str:
-    """Return the exact text of a size, in the largest binary unit that divides it."""
+    """Return the exact text of a size, in the largest binary unit without a fraction."""
     return _format(size_bytes, _SIZE_BYTES, zero="0B")
 
 
@@ -72,7 +77,8 @@ def _split(text: str, what: str, units: dict[str, int], example: str) -> tuple[F
     number, unit = match.groups()
     if len(number) > MAX_DIGITS:
         raise ConfigError(
-            f"a number of {len(number)} digits is too long for {what}; the most is {MAX_DIGITS}"
+            f"a number of {len(number)} digits is too long for {what}; use at most"
+            f" {MAX_DIGITS} digits"
         )
     unit = "us" if unit == "µs" else unit
     if unit and unit not in units:
@@ -88,7 +94,7 @@ def _whole(number: Fraction, text: str, unit: str) -> int:
 
 def _format(number: int, units: dict[str, int], *, zero: str) -> str:
     if number < 0:
-        raise ValueError(f"a duration or size is never negative, but this is {number}")
+        raise ValueError(f"{number} is negative; expected a duration or size of 0 or more")
     if number == 0:
         return zero
     return next(

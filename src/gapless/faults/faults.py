@@ -1,11 +1,11 @@
 """Faults: small seeded objects between a member and the network.
 
-A fault gets one *crossing* (a datagram on its way over one link) and the copies that earlier faults
-made of it, and returns the copies that continue: fewer (lost), more (duplicated), later (delayed),
-or with other bytes (corrupted). A fault that does not strike returns the same list. A fault knows
-only the time that it is given, so the same objects work in front of a real socket.
+A fault gets one *crossing* (a datagram on its way over one link) and the copies made by earlier
+faults, and returns the copies that continue: fewer (lost), more (duplicated), later (delayed), or
+with other bytes (corrupted). A fault that does not strike returns the same list. A fault knows only
+the given time, so the same objects work in front of a real socket.
 
-Every fault draws from its own :class:`random.Random` (see :mod:`gapless.rng`).
+Every fault draws from its own ``random.Random`` (see ``gapless.rng``).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NEVER_NS = 1 << 62
 """A time after the end of any run."""
 
 INTACT = ""
-"""Mark of a copy with the bytes that were sent."""
+"""Mark of a copy with unchanged bytes."""
 DUPLICATE = "duplicate"
 """Mark of an additional copy."""
 CORRUPT = "corrupt"
-"""Mark of a copy whose bytes were changed in transit."""
+"""Mark of a copy with bytes changed in transit."""
 FORGED = "forged"
-"""Mark of an additional copy with bytes that no member sent."""
+"""Mark of an additional copy with bytes sent by no member."""
 
 
 class Copy(NamedTuple):
-    """A datagram that a fault passes on: its delay, its bytes, and its mark."""
+    """A datagram passed on by a fault: delay, bytes, and mark."""
 
     delay_ns: int
     datagram: bytes
@@ -69,8 +69,8 @@ class Crossing(NamedTuple):
 class Fault(Protocol):
     """A fault that may strike a crossing.
 
-    A fault that never uses the label and the number of a crossing has ``blind = True``, so that
-    they need not be computed.
+    A fault that never uses the label and the number of a crossing has ``blind = True``; then
+    neither has to be computed. A fault that loses and damages no datagram has ``lossless = True``.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Fault(Protocol):
 
 
 class FaultChain:
-    """Faults in a row, active until ``until_ns``; ``strike_counts`` says how often each struck.
+    """Faults in a row, active until ``until_ns``; ``strike_counts`` counts the strikes of each.
 
-    ``names_matter`` is false if every fault is blind.
+    ``names_matter`` is false if every fault is blind, ``may_lose`` if every fault is lossless.
     """
 
     def __init__(self, faults: Iterable[Fault], until_ns: int = NEVER_NS) -> None:
@@ -91,6 +91,7 @@ class FaultChain:
         self.until_ns = until_ns
         self.strike_counts: dict[str, int] = {fault.name: 0 for fault in self.faults}
         self.names_matter = not all(getattr(fault, "blind", False) for fault in self.faults)
+        self.may_lose = not all(getattr(fault, "lossless", False) for fault in self.faults)
 
     def cross(self, crossing: Crossing, base_delay_ns: int, now_ns: int) -> tuple[list[Copy], str]:
         """Return the copies of a crossing, and the names of the faults that struck, joined."""
@@ -131,7 +132,7 @@ class Refuse:
 
 
 class Loss:
-    """Each crossing is lost with a probability of its own link and direction."""
+    """Each crossing is lost with the probability of its link and direction."""
 
     name = "loss"
     blind = True
@@ -142,7 +143,7 @@ class Loss:
         self._of_link: dict[tuple[str, str], float] = {}
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Drop the crossing with the probability of its link."""
+        """Drop the crossing with the probability of the link."""
         link = crossing.source, crossing.target
         rate = self._of_link.get(link)
         if rate is None:
@@ -151,7 +152,7 @@ class Loss:
 
 
 class BurstLoss:
-    """Losses in bursts: a link is good or bad, and loses everything while it is bad."""
+    """Losses in bursts: a link is good or bad, and loses every crossing while bad."""
 
     name = "burst"
     blind = True
@@ -163,7 +164,7 @@ class BurstLoss:
         self._bad: set[tuple[str, str]] = set()
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Move the state of the link one step, then drop if it is bad."""
+        """Move the state of the link one step, then drop if the link is bad."""
         link = crossing.source, crossing.target
         if link in self._bad:
             if self.rng.random() < self.leave_bad:
@@ -177,6 +178,7 @@ class Duplicate:
     """Some crossings arrive twice, the second time up to ``max_delay_ns`` later."""
 
     name = "duplicate"
+    lossless = True
     blind = True
 
     def __init__(self, rng: Random, rate: float, max_delay_ns: int) -> None:
@@ -198,6 +200,7 @@ class Delay:
     """Every copy is late by ``min_ns`` plus an exponential part, so copies overtake each other."""
 
     name = "delay"
+    lossless = True
     blind = True
 
     def __init__(self, rng: Random, min_ns: int, mean_ns: int) -> None:
@@ -206,7 +209,7 @@ class Delay:
         self.mean_ns = mean_ns
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Add a delay of its own to each copy."""
+        """Add a separate delay to each copy."""
         rng, min_ns, mean_ns = self.rng, self.min_ns, self.mean_ns
         return [
             _make(Copy, (delay_ns + min_ns + exponential_ns(rng, mean_ns), datagram, mark))
@@ -215,9 +218,10 @@ class Delay:
 
 
 class LongHold:
-    """Now and then a crossing is held for a long time, and arrives when it is not expected."""
+    """Now and then a crossing is held for a long time, and arrives unexpectedly."""
 
     name = "hold"
+    lossless = True
     blind = True
 
     def __init__(self, rng: Random, rate: float, hold_ns: int, most: int) -> None:
@@ -235,9 +239,10 @@ class LongHold:
 
 
 class Clog:
-    """A link stops for a while: its crossings wait until it is free, then arrive all at once."""
+    """A link stops for a while: crossings wait until the link is free, then arrive all at once."""
 
     name = "clog"
+    lossless = True
     blind = True
 
     def __init__(self, rng: Random, rate: float, mean_ns: int) -> None:
@@ -247,7 +252,7 @@ class Clog:
         self._free_at_ns: dict[tuple[str, str], int] = {}
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Start a clog with probability ``rate``, or wait for the end of the current one."""
+        """Start a clog with probability ``rate``, or wait for the end of the current clog."""
         link = crossing.source, crossing.target
         free_at_ns = self._free_at_ns.get(link, 0)
         if now_ns >= free_at_ns:
@@ -262,6 +267,7 @@ class SwizzleClog:
     """Random members are clogged one after the other, and freed in a random order."""
 
     name = "swizzle"
+    lossless = True
     blind = True
 
     def __init__(self, rng: Random, members: Sequence[str], start_ns: int, step_ns: int) -> None:
@@ -286,7 +292,7 @@ class SwizzleClog:
 
 
 class Partition:
-    """From ``start_ns`` to ``end_ns`` nothing crosses between two sides, or in one direction."""
+    """From ``start_ns`` to ``end_ns`` no crossing passes between two sides, or in one direction."""
 
     name = "partition"
     blind = True
@@ -311,7 +317,7 @@ class Partition:
         return cls(rng.sample(members, size), start_ns, end_ns, symmetric=rng.random() < 0.7)
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Drop crossings that leave the side, or, if symmetric, enter it."""
+        """Drop crossings that leave the side, or, if symmetric, enter the side."""
         if not self.start_ns <= now_ns < self.end_ns:
             return copies
         return [] if self.cuts(crossing.source, crossing.target) else copies
@@ -353,7 +359,7 @@ class Truncate(_Rated):
     name = "truncate"
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Cut the first copy anywhere, even to nothing."""
+        """Cut the first copy anywhere, even to zero bytes."""
         if self.rng.random() >= self.rate:
             return copies
         cut = crossing.datagram[: self.rng.randrange(len(crossing.datagram))]
@@ -364,9 +370,10 @@ class Garbage(_Rated):
     """Random bytes arrive beside the datagram."""
 
     name = "garbage"
+    lossless = True
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Add a copy of random length and bytes, half of them with a header that begins well."""
+        """Add a copy of random length and bytes, in half of the cases with a plausible header."""
         if self.rng.random() >= self.rate:
             return copies
         noise = self.rng.randbytes(self.rng.randrange(200))
@@ -376,9 +383,10 @@ class Garbage(_Rated):
 
 
 class Foreign(_Rated):
-    """A well-formed datagram of another group arrives beside the true one."""
+    """A well-formed datagram of another group arrives beside the true datagram."""
 
     name = "foreign"
+    lossless = True
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Add a copy with the same frames for another group."""
@@ -392,6 +400,7 @@ class Stranger(_Rated):
     """A well-formed datagram of a non-member, or of an old incarnation, arrives as well."""
 
     name = "stranger"
+    lossless = True
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Add a copy in the name of another node, or of an incarnation before the first."""
@@ -406,7 +415,7 @@ class Stranger(_Rated):
 
 
 class Targeted:
-    """Drops exactly the crossings that a rule picks, each label on each link ``times`` times.
+    """Drops exactly the crossings picked by a rule, each label on each link ``times`` times.
 
     The class methods are the rules (first frame, last frame, first repairs …).
     """
@@ -454,7 +463,7 @@ class Targeted:
         return cls("wrap", lambda crossing: _wraps(crossing.label, capacity))
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Drop the crossing if the rule picks it and it was dropped fewer than ``times`` times."""
+        """Drop the crossing if picked by the rule and dropped fewer than ``times`` times."""
         if not self.picks(crossing):
             return copies
         if self.times is not None:
@@ -477,7 +486,7 @@ class LateTimers:
         self.coalesce_ns = coalesce_ns
 
     def late_ns(self, due_ns: int) -> int:
-        """Return how late a timer fires that is due at ``due_ns``."""
+        """Return how late a timer due at ``due_ns`` fires."""
         late_ns = self.rng.randrange(self.max_late_ns + 1) if self.rng.random() < self.rate else 0
         if self.coalesce_ns:
             late_ns += -(due_ns + late_ns) % self.coalesce_ns
@@ -485,7 +494,7 @@ class LateTimers:
 
 
 class DriftingClock(NamedTuple):
-    """A member's own clock: it starts at ``epoch_ns`` and drifts by ``drift_ppm``."""
+    """A member's own clock, which starts at ``epoch_ns`` and drifts by ``drift_ppm``."""
 
     epoch_ns: int = 0
     drift_ppm: int = 0

@@ -1,8 +1,8 @@
 """Faults on a real transport: the faults of the simulator, between the socket and the machine.
 
-On reception: each datagram is a crossing from its sender to this member. The faults turn it into
-nothing, other bytes or several copies, now or later. Sending is left alone, so each link has its
-own faults.
+On reception: each datagram is a crossing from the sender to this member. The faults turn the
+datagram into no copy, other bytes or several copies, now or later. Sending has no faults, so each
+link has its own faults.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 class FaultyTransport:
     """``transport`` with ``faults`` on reception, for ``duration_ns`` if given.
 
-    Faults that change bytes are noticed only if the other members send every message with a
-    checksum: wrap each of their transports, too, or set ``checksum = "all"``.
+    Changed bytes are noticed only if the other members send every message with a checksum: wrap
+    each of their transports, too, or set ``checksum = "all"``.
 
-    Crossings call this member ``name``, and a sender what ``call`` returns for its node: a, b, c
-    for 1, 2, 3.
+    Crossings call this member ``name``, and a sender ``call(node)``: a, b, c for 1, 2, 3.
     """
 
     def __init__(
@@ -55,9 +54,11 @@ class FaultyTransport:
         self.receive_buffer_bytes = transport.receive_buffer_bytes
         self.problems = transport.problems
         self.preserves_bytes = False
+        self.seal = transport.seal
         self.name = name
         until_ns = NEVER_NS if duration_ns is None else time.monotonic_ns() + duration_ns
         self.chain = FaultChain(faults, until_ns)
+        self.may_lose = transport.may_lose or self.chain.may_lose
         self._call = call
         self._delayed: list[tuple[int, int, bytes]] = []
         self._serial = count(1)
@@ -73,7 +74,7 @@ class FaultyTransport:
         return min(due_ns, default=None)
 
     def watch(self, watcher: Callable[[Address], None]) -> None:
-        """Call ``watcher`` with the sender of every datagram that is lost."""
+        """Call ``watcher`` with the sender of every lost datagram."""
         self._watcher = watcher
 
     def sockets(self) -> Sequence[Selectable]:
@@ -88,6 +89,8 @@ class FaultyTransport:
             if not copies and self._watcher is not None and (sender := sender_of(datagram)):
                 self._watcher(sender)
             for copy in copies:
+                if self.seal is not None and copy.datagram != datagram:
+                    continue  # a changed datagram does not open
                 heappush(self._delayed, (now_ns + copy.delay_ns, next(self._serial), copy.datagram))
         arrived: list[bytes] = []
         while self._delayed and self._delayed[0][0] <= now_ns:
@@ -95,14 +98,15 @@ class FaultyTransport:
         return arrived
 
     def _crossing(self, datagram: bytes) -> Crossing:
-        """Return the crossing of a received datagram, with a label if a fault uses it."""
+        """Return the crossing of a received datagram, with a label if a fault needs one."""
         serial = next(self._serial)
         sender = sender_of(datagram)
         source = "" if sender is None else self._call(sender.node)
         if not self.chain.names_matter:
             return Crossing(source, self.name, datagram, NOISE, 1, serial)
         try:
-            label = label_of(decode(datagram), lambda address: self._call(address.node))
+            decoded = decode(datagram, opened=self.seal is not None)
+            label = label_of(decoded, lambda address: self._call(address.node))
         except RemoteProtocolError:
             label = NOISE
         times = self._times[label, source] = self._times.get((label, source), 0) + 1

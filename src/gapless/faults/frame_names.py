@@ -1,7 +1,7 @@
 """Stable names of incarnations and of frames.
 
-An incarnation has its node's letter and one prime for each restart: ``a``, then ``a'``, then
-``a''``. The name of a frame is its content, its link, and how often the link has seen the same:
+An incarnation has the letter of the node and one prime for each restart: ``a``, then ``a'``, then
+``a''``. The name of a frame is the content, the link, and the number of equal frames on the link:
 ``DATA a7..9 a->b #1``; a stream to one member has an ``@``: ``DATA a@7..9 a->b #1``. No name
 depends on the order of events in the world, so removing one fault from a script keeps all other
 names.
@@ -38,6 +38,7 @@ from gapless.wire.frames import (
     MembershipFrame,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -60,6 +61,7 @@ KINDS = (
     "VIEW",
     "JOIN",
     "LEAVE",
+    "TAKEN",
     "SUSPECT",
     "MERGE",
     "AGREE",
@@ -84,7 +86,7 @@ KINDS = (
 
 
 class Label(NamedTuple):
-    """A datagram in short: the kind, stream and seqnos of its leading frame."""
+    """A datagram in short: the kind, stream and seqnos of the leading frame."""
 
     kind: str
     origin: str
@@ -109,7 +111,7 @@ class FrameName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> FrameName:
-        """Return the name that :func:`str` printed."""
+        """Return the name in a text of ``str(name)``."""
         match = _FRAME_NAME.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a frame name such as 'DATA a7..9 a->b #1'")
@@ -153,7 +155,7 @@ _MAX_PRIMES = 99
 
 
 def incarnation_address(name: str) -> Address:
-    """Return the address with the name ``name`` (the inverse of :func:`incarnation_name`)."""
+    """Return the address with the name ``name`` (the inverse of ``incarnation_name``)."""
     return Address(node_number(name), 1 + name.count("'"))
 
 
@@ -179,10 +181,10 @@ def span_of(frame: Frame) -> tuple[int, int]:
 
 
 def stream_of(frame: Frame) -> tuple[Address, bool]:
-    """Return the origin of a frame's stream, and whether that stream goes to one member only."""
+    """Return the origin of a frame's stream, and whether the stream goes to one member only."""
     if isinstance(frame, (OutOfBand, Unreliable)):
         return frame.run.origin, False
-    if isinstance(frame, Join):
+    if isinstance(frame, (Join, NameTaken)):
         return frame.entry.address, False
     if isinstance(frame, (Vote, Stable, OutOfBandAck, MembershipFrame, StateFrame)):
         return frame.origin, False
@@ -191,7 +193,7 @@ def stream_of(frame: Frame) -> tuple[Address, bool]:
 
 
 def kind_of(frame: Frame) -> str:
-    """Return the name of a frame's kind; a repair has its own."""
+    """Return the name of a frame's kind; a repair has a kind of its own."""
     if isinstance(frame, Data):
         return "REPAIR" if frame.repair else "DATA"
     return _KIND_WORDS[type(frame)]
@@ -211,6 +213,7 @@ _KIND_WORDS: dict[type, str] = {
     NewView: "VIEW",
     Join: "JOIN",
     Leave: "LEAVE",
+    NameTaken: "TAKEN",
     Suspect: "SUSPECT",
     MergeAsk: "MERGE",
     MergeReply: "AGREE",
@@ -226,7 +229,7 @@ _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
 def label_of(datagram: Datagram, name: Callable[[Address], str] = str) -> Label:
-    """Return the label of a datagram: that of its most telling frame (data, then NAKs, then acks).
+    """Return the label of a datagram, from the most telling frame (data, then NAKs, then acks).
 
     ``name`` returns the name of an address; the default serves real addresses.
     """

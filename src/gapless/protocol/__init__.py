@@ -1,1 +1,1 @@
-"""The pure protocol machine: bytes, time and randomness come in, one ``Ready`` goes out."""
+"""The pure protocol machine: each input (bytes, time, a call) returns one ``Ready``."""

@@ -1,8 +1,8 @@
-"""Rare branches: legal at any time, almost never taken, and taken on purpose by the simulator.
+"""Rare branches: legal at any time, seldom taken in practice, and forced by the simulator.
 
-Each is a choice that the machine is free to make: no guarantee depends on it. Outside the simulator
-none is taken. In a simulated run some of them are switched on, and each of these is then taken one
-time in four.
+A rare branch is a free choice of the machine: no guarantee depends on the choice. Outside the
+simulator no rare branch is taken. A simulated run switches some branches on, and then takes each
+with a probability of one in four.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPAIR_TO_ALL = "repair-to-all"
 REFUSE = "refuse"
 """A send that may not wait is refused although there is room."""
 EARLY_VOTE = "early-vote"
-"""A member votes on what is stable before the time or the bytes demand it."""
+"""A member votes earlier than the interval or the received bytes require."""
 SHED = "shed"
 """A receiver drops messages that it retains for others."""
 

@@ -1,17 +1,17 @@
 """Delivery: hands messages to the application in order, acknowledges them, and votes on them.
 
-On reception: a stream that moved is delivered from, as far as the application has credit. Its ack
-is sent at once if much was delivered, and owed until the ack timer otherwise. A stream that has
-messages but no credit waits in line.
+On reception: the scheduler delivers from a stream that moved, as far as the application has credit.
+After many deliveries the ack is sent at once; otherwise the ack is owed until the ack timer fires.
+A stream with messages but without credit waits in line.
 
-On sending: own messages are delivered like those of everybody else, next in order and within the
-credit. Their delivery is the own ack. A message without loopback takes no credit (M-11).
+On sending: own messages are delivered like those of other members, in order and within the credit.
+The delivery counts as the ack of this member. A message without loopback takes no credit (M-11).
 
-On consumption: the streams in line are delivered from in turn. A stream that was served and still
-has messages goes to the end of the line.
+On consumption: the scheduler delivers from the streams in line, in turn. A served stream with
+messages left goes to the end of the line.
 
-Where the profile releases messages by stability: what is delivered counts towards the next vote,
-and what all have delivered is purged.
+Where the profile releases messages by stability: delivered messages count towards the next vote,
+and messages delivered by all members are purged.
 
 Every interval: owed acks are sent when the ack timer fires.
 """
@@ -49,7 +49,7 @@ StreamKey = tuple["Address", int]
 
 
 class DeliveryScheduler:
-    """What is delivered next, and which acks and votes follow from it."""
+    """Schedules deliveries, and the acks and votes that follow a delivery."""
 
     __slots__ = (
         "_ack_delay_ns",
@@ -101,7 +101,7 @@ class DeliveryScheduler:
     # Streams of others
 
     def deliver_and_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
-        """Deliver from a stream, then send or schedule its ack and its next check of gaps."""
+        """Deliver from a stream, then send or schedule the ack and the next check of gaps."""
         if stream.ended:
             return  # an earlier frame of the same input ended the connection
         pending_acks, ack_scheduler = self.pending_acks, stream.ack_scheduler
@@ -132,7 +132,7 @@ class DeliveryScheduler:
         self.pending_acks.pop(stream.key, None)
 
     def send_pending_acks(self, out: ReadyBuilder) -> None:
-        """Send the acks that are owed, as the ack timer demands."""
+        """Send the owed acks when the ack timer fires."""
         if self.pending_acks and out.rarely and out.rarely(buggify.LATE_ACK):
             self._timers.arm(timers.ACK, out.now_ns + max(self._ack_delay_ns, 1))
             return
@@ -141,7 +141,7 @@ class DeliveryScheduler:
             if (until_ns := stream.ack_scheduler.held_until_ns(out.now_ns)) is None:
                 self.send_ack(stream, out)
             else:
-                # A connection keeps a minimum time between two acks: this one stays owed.
+                # A connection keeps a minimum time between two acks: the ack stays owed.
                 self.pending_acks[key] = stream
                 self._timers.arm_earlier(timers.ACK, until_ns)
         assert not self.pending_acks or timers.ACK in self._timers
@@ -159,14 +159,14 @@ class DeliveryScheduler:
                 self.deliver_and_ack(stream, out)
 
     def forget(self, key: StreamKey) -> None:
-        """Neither acknowledge nor deliver from a stream that has ended."""
+        """Stop acknowledging and delivering a stream that has ended."""
         self.pending_acks.pop(key, None)
         self.awaiting_credit.pop(key, None)
 
     # The own streams
 
     def deliver_own(self, out: ReadyBuilder, *, ignore_credit: bool = False) -> None:
-        """Deliver the own messages; with ``ignore_credit`` all of them, as the view ends."""
+        """Deliver own messages; with ``ignore_credit`` all of them, because the view ends."""
         outbound = self.outbound
         if outbound.window.delivered < outbound.window.high:
             self._deliver_own_stream(outbound, self.own_reassembler, out, ignore_credit)
@@ -207,22 +207,22 @@ class DeliveryScheduler:
             return
         if run.flags & FRAGMENT:
             if (whole := reassembler.add(run, out)) is not None:
-                self.credit.spend(1)
+                self.credit.spend(1, whole.size_bytes)
                 out.deliver(whole._replace(epoch=outbound.epoch))
             return
         kind = GROUP if outbound.to is None else UNICAST
-        self.credit.spend(run.count)
+        self.credit.spend(run.count, run.size_bytes)
         out.deliver(Delivery(run.origin, run.first, run.last, run, kind, outbound.epoch))
 
     def restart(self, outbound: OutboundStream) -> None:
-        """Deliver from another own stream: its numbers restart with the view."""
+        """Deliver from a new own stream: the numbering restarts with the view."""
         self.outbound = outbound
         self.own_reassembler.clear()
 
     # Stability
 
     def digest(self) -> Digest:
-        """Return the marks of every stream whose start is known, the own stream first."""
+        """Return the marks of all streams with a known start, the own stream first."""
         marks = {
             origin: stream.window.marks
             for origin, stream in self._inbound.items()
@@ -231,13 +231,13 @@ class DeliveryScheduler:
         return {self._me: self.outbound.window.marks, **marks}
 
     def marks(self, origin: Address) -> Marks | None:
-        """Return the marks of one stream, if its start is known."""
+        """Return the marks of a stream, or None while the start of the stream is unknown."""
         stream = self.outbound if origin == self._me else self._inbound.get(origin)
         return None if stream is None or stream.window is None else stream.window.marks
 
     @property
     def has_unstable(self) -> bool:
-        """Whether a message was delivered here that is not known to be stable."""
+        """Whether this member delivered a message not known to be stable."""
         outbound = self.outbound
         if outbound.window.high > outbound.stable:
             return True
@@ -256,12 +256,12 @@ class DeliveryScheduler:
             self.vote(out)
 
     def vote(self, out: ReadyBuilder) -> None:
-        """Vote with the marks of all streams; purge what that makes stable."""
+        """Vote with the marks of all streams, and purge the messages that become stable."""
         assert self._stability is not None, "only a profile with stability votes"
         self.on_stable(self._stability.vote(self.digest(), out), out)
 
     def on_stable(self, progress: Iterable[StreamProgress], out: ReadyBuilder) -> None:
-        """Purge what is stable; a stream that is not open here is left alone (N7-24)."""
+        """Purge stable messages, only of streams that are open here (N7-24)."""
         for origin, seqno, high in progress:
             stream = self._inbound.get(origin)
             if origin == self._me:

@@ -1,17 +1,17 @@
-"""Routing of incoming frames: each frame goes to the stream or the machine that it is about.
+"""Routing of incoming frames: each frame goes to the stream or the machine of its kind.
 
-On reception of a datagram: one for another group, or addressed to another incarnation of this
-member, is dropped. One from an address outside the view is buffered if a later view may explain it,
-and dropped otherwise. Every drop is counted under its reason and changes nothing else.
+On reception of a datagram: a datagram for another group, or for another incarnation of this member,
+is dropped. A datagram from an address outside the view is buffered if a later view may include the
+address, and dropped otherwise. Every drop is counted under a reason and has no other effect.
 
-On reception of a frame from a member of the view: data and marks go to the inbound stream of their
-origin; acks and naks go to the outbound stream that they are about; a nak for the stream of
-somebody else is answered where the profile retains delivered messages. Frames whose epoch is that
-of a connection go to the connections, out-of-band frames to their channel, votes to the stability
-protocol, frames of a state transfer to the state transfer of this member, if it has one.
+On reception of a frame from a member of the view: data and marks go to the inbound stream of the
+origin. Acks and naks go to the outbound stream they name; a nak for the stream of another origin is
+answered where the profile retains delivered messages. Frames with the epoch of a connection go to
+the connections, out-of-band frames to the out-of-band channel, votes to the stability protocol, and
+frames of a state transfer to the state transfer, if this member has one.
 
-A frame is acted on when its origin is the sender of its datagram. The one exception is a repair
-that a member sends in the place of the origin.
+The origin of a frame must be the sender of the datagram. The only exception is a repair sent by
+another member in place of the origin.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class FrameDispatcher:
-    """The router of one endpoint: it keeps no state of its own."""
+    """The router of an endpoint. A dispatcher has no state."""
 
     __slots__ = ("_endpoint", "_group", "_me")
 
@@ -60,7 +60,7 @@ class FrameDispatcher:
     # Datagrams
 
     def on_datagram(self, datagram: Datagram, out: ReadyBuilder) -> Iterable[InboundStream]:
-        """Act on a datagram from anybody; return the streams that may have moved."""
+        """Handle a datagram from any sender; return the streams that may have moved."""
         sender = datagram.sender
         stream = self._endpoint.inbound.get(sender)
         if datagram.group != self._group:
@@ -74,7 +74,7 @@ class FrameDispatcher:
         return ()
 
     def on_stranger(self, datagram: Datagram, out: ReadyBuilder) -> None:
-        """Buffer or drop a datagram whose sender is not in the view."""
+        """Buffer or drop a datagram from a sender outside the view."""
         endpoint, sender = self._endpoint, datagram.sender
         assert sender not in endpoint.inbound, "a member of the view is not a stranger"
         if sender == self._me:
@@ -90,7 +90,7 @@ class FrameDispatcher:
             out.drop("incarnation" if known_node else "stranger", peer=sender)
 
     def _buffer_from_joiner(self, datagram: Datagram, out: ReadyBuilder) -> bool:
-        """Buffer the data that a joiner sent in a later view; return whether there is any."""
+        """Buffer data that a joiner sent in a later view; return whether the datagram has any."""
         endpoint, sender = self._endpoint, datagram.sender
         # Only where messages belong to a view does the epoch of a frame name a later view.
         if endpoint.view is None or endpoint.profile.numbering is not NumberingScope.VIEW:
@@ -114,7 +114,7 @@ class FrameDispatcher:
     def on_frames(
         self, datagram: Datagram, stream: InboundStream, out: ReadyBuilder
     ) -> Iterable[InboundStream]:
-        """Act on every frame of a member of the view; return the streams that may have moved."""
+        """Handle the frames of a member of the view; return the streams that may have moved."""
         sender, frames = datagram.sender, datagram.frames
         if len(frames) == 1:
             frame = frames[0]
@@ -133,7 +133,7 @@ class FrameDispatcher:
     def _on_frame(
         self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
     ) -> InboundStream | None:
-        """Act on one frame; return the stream that may have moved by it."""
+        """Handle one frame; return the stream that may have moved, if any."""
         if isinstance(frame, Data):
             return self._on_data(frame, sender, stream, out)
         if isinstance(frame, Ack):
@@ -168,20 +168,24 @@ class FrameDispatcher:
                 out.count(RECEIVED_COUNTERS[Data])
                 endpoint.active_senders.last_data_ns[sender] = out.now_ns
                 return endpoint.connections.on_frame(sender, frame, out)
-            self._on_other_view(frame, out)
+            self._on_other_view(frame, sender, out)
             return None
         out.count(RECEIVED_COUNTERS[Data])
         endpoint.active_senders.last_data_ns[sender] = out.now_ns
         stream.on_data(frame.run, frame.repair, out)
         return stream
 
-    def _on_other_view(self, frame: Data, out: ReadyBuilder) -> None:
-        """Buffer a message of a later view; drop a message of an earlier one (OL-06, OL-07)."""
+    def _on_other_view(self, frame: Data, sender: Address, out: ReadyBuilder) -> None:
+        """Buffer a message of a later view; drop a message of an earlier view (OL-06, OL-07).
+
+        A repair by another holder is not buffered: a member may fill its own queue only.
+        """
         endpoint, run = self._endpoint, frame.run
         assert endpoint.epoch != frame.epoch < FIRST_CONNECTION_EPOCH
         if (
             endpoint.profile.numbering is NumberingScope.VIEW
             and frame.epoch > endpoint.epoch
+            and run.origin == sender
             and endpoint.future_view_buffer.buffer_frame(frame)
         ):
             out.trace("EARLY", run.origin, run.first, run.last, peer=run.origin)
@@ -199,7 +203,7 @@ class FrameDispatcher:
     def _on_other_frame(
         self, frame: Frame, sender: Address, stream: InboundStream, out: ReadyBuilder
     ) -> InboundStream | None:
-        """Act on a frame that is neither data nor an ack or nak."""
+        """Handle a frame other than data, ack or nak."""
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
         endpoint = self._endpoint
         if isinstance(frame, StateFrame) and endpoint.state_transfer is not None:
@@ -228,7 +232,7 @@ class FrameDispatcher:
         return None
 
     def _on_stability(self, frame: Vote | Stable, sender: Address, out: ReadyBuilder) -> None:
-        """Act on a vote, or on the decision of the member that counts the votes."""
+        """Handle a vote, or the decision of the vote counter."""
         assert frame.origin == sender
         endpoint, deliveries = self._endpoint, self._endpoint.deliveries
         if endpoint.stability is None:
@@ -243,7 +247,7 @@ class FrameDispatcher:
     def _on_stream_marks(
         self, frame: Tail | Gone | Close, sender: Address, stream: InboundStream, out: ReadyBuilder
     ) -> InboundStream | None:
-        """Act on what a sender reports about the end or the start of one of its streams."""
+        """Handle the announced start or end of a stream of the sender."""
         epoch = frame.epoch
         assert frame.origin == sender == stream.origin, "marks come from the origin alone"
         if epoch < FIRST_CONNECTION_EPOCH and epoch != self._endpoint.epoch:
@@ -263,7 +267,7 @@ class FrameDispatcher:
     def _on_own_stream(
         self, frame: Ack | Nak | OutOfBandAck, sender: Address, out: ReadyBuilder
     ) -> None:
-        """Act on feedback of ``sender`` about a stream of this member."""
+        """Handle feedback of ``sender`` about a stream of this member."""
         endpoint, origin = self._endpoint, frame.origin
         assert sender != self._me, "own datagrams are dropped before"
         if origin != self._me:
@@ -293,7 +297,7 @@ class FrameDispatcher:
     def _on_nak_for_another(
         self, frame: Nak | OutOfBandAck, sender: Address, out: ReadyBuilder
     ) -> None:
-        """Repair a message of another origin, if this profile retains delivered messages."""
+        """Repair a message of another origin, if the profile retains delivered messages."""
         assert frame.origin != self._me, "a nak for the own stream is feedback"
         retained = self._endpoint.inbound.get(frame.origin)
         if (
@@ -308,7 +312,7 @@ class FrameDispatcher:
         retained.on_nak(sender, frame.ranges, out)
 
     def _drop_foreign(self, origin: Address, sender: Address, out: ReadyBuilder) -> None:
-        """Drop feedback about a stream that is not of this incarnation."""
+        """Drop feedback about a stream of another incarnation."""
         assert origin != self._me
         reason = "not mine" if origin.node != self._me.node else "incarnation"
         out.drop(reason, origin, peer=sender)

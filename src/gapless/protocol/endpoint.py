@@ -1,25 +1,25 @@
-"""The endpoint: all streams of one member, under views that are given from outside.
+"""The endpoint: all streams of one member, under views given from outside.
 
-Every input (a send, a datagram, a view, the time) returns one ``Ready``; nothing is called back.
-Time, randomness and bytes come in from outside, so the same code runs over sockets, in the
-simulator and in exhaustive search.
+Every input (a send, a datagram, a view, the time) returns one ``Ready``; there are no callbacks.
+Time, randomness and bytes come from outside, so the same code runs over sockets, in the simulator
+and in exhaustive search.
 
-An input begins with :meth:`Endpoint.begin`, has its effect, and ends with :meth:`Endpoint.finish`.
-A member (member.py) uses the methods that take a ``ReadyBuilder`` and return no ``Ready``, and does
-its own part of the input before, between and after them.
+An input begins with ``Endpoint.begin``, takes effect, and ends with ``Endpoint.finish``. A member
+(member.py) uses the methods that take a ``ReadyBuilder`` and return no ``Ready``, and does the work
+of the membership before, between and after the calls.
 
-On sending: sending.py checks the messages and gives them to the stream of the group, to a
+On sending: sending.py checks the messages and passes them to the stream of the group, to a
 connection or to the out-of-band channel.
 
-On reception: the datagram is decoded, and dispatch.py routes its frames. Streams that moved are
+On reception: the datagram is decoded, and dispatch.py routes the frames. Streams that moved are
 delivered from and acknowledged (delivery.py).
 
-On a view: streams of departed members end; their remaining consecutive messages are delivered, and
+On a view: streams of departed members end; the remaining consecutive messages are delivered, and
 messages behind a gap are counted as discarded (I-08). Streams of new members start where the digest
-says, or else where their sender says: it announces the start (I-22), and receivers ask until it
-has. Where numbers restart with every view, all streams do.
+says, or else where the sender says: the sender announces the start (I-22), and receivers ask until
+the announcement arrives. Where numbers restart with every view, all streams restart.
 
-Every interval: timers.py names the timers; each is handled by the machine that it belongs to.
+Every interval: timers.py names the timers; the machine that owns a timer handles it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from gapless.profiles import NumberingScope, ReleasePolicy
 from gapless.protocol import timers
 from gapless.protocol.delivery import DeliveryScheduler
 from gapless.protocol.dispatch import FrameDispatcher
+from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Discarded, Undelivered, ViewInstalled
 from gapless.protocol.marks_tracer import MarksTracer
 from gapless.protocol.ready import Ready
@@ -50,6 +51,7 @@ from gapless.protocol.stream.inbound import STORED_UNKNOWN, InboundStream
 from gapless.protocol.stream.out_of_band import OutOfBandChannel
 from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.stability import Stability
+from gapless.protocol.stream.start_requests import StartRequests
 from gapless.wire.codec import decode
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ _STALL_XMIT_INTERVAL_NS = 500_000_000
 
 
 class Endpoint:
-    """The streams of one member: give it inputs, work through the ``Ready`` that each returns."""
+    """The streams of one member. Every input returns a ``Ready`` for the runtime to handle."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Endpoint:
         """
         if not all(0 <= number <= U64_MAX for number in (*me, group)):
             raise LocalProtocolError(
-                f"address {me} or group {group:x} does not fit the wire: use 64-bit numbers"
+                f"address {me} or group {group:x} does not fit the wire format: use 64-bit numbers"
             )
         assert state_transfer is None or state_transfer.me == me
         self.me = me
@@ -105,16 +107,22 @@ class Endpoint:
         self._tickets = count(1)
         self.outbound = OutboundStream(me, config, self.profile, self._tickets)
         self.inbound: dict[Address, InboundStream] = {}
-        self.credit = DeliveryCredit(config.unread_limit, config.max_batch_size)
-        self.connections = Connections(me, config, rng, self._tickets, self.credit)
+        self.credit = DeliveryCredit(
+            config.unread_limit, config.max_batch_size, config.unread_bytes
+        )
+        self.early_budget = EarlyBudget(config.early_bytes)
+        self.connections = Connections(
+            me, config, rng, self._tickets, self.credit, self.early_budget
+        )
         self.out_of_band = OutOfBandChannel(me, config, self.credit)
         self.stability = (
             Stability(me, config, rng) if self.profile.release is ReleasePolicy.STABILITY else None
         )
         self.state_transfer = state_transfer
-        self.future_view_buffer = FutureViewBuffer(config)
+        self.future_view_buffer = FutureViewBuffer(config, self.early_budget)
         self.resume_positions = ResumePositions()
         self.active_senders = ActiveSenders()
+        self._start_requests = StartRequests(me)
         self._marks_tracer = MarksTracer(me)
         self.deliveries = DeliveryScheduler(
             me,
@@ -134,7 +142,7 @@ class Endpoint:
     # What every input begins and ends with
 
     def begin(self, now_ns: int) -> ReadyBuilder:
-        """Start an input at ``now_ns``; return the builder that collects its outcome."""
+        """Start an input at ``now_ns``; return the builder for the outcome."""
         self.out.now_ns = now_ns
         return self.out
 
@@ -158,7 +166,7 @@ class Endpoint:
         return out.build(min(self.timers.values(), default=None))
 
     def _advance_state_transfer(self, transfer: StateTransfer, out: ReadyBuilder) -> None:
-        """Let the state transfer see the deliveries of this input, when all of them are made."""
+        """Show the deliveries of the input to the state transfer, once all of them are made."""
         if self.credit.held or not transfer.idle:
             transfer.on_deliveries(self, out)
             self.timers.arm(timers.STATE, transfer.due_ns)
@@ -170,9 +178,11 @@ class Endpoint:
         armed, outbound, connections = self.timers, self.outbound, self.connections
         tail_ns, slow_ns = outbound.tail_due_ns, outbound.slow_receiver_due_ns
         if connections.outgoing or connections.incoming or timers.REAP in armed:
-            for entry in connections.outgoing.values():
-                tail_ns = timers.earlier(tail_ns, entry.stream.tail_due_ns)
-                slow_ns = timers.earlier(slow_ns, entry.stream.slow_receiver_due_ns)
+            if self.me in connections.outgoing:
+                connections.note_change(self.me)  # its messages were delivered here
+            next_tail_ns, next_slow_ns = connections.next_deadlines_ns()
+            tail_ns = timers.earlier(tail_ns, next_tail_ns)
+            slow_ns = timers.earlier(slow_ns, next_slow_ns)
             armed.arm(timers.REAP, connections.reap_due_ns)
         # These two move with every send, so they are set here without a call.
         if tail_ns is None:
@@ -208,10 +218,10 @@ class Endpoint:
         timeout_ns: int | None = None,
         loopback: bool | None = None,
     ) -> Ready:
-        """Send messages to the group, or to one member, in this order.
+        """Send messages to the group, or to one member, in the given order.
 
-        ``ticket`` of the answer names the send. With ``wait=False`` all messages are taken at once
-        or none is. ``loopback``: whether the sender is delivered them too.
+        ``ticket`` of the returned ready names the send. With ``wait=False`` all messages are taken
+        at once or none. ``loopback``: whether the messages are delivered to the sender as well.
         """
         payloads = Payloads.of(payloads)
         send_mode = self.sender.check(payloads, to, mode, timeout_ns)
@@ -234,17 +244,17 @@ class Endpoint:
         self.sender.set_next_mode(mode)
 
     def cancel(self, ticket: int, now_ns: int) -> Ready:
-        """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""
+        """Give up a waiting send. Without a GivenUp event in the ready, the send was accepted."""
         self.sender.give_up(ticket, "cancel", self.begin(now_ns))
         return self.finish(())
 
     def close_connection(self, peer: Address, now_ns: int) -> Ready:
-        """Close the connection to ``peer`` once it is idle; sending to it opens another."""
+        """Close the connection to ``peer`` once idle; the next send to ``peer`` opens another."""
         self.connections.close(peer, self.begin(now_ns))
         return self.finish(())
 
     def consumed(self, messages: int, now_ns: int) -> Ready:
-        """Note that the application is done with messages: there is room for as many more."""
+        """Note that the application has consumed messages, which makes room for as many more."""
         self.check_consumed(messages)
         self.on_consumed(messages, self.begin(now_ns))
         return self.finish(())
@@ -253,11 +263,11 @@ class Endpoint:
         """Raise if ``messages`` is no number of messages."""
         if messages < 0:
             raise LocalProtocolError(
-                f"{messages} messages cannot have been consumed: report how many were"
+                f"{messages} messages cannot have been consumed: pass a number of at least 0"
             )
 
     def on_consumed(self, messages: int, out: ReadyBuilder) -> None:
-        """Refund credit and deliver from the streams that waited for it, in turn."""
+        """Refund credit, and deliver from the waiting streams in turn."""
         assert messages >= 0
         self.credit.refund(messages)
         self.deliveries.deliver_awaiting_credit(out)
@@ -281,16 +291,16 @@ class Endpoint:
         self._arm_gap_timer()
 
     def resume(self, marks: Mapping[Address, int], *, stores: bool = False) -> None:
-        """Be a durable member that continues its former incarnation; call before the first view.
+        """Continue the previous incarnation of a durable member; call before the first view.
 
-        ``marks`` says up to which seqno the application has the messages of each origin safely, as
-        far as it knows. No stream starts below its mark. If a stream starts above it, the messages
-        in between are reported as lost. A durable member also acknowledges a fragmented message as
-        a whole, unless it is large. One that ``stores`` acknowledges only what it has confirmed as
-        stored.
+        ``marks`` holds the last safely processed seqno of each origin, as far as the application
+        knows. No stream starts below the mark. If a stream starts above the mark, the messages in
+        between are reported as lost. A durable member also acknowledges a fragmented message as a
+        whole, unless the message is large. A member that ``stores`` acknowledges only messages
+        confirmed as stored.
         """
         if self.view is not None:
-            raise LocalProtocolError(f"{self.me} is a member already: resume before the first view")
+            raise LocalProtocolError("this member has a view already: resume before the first view")
         if self.profile.release is not ReleasePolicy.ACKS:
             raise LocalProtocolError(
                 f"profile {self.profile.name} has no durable members: use profile nakack4"
@@ -298,9 +308,9 @@ class Endpoint:
         self.resume_positions.resume(marks, stores=stores)
 
     def confirm_stored(self, marks: Mapping[Address, int], now_ns: int) -> Ready:
-        """Note up to where the application has stored each stream, and acknowledge it at once.
+        """Note the last stored seqno of each stream, and acknowledge the streams at once.
 
-        Only a durable member that has resumed with ``stores=True`` confirms its storage.
+        Only a durable member that has resumed with ``stores=True`` confirms storage.
         """
         self.check_stores()
         self.on_stored(marks, self.begin(now_ns))
@@ -310,11 +320,11 @@ class Endpoint:
         """Raise if this member acknowledges on delivery and not on storage."""
         if self.resume_positions.stored is None:
             raise LocalProtocolError(
-                f"{self.me} does not say what it stores: resume with stores=True"
+                "this member does not confirm storage: resume with stores=True"
             )
 
     def on_stored(self, marks: Mapping[Address, int], out: ReadyBuilder) -> None:
-        """Acknowledge each stream up to where it is stored."""
+        """Acknowledge each stream up to the last stored message."""
         for origin, seqno in marks.items():
             stream = self.inbound.get(origin)
             if stream is None:
@@ -323,10 +333,10 @@ class Endpoint:
                 self.deliveries.send_ack(stream, out)
 
     def request_state(self) -> None:
-        """Ask for the state with the first view, and deliver nothing before it is here."""
+        """Request the state with the first view; deliver nothing before the state arrives."""
         if self.view is not None:
             raise LocalProtocolError(
-                "this member has a view, and messages with it: ask for the state before joining"
+                "this member has a view already: request the state before joining"
             )
         assert self.state_transfer is not None, "an endpoint alone transfers no state"
         self.state_transfer.request_state()
@@ -341,7 +351,7 @@ class Endpoint:
     # Inputs of the network and the clock
 
     def receive(self, datagram: bytes, now_ns: int) -> Ready:
-        """Act on a datagram, whatever it holds."""
+        """Handle a datagram with any content."""
         try:
             decoded = decode(datagram)
         except RemoteProtocolError as error:
@@ -351,11 +361,11 @@ class Endpoint:
         return self.receive_decoded(decoded, now_ns)
 
     def receive_decoded(self, datagram: Datagram, now_ns: int) -> Ready:
-        """Act on a datagram that the caller has decoded."""
+        """Handle a datagram already decoded by the caller."""
         return self.finish(self.dispatcher.on_datagram(datagram, self.begin(now_ns)))
 
     def tick(self, now_ns: int) -> Ready:
-        """Fire every timer that is due."""
+        """Fire all due timers."""
         out = self.begin(now_ns)
         self.divide_receive_buffers(now_ns)
         for name in self.timers.due(now_ns):
@@ -368,7 +378,7 @@ class Endpoint:
         return self.finish(())
 
     def fire(self, name: str, out: ReadyBuilder) -> None:
-        """Let a timer of the streams have its effect."""
+        """Handle a timer of the streams."""
         out.trace("TIMER", self.me, reason=name)
         self.timers.arm(name, None)
         _TIMER_HANDLERS[name](self, out)
@@ -378,9 +388,8 @@ class Endpoint:
         shares = self.active_senders.shares(now_ns, self.inbound, self.outbound.acked_ns)
         if self.outbound.senders != shares:
             self.outbound.update_byte_limit(shares)
-        for connection in self.connections.outgoing.values():
-            if connection.stream.senders != shares:
-                connection.stream.update_byte_limit(shares)
+        if self.connections.outgoing:
+            self.connections.share_receive_buffers(shares)
 
     def _send_naks(self, out: ReadyBuilder) -> None:
         """Ask for the gaps of every stream; a stall may switch retransmission on."""
@@ -388,6 +397,11 @@ class Endpoint:
         others: list[Address] = []
         if config.xmit_from_random_member and self.view is not None:
             others = [member for member in self.view.members if member != self.me]
+        if config.retransmits:
+            interval_ns, admitted = config.xmit_interval_ns, not self.unannounced
+            self._start_requests.select(
+                self.inbound.values(), out.now_ns, interval_ns, admitted=admitted
+            )
         for stream in self.inbound.values():
             stream.send_naks(out, others if stream.retains_delivered else ())
         for stream in self.connections.inbounds():
@@ -405,13 +419,13 @@ class Endpoint:
                 self.timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
 
     def _announce_tails(self, out: ReadyBuilder) -> None:
-        for stream in self.outbounds():
-            stream.announce_tail(out)
+        self.outbound.announce_tail(out)
+        self.connections.announce_tails(out)
 
     def report_slow_receivers(self, out: ReadyBuilder) -> None:
         """Report the members that keep a window from moving."""
-        for stream in self.outbounds():
-            stream.report_slow_receivers(out, self.stability)
+        self.outbound.report_slow_receivers(out, self.stability)
+        self.connections.report_slow_receivers(out)
 
     # On a view
 
@@ -426,10 +440,10 @@ class Endpoint:
     ) -> Ready:
         """Become a member of ``view``.
 
-        Streams in ``digest`` start behind what it reports as delivered (N7-21, N7-22). ``absent``:
-        the last address of each durable member that is away, by name. ``returning``: for each
-        member of this view that returns, the last address that this member knew under its name
-        (docs/durable.md).
+        Streams in ``digest`` start behind the delivered mark of the digest (N7-21, N7-22).
+        ``absent``: the last address of each absent durable member, by name. ``returning``: for each
+        returning member of the view, the last address known here under the same name
+        (docs/guides/durable-members.md).
         """
         self.check_view(view, absent, returning)
         out = self.begin(now_ns)
@@ -440,13 +454,15 @@ class Endpoint:
     def check_view(
         self, view: View, absent: Mapping[str, Address], returning: Mapping[Address, Address]
     ) -> None:
-        """Raise if ``view`` cannot follow the present one."""
+        """Raise if ``view`` cannot follow the present view."""
         restart = self.profile.numbering is NumberingScope.VIEW
         if self.me not in view.members:
-            raise LocalProtocolError(f"view {view.id.number} does not contain {self.me}")
+            raise LocalProtocolError(
+                f"view {view.id.number} does not include this member ({self.me})"
+            )
         if not 0 <= view.id.number <= U32_MAX:
             raise LocalProtocolError(
-                f"view number {view.id.number} does not fit the wire: it has 32 bits"
+                f"view number {view.id.number} does not fit the wire format: use 32-bit numbers"
             )
         if self.view is not None and view.id <= self.view.id:
             raise LocalProtocolError(
@@ -454,8 +470,8 @@ class Endpoint:
             )
         if self.view is not None and restart and view.id.number == self.view.id.number:
             raise LocalProtocolError(
-                f"view {view.id.number} is here:"
-                " numbers restart with a view, so its own has to rise"
+                f"view {view.id.number} is installed already:"
+                " numbers restart with a view, so the view number has to rise"
             )
         check_retention(view, absent, returning, self.profile)
 
@@ -469,10 +485,10 @@ class Endpoint:
         returning: Mapping[Address, Address],
         announce: bool,
     ) -> Iterable[InboundStream]:
-        """Install a view that :meth:`check_view` has approved; return the streams that moved.
+        """Install a view approved by ``check_view``; return the streams that moved.
 
-        Without ``announce`` the new members learn the start of the own stream only from
-        :meth:`start_sending`.
+        Without ``announce``, new members learn the start of the own stream only from
+        ``start_sending``.
         """
         restart, first_view = self.profile.numbering is NumberingScope.VIEW, self.view is None
         assert self.me in view.members, "check_view refuses a view without this member"
@@ -481,6 +497,7 @@ class Endpoint:
         self.view = view
         self.nodes = frozenset(member.node for member in view.members)
         here = frozenset(view.members)
+        self.early_budget.install(here)
         for origin in [origin for origin in self.inbound if restart or origin not in here]:
             self._close_inbound(origin, out)
         if restart:
@@ -509,9 +526,15 @@ class Endpoint:
             self.outbound.announce_start(member, out)
 
     def start_sending(self, out: ReadyBuilder) -> None:
-        """Announce the own stream to the members that do not know it yet, and open it."""
+        """Announce the own stream to members without a known start, and open the stream."""
         unannounced, self.unannounced = self.unannounced, []
-        self._announce_start([member for member in unannounced if member in self.inbound], out)
+        present = [member for member in unannounced if member in self.inbound]
+        self._announce_start(present, out)
+        for stream in (self.inbound[member] for member in present):
+            if stream.window is None:
+                # The others announce their starts now: only now the grace of a request begins.
+                stream.loss_detector.on_gap(0, out.now_ns)
+                self.timers.arm_earlier(timers.GAP, out.now_ns + stream.loss_detector.grace_ns)
         if self.outbound.closed and self.view is not None:
             self.outbound.closed = False
             self.outbound.flush(out, "view")
@@ -536,12 +559,12 @@ class Endpoint:
             self.state_transfer.on_view(members, out)
 
     def _restart_numbering(self, view: View, out: ReadyBuilder) -> None:
-        """Restart all numbers; report the messages of the view before that were not stable."""
+        """Restart all numbers; report the unstable messages of the previous view."""
         before = self.outbound
         self.deliveries.deliver_own(out, ignore_credit=True)
         first, last = before.end_view(view.members, out)
         if first <= last:
-            out.emit(Undelivered(None, first, last))
+            out.emit(Undelivered(None, first, last, self.epoch))
         self.epoch = view.id.number
         self.outbound = OutboundStream(
             self.me, self.config, self.profile, self._tickets, self.epoch
@@ -553,7 +576,7 @@ class Endpoint:
         assert not self.inbound, "no stream of the view before goes on"
 
     def _replay_buffered(self, view: View, out: ReadyBuilder) -> Iterable[InboundStream]:
-        """Act on what was buffered for this view; return the streams that may have moved."""
+        """Handle the frames buffered for this view; return the streams that may have moved."""
         touched: dict[tuple[Address, int], InboundStream] = {}
         buffer, durable = self.future_view_buffer, self.resume_positions.durable
         for datagram in buffer.take_datagrams(view, out, any_view=durable):
@@ -578,7 +601,7 @@ class Endpoint:
         assert origin != self.me
         assert origin not in self.inbound
         durable = self.resume_positions.durable
-        # Only the sender knows where the stream goes on for a durable member.
+        # Only the sender knows where the stream continues for a durable member.
         marks = None if durable else digest.get(origin)
         former, stored = self.resume_positions.take(origin)
         stream = InboundStream(
@@ -591,6 +614,7 @@ class Endpoint:
             self.epoch,
             durable=durable,
             stored=stored,
+            budget=self.early_budget,
         )
         self.inbound[origin] = stream
         if marks is None:
@@ -603,9 +627,9 @@ class Endpoint:
             self.timers.arm_earlier(timers.GAP, stream.loss_detector.due_ns)
 
     def set_digest(self, digest: Digest, now_ns: int) -> Ready:
-        """Start the streams that wait for it behind what ``digest`` reports as delivered.
+        """Start the streams without a known start behind the delivered marks of ``digest``.
 
-        Messages that are missing up to the digest's high are a gap (N7-22), also in a stream that
+        Missing messages up to the high mark of the digest are a gap (N7-22), also in a stream that
         has started.
         """
         out = self.begin(now_ns)
@@ -622,12 +646,12 @@ class Endpoint:
         return self.finish([stream for stream, _ in named])
 
     def end(self, out: ReadyBuilder) -> None:
-        """End all streams; report every send that is waiting or not known to have arrived."""
+        """End all streams; report every waiting send and every send not known to have arrived."""
         for ticket in self.outbound.queue.tickets:
             self.outbound.give_up(ticket, "over", out)
         first, last = self.outbound.end(out)
         if first <= last:
-            out.emit(Undelivered(None, first, last))
+            out.emit(Undelivered(None, first, last, self.epoch))
         self.connections.end(out)
         self.out_of_band.end(out)
 
@@ -651,7 +675,7 @@ class Endpoint:
         return None if stream.window is None else stream.resume_seqno
 
     def coverage(self) -> StateCoverage:
-        """Return everything that was delivered, of departed members too as far as remembered."""
+        """Return all delivered positions, also of departed members as far as remembered."""
         marks = {
             **self.resume_positions.delivered,
             **{origin: stream.resume_seqno for origin, stream in self.inbound.items()},
@@ -660,16 +684,17 @@ class Endpoint:
         return StateCoverage(self.epoch, marks, self.out_of_band.delivered())
 
     def mark_covered(self, covered: StateCoverage) -> None:
-        """Count the out-of-band messages that a state covers as delivered."""
+        """Count the out-of-band messages covered by a state as delivered."""
         for origin, seqnos in covered.out_of_band.items():
             self.out_of_band.mark_covered(origin, seqnos)
 
     # Introspection
 
     def resume_marks(self) -> dict[Address, int]:
-        """Return up to where the application has each stream, for its next incarnation.
+        """Return the position of the application in each stream, for the next incarnation.
 
-        That is what it stored, if it stores, and what it was delivered otherwise.
+        The position is the last stored message of a member that stores, and the last delivered
+        message otherwise.
         """
         if self.resume_positions.stored is None:
             return dict(self.coverage().marks)
@@ -696,24 +721,24 @@ class Endpoint:
         return self.timers.next_ns
 
     def digest(self) -> Digest:
-        """Return the marks of every stream whose start is known, the own stream first."""
+        """Return the marks of all streams with a known start, the own stream first."""
         return self.deliveries.digest()
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether every receiver has acknowledged everything that was sent."""
-        return self.out_of_band.is_quiet and all(stream.is_quiet for stream in self.outbounds())
+        """Whether every receiver has acknowledged all sent messages."""
+        return self.out_of_band.is_quiet and all(stream.is_received for stream in self.outbounds())
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything that was sent has arrived, and is stable where that matters."""
+        """Whether all sent messages have arrived, and are stable where the profile votes."""
         if self.stability is not None and self.deliveries.has_unstable:
             return False
-        return self.all_acknowledged
+        return self.out_of_band.is_quiet and all(stream.is_quiet for stream in self.outbounds())
 
     @property
     def waiting_sends(self) -> int:
-        """How many sends wait for room, to the group or to one member."""
+        """The number of sends waiting for room, to the group or to one member."""
         return sum(len(stream.queue) for stream in self.outbounds())
 
     def outbounds(self) -> list[OutboundStream]:
@@ -731,7 +756,7 @@ class Endpoint:
         return self.timers.snapshot()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the streams contradict each other or their schedule."""
+        """Raise AssertionError if the streams contradict each other or the timers."""
         inbounds = self.inbounds()
         for outbound in self.outbounds():
             outbound.check_invariants()
@@ -749,19 +774,21 @@ class Endpoint:
         self.connections.check_invariants()
         self.out_of_band.check_invariants()
         self.future_view_buffer.check_invariants()
+        self.early_budget.check_invariants()
         if self.stability is not None:
             self.stability.check_invariants()
         if self.state_transfer is not None:
             self._check_state_transfer(self.state_transfer)
         self.deliveries.check_invariants(inbounds)
         self.active_senders.check_invariants(self.inbound)
+        self._start_requests.check_invariants()
         self.resume_positions.check_invariants(self.inbound)
         self._marks_tracer.check_invariants(self.inbound)
         self.sender.check_invariants()
         self.timers.check_invariants()
 
     def _check_state_transfer(self, transfer: StateTransfer) -> None:
-        """Raise AssertionError if what is held back and what is delivered disagree."""
+        """Raise AssertionError if held and completed deliveries disagree."""
         transfer.check_invariants()
         if transfer.is_holding:
             assert self.credit.held, "held messages take no credit"
@@ -789,6 +816,7 @@ class Endpoint:
         self.credit.outstanding, fragments, outbound, streams, machine_states = snapshot  # type: ignore[assignment]
         self.deliveries.own_reassembler.restore(fragments)  # type: ignore[arg-type]
         self.outbound.restore(outbound)  # type: ignore[arg-type]
+        self.early_budget.clear()
         for stream, state in zip(self.inbound.values(), streams, strict=True):  # type: ignore[call-overload]
             stream.restore(state)
         machines = (self.connections, self.out_of_band, self.future_view_buffer, self.stability)
@@ -798,6 +826,7 @@ class Endpoint:
         self.deliveries.restore(self.inbounds())
         self._restore_timers()
         self.active_senders.reset()
+        self._start_requests = StartRequests(self.me)
 
     def _restore_timers(self) -> None:
         gaps = any(stream.loss_detector.due_ns is not None for stream in self.inbounds())

@@ -1,8 +1,8 @@
-"""Events of the machine: what one input of a member reports beside transmits and deliveries.
+"""Events of the machine: the results of an input beside transmits and deliveries.
 
-These tuples are internal. The runtime resolves the events of sends itself; group/ turns those that
-concern an application into the documented dataclasses of :mod:`gapless.events`. Each kind has one
-snake_case name, :data:`EVENT_NAMES`, under which metrics count it.
+The tuples are internal. The runtime resolves the events of sends; group/ turns the events for an
+application into the documented dataclasses of ``gapless.events``. Each kind has a snake_case name,
+``EVENT_NAMES``, for the metrics.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from gapless.identity import Address, View, ViewId
 
 
 class Accepted(NamedTuple):
-    """Every message of the ticket has its seqno and was sent: ``first .. last``."""
+    """All messages of the ticket have a seqno and were sent: ``first .. last``.
+
+    ``view`` is the number of the view in which the seqnos count; 0 if seqnos outlive a view.
+    """
 
     ticket: int
     first: int
     last: int
+    view: int = 0
 
 
 class Refused(NamedTuple):
-    """A send that must not wait found no room; none of its messages was accepted."""
+    """A send that must not wait found no room; none of the messages was accepted."""
 
     ticket: int
 
 
 class GivenUp(NamedTuple):
-    """A waiting send ended early; the first ``accepted`` of its messages were sent.
+    """A waiting send ended early, after the first ``accepted`` messages were sent.
 
     ``reason`` is ``timeout``, ``cancelled``, ``departed`` or ``over``.
     """
@@ -38,28 +42,32 @@ class GivenUp(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """Every receiver of the ticket's messages that is still a member has delivered them."""
+    """All receivers still in the group have delivered the messages of the ticket."""
 
     ticket: int
 
 
 class Unacknowledged(NamedTuple):
-    """The view or connection of an acknowledged send ended before ``members`` delivered it."""
+    """The view or connection of an acknowledged send ended before ``members`` delivered."""
 
     ticket: int
     members: tuple[Address, ...]
 
 
 class Undelivered(NamedTuple):
-    """The stream to ``to`` (the group, if None) ended; ``first .. last`` may not have arrived."""
+    """The stream to ``to`` (the group, if None) ended; ``first .. last`` may not have arrived.
+
+    ``view`` is the number of the view in which the seqnos count; 0 if seqnos outlive a view.
+    """
 
     to: Address | None
     first: int
     last: int
+    view: int = 0
 
 
 class Stalled(NamedTuple):
-    """Delivery of ``origin`` waits for ``seqno`` (its start, if 0), which nobody will resend."""
+    """Delivery of ``origin`` waits for ``seqno`` (0: for the start), and no member can resend."""
 
     origin: Address
     seqno: int
@@ -74,6 +82,13 @@ class Connected(NamedTuple):
     outgoing: bool
 
 
+class Unheard(NamedTuple):
+    """``receiver`` does not hear ``sender``, though both live: one of them is expelled."""
+
+    sender: Address
+    receiver: Address
+
+
 class SlowReceivers(NamedTuple):
     """The window has not moved for too long: ``members`` have not acknowledged ``low + 1``."""
 
@@ -84,7 +99,7 @@ class SlowReceivers(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The stream of ``origin`` starts here: its first message is ``start + 1``."""
+    """The stream of ``origin`` starts here: the first message is ``start + 1``."""
 
     origin: Address
     start: int
@@ -114,20 +129,20 @@ class Oversized(NamedTuple):
 
 
 class ViewInstalled(NamedTuple):
-    """The deliveries that follow belong to ``view``."""
+    """The following deliveries belong to ``view``."""
 
     view: View
 
 
 class Located(NamedTuple):
-    """``address`` is reached at ``locator``; a transport stores this before it transmits."""
+    """``address`` is reached at ``locator``; a transport stores the locator before transmits."""
 
     address: Address
     locator: bytes
 
 
 class Suspected(NamedTuple):
-    """``member`` was silent for too long, here or at another monitor; it is probed once more."""
+    """``member`` was silent for too long, here or at another monitor, and is probed once more."""
 
     member: Address
 
@@ -138,8 +153,18 @@ class Expelled(NamedTuple):
     view: ViewId
 
 
+class NameInUse(NamedTuple):
+    """This incarnation cannot join: ``holder`` is alive and has its durable name.
+
+    ``locator`` is where the holder is reached.
+    """
+
+    holder: Address
+    locator: bytes
+
+
 class Left(NamedTuple):
-    """This incarnation has left, as requested; with ``confirmed`` the group installed that view."""
+    """This incarnation has left as requested; ``confirmed``: the group installed the next view."""
 
     confirmed: bool
 
@@ -154,8 +179,8 @@ class Retained(NamedTuple):
 class RetentionReleased(NamedTuple):
     """Messages are no longer retained for the durable member ``name``.
 
-    ``reason`` is ``back`` (it returned), ``timeout`` (``retention_timeout`` passed) or ``capacity``
-    (the window was full).
+    ``reason`` is ``back`` (the member returned), ``timeout`` (``retention_timeout`` passed) or
+    ``capacity`` (the window was full).
     """
 
     name: str
@@ -164,7 +189,7 @@ class RetentionReleased(NamedTuple):
 
 
 class RetentionBlocking(NamedTuple):
-    """The window is full of messages retained for ``name``; sends wait for it or its timeout."""
+    """The window is full of messages retained for ``name``; sends wait for the member."""
 
     name: str
     last: Address
@@ -181,13 +206,15 @@ class StateWanted(NamedTuple):
 
 
 class StateReceived(NamedTuple):
-    """The application's state from ``provider`` (None: no member could provide one).
+    """The application's state from ``provider`` (None: no member could provide a state).
 
-    It precedes the deliveries of the same ready, which continue from this state.
+    ``failed`` are the members whose application failed to provide its state. The event precedes the
+    deliveries of the same ready, which continue from the state.
     """
 
     provider: Address | None
     state: bytes
+    failed: tuple[Address, ...] = ()
 
 
 Event = (
@@ -207,7 +234,9 @@ Event = (
     | ViewInstalled
     | Located
     | Suspected
+    | Unheard
     | Expelled
+    | NameInUse
     | Left
     | Retained
     | RetentionReleased
@@ -233,7 +262,9 @@ EVENT_NAMES: dict[type, str] = {
     ViewInstalled: "view_changed",
     Located: "located",
     Suspected: "member_suspected",
+    Unheard: "link_broken",
     Expelled: "expelled",
+    NameInUse: "name_in_use",
     Left: "left_group",
     Retained: "retention_started",
     RetentionReleased: "retention_ended",

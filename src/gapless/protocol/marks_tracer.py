@@ -1,7 +1,7 @@
-"""Trace rows about the marks of windows: one row whenever a mark of a stream of the group moves.
+"""Trace rows for the marks of windows: a row whenever a mark of a group stream moves.
 
-At the end of every input: each window whose low, delivered or high has passed a multiple of the
-sampling interval since its last row gets a row ``STATE``.
+At the end of every input: a window gets a row ``STATE`` if low, delivered or high has passed a
+multiple of the sampling interval since the last row of the window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MarksTracer:
-    """The marks of which the trace has a row already."""
+    """The marks already recorded in the trace, by stream."""
 
     __slots__ = ("_me", "_traced")
 
@@ -51,5 +51,5 @@ class MarksTracer:
         self._traced.clear()
 
     def check_invariants(self, inbound: Mapping[Address, InboundStream]) -> None:
-        """Raise AssertionError if marks of streams are kept that are not open."""
+        """Raise AssertionError if marks of a closed stream are kept."""
         assert self._traced.keys() <= {self._me, *inbound}, "only open streams are traced"

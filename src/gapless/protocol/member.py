@@ -1,25 +1,25 @@
-"""One process in one group: a member that finds, follows and leaves views by itself.
+"""A member: one process in one group, which finds, follows and leaves views.
 
-A member has an endpoint (all streams under the present view), a membership (which view comes next),
-a failure detector and a state transfer. Every input begins with the check for a pause of this
-process, has its effect on these machines, and ends with what the membership owes, then with what
-the streams owe (:meth:`Endpoint.finish`).
+A member has an endpoint (all streams under the present view), a membership (the next view), a
+failure detector and a state transfer. Every input begins with a check for a pause of this process,
+takes effect on the machines, and ends with the pending work of the membership, then of the streams
+(``Endpoint.finish``).
 
-On sending: as in any endpoint. Nothing is taken before the first view, nor after the request to
-leave.
+On sending: as in any endpoint. A send before the first view or after the request to leave is
+refused.
 
 On reception: every datagram of a member is a heartbeat. Frames about streams and states go to the
-endpoint, frames about the membership to the membership. A sender outside the view that takes itself
-for a member is told that it is none.
+endpoint, frames about the membership to the membership. If a sender outside the view believes to be
+a member, this member sends the view to the sender.
 
-On a view: a tick of its own installs it, so that views and messages have one order. The positions
-of absent durable members are retained, and each passes to the next incarnation of its member
-(design rule 9).
+On a view: a separate tick installs the view, so that views and messages have one order. The
+positions of absent durable members are retained, and pass to the next incarnation of the same
+member (design rule 9).
 
 Every interval: heartbeats and probes, repeated requests, decisions of the coordinator.
 
-When this incarnation is over (expelled or left) nothing happens any more. A new incarnation is a
-new member with a higher number, and takes over nothing from this one (P-02).
+After the end of this incarnation (expelled or left) every input is without effect. A new
+incarnation is a new member with a higher number, and inherits no state (P-02).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from gapless.delivery_mode import DeliveryMode
     from gapless.identity import Address, Digest, Roster, View
     from gapless.protocol.buggify import RareBranchHook
+    from gapless.protocol.membership.failure_detector import DeathEvidence
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.inbound import InboundStream
     from gapless.protocol.stream.outbound import OutboundStream
@@ -70,7 +71,7 @@ _EXPEL_ATTEMPTS = 5
 
 
 class Member:
-    """A member that keeps its own views: ``join``, work through every ``Ready``, ``leave``."""
+    """A member with a membership: ``join``, handle every ``Ready``, ``leave``."""
 
     def __init__(
         self,
@@ -84,10 +85,12 @@ class Member:
         tracing: int = 0,
         rarely: RareBranchHook | None = None,
         wall_offset_ns: int = 0,
+        sealed: bool = False,
     ) -> None:
         """Create a member that has not joined yet.
 
-        ``wall_offset_ns`` is how far the time of day is ahead of the clock.
+        ``wall_offset_ns`` is the difference between the time of day and the clock. The datagrams of
+        a ``sealed`` member were opened before they are received, and need no checksum.
         """
         self.me = me
         self.group = group
@@ -104,19 +107,24 @@ class Member:
         profile = self.endpoint.profile
         if name and profile.release is not ReleasePolicy.ACKS:
             raise LocalProtocolError(
-                f"a durable name ({name}) needs a profile that acks release,"
-                f" and {profile.name} is none: use nakack4"
+                f"the durable name {name} needs a profile that releases messages by acks,"
+                f" and {profile.name} does not: use nakack4"
             )
         self.failure_detector = FailureDetector(me, config)
         self.membership = Membership(
-            RosterEntry(me, name, locator), config, rng, self.failure_detector
+            RosterEntry(me, name, locator),
+            config,
+            rng,
+            self.failure_detector,
+            self.endpoint.early_budget,
         )
-        # These live as long as the endpoint; bound here, they cost no detour in every datagram.
+        # Aliases of parts of the endpoint, which never change: one lookup less for every datagram.
         self.inbound = self.endpoint.inbound
         self.connections = self.endpoint.connections
         self.out_of_band = self.endpoint.out_of_band
         self.stability = self.endpoint.stability
         self.future_view_buffer = self.endpoint.future_view_buffer
+        self.early_budget = self.endpoint.early_budget
         self.credit = self.endpoint.credit
         self._timers = self.endpoint.timers
         self._dispatcher = self.endpoint.dispatcher
@@ -125,6 +133,7 @@ class Member:
         self._out.wall_offset_ns = wall_offset_ns
         self.endpoint.outbound.closed = True
         self._ended = False
+        self._sealed = sealed
         self._pause_after_ns = config.heartbeat_interval_ns
         self._pause_ended_ns: int | None = None
         self._expel_attempts_left: dict[Address, int] = {}
@@ -138,19 +147,19 @@ class Member:
 
     @property
     def roster(self) -> Roster | None:
-        """The present view, with the names and locators of its members."""
+        """The present view, with the names and locators of the members."""
         return self.membership.roster
 
     @property
     def pending(self) -> Roster | None:
-        """The view that the next tick installs."""
+        """The view for the next tick to install."""
         return self.membership.pending
 
     # Of the endpoint
 
     @property
     def config(self) -> Config:
-        """The settings, as they are now."""
+        """The current settings."""
         return self.endpoint.config
 
     @property
@@ -175,12 +184,12 @@ class Member:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything that was sent has arrived, and is stable where that matters."""
+        """Whether all sent messages have arrived, and are stable where the profile votes."""
         return self.endpoint.is_quiet
 
     @property
     def waiting_sends(self) -> int:
-        """How many sends wait for room, to the group or to one member."""
+        """The number of sends waiting for room, to the group or to one member."""
         return self.endpoint.waiting_sends
 
     @property
@@ -189,11 +198,11 @@ class Member:
         return self._out.tracing
 
     def digest(self) -> Digest:
-        """Return the marks of every stream whose start is known, the own stream first."""
+        """Return the marks of all streams with a known start, the own stream first."""
         return self.endpoint.digest()
 
     def resume_marks(self) -> dict[Address, int]:
-        """Return up to where the application has each stream, for its next incarnation."""
+        """Return the position of the application in each stream, for the next incarnation."""
         return self.endpoint.resume_marks()
 
     def outbounds(self) -> list[OutboundStream]:
@@ -209,17 +218,18 @@ class Member:
         return self._timers.snapshot()
 
     def snapshot(self) -> tuple[object, ...]:
-        """Return the state of the streams as a hashable value (see :meth:`Endpoint.snapshot`)."""
+        """Return the state of the streams as a hashable value (see ``Endpoint.snapshot``)."""
         return self.endpoint.snapshot()
 
     # What every input begins and ends with
 
     def _begin(self, now_ns: int) -> ReadyBuilder:
-        """Start an input; if a timer is long overdue, this process itself was paused."""
+        """Start an input; a long overdue timer means that this process was paused."""
         due_ns = min(self._timers.values(), default=None)
         if due_ns is not None and now_ns - due_ns > self._pause_after_ns:
             # Others could not be heard meanwhile: their silence is no evidence against them.
             self.failure_detector.on_pause(now_ns - due_ns, now_ns)
+            self.membership.hearing.on_pause(now_ns - due_ns, now_ns)
             self.state_transfer.on_pause(now_ns)
             self._pause_ended_ns = now_ns
         out = self._out
@@ -227,7 +237,7 @@ class Member:
         return out
 
     def _finish(self, touched: Iterable[InboundStream]) -> Ready:
-        """End an input: do what the membership owes, then what the streams owe."""
+        """End an input: do the pending work of the membership, then of the streams."""
         membership, endpoint, out = self.membership, self.endpoint, self._out
         if self._ended:
             # An incarnation that is over has no effect any more, whatever is asked of it.
@@ -259,7 +269,7 @@ class Member:
         return ready
 
     def _finish_streams(self, touched: Iterable[InboundStream]) -> Ready:
-        """End an input that was about streams alone: in a steady view no more is owed."""
+        """End an input that concerned streams only: a steady view has no other pending work."""
         membership, endpoint = self.membership, self.endpoint
         if (
             membership.phase != MEMBER
@@ -280,43 +290,50 @@ class Member:
         state: bool = False,
         resume: Mapping[Address, int] | None = None,
         stores: bool = False,
+        found_early_ns: int | None = None,
     ) -> Ready:
-        """Start to look for a group, or to found one; with ``state`` request the state.
+        """Start to look for a group, or to found a group; with ``state`` request the state.
 
-        ``resume`` says up to where a durable member has each stream safely: no stream starts before
-        that. A member that ``stores`` acknowledges what it has confirmed by ``confirm_stored``.
+        With ``found_early_ns``, a member without an answer founds a group after this time instead
+        of ``found_after``: for networks where an answer takes much less.
+
+        ``resume`` holds the last safely processed seqno of each stream of a durable member: no
+        stream starts before. A member that ``stores`` acknowledges messages confirmed by
+        ``confirm_stored``.
         """
         if self.phase != NEW:
             raise LocalProtocolError(
-                f"this incarnation has joined before (it is {self.phase}): create a new member"
+                f"this incarnation has joined before (phase: {self.phase}): create a new member"
             )
         if self.membership.own_entry.name:
             self.endpoint.resume(resume or {}, stores=stores)
         elif resume or stores:
             raise LocalProtocolError(
-                "a member without a durable name has nothing to resume or store: give it a name"
+                "a member without a durable name cannot resume or store: pass a durable name"
             )
         if state:
             self.endpoint.request_state()
-        self.membership.join(self._begin(now_ns))
+        self.membership.join(self._begin(now_ns), found_early_ns)
         return self._finish(())
 
     def leave(self, now_ns: int) -> Ready:
-        """Leave the group once everything sent is acknowledged; the event Left reports the end."""
+        """Leave the group once all sent messages are acknowledged; an event Left follows."""
         self.membership.leave(self._begin(now_ns))
         return self._finish(())
 
     def abort(self, now_ns: int) -> Ready:
-        """End this incarnation at once; report what is not known to have arrived."""
+        """End this incarnation at once; report the messages not known to have arrived."""
         out = self._begin(now_ns)
         if self.phase != OVER:
             self.membership.terminate(Left(False), out)
         return self._finish(())
 
     def expel(self, member: Address, now_ns: int) -> Ready:
-        """Ask the coordinator to expel a live member; it may return as a new incarnation."""
+        """Ask the coordinator to expel a live member, which may return as a new incarnation."""
         if self.view is None or member not in self.view.members or member == self.me:
-            raise LocalProtocolError(f"{member} is no other member of this view: expel one that is")
+            raise LocalProtocolError(
+                f"{member} is not another member of this view: expel a current member"
+            )
         self._expel_attempts_left[member] = _EXPEL_ATTEMPTS - 1
         self._request_expel((member,), self._begin(now_ns))
         return self._finish(())
@@ -341,13 +358,15 @@ class Member:
         timeout_ns: int | None = None,
         loopback: bool | None = None,
     ) -> Ready:
-        """Send messages to the group, or to one member, in this order.
+        """Send messages to the group, or to one member, in the given order.
 
-        ``ticket`` of the answer names the send. With ``wait=False`` all messages are taken at once
-        or none is. ``loopback``: whether the sender is delivered them too.
+        ``ticket`` of the returned ready names the send. With ``wait=False`` all messages are taken
+        at once or none. ``loopback``: whether the messages are delivered to the sender as well.
         """
         if self.membership.phase in {LEAVING, OVER}:
-            raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
+            raise LocalProtocolError(
+                f"this member is {self.phase}: sends are not accepted any more"
+            )
         sender = self.endpoint.sender
         if type(payloads) is not Payloads:
             payloads = Payloads.of(payloads)
@@ -371,23 +390,23 @@ class Member:
         self.endpoint.sender.set_next_mode(mode)
 
     def cancel(self, ticket: int, now_ns: int) -> Ready:
-        """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""
+        """Give up a waiting send. Without a GivenUp event in the ready, the send was accepted."""
         self.endpoint.sender.give_up(ticket, "cancel", self._begin(now_ns))
         return self._finish(())
 
     def close_connection(self, peer: Address, now_ns: int) -> Ready:
-        """Close the connection to ``peer`` once it is idle; sending to it opens another."""
+        """Close the connection to ``peer`` once idle; the next send to ``peer`` opens another."""
         self.connections.close(peer, self._begin(now_ns))
         return self._finish(())
 
     def consumed(self, messages: int, now_ns: int) -> Ready:
-        """Note that the application is done with messages: there is room for as many more."""
+        """Note that the application has consumed messages, which makes room for as many more."""
         self.endpoint.check_consumed(messages)
         self.endpoint.on_consumed(messages, self._begin(now_ns))
         return self._finish_streams(())
 
     def confirm_stored(self, marks: Mapping[Address, int], now_ns: int) -> Ready:
-        """Note up to where the application has stored each stream, and acknowledge it at once."""
+        """Note the last stored seqno of each stream, and acknowledge the streams at once."""
         self.endpoint.check_stores()
         self.endpoint.on_stored(marks, self._begin(now_ns))
         return self._finish(())
@@ -398,17 +417,22 @@ class Member:
         self.endpoint.apply_xmit_interval(xmit_interval_ns)
         return self._finish(())
 
-    def provide(self, transfer: int, state: bytes | None, now_ns: int) -> Ready:
-        """Answer ``StateWanted(transfer, …)`` with the state as of then; None: there is none."""
-        self.state_transfer.provide(transfer, state, self._begin(now_ns))
+    def provide(
+        self, transfer: int, state: bytes | None, now_ns: int, *, failed: bool = False
+    ) -> Ready:
+        """Answer ``StateWanted(transfer, …)`` with the state as of then.
+
+        None if there is no state; ``failed`` if the application failed to make one.
+        """
+        self.state_transfer.provide(transfer, state, self._begin(now_ns), failed=failed)
         return self._finish(())
 
     # Inputs of the network
 
     def receive(self, datagram: bytes, now_ns: int) -> Ready:
-        """Act on a datagram, whatever it holds."""
+        """Handle a datagram with any content."""
         try:
-            decoded = decode(datagram)
+            decoded = decode(datagram, opened=self._sealed)
         except RemoteProtocolError as error:
             # Garbage is counted and has no other effect: nothing that is due happens either.
             self._begin(now_ns).drop(error.reason)
@@ -436,7 +460,7 @@ class Member:
             return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
         out = self._begin(now_ns)
         if sender == self.me:
-            # A multicast network returns what this member sent.
+            # A multicast network returns the datagrams of this member.
             out.drop("own", peer=sender)
             return self._finish(())
         rest = tuple(frame for frame in datagram.frames if type(frame) not in _MEMBERSHIP_FRAMES)
@@ -451,10 +475,10 @@ class Member:
         return self._finish(())
 
     def receive_all(self, datagrams: Sequence[bytes], now_ns: int) -> list[Ready]:
-        """Act on datagrams that arrived together, as ``receive`` on each, with fewer answers.
+        """Handle datagrams that arrived together, like ``receive`` for each, with fewer readies.
 
-        Datagrams about the streams of members, and nothing else, share one end of their input.
-        Consecutive runs are acted on as one.
+        Datagrams that concern only the streams of members share the end of the input. Consecutive
+        runs are handled as a single run.
         """
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], InboundStream] = {}
@@ -462,10 +486,10 @@ class Member:
         out = self._begin(now_ns)
         if len(datagrams) == 1:
             decoded: Iterable[tuple[Datagram | RemoteProtocolError, int]] = (
-                (decode_or_error(datagrams[0]), 1),
+                (decode_or_error(datagrams[0], opened=self._sealed), 1),
             )
         else:
-            decoded = decode_coalesced(datagrams)
+            decoded = decode_coalesced(datagrams, opened=self._sealed)
         for datagram, times in decoded:
             if isinstance(datagram, RemoteProtocolError):
                 out.drop(datagram.reason)
@@ -478,7 +502,7 @@ class Member:
                 for moved in dispatcher.on_frames(datagram, stream, out):
                     touched[moved.key] = moved
                 continue
-            # Anything else is an input of its own; what came before it is delivered before it.
+            # Any other datagram is a separate input; earlier datagrams are delivered first.
             for moved in touched.values():
                 self.endpoint.deliveries.deliver_and_ack(moved, out)
             touched = {}
@@ -489,7 +513,7 @@ class Member:
         return answers
 
     def _stream_of(self, datagram: Datagram) -> InboundStream | None:
-        """Return the stream of the sender, if the datagram is about streams and for this member."""
+        """Return the stream of the sender, if the datagram concerns streams and this member."""
         if datagram.group != self.group or self.membership.phase in {NEW, OVER}:
             return None
         if datagram.addressee is not None and datagram.addressee != self.me.incarnation:
@@ -500,17 +524,27 @@ class Member:
         return self.inbound.get(datagram.sender)
 
     def _notify_non_member(self, datagram: Datagram, out: ReadyBuilder) -> None:
-        """Send the view to a sender that is not in it; one member that does so is enough."""
+        """Send the view to a non-member, if addressed directly or as the acting coordinator."""
         assert datagram.sender not in self.inbound
         if self.view is not None and (datagram.addressee is not None or self.membership.is_acting):
             self.membership.send_alive(datagram.sender, out, rate_limited=True)
 
+    def note_evidence(self, member: Address, evidence: DeathEvidence, now_ns: int) -> Ready:
+        """Act on a hint that ``member`` is gone: verify that at once."""
+        out = self._begin(now_ns)
+        out.count(f"evidence.{evidence}")
+        if self.phase in {MEMBER, LEAVING} and self.failure_detector.on_evidence(
+            member, evidence, out
+        ):
+            self.membership.report_dead(out)
+        return self._finish(())
+
     # Inputs of the clock
 
     def tick(self, now_ns: int) -> Ready:
-        """Install the pending view, and nothing else; or fire every timer that is due."""
+        """Install the pending view and do no more, or fire all due timers."""
         if self.membership.pending is not None:
-            # An input of its own, so that messages before and after the view are told apart.
+            # A separate input, so that messages before and after the view are distinguishable.
             return self._install(self.membership.pending, now_ns)
         out = self._begin(now_ns)
         self.endpoint.divide_receive_buffers(now_ns)
@@ -538,8 +572,8 @@ class Member:
     def _on_heartbeat_timer(self, out: ReadyBuilder) -> None:
         self._prune_non_members(out)
         assert out.last_sent_ns is not None
-        self.failure_detector.on_interval(out.last_sent_ns, out)
-        self.membership.report_dead(out)
+        is_news = self.failure_detector.on_interval(out.last_sent_ns, out)
+        self.membership.report_dead(out, again=not is_news)
         if self._expel_attempts_left:
             self._request_expel(tuple(sorted(self._expel_attempts_left)), out)
             self._expel_attempts_left = {
@@ -547,7 +581,7 @@ class Member:
             }
 
     def _report_slow_receivers(self, out: ReadyBuilder) -> None:
-        """Report the members that keep a window from moving; by policy ask to expel them."""
+        """Report the members that keep a window from moving; by policy request their expulsion."""
         if (
             self._pause_ended_ns is not None
             and out.now_ns - self._pause_ended_ns < self.config.slow_receiver_after_ns
@@ -555,25 +589,28 @@ class Member:
             # This process was paused, and could not see its windows move: watch them anew first.
             for stream in self.endpoint.outbounds():
                 stream.restart_progress_watch(out.now_ns)
+            self.endpoint.connections.note_changes()
             return
         before = len(out.events)
         self.endpoint.report_slow_receivers(out)
-        if self.config.on_slow_receiver == "expel":
-            blocked = [event for event in out.events[before:] if isinstance(event, SlowReceivers)]
-            members = {member for event in blocked for member in event.members} - {self.me}
-            if members:
-                self._request_expel(tuple(sorted(members)), out)
+        blocked = [event for event in out.events[before:] if isinstance(event, SlowReceivers)]
+        members = tuple(sorted({m for event in blocked for m in event.members} - {self.me}))
+        if members and self.config.on_slow_receiver == "expel":
+            self._request_expel(members, out)
+        elif members:
+            # A receiver that reads slowly hears this member all the same.
+            self.membership.hearing.start(members, out)
 
     # On a view
 
     def install(self, view: View, *_: Any, **__: Any) -> Ready:
-        """Refuse: the views of a member come from its membership."""
+        """Refuse: the views of a member come from the membership."""
         raise LocalProtocolError(
-            f"view {view.id.number} is not given to a member: it agrees on views with the others"
+            f"cannot install view {view.id.number}: a member gets views from its membership"
         )
 
     def _install(self, roster: Roster, now_ns: int) -> Ready:
-        """Install the view that the membership has accepted."""
+        """Install the view accepted by the membership."""
         view, endpoint = roster.view, self.endpoint
         absent = {entry.name: entry.address for entry in roster.absent}
         returning = self._returning_members(roster)
@@ -600,7 +637,7 @@ class Member:
         return {entry.address: last[entry.name] for entry in new if entry.name in last}
 
     def _prune_non_members(self, out: ReadyBuilder) -> None:
-        """Forget when non-members were last sent to, and which of them were to be expelled."""
+        """Forget when non-members were last notified, and the pending expulsions of non-members."""
         assert out.last_sent_ns is not None, "a member notes when it sends"
         members = self.membership.members
         out.last_sent_ns = {

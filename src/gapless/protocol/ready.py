@@ -1,9 +1,9 @@
 """The result of every input of the machine: one ``Ready``.
 
-The runtime handles a ready in the order of its fields: it puts the transmits on the network, passes
+The runtime handles a ready in the order of the fields: puts the transmits on the network, passes
 the deliveries and the events to the application, and calls ``tick`` at the deadline. Only transmits
-may be dropped, because the network may lose those anyway. A view takes effect between two
-deliveries: the first ``before_view`` of them precede it (P-21).
+may be dropped, because a network may lose datagrams anyway. A view takes effect between two
+deliveries: the first ``before_view`` deliveries precede the view (P-21).
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gapless.delivery_mode import DeliveryMode
 from gapless.identity import NO_MEMBER, Address
 from gapless.protocol.events import Event
-from gapless.run import Run
+from gapless.run import ACKED, Run
 
 ANYONE = NO_MEMBER
 """A destination: every place where discovery expects a process, member or not."""
 
 
 class Transmit(NamedTuple):
-    """A datagram to one member, to all others (``to`` is None), or to :data:`ANYONE`."""
+    """A datagram to one member, to all other members (``to`` is None), or to ``ANYONE``."""
 
     to: Address | None
     datagram: bytes
@@ -31,7 +32,7 @@ GROUP = "group"
 UNICAST = "one"
 """Kind of delivery: next in order of a connection, ``epoch``."""
 OUT_OF_BAND = "out of band"
-"""Kind of delivery: once, in no order, with seqnos of its own."""
+"""Kind of delivery: once, in no order, with seqnos of a separate sequence."""
 UNRELIABLE = "unreliable"
 """Kind of delivery: as received, without seqnos."""
 
@@ -39,8 +40,8 @@ UNRELIABLE = "unreliable"
 class Delivery(NamedTuple):
     """Messages ``first .. last`` of one stream, next in order for the application.
 
-    ``content`` is a run, or the bytes of one reassembled message. That message spans several
-    seqnos, and ``flags``, ``view`` and ``sent_ns`` hold what its run would.
+    ``content`` is a run, or the bytes of a reassembled message. A reassembled message spans several
+    seqnos; ``flags``, ``view`` and ``sent_ns`` then hold the values of its run.
     """
 
     origin: Address
@@ -58,17 +59,38 @@ class Delivery(NamedTuple):
         """Number of messages for the application."""
         return self.content.count if isinstance(self.content, Run) else 1
 
+    @property
+    def size_bytes(self) -> int:
+        """Number of bytes of all messages, with the table of their lengths."""
+        content = self.content
+        return content.size_bytes if isinstance(content, Run) else len(content)
+
+    @property
+    def mode(self) -> DeliveryMode:
+        """The delivery mode in which the messages were sent."""
+        if self.kind == OUT_OF_BAND:
+            return DeliveryMode.OUT_OF_BAND
+        if self.kind == UNRELIABLE:
+            return DeliveryMode.UNRELIABLE
+        flags = self.content.flags if isinstance(self.content, Run) else self.flags
+        return DeliveryMode.ACKNOWLEDGED if flags & ACKED else DeliveryMode.ORDERED
+
+    @property
+    def sent_in_view(self) -> int:
+        """The number of the view in which the messages were sent; 0 if the sender recorded none."""
+        return (self.content.view if isinstance(self.content, Run) else 0) or self.view
+
     def messages(self) -> list[bytes]:
         """Return the messages, in order."""
         return self.content.messages() if isinstance(self.content, Run) else [self.content]
 
 
 class TraceEntry(NamedTuple):
-    """One row of the trace: one step of the machine, in the words of docs/invariants.md.
+    """A row of the trace: one step of the machine, in the terms of docs/internals/invariants.md.
 
-    Fields that are columns of a trace have the names of ``gapless.trace.schema.COLUMNS``.
-    ``to`` is the receiver of an own connection; ``run`` refers to the run that was sent;
-    ``sent_ns`` is the wall-clock time of the step, because the row may be written later.
+    Fields with a column in the trace have the names of ``gapless.trace.schema.COLUMNS``. ``to`` is
+    the receiver of an own connection; ``run`` refers to the sent run; ``sent_ns`` is the wall-clock
+    time of the step, because the row may be written later.
     """
 
     event: str
@@ -92,8 +114,8 @@ class TraceEntry(NamedTuple):
 class Ready:
     """The result of one input.
 
-    ``send`` sets ``ticket``. ``install`` sets ``before_view``: the number of deliveries that belong
-    to the previous view. ``trace`` is filled only while tracing is on.
+    ``send`` sets ``ticket``. ``install`` sets ``before_view``: the number of deliveries in the
+    previous view. ``trace`` is filled only while tracing is on.
     """
 
     transmits: list[Transmit] = field(default_factory=list)

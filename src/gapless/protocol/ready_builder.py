@@ -1,8 +1,8 @@
-"""The builder of a ``Ready``: the machines write their outcome into it during one input.
+"""The builder of a ``Ready``: during an input, the machines add their results to the builder.
 
 Frames are collected per destination and packed into datagrams. Events, deliveries and trace rows
-keep the order in which they happen. Counters are never reset. A builder lives as long as its
-member; ``build`` returns the outcome of the input and starts the next.
+keep their order. Counters are never reset. A member has a single builder; ``build`` returns the
+outcome of the input and starts the next.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ReadyBuilder:
 
     @property
     def sent_ns(self) -> int:
-        """The wall-clock time, which messages that are sent now carry."""
+        """The wall-clock time, carried by messages sent now."""
         return self.now_ns + self.wall_offset_ns
 
     def count(self, name: str, by: int = 1) -> None:
@@ -108,29 +108,29 @@ class ReadyBuilder:
         self._ready.events.append(event)
 
     def begin_view(self, event: ViewInstalled) -> None:
-        """Report a view: later deliveries of this input belong to it, earlier ones do not."""
+        """Report a view: deliveries of this input so far precede the view, later ones follow."""
         assert not self._ready.before_view, "an input installs one view at most"
         self._ready.before_view = len(self._ready.deliveries)
         self.emit(event)
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """The deliveries of this input so far."""
+        """The deliveries of the input so far."""
         return self._ready.deliveries
 
     @property
     def before_view(self) -> int:
-        """How many of the deliveries precede the view of this input."""
+        """The number of deliveries before the view of the input."""
         return self._ready.before_view
 
     def replace_deliveries(self, deliveries: list[Delivery], before_view: int) -> None:
-        """Replace the deliveries of this input."""
+        """Replace the deliveries of the input."""
         assert 0 <= before_view <= len(deliveries), "the view takes effect between deliveries"
         self._ready.deliveries, self._ready.before_view = deliveries, before_view
 
     @property
     def events(self) -> list[Event]:
-        """The events of this input so far."""
+        """The events of the input so far."""
         return self._ready.events
 
     def trace(
@@ -217,12 +217,12 @@ class ReadyBuilder:
         )
 
     def discard(self) -> None:
-        """Discard the frames, deliveries and events of this input; counters and trace stay."""
+        """Discard the frames, deliveries and events of the input; counters and trace stay."""
         self._frames = []
         self._ready = Ready(trace=self._ready.trace)
 
     def build(self, deadline_ns: int | None) -> Ready:
-        """Return the outcome of this input, and start the next."""
+        """Return the outcome of the input, and start the next."""
         ready = self._ready
         self._ready = Ready()
         assert ready.before_view <= len(ready.deliveries), "the view is between deliveries"
@@ -233,7 +233,7 @@ class ReadyBuilder:
         return ready
 
     def _pack(self, transmits: list[Transmit]) -> None:
-        """Pack frames to the same destination into datagrams, in their order."""
+        """Pack frames with the same destination into datagrams, in order."""
         if len(self._frames) == 1:
             ((to, frame),) = self._frames
             if type(frame) is not Data or size_bytes(frame) <= self._max_body_bytes:
@@ -268,7 +268,7 @@ class ReadyBuilder:
         transmits += (self._make_transmit(to, frames) for to, frames in open_frames.items())
 
     def _transmit_split(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
-        """Split a run that is larger than a frame into several datagrams."""
+        """Split a run larger than a frame into several datagrams."""
         room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
         addressee = None if to is None else to.incarnation
         parts = encode_split(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)

@@ -1,13 +1,13 @@
-"""Where each stream continues if its origin, or this member, comes back.
+"""The positions at which streams continue after the return of the origin or of this member.
 
-When a stream closes: the seqno up to which it was delivered is remembered, for a member may leave a
-view and return in the same incarnation. The oldest of too many positions is forgotten.
+When a stream closes: the last delivered seqno is remembered, because a member may leave a view and
+return in the same incarnation. Beyond the limit, the oldest position is forgotten.
 
-When a stream opens: it takes its position with it, and starts no earlier.
+When a stream opens: the stream takes its position and starts no earlier.
 
-A durable member begins with the positions of its former incarnation. One that stores what it is
-delivered keeps a second position a stream, up to which the application has confirmed its storage;
-it acknowledges only that much.
+A durable member begins with the positions of the previous incarnation. A member that stores its
+deliveries keeps a second position per stream, the last message confirmed as stored, and
+acknowledges only up to there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ResumePositions:
         for origin, seqno in marks.items():
             if not 0 <= seqno <= U64_MAX:
                 raise LocalProtocolError(
-                    f"mark {seqno} of {origin} is not a seqno: use 64-bit numbers"
+                    f"mark {seqno} of {origin} is not a seqno: pass an unsigned 64-bit number"
                 )
         self.durable = True
         self.stored = dict(marks) if stores else None
@@ -53,7 +53,7 @@ class ResumePositions:
         self._max_positions += len(marks)
 
     def on_closed(self, stream: InboundStream) -> None:
-        """Remember where a stream ended, unless its start was never learnt."""
+        """Remember the end of a stream, unless the start of the stream was never known."""
         origin = stream.origin
         assert origin not in self.delivered, "an open stream has taken its position"
         if stream.window is not None or stream.delivered_before is not None:
@@ -69,8 +69,8 @@ class ResumePositions:
     def take(self, origin: Address) -> tuple[int | None, int | None]:
         """Remove and return the delivered and the stored position of a stream that opens.
 
-        The stored position is None where this member does not store, and unknown where it never
-        stored anything of ``origin``.
+        The stored position is None if this member does not store, and unknown if no message of
+        ``origin`` was ever stored.
         """
         delivered = self.delivered.pop(origin, None)
         stored = None if self.stored is None else self.stored.pop(origin, STORED_UNKNOWN)
@@ -78,7 +78,7 @@ class ResumePositions:
         return delivered, stored
 
     def on_stored(self, origin: Address, seqno: int) -> None:
-        """Note that the application stored messages of a stream that is not open any more."""
+        """Note that the application stored messages of a closed stream."""
         assert self.stored is not None, "only a member that stores confirms it"
         if seqno > self.stored.get(origin, seqno):
             self.stored[origin] = seqno

@@ -1,11 +1,11 @@
-"""The way of a send into the streams: what may be sent, in which mode, and where it waits.
+"""Sending: checks the messages of a send, chooses the delivery mode, and routes to a stream.
 
-On sending: the messages are checked first, so that a refused call changes nothing. Ordered and
+On sending: the messages are checked first, so that a refused call changes no state. Ordered and
 acknowledged messages go to the stream of the group, or of the connection to one member; out-of-band
 and unreliable messages go to their channel. A send that may not wait is taken whole or refused.
 
-On cancellation, and when the timeout of a send expires: a send that still waits is given up. The
-messages of it that have a number stay on their way.
+On cancellation, and when the timeout of a send expires: a waiting send is given up. Messages that
+already have a number remain sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """The sends of one endpoint."""
+    """The sends of an endpoint."""
 
     __slots__ = ("_endpoint", "_next_mode", "_tickets")
 
@@ -39,10 +39,10 @@ class Sender:
         self._next_mode: DeliveryMode | None = None
 
     def set_next_mode(self, mode: DeliveryMode) -> None:
-        """Send the next message to the group, and no other, in ``mode`` (OL-04).
+        """Send only the next message to the group in ``mode`` (OL-04).
 
-        A message that names a mode itself, one to a single member (OL-21), and one that is refused
-        leave the switch in place.
+        A message with a mode of its own, a message to a single member (OL-21), and a refused
+        message leave the switch in place.
         """
         self._next_mode = DeliveryMode.of(mode)
 
@@ -53,27 +53,29 @@ class Sender:
         mode: DeliveryMode | None,
         timeout_ns: int | None,
     ) -> DeliveryMode:
-        """Return the mode in which messages would be sent; raise if they may not be sent."""
+        """Return the delivery mode of the messages; raise if the messages may not be sent."""
         view = self._endpoint.view
         switched = self._next_mode if mode is None and to is None else None
         if type(mode) is not DeliveryMode:
             mode = DeliveryMode.of(mode or switched or DeliveryMode.ORDERED)
         if view is None:
-            raise LocalProtocolError("not a member yet: install a view before sending")
+            raise LocalProtocolError(
+                "this member has no view yet: wait for the first view before sending"
+            )
         if to is not None and to not in view.members:
             raise LocalProtocolError(
-                f"{to} is not a member of view {view.id.number}: send to one that is"
+                f"{to} is not a member of view {view.id.number}: send to a current member"
             )
         ordered = mode is DeliveryMode.ORDERED or mode is DeliveryMode.ACKNOWLEDGED
         if not ordered or payloads.longest_bytes > self._endpoint.config.max_message_bytes:
             self._check_size(payloads.longest_bytes, mode)
         if switched is not None and len(payloads) != 1:
             raise LocalProtocolError(
-                "a switch of the mode holds for one message: send that one alone"
+                "a switched mode applies to a single message: send one message at a time"
             )
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(
-                f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
+                f"a timeout of {timeout_ns} ns is negative: use wait=False to send without waiting"
             )
         return mode
 
@@ -84,10 +86,10 @@ class Sender:
             # Unordered messages are never split: each has to fit one frame.
             overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
             limit_bytes = min(limit_bytes, config.max_frame_bytes - overhead_bytes, MAX_ENTRY_BYTES)
-            limited_by = f"what one frame takes of an {mode} message"
+            limited_by = f"the limit of an {mode} message"
         if longest_bytes > limit_bytes:
             raise LocalProtocolError(
-                f"a message of {longest_bytes} bytes is over {limited_by} ({limit_bytes})"
+                f"a message of {longest_bytes} bytes exceeds {limited_by} ({limit_bytes} bytes)"
             )
 
     def submit(
@@ -102,9 +104,9 @@ class Sender:
         loopback: bool | None,
         mode_given: bool,
     ) -> int:
-        """Send messages that :meth:`check` has approved; return their ticket.
+        """Send messages approved by ``check``; return the ticket.
 
-        ``mode_given``: the application named the mode, so this send leaves a switch in place.
+        ``mode_given``: the application named the mode, so the send leaves a switch in place.
         """
         assert self._endpoint.view is not None, "check refuses to send without a view"
         assert timeout_ns is None or timeout_ns >= 0, "check refuses a negative timeout"
@@ -136,7 +138,7 @@ class Sender:
         *,
         wait: bool,
     ) -> int | None:
-        """Send messages that keep their order; return the ticket, or None if there is no room."""
+        """Send messages in order; return the ticket, or None without room."""
         endpoint = self._endpoint
         stream = endpoint.outbound if to is None else endpoint.connections.open(to, out)
         if to is None:
@@ -181,17 +183,20 @@ class Sender:
         return ticket
 
     def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> None:
-        """Give up a waiting send, wherever it waits."""
+        """Give up a waiting send in any queue."""
         assert ticket > 0, "tickets start at 1"
         for stream in self._endpoint.outbounds():
             if stream.give_up(ticket, reason, out):
                 stream.flush(out, reason)
+                if stream.to is not None:
+                    self._endpoint.connections.note_change(stream.to)
                 return
         self._endpoint.out_of_band.give_up(ticket, reason, out)
 
     def expire(self, out: ReadyBuilder) -> None:
-        """Give up every send whose timeout has expired."""
+        """Give up every send with an expired timeout."""
         channel = self._endpoint.out_of_band
+        self._endpoint.connections.note_changes()
         for stream in self._endpoint.outbounds():
             for ticket in stream.queue.overdue(out.now_ns):
                 stream.give_up(ticket, "timeout", out)

@@ -1,9 +1,9 @@
-"""A snapshot of a member: the one computation of who blocks a window, what is missing, and figures.
+"""A snapshot of a member: who blocks a window, missing messages, counters and gauges.
 
-:func:`take_snapshot` reads a machine between two inputs and changes nothing. Metrics, ``gapless
-top``, the command line and ``Group.snapshot`` all show what it finds. A window is blocked by every
-member that has not acknowledged its lowest message, and by every absent durable member for which
-that message is retained.
+``take_snapshot`` reads a machine between two inputs and changes no state. Metrics, ``gapless top``,
+the command line and ``Group.snapshot`` all show the same snapshot. A window is blocked by every
+member without an ack of the lowest message, and by every absent durable member with a claim on the
+lowest message.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CLOSED, FAILED = "closed", "failed"
 
 @dataclass(frozen=True, slots=True)
 class WindowBlocker:
-    """A member whose acknowledgement a window waits for.
+    """A member that must acknowledge before a window moves.
 
-    ``name`` is its display name, as far as it is known here. ``absent`` is true for a durable
-    member that is away and has messages retained for it.
+    ``name`` is the display name, as far as known here. ``absent`` is true for an absent durable
+    member with retained messages.
     """
 
     member: Address
@@ -50,9 +50,9 @@ class WindowBlocker:
 class StreamSnapshot:
     """A stream of this member, to the group (``to`` is None) or to one member.
 
-    The window holds ``low + 1 .. high``, takes ``room`` messages more and at most ``max_bytes``.
-    ``waiting`` sends wait for room. ``stalled_ns`` is how long members have not acknowledged the
-    next message; None if they have acknowledged everything.
+    The window holds ``low + 1 .. high``, takes ``room`` more messages and at most ``max_bytes``.
+    ``waiting`` sends wait for room. ``stalled_ns`` is how long the window has not moved; None if
+    members have acknowledged all messages.
     """
 
     to: Address | None
@@ -69,7 +69,7 @@ class StreamSnapshot:
         head = "to all" if self.to is None else f"to {self.to.short}"
         if self.low == self.high and not self.waiting:
             return f"{head}: everything up to {self.high} is acknowledged"
-        still = "" if self.stalled_ns is None else f", unmoved for {_rounded(self.stalled_ns)}"
+        still = "" if self.stalled_ns is None else f", stalled for {_rounded(self.stalled_ns)}"
         sends = f"{self.waiting} send{' waits' if self.waiting == 1 else 's wait'}"
         unacked = f"{self.low + 1}..{self.high} not acknowledged by all{still}"
         first = f"{head}: {unacked}; room for {self.room} more, {sends}"
@@ -78,11 +78,11 @@ class StreamSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PeerSnapshot:
-    """Another member: its stream as received here, and its acks of the own stream to the group.
+    """Another member: the stream received here, and the acks of the own stream to the group.
 
-    ``ahead`` received messages wait for ``missing`` ones; ``gap_ns`` is the age of the oldest gap.
-    ``ranges`` lists the first missing seqnos. ``started`` is false until the first seqno of the
-    stream is known.
+    ``ahead`` received messages wait for ``missing`` messages; ``gap_ns`` is the age of the oldest
+    gap. ``ranges`` lists the first missing seqnos. ``started`` is false until the first seqno of
+    the stream is known.
     """
 
     member: Address
@@ -117,7 +117,7 @@ class PeerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a member works as it should, and what does not: ``snapshot.health.ok``.
+    """Whether a member works, and the list of problems: ``snapshot.health.ok``.
 
     ``state`` is the phase of the member: ``joining``, ``member``, ``leaving``, ``closed`` …
     """
@@ -129,19 +129,21 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether this member is in the group and nothing blocks it."""
+        """Whether this member is in the group and unblocked."""
         return self.state == "member" and not self.problems
 
     def __str__(self) -> str:
-        return "; ".join([f"{self.state}, {self.members} members", *self.problems])
+        return "; ".join([f"{self.state}, {_members(self.members)}", *self.problems])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSnapshot:
-    """One member at one moment; ``str(snapshot)`` explains it in sentences.
+    """A member at one moment; ``str(snapshot)`` explains the figures in sentences.
 
-    ``streams`` are those that this member sends, the one to the group first; ``peers`` the other
-    members of the view. ``counters`` only rise, ``gauges`` do not; docs/metrics.md lists both.
+    ``streams`` are the sending streams of the member, the stream to the group first; ``peers`` are
+    the other members of the view. ``stall_after_ns`` is None where members resend missing messages.
+    ``counters`` only rise, ``gauges`` rise and fall;
+    docs/reference/metrics.md lists both.
     """
 
     me: Address
@@ -156,7 +158,9 @@ class MemberSnapshot:
     unread_limit: int = 0
     incarnations: int = 1
     slow_receiver_after_ns: int = 0
+    stall_after_ns: int | None = None
     error: str = ""
+    discovery_problems: tuple[str, ...] = ()
     gauges: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -173,13 +177,18 @@ class MemberSnapshot:
     @property
     def health(self) -> Health:
         """The health of this member."""
-        problems = [self.error] if self.error else []
+        problems = [*([self.error] if self.error else ()), *self.discovery_problems]
         for stream in self.streams:
             limit_ns = self.slow_receiver_after_ns
             slow = stream.stalled_ns is not None and stream.stalled_ns >= limit_ns
             # An absent durable member stalls no acks; it is a problem once sends wait for it.
             if slow or (stream.waiting and any(one.absent for one in stream.blockers)):
                 problems += str(stream).splitlines()
+        problems += [
+            f"{peer}; retransmission is off, and no member will resend it"
+            for peer in self.peers
+            if self.stall_after_ns is not None and (peer.gap_ns or 0) >= self.stall_after_ns
+        ]
         if self.application_blocks:
             problems.append("the application does not read, and senders wait for it")
         members = 0 if self.view is None else len(self.view)
@@ -195,7 +204,7 @@ class MemberSnapshot:
         where = (
             "without a view"
             if self.view is None
-            else f"in view {self.view.id.number} with {len(self.view)} members"
+            else f"in view {self.view.id.number} with {_members(len(self.view))}"
         )
         lines = [f"{self.group}: {label} is {self.phase}, {where}"]
         shown = [
@@ -210,13 +219,14 @@ class MemberSnapshot:
             f"unread: {self.unread} of {self.unread_limit} messages"
             f"{blocked if self.application_blocks else ''}"
         )
+        lines += self.discovery_problems
         return "\n".join([*lines, *([f"ended by: {self.error}"] if self.error else [])])
 
 
 def take_snapshot(
     member: Member, now_ns: int, names: Mapping[Address, str] | None = None
 ) -> MemberSnapshot:
-    """Return a snapshot of ``member``; ``names`` are display names beside the durable ones."""
+    """Return a snapshot of ``member``; ``names`` are display names beside the durable names."""
     view, roster = member.view, member.roster
     durable = {} if roster is None else {one.address: one.name for one in roster.entries}
     called = {**durable, **(names or {})}
@@ -230,6 +240,7 @@ def take_snapshot(
         streams=tuple(_stream(stream, member, called, now_ns) for stream in streams),
         peers=tuple(_peer(one, called.get(one, ""), member, now_ns) for one in others),
         slow_receiver_after_ns=member.config.slow_receiver_after_ns,
+        stall_after_ns=None if member.config.retransmits else member.config.stall_after_ns,
         gauges=_gauges(member),
         counters=dict(member.counters),
     )
@@ -238,7 +249,7 @@ def take_snapshot(
 def _stream(
     stream: OutboundStream, member: Member, names: Mapping[Address, str], now_ns: int
 ) -> StreamSnapshot:
-    """Return the snapshot of one sending stream."""
+    """Return the snapshot of a sending stream."""
     window, since_ns = stream.window, stream.blocked_since_ns
     assert window.low <= window.high, "a window ends behind its start"
     return StreamSnapshot(
@@ -336,7 +347,7 @@ def _gauges(member: Member) -> dict[str, int]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value in its JSON form."""
     if isinstance(value, Address):
         return str(value)
     if isinstance(value, View):
@@ -353,6 +364,10 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     return value
+
+
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count} members"
 
 
 def _rounded(duration_ns: int) -> str:

@@ -1,4 +1,4 @@
-"""Traces: rows of what happened, from real processes or the simulator, and their checks."""
+"""Traces: a row for each step of a member, from real processes or the simulator, and checks."""
 
 from gapless.trace.checks import CHECKS, TraceFacts, TraceViolation, check
 from gapless.trace.incarnations import IncarnationRecord

@@ -1,9 +1,9 @@
-"""The invariants that a trace alone can show, as pure functions over its rows.
+"""The invariants that a trace alone can show, as pure functions over rows.
 
-``gapless.invariants`` says which invariants are checked here; each function implements the one in
-its docstring. The simulator checks the same invariants online with frames, windows and bytes; a
-trace has rows only. Where a check of rows promises less, its docstring says so. Rows come in the
-order of time, causes before effects.
+``gapless.invariants`` lists the invariants checked here; the docstring of each function names the
+invariant. The simulator checks the same invariants online with frames, windows and bytes; a trace
+has rows only. Where a check of rows is weaker, the docstring says so. Rows come in the order of
+time, causes before effects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ StreamKey = tuple[str, str]
 
 
 class TraceViolation(NamedTuple):
-    """A violated invariant: its id, the time, the incarnation, and what was seen."""
+    """A violated invariant: the id, the time, the incarnation, and the observation."""
 
     check: str
     t_ns: int
@@ -34,7 +34,7 @@ class TraceViolation(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A row that contradicts an invariant, and what was seen."""
+    """A row that contradicts an invariant, and the observation."""
 
     row: TraceRow
     message: str
@@ -57,14 +57,14 @@ class TraceFacts:
         self.present_at_end = {row.member: row for row in self.rows_of("REST")}
         self.received_state = {row.member for row in self.rows_of("STATE_IN")}
         self.legally_skipped: dict[tuple[str, str], set[int]] = {}
-        """Messages that a reader rightly lacks: its own, and fragments begun before its start."""
+        """Messages a reader need not have: its own, and fragments begun before its start."""
         for row in self.rows_among("SEND", "DROPPED", "LOST"):
             if row.reason in {"not back", "headless", "oversized"}:
                 numbers = range(row.seqno, row.seqno_last + 1)
                 self.legally_skipped.setdefault((row.member, row.origin), set()).update(numbers)
 
     def rows_of(self, event: str) -> list[TraceRow]:
-        """Return the rows of one event."""
+        """Return the rows of an event."""
         return self._by_event.get(event, [])
 
     def rows_among(self, *events: str) -> Iterator[TraceRow]:
@@ -73,7 +73,7 @@ class TraceFacts:
         return (row for row in self.rows if row.event in wanted)
 
     def members(self, row: TraceRow) -> tuple[str, ...] | None:
-        """Return the members of the view of a VIEW row, if a MEMBERS row lists them."""
+        """Return the members of the view of a VIEW row, if listed by a MEMBERS row."""
         return self._members.get((row.member, row.seqno_last))
 
 
@@ -88,7 +88,7 @@ def no_creation(facts: TraceFacts) -> Iterator[Finding]:
         sent = high.get(row.origin, 0)
         if row.event == "SEND":
             if row.seqno != sent + 1:
-                yield Finding(row, f"{row.seqno} goes out as new, but {sent} was last")
+                yield Finding(row, f"{row.seqno} is sent as new, but {sent} was the last seqno")
             high[row.origin] = max(sent, row.seqno_last)
         elif row.seqno_last > sent:
             yield Finding(row, f"delivers {_range(row)} of {row.origin}, which has sent {sent}")
@@ -107,9 +107,9 @@ def no_duplicate(facts: TraceFacts) -> Iterator[Finding]:
 def gapless_prefix(facts: TraceFacts) -> Iterator[Finding]:
     """S3: each stream is delivered in order from its announced start; a new start counts once.
 
-    Of a fragmented message that began before the start the rest is not delivered: delivery begins
-    behind it. Messages that a state covers are not in the trace, so an incarnation that received a
-    state may begin anywhere.
+    If a fragmented message began before the start, the rest is not delivered: delivery begins
+    behind the message. Messages covered by a state are not in the trace, so an incarnation that
+    received a state may begin anywhere.
     """
     starts: dict[StreamKey, list[int]] = {}
     for row in facts.rows_among("START", "LOST"):
@@ -133,7 +133,7 @@ def gapless_prefix(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def _next_deliverable(facts: TraceFacts, key: StreamKey, seqno: int) -> int:
-    """Return the first seqno from ``seqno`` on that is to be delivered."""
+    """Return the first deliverable seqno from ``seqno`` on."""
     stepped_over = facts.legally_skipped.get(key, ())
     while seqno in stepped_over:
         seqno += 1
@@ -151,7 +151,7 @@ def integrity(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def window(facts: TraceFacts) -> Iterator[Finding]:
-    """S6: no window exceeds its reach, which is in the BEGIN row of the incarnation."""
+    """S6: no window exceeds its reach, as recorded in the BEGIN row of the incarnation."""
     for row in facts.rows_of("STATE"):
         low = row.low if row.origin == row.member else row.delivered
         reach = facts.reach.get(row.member)
@@ -183,7 +183,7 @@ def marks(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def acks_are_true(facts: TraceFacts) -> Iterator[Finding]:
-    """S8: a member acknowledges only what it has delivered."""
+    """S8: a member acknowledges only delivered messages."""
     taken: dict[StreamKey, int] = {}
     for row in facts.rows_among("STATE", "ACK_IN"):
         if row.event == "STATE":
@@ -194,7 +194,7 @@ def acks_are_true(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def purge_is_safe(facts: TraceFacts) -> Iterator[Finding]:
-    """S9: every member of the view has acknowledged what is purged, or joined too late for it."""
+    """S9: every member of the view has acknowledged a purged message, or joined after it."""
     high: dict[str, int] = {}
     acks: dict[str, dict[str, int] | None] = {}
     for row in facts.rows_among("SEND", "VIEW", "ACK_IN", "PURGE"):
@@ -224,7 +224,7 @@ def purge_is_safe(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def repairs_are_requested(facts: TraceFacts) -> Iterator[Finding]:
-    """S10: a repair answers a request, unless it is marked as unasked. S4 checks its bytes."""
+    """S10: a repair answers a request, unless marked as unasked. S4 checks the bytes."""
     asked: dict[StreamKey, set[int]] = {}
     for row in facts.rows_among("NAK_IN", "REPAIR"):
         wanted = asked.setdefault((row.member, row.origin), set())
@@ -233,12 +233,12 @@ def repairs_are_requested(facts: TraceFacts) -> Iterator[Finding]:
             wanted.update(numbers)
         elif row.reason != "unasked" and not wanted.issuperset(numbers):
             yield Finding(
-                row, f"sends {_range(row)} of {row.origin} again, which nobody has asked for"
+                row, f"sends {_range(row)} of {row.origin} again, although no member requested it"
             )
 
 
 def naks_are_legal(facts: TraceFacts) -> Iterator[Finding]:
-    """S11: a NAK names messages that exist and are not delivered. The simulator checks the rate."""
+    """S11: a NAK names existing, undelivered messages. The simulator checks the rate."""
     taken: dict[StreamKey, int] = {}
     high: dict[str, int] = {}
     for row in facts.rows_among("STATE", "SEND", "NAK_OUT"):
@@ -256,7 +256,7 @@ def naks_are_legal(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def views(facts: TraceFacts) -> Iterator[Finding]:
-    """S15: one id is one list; numbers rise; a member is in its views; the coordinator is first."""
+    """S15: an id has one list; numbers rise; a member is in its views; the coordinator leads."""
     last: dict[str, int] = {}
     for row in facts.rows_of("VIEW"):
         if row.seqno_last <= last.get(row.member, 0):
@@ -269,18 +269,18 @@ def views(facts: TraceFacts) -> Iterator[Finding]:
         if lists.setdefault((row.view, row.origin), row.reason) != row.reason:
             yield Finding(row, f"view {row.view} of {row.origin} has two lists of members")
         if row.member not in members:
-            yield Finding(row, f"view {row.view} is told to a life that is not in it")
+            yield Finding(row, f"view {row.view} was installed by an incarnation outside the view")
         if members[:1] != [row.origin]:
             yield Finding(
                 row,
-                f"view {row.view} was made by {row.origin}, which is not its first member",
+                f"view {row.view} was created by {row.origin}, which is not the first member",
             )
         if incarnations and (unknown := sorted(set(members) - incarnations)):
-            yield Finding(row, f"view {row.view} names {', '.join(unknown)}, which never lived")
+            yield Finding(row, f"view {row.view} names {', '.join(unknown)}, which never started")
 
 
 def delivery(facts: TraceFacts) -> Iterator[Finding]:
-    """L1: everything sent since another incarnation joined the view is delivered there."""
+    """L1: messages sent after an incarnation joined the view are delivered there."""
     delivered: dict[tuple[str, str], set[int]] = {}
     for row in facts.rows_of("DELIVER"):
         delivered.setdefault((row.member, row.origin), set()).update(
@@ -303,7 +303,7 @@ def delivery(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def _expected_deliveries(facts: TraceFacts) -> dict[str, dict[str, set[int]]]:
-    """Return by origin and member the seqnos that the member has to deliver."""
+    """Return the seqnos that a member has to deliver, by origin and member."""
     owed: dict[str, dict[str, set[int]]] = {}
     for row in facts.rows_among("SEND", "VIEW"):
         expected = owed.setdefault(row.member, {})
@@ -317,7 +317,7 @@ def _expected_deliveries(facts: TraceFacts) -> dict[str, dict[str, set[int]]]:
 
 
 def stability(facts: TraceFacts) -> Iterator[Finding]:
-    """L2: every message that an incarnation sent is acknowledged: its window is empty."""
+    """L2: every message of an incarnation is acknowledged in the end: the window is empty."""
     last: dict[str, TraceRow] = {
         row.member: row for row in facts.rows_of("STATE") if row.origin == row.member
     }
@@ -330,7 +330,7 @@ def stability(facts: TraceFacts) -> Iterator[Finding]:
 
 
 def one_view(facts: TraceFacts) -> Iterator[Finding]:
-    """L6: all members at the end are in one view of exactly these members.
+    """L6: all members at the end are in a single view of exactly these members.
 
     Later rows are ignored.
     """

@@ -1,15 +1,15 @@
 """The side file of a file set: the names of incarnations, and how each was recorded.
 
-Each line is one JSON object. A name is written before the first row with its number, so a killed
-process leaves no number without its name.
+Each line is a JSON object. A name is written before the first row with the number of the name, so a
+killed process leaves no number without a name.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gapless.config import SETTINGS
 from gapless.errors import GaplessError
 from gapless.trace.schema import incarnation_id
 
@@ -26,7 +26,7 @@ VIRTUAL, TIME_OF_DAY = "virtual", "time of day"
 
 
 class IncarnationRecord(NamedTuple):
-    """One line: an incarnation that is mentioned; ``own`` if its rows are in this file set."""
+    """A line about an incarnation; ``own`` if the rows of the incarnation are in this file set."""
 
     seed: int
     name: str
@@ -58,9 +58,9 @@ class IncarnationRecord(NamedTuple):
 def own_incarnation(
     seed: int, name: str, config: Config, more: Mapping[str, Any], **how: Any
 ) -> IncarnationRecord:
-    """Return the line of a recorded incarnation; ``how``: columns of :class:`IncarnationRecord`."""
+    """Return the line of a recorded incarnation; ``how``: columns of ``IncarnationRecord``."""
     knobs = {
-        **asdict(config),
+        **{setting.name: getattr(config, setting.name) for setting in SETTINGS.values()},
         "reach": config.reach,
         "numbering": config.group_profile.numbering,
         **more,
@@ -85,5 +85,5 @@ def read_incarnations(path: Path) -> Iterator[IncarnationRecord]:
                 yield IncarnationRecord(**fields)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise GaplessError(
-                    f"{path}:{number}: expected a life of a trace as one line of JSON: {error}"
+                    f"{path}:{number}: expected an incarnation as a line of JSON: {error}"
                 ) from None

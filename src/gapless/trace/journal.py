@@ -22,6 +22,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
+from gapless.output.private_files import (
+    make_inner_folder,
+    make_private_folder,
+    open_private,
+    unsafe_folder,
+)
 from gapless.trace.incarnations import INCARNATIONS_FILE
 from gapless.trace.schema import COLUMNS
 
@@ -45,7 +51,7 @@ ROWS_PER_FILE = 1_000_000
 
 
 class TraceJournal:
-    """The files of one file set while its process runs; ``stopped`` is the error, if any."""
+    """The files of a file set while the process runs; ``stopped`` is the error, if any."""
 
     def __init__(self, folder: Path, rows_per_file: int = ROWS_PER_FILE) -> None:
         """Create a file set in ``folder``, which must not exist yet."""
@@ -58,8 +64,12 @@ class TraceJournal:
         self._texts: dict[str, int] = {"": 0}
         self._rows_fd = self._texts_fd = self._incarnations_fd = -1
         try:
-            folder.mkdir(parents=True)
-            (folder / WHOLE).touch()
+            if not folder.parent.exists():
+                make_private_folder(folder.parent)
+            if reason := unsafe_folder(folder.parent):
+                raise GaplessError(f"cannot record a trace there: {reason}")
+            make_inner_folder(folder, is_new=True)
+            os.close(_open_append(folder / WHOLE))
             self._texts_fd = _open_append(folder / TEXTS)
             self._incarnations_fd = _open_append(folder / INCARNATIONS_FILE)
             self._open_next_file()
@@ -67,12 +77,12 @@ class TraceJournal:
             self._close_files()
             raise GaplessError(
                 f"cannot record a trace in {folder}: {error.strerror or error}; name a folder "
-                f"that can be written"
+                f"with write permission"
             ) from None
 
     @property
     def path(self) -> Path:
-        """The file that rows are written to."""
+        """The current file for rows."""
         return self.folder / f"{self._number:05d}.rows"
 
     def _open_next_file(self) -> None:
@@ -87,7 +97,7 @@ class TraceJournal:
             os.close(self._rows_fd)
 
     def _is_linked(self) -> bool:
-        """Return whether the open file is still the one in the folder."""
+        """Return whether the open file is still in the folder."""
         try:
             return os.path.samestat(os.fstat(self._rows_fd), self.path.stat())
         except FileNotFoundError:
@@ -102,11 +112,11 @@ class TraceJournal:
         return number
 
     def write_incarnation(self, record: IncarnationRecord) -> None:
-        """Write the line of an incarnation, before the first row that names it."""
+        """Write the line of an incarnation, before the first row with its number."""
         self._write(self._incarnations_fd, record.to_json_line().encode())
 
     def write_rows(self, rows: list[bytes]) -> None:
-        """Write packed rows with one call."""
+        """Write packed rows with a single call."""
         self._write(self._rows_fd, b"".join(rows))
         self._rows += len(rows)
         if self._rows >= self._rows_per_file and not self.stopped:
@@ -152,11 +162,11 @@ class TraceJournal:
 
 
 def _open_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    return open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 def read_texts(folder: Path) -> list[str]:
-    """Return the texts of a file set, by their numbers."""
+    """Return the texts of a file set, by number."""
     path = folder / TEXTS
     texts = [""]
     if path.exists():
@@ -166,7 +176,7 @@ def read_texts(folder: Path) -> list[str]:
             except ValueError as error:
                 where = f"{path}:{len(texts)}"
                 raise GaplessError(
-                    f"{where}: expected a text of a trace as one line of JSON: {error}"
+                    f"{where}: expected a text of a trace as a line of JSON: {error}"
                 ) from None
     return texts
 

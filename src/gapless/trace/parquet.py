@@ -1,8 +1,8 @@
 """Sealing: journals become Parquet files, column by column, without a loop over rows.
 
-A journal whose process is running is left alone. Of a killed process every row is kept, except for
-a torn last row. A Parquet file exists completely or not at all, and only then its journal is
-removed. So sealing can be interrupted and repeated at any time, by any process.
+A journal of a running process is left alone. Of a killed process every row is kept, except for a
+torn last row. A Parquet file exists completely or not at all, and only then the journal is removed.
+Sealing can therefore be interrupted and repeated at any time, by any process.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import GaplessError
+from gapless.output.private_files import open_private
 from gapless.trace.incarnations import INCARNATIONS_FILE, read_incarnations
 from gapless.trace.journal import DTYPE, ROW_STRUCT, STOPPED, read_texts
 from gapless.trace.schema import COLUMNS, EVENT_CODES, incarnation_id
@@ -28,7 +30,7 @@ ROWS_PER_TABLE = 131_072
 
 
 class SealResult(NamedTuple):
-    """The result of sealing a folder: the new files, and the journals that are still in use."""
+    """The result of sealing a folder: the new files, and the journals still in use."""
 
     files: list[Path]
     live: list[Path]
@@ -40,13 +42,13 @@ def can_seal() -> bool:
 
 
 def seal(folder: Path | str) -> SealResult:
-    """Seal every journal in ``folder`` that is not in use, and mark traces that are incomplete."""
+    """Seal every journal in ``folder`` that is not in use, and mark incomplete traces."""
     from pathlib import Path
 
     folder = Path(folder)
     if not folder.is_dir():
         raise GaplessError(
-            f"there is no trace at {folder}: expected a folder that was recorded with --trace"
+            f"there is no trace at {folder}: expected a folder recorded with --trace"
         )
     found = SealResult([], [])
     for path in sorted(folder.rglob("*.rows")):
@@ -62,7 +64,7 @@ def seal(folder: Path | str) -> SealResult:
 
 
 def seal_journal(path: Path) -> Path | None:
-    """Seal one journal and return its Parquet file; None if the journal is in use."""
+    """Seal a journal and return the Parquet file; None if the journal is in use."""
     with path.open("rb") as journal:
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,14 +76,14 @@ def seal_journal(path: Path) -> Path | None:
                 write_tables(_tables(path), goal)
             except OSError as error:
                 raise GaplessError(
-                    f"cannot seal {path}: {error}; make room and try again"
+                    f"cannot seal {path}: {error}; free some disk space and retry"
                 ) from None
         path.unlink()
     return goal
 
 
 def _tables(path: Path) -> Iterator[Any]:
-    """Yield the rows of a journal as tables, so that they are never all in memory."""
+    """Yield the rows of a journal as tables, so that memory never holds all rows."""
     pa = import_pyarrow()
     import numpy as np
 
@@ -119,11 +121,14 @@ def _mark_incomplete(folder: Path) -> None:
     ]
     fresh = path.with_suffix(".part")
     try:
-        fresh.write_text("".join(record.to_json_line() for record in records), encoding="utf-8")
+        with open(fresh, "w", encoding="utf-8", opener=open_private) as file:
+            file.writelines(record.to_json_line() for record in records)
         fresh.replace(path)
         (folder / STOPPED).rename(folder / "not-whole")
     except OSError as error:
-        raise GaplessError(f"cannot seal {folder}: {error}; make room and try again") from None
+        raise GaplessError(
+            f"cannot seal {folder}: {error}; free some disk space and retry"
+        ) from None
 
 
 ROW_GROUP = 1_000_000
@@ -137,7 +142,7 @@ Rising numbers stay plain: zstd compresses them as well as differences, and they
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow, or raise an error that says how to install it."""
+    """Return pyarrow, or raise an error with the command to install it."""
     try:
         import pyarrow as pa
         import pyarrow.parquet
@@ -151,7 +156,7 @@ def import_pyarrow() -> Any:
 
 
 def arrow_schema() -> Any:
-    """Return the schema of the files: the columns of a trace, none of them ever null."""
+    """Return the schema of the files: the columns of a trace, all of them non-null."""
     pa = import_pyarrow()
     return pa.schema(
         [
@@ -162,8 +167,10 @@ def arrow_schema() -> Any:
 
 
 def write_tables(tables: Iterable[Any], path: Path) -> None:
-    """Write tables as one file of a trace, a row group each, atomically."""
+    """Write tables as a file of a trace, a row group each, atomically."""
     fresh = path.with_suffix(".part")
+    # pyarrow itself would create the file with the permissions of the umask.
+    os.close(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     writer = import_pyarrow().parquet.ParquetWriter(
         fresh,
         arrow_schema(),
@@ -182,7 +189,7 @@ def write_tables(tables: Iterable[Any], path: Path) -> None:
 
 
 def write_table(table: Any, path: Path) -> None:
-    """Write one table as one file of a trace."""
+    """Write a table as a file of a trace."""
     write_tables([table], path)
 
 

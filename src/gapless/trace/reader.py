@@ -22,7 +22,7 @@ _INCARNATION_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.
 
 
 def read(folder: Path | str) -> Iterator[TraceRow]:
-    """Return the rows of a trace by seed and time; rows of one incarnation keep their order."""
+    """Return the rows of a trace by seed and time; rows of an incarnation keep their order."""
     folder = Path(folder)
     sets = file_sets(folder)
     names = {incarnation_id(record.name): record.name for record in incarnations_of(folder)}
@@ -30,7 +30,7 @@ def read(folder: Path | str) -> Iterator[TraceRow]:
 
 
 def incarnations_of(folder: Path | str) -> list[IncarnationRecord]:
-    """Return the incarnations that a trace mentions."""
+    """Return the incarnations mentioned in a trace."""
     return [
         record
         for path in sorted(Path(folder).rglob(INCARNATIONS_FILE))
@@ -39,20 +39,20 @@ def incarnations_of(folder: Path | str) -> list[IncarnationRecord]:
 
 
 def file_sets(folder: Path) -> list[Path]:
-    """Return the file sets of a trace; there is at least one."""
+    """Return the file sets of a trace, at least one."""
     found = sorted(
         {path.parent for end in ("parquet", "rows") for path in folder.rglob(f"*.{end}")}
     )
     found = [one for one in found if (one / INCARNATIONS_FILE).exists()]
     if not found:
         raise GaplessError(
-            f"there is no trace at {folder}: expected a folder that was recorded with --trace"
+            f"there is no trace at {folder}: expected a folder recorded with --trace"
         )
     return found
 
 
 def _read_set(folder: Path, names: dict[int, str]) -> Iterator[TraceRow]:
-    """Yield the rows of one file set, in order."""
+    """Yield the rows of a file set, in order."""
     called = _name_resolver(names)
     for path in _files_of_set(folder):
         yield from (

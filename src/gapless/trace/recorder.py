@@ -1,19 +1,17 @@
-"""The recorder: writes the trace of one member, through all its incarnations, while it runs.
+"""The recorder: writes the trace of a member, through all incarnations, while the member runs.
 
-On every Ready of the machine: its rows are packed. The rows of a turn are written, with one call,
-before its datagrams leave and before the application gets its deliveries. So every effect that a
-killed process had elsewhere is in its file, and the application takes no part in recording.
+On every Ready of the machine: the rows are packed. The rows of a turn are written, with one call,
+before the datagrams leave and before the application gets the deliveries. Every effect of a killed
+process on others is therefore in the file, and the application takes no part in recording.
 
-Rows have the time at which they are built, from a wall clock that never goes back within an
-incarnation.
+Rows have the time of building, from a wall clock that never goes back within an incarnation.
 
 On an error of the disk: recording stops, and the group continues. The error is logged once, and the
-trace records that it is incomplete.
+trace is marked as incomplete.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from functools import partial
@@ -22,6 +20,7 @@ from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, TypedDict
 
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
+from gapless.logger import log
 from gapless.profiles import NumberingScope
 from gapless.trace.incarnations import TIME_OF_DAY, IncarnationRecord, own_incarnation
 from gapless.trace.journal import ROW_STRUCT, ROWS_PER_FILE, TraceJournal
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Ready, Transmit
     from gapless.trace.row_builder import RowValues
 
-log = logging.getLogger("gapless")
-
 MODES = ("full", "sampled")
 """How much is recorded."""
 SAMPLE_EVERY = 1024
@@ -47,12 +44,18 @@ _INT64_MAX = 2**63 - 1
 
 
 class Recorder:
-    """The trace of one member: ``join(…, trace=Recorder(folder, mode="sampled"))``.
+    """The trace of a member: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
-    ``member`` is its name for people; the default is its durable name, or its locator. Any thread
-    may call the recorder. Where Parquet can be written (pyarrow is installed), full journals are
-    sealed while recording continues, and the last one at the end; without ``seals`` the reader of
-    the trace seals them.
+    Any thread may call the recorder.
+
+    Args:
+        folder: The folder of the trace.
+        member: The display name of the member; the default is the durable name, or the locator.
+        mode: ``full`` for every row, ``sampled`` for a sample.
+        every: The sampling interval: runs with a multiple of this number have rows.
+        rows_per_file: Number of rows after which a journal is full.
+        seals: Whether to seal full journals to Parquet while recording, if pyarrow is installed.
+            Without it the reader of the trace seals the journals.
     """
 
     def __init__(
@@ -66,9 +69,9 @@ class Recorder:
         seals: bool = True,
     ) -> None:
         if mode not in MODES:
-            raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
+            raise ConfigError(f"trace mode {mode!r}: expected one of {', '.join(MODES)}")
         if type(every) is not int or every < 2:
-            raise ConfigError(f"a sample of one in {every!r}: expected a whole number from 2 on")
+            raise ConfigError(f"every = {every!r}: expected an integer of at least 2")
         self.folder = Path(folder).absolute()
         self.member = member
         self.mode = mode
@@ -87,7 +90,7 @@ class Recorder:
 
     @property
     def stopped(self) -> str:
-        """The error that stopped the recording; empty if there is none."""
+        """The error that stopped the recording; empty without an error."""
         return "" if self._journal is None else self._journal.stopped
 
     @property
@@ -98,11 +101,11 @@ class Recorder:
     # For the shell of a member
 
     def claim(self) -> None:
-        """Bind the recorder to one member; a second member is an error."""
+        """Bind the recorder to a member; a second member is an error."""
         with self._lock:
             if self._claimed:
                 raise LocalProtocolError(
-                    "a recorder records one member, once: make one for each that joins"
+                    "a recorder records a single member: create a Recorder for each join"
                 )
             self._claimed = True
 
@@ -186,7 +189,7 @@ class Recorder:
                 self._journal.close()
 
     def abandon(self) -> None:
-        """Close the files without writing: after a fork they belong to the parent process."""
+        """Close the files without writing: after a fork the parent process owns the files."""
         self._finished = True
         if self._journal is not None:
             self._journal.close()
@@ -202,7 +205,7 @@ class Recorder:
                 self._flush()
 
     def close(self, *, seal: bool = True) -> None:
-        """Stop writing, and seal the files if that is wanted and possible here."""
+        """Stop writing, and seal the files if requested and possible."""
         self.finish()
         if seal and self._seals and self._journal is not None and can_seal():
             if self._sealer is not None:
@@ -213,7 +216,7 @@ class Recorder:
     # Rows
 
     def _intern_incarnation(self, address: Address | None) -> int:
-        """Return the number of an incarnation, and write its name on the first call."""
+        """Return the number of an incarnation, and write the name on the first call."""
         if address is None:
             return 0
         name = str(address)
@@ -278,11 +281,11 @@ def _seal_all(paths: list[Path]) -> None:
 
 
 def _seal(path: Path) -> None:
-    """Seal a journal; if that fails, the journal stays and a reader tries again."""
+    """Seal a journal; after a failure the journal stays for a reader to seal."""
     try:
         seal_journal(path)
     except (GaplessError, FileNotFoundError) as error:
-        log.warning("the trace stays as it was written: %s", error)
+        log.warning("could not seal the trace, the journal stays: %s", error)
 
 
 class RecordingMode(TypedDict, total=False):

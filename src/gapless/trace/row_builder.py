@@ -1,17 +1,17 @@
-"""Builds trace rows from the Ready values of one incarnation, with independent counts.
+"""Builds trace rows from the Ready values of an incarnation, with independent counts.
 
-On every Ready: a row for each step of the machine, then rows for what the application gets, each in
-order.
+On every Ready: a row for each step of the machine, then rows for the application's deliveries and
+events, each in order.
 
-Of each stream the builder counts sent and delivered messages (``k``) and starts of the stream
+For each stream the builder counts sent and delivered messages (``k``) and starts of the stream
 (``part``), and keeps a running hash. A new part begins with the first message behind a START or
-LOST row, whenever that message is delivered. The hash runs on over rows of one stream whose runs
-were sent at one time, so that a run that was split elsewhere ends with the same hash. A fragmented
-message has its own hash.
+LOST row, whenever the message is delivered. The hash runs over consecutive rows of a stream with
+the same send time, so that a run split elsewhere ends with the same hash. A fragmented message has
+a hash of its own.
 
-Sampled: only runs with a multiple of ``every`` have SEND and DELIVER rows, the same ones at every
+Sampled: only runs with a multiple of ``every`` have SEND and DELIVER rows, the same runs at every
 member; the machine omits most other frequent rows, and datagrams are summed up. One in
-:data:`HASH_EVERY` of these rows has a hash, of that row alone.
+``HASH_EVERY`` of the sampled rows has a hash, of the row alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RowValues = tuple[Any, ...]
 
 
 class _StreamCounters:
-    """The counters of one stream in one direction."""
+    """The counters of a stream in one direction."""
 
     __slots__ = (
         "crc",
@@ -76,7 +76,7 @@ class _StreamCounters:
         self.skipped: list[tuple[int, int]] = []
 
     def begin_part(self, first: int) -> int:
-        """Start a new part at ``first``; return its number."""
+        """Start a new part at ``first``; return the number of the part."""
         while self.pending_parts and self.pending_parts[-1][0] > first:
             self.pending_parts.pop()
         self.parts += 1
@@ -84,7 +84,7 @@ class _StreamCounters:
         return self.parts
 
     def enter_part(self, first: int) -> None:
-        """Enter the part that ``first`` belongs to."""
+        """Enter the part of ``first``."""
         while self.pending_parts and self.pending_parts[0][0] <= first:
             _, self.part = self.pending_parts.pop(0)
             self.k = self.headless_k = 0
@@ -95,13 +95,13 @@ class _StreamCounters:
             self.sent_ns = -1
 
     def skip(self, first: int, last: int) -> None:
-        """Count messages that are not delivered to their sender."""
+        """Count messages not delivered to their sender."""
         if self.skipped and self.skipped[-1][1] + 1 == first:
             first, _ = self.skipped.pop()
         self.skipped.append((first, last))
 
     def extend_hash(self, first: int, payload: bytes, sent_ns: int, flags: int) -> None:
-        """Extend the running hash, or start a new one."""
+        """Extend the running hash, or start a new hash."""
         if flags & FRAGMENT:
             goes_on = not flags & FIRST_FRAGMENT
             sent_ns = -1 if flags & LAST_FRAGMENT else -2
@@ -117,7 +117,7 @@ class _StreamCounters:
 class RowBuilder:
     """The rows of the incarnation ``me``.
 
-    ``name`` returns the name of an address in a column, ``text`` its name in a reason, ``codes``
+    ``name`` returns the name of an address in a column, ``text`` the name in a reason, ``codes``
     the code of an event, and ``encode_reason`` the form of a reason.
     """
 
@@ -152,7 +152,7 @@ class RowBuilder:
         self._own_hashes: dict[int, tuple[Run, int, int]] = {}
 
     def rows_of_ready(self, ready: Ready) -> list[RowValues]:
-        """Return the rows of one Ready, without its datagrams."""
+        """Return the rows of a Ready, without datagrams."""
         rows: list[RowValues] = []
         before = self.view
         for step in ready.trace:
@@ -174,7 +174,7 @@ class RowBuilder:
         return rows
 
     def _name(self, address: Address | None) -> Any:
-        """Return the name of an address, and remember it."""
+        """Return and remember the name of an address."""
         found = self._names.get(address)
         if found is None:
             if len(self._names) >= MAX_NAMES:
@@ -183,7 +183,7 @@ class RowBuilder:
         return found
 
     def _reason(self, reason: str) -> Any:
-        """Return the encoded reason, and remember it while there is room."""
+        """Return the encoded reason, and remember the code while there is room."""
         found = self._reasons.get(reason)
         if found is None:
             found = self._encode_reason(reason)
@@ -285,7 +285,7 @@ class RowBuilder:
         )
 
     def _count_sent(self, step: TraceEntry, run: Run) -> _StreamCounters:
-        """Count a sent run, and return the counters of its stream."""
+        """Count a sent run, and return the counters of the stream."""
         stream = self._stream(self._sent, self.me, step.epoch)
         stream.k += run.count
         if not self._sampled:
@@ -326,7 +326,7 @@ class RowBuilder:
         return last // every != (first - 1) // every
 
     def transmit_row(self, count: int, size_bytes: int) -> RowValues | None:
-        """Return the row of sent datagrams; None while they are only summed up."""
+        """Return the row of sent datagrams; None while datagrams are only summed up."""
         self._datagrams += count
         self._bytes += size_bytes
         if self._datagrams < self.every or not self._datagrams:
@@ -342,7 +342,7 @@ class RowBuilder:
     # What the application gets
 
     def _add_starts(self, events: Sequence[Event], rows: list[RowValues]) -> None:
-        """Add rows for starts and losses, before the deliveries that follow them."""
+        """Add rows for starts and losses, before the following deliveries."""
         epoch = self.view if self._by_view else 0
         for event in events:
             if isinstance(event, Started):
@@ -432,7 +432,7 @@ class RowBuilder:
     def _extend_hash(
         self, stream: _StreamCounters, delivery: Delivery, payload: bytes, sent_ns: int, flags: int
     ) -> None:
-        """Extend the hash of a stream over a delivery; that of an own run is already known."""
+        """Extend the hash of a stream over a delivery; the hash of an own run is already known."""
         own = self._own_hashes.pop(delivery.first, None) if delivery.origin == self.me else None
         if own is not None and own[0] is delivery.content:
             _, stream.crc, stream.hash_first = own

@@ -1,7 +1,7 @@
-"""One row of a trace: the single source of the writers, the readers, Spark and the docs.
+"""The schema of a trace row: the single source for the writers, the readers, Spark and the docs.
 
 In Python ``member``, ``origin``, ``to`` and ``peer`` are names of incarnations and ``event`` is a
-word. On disk they are numbers (:func:`incarnation_id`, the code in :data:`EVENTS`); a side file
+word. On disk they are numbers (``incarnation_id``, the code in ``EVENTS``); a side file
 (``lives.jsonl``) maps the numbers to names.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class TraceRow(NamedTuple):
-    """One row of the trace. Numbers are 0 and texts empty where they mean nothing."""
+    """A row of the trace. Numbers are 0 and texts empty where they have no meaning."""
 
     seed: int
     member: str
@@ -42,7 +42,7 @@ class TraceRow(NamedTuple):
 
 
 class TraceColumn(NamedTuple):
-    """One column: its type on disk, its meaning, and whether it names an incarnation."""
+    """A column: the type on disk, the meaning, and whether values name an incarnation."""
 
     type: str
     meaning: str
@@ -110,7 +110,7 @@ COLUMNS: dict[str, TraceColumn] = {
 
 
 class TraceEvent(NamedTuple):
-    """One kind of event: its code on disk, which never changes, and its meaning."""
+    """A kind of event: the code on disk, which never changes, and the meaning."""
 
     code: int
     meaning: str
@@ -204,7 +204,7 @@ EVENT_NAMES = {event.code: name for name, event in EVENTS.items()}
 
 @lru_cache(maxsize=4096)
 def incarnation_id(name: str) -> int:
-    """Return the number of an incarnation on disk: 63 bits of a hash of its name, 0 for no name."""
+    """Return the number of an incarnation on disk: 63 bits of a hash of the name, 0 for no name."""
     if not name:
         return 0
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 1 or 1

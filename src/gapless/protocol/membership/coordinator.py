@@ -1,24 +1,29 @@
 """The acting coordinator: the oldest live member creates the views.
 
-On a join, a leave or a death: changes of ``view_bundle_delay`` share one roster with a new number.
+On a join, a leave or a death: changes within ``view_bundle_delay`` share a roster with a new
+number.
 
-Joiners first: a roster with new members goes to the joiners alone at first. Joiners install the
-roster and confirm it. The coordinator commits the roster (broadcasts it to the old members and
-installs it) when all joiners have confirmed, or after ``join_confirm_timeout`` without the joiners
-that did not. So no sender waits for acks of a joiner that is not up yet, and the group never
-notices a joiner that dies early. A joiner that repeats JOIN is sent the roster again, because the
-roster or its confirmation may be lost. Removals do not wait for joiners.
+Joiners first: a roster with new members goes to the joiners alone at first. Joiners install and
+confirm the roster. The coordinator commits the roster (broadcasts it to the old members and
+installs it) when all joiners have confirmed, or after ``join_confirm_timeout`` without the
+unconfirmed joiners. No sender therefore waits for acks of a joiner before the joiner is up, and the
+group never notices the early death of a joiner. On a repeated JOIN, the coordinator sends the
+joiner the roster again, because the roster or the confirmation may be lost. Removals do not wait
+for joiners.
 
-On a confirmation: a member that has not confirmed the current view is sent the whole roster again,
-every ``join_interval``.
+On JOIN of an incarnation of an earlier view: the joiner was expelled before the joiner knew of the
+admission. The answer says so (EXPELLED), and the joiner begins a new incarnation.
 
-On a foreign roster whose number is not lower: the members of that roster join the next view, whose
-number is higher than both. A member that takes over learns in this way of a view that its
-predecessor announced only to some members.
+On a confirmation: a member without a confirmation of the current view is sent the whole roster
+again, every ``join_interval``.
 
-On a departure of a durable member: its entry stays in the roster as absent, until the durable
-member returns under the same name or ``retention_timeout`` is over. A durable joiner that has not
-confirmed is also listed as absent, because other joiners have seen its entry.
+On a foreign roster whose number is not lower: the members of the foreign roster join the next view,
+whose number is higher than both. A new coordinator learns in this way of a view announced by its
+predecessor to only some members.
+
+On a departure of a durable member: the entry stays in the roster as absent, until the durable
+member returns under the same name or ``retention_timeout`` is over. A durable joiner without a
+confirmation is also listed as absent, because other joiners have seen the entry.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from typing import TYPE_CHECKING
 
 from gapless.identity import U32_MAX, Roster, ViewId
 from gapless.profiles import ReleasePolicy
+from gapless.protocol.events import Unheard
+from gapless.protocol.membership.kept_out import KeptOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,12 +44,24 @@ if TYPE_CHECKING:
 
 MAX_VIEW_NUMBER = U32_MAX // 2
 """Maximum number of a view that is accepted; no group creates that many."""
+MAX_NUMBER_STEP = 1 << 20
+"""How far ahead of the own view the number of a roster is believed."""
+_MAX_CLAIMED_STEP = 1 << 10
+"""How far ahead of the own view the number is believed that a joiner claims to be in."""
 _MAX_JOINERS = 4096
 """Maximum number of joiners that are remembered; further joiners ask again."""
+_CROWDED = "crowded"
+"""Why a joiner beyond them is dropped."""
+_MAX_FORMER = 4096
+"""Maximum number of removed incarnations that are remembered."""
+_MAX_PROPOSED = 128
+"""Maximum number of joiners in one view: each of them is sent the roster with all of them."""
 _MAX_RESENDS = 3
 """How many resent rosters a member may ignore before its own view counts as a move."""
 _CONFIRMATION_LIFETIME = 10
-"""How long a confirmation shows that a joiner lives, in units of ``join_confirm_timeout``."""
+"""How long a confirmation proves that a joiner is alive, in units of ``join_confirm_timeout``."""
+_MAX_COMPLAINTS = 4
+"""How many refuted reports in a row show that the complainer does not hear a live member."""
 
 
 class Coordinator:
@@ -52,6 +71,10 @@ class Coordinator:
         self._membership = membership
         self.config = membership.config
         self.joiners: dict[Address, RosterEntry] = {}
+        self._joiners_by_node: dict[int, Address] = {}
+        self._joiners_by_name: dict[str, Address] = {}
+        self._members_by_node: dict[int, Address] = {}
+        self._members_by_name: dict[str, Address] = {}
         self.to_expel: set[Address] = set()
         self.proposal: Roster | None = None
         self.unconfirmed: set[Address] = set()
@@ -65,6 +88,10 @@ class Coordinator:
         self._resend_ns: int | None = None
         self._resends = 0
         self._absent_since: dict[str, int] = {}
+        self._complaints: dict[tuple[Address, Address], tuple[int, int]] = {}
+        self.kept_out = KeptOut(self.config)
+        self._relayed: set[Address] = set()
+        self._former: dict[Address, None] = {}
 
     @property
     def due_ns(self) -> int | None:
@@ -87,31 +114,45 @@ class Coordinator:
 
     # On reception
 
-    def on_join(self, entry: RosterEntry, out: ReadyBuilder) -> None:
-        """Queue a joiner for the next view; send a member that asks again the current roster."""
+    def on_join(self, entry: RosterEntry, out: ReadyBuilder, *, relayed: bool = False) -> None:
+        """Queue a joiner for the next view; send the current roster to a member that asks again."""
         m, address = self._membership, entry.address
         assert m.roster is not None
+        if not relayed:
+            self._on_heard(address, out.now_ns)
         # The roster, or the confirmation of it, was lost on the way.
         if address in m.members:
-            m.view_transfer.send(address, m.roster, out)
-            m.send_alive(address, out)
+            if m.roster_answers.allows(address, out.now_ns):
+                m.view_transfer.send(address, m.roster, out)
+                m.send_alive(address, out)
             return
-        if entry.name:
-            holders = [
-                p.address
-                for p in m.roster.entries
-                if p.name == entry.name and p.address.node != address.node
-            ]
-            if holders:
-                # The holder of the durable name may be dead: probe it. The joiner asks again.
-                m.failure_detector.probe(holders, out)
-                out.drop("name", address, peer=address)
-                # Without an answer the joiner would found a group of its own.
-                m.send_alive(address, out, rate_limited=True)
-                return
+        if address in self._former:
+            out.drop("expelled", address, peer=address)
+            m.send_alive(address, out, rate_limited=True, expelled=True)
+            return
+        holder = self._members_by_name.get(entry.name)
+        if holder is not None and holder.node != address.node:
+            # The holder of the durable name refuses the joiner. The holder may be dead: probe it.
+            # The joiner asks again.
+            m.refuse_name(entry, holder, out)
+            m.failure_detector.probe((holder,), out)
+            out.drop("name", address, peer=address)
+            # Without an answer the joiner would found another group.
+            m.send_alive(address, out, rate_limited=True)
+            return
+        if self.kept_out.holds(address.node, out.now_ns):
+            out.drop("kept out", address, peer=address)
+            m.send_alive(address, out, rate_limited=True)
+            return
+        is_new = address not in self.joiners
         if refused := self._queue_joiner(entry):
             out.drop(refused, address, peer=address)
+            if refused == _CROWDED:
+                # The joiner asks again; it must not found another group meanwhile.
+                m.send_alive(address, out, rate_limited=True)
             return
+        if relayed and is_new:
+            self._relayed.add(address)
         self.schedule_decision(out)
         proposed_ns = self._awaiting_confirmation.get(address)
         # A joiner that waits for a decision needs to know only that a group exists.
@@ -121,37 +162,70 @@ class Coordinator:
             self._awaiting_confirmation[address] = out.now_ns
             m.view_transfer.send(address, self.proposal, out)
 
+    def _on_heard(self, joiner: Address, now_ns: int) -> None:
+        """Note that a frame of ``joiner`` arrived directly: this member hears the joiner."""
+        self._relayed.discard(joiner)
+        self.kept_out.on_heard(joiner.node, now_ns)
+
     def _queue_joiner(self, entry: RosterEntry) -> str:
-        """Queue a joiner for the next view. Return the rejection reason, or an empty string."""
-        m, address = self._membership, entry.address
-        assert m.roster is not None
-        others = [
-            other
-            for other in (*m.roster.entries, *self.joiners.values())
-            if other.address != address
-        ]
-        incarnations = [other.address for other in others if other.address.node == address.node]
+        """Queue a joiner for the next view. Return the rejection reason, or an empty string.
+
+        The work does not grow with the number of members and joiners, because strangers may send
+        JOIN.
+        """
+        address, node = entry.address, entry.address.node
+        known = self._members_by_node.get(node), self._joiners_by_node.get(node)
         # A late JOIN of a former incarnation must not replace the current one.
-        if any(other.incarnation > address.incarnation for other in incarnations):
+        if any(other is not None and other > address for other in known):
             return "incarnation"
-        if entry.name and any(
-            other.name == entry.name for other in others if other.address not in incarnations
-        ):
+        holders = self._members_by_name.get(entry.name), self._joiners_by_name.get(entry.name)
+        if entry.name and any(holder is not None and holder.node != node for holder in holders):
             return "name"
-        for known in incarnations:
-            self.joiners.pop(known, None)
-        if len(self.joiners) < _MAX_JOINERS:
-            self.joiners[address] = entry
+        former = known[1]
+        if former is not None:
+            if former != address:
+                self._forget_joiner(former)
+            elif self.joiners[former].name != entry.name:
+                self._joiners_by_name.pop(self.joiners[former].name, None)
+        if len(self.joiners) >= _MAX_JOINERS and address not in self.joiners:
+            return _CROWDED
+        self.joiners[address] = entry
+        self._joiners_by_node[node] = address
+        if entry.name:
+            self._joiners_by_name[entry.name] = address
         return ""
 
-    def on_joiner_alive(self, sender: Address, view: ViewId, out: ReadyBuilder) -> bool:
-        """Handle ALIVE of a joiner, which may confirm a view.
+    def _forget_joiner(self, joiner: Address) -> None:
+        """Remove a joiner from the queue, if queued."""
+        entry = self.joiners.pop(joiner, None)
+        self._relayed.discard(joiner)
+        if entry is not None:
+            self._joiners_by_node.pop(joiner.node, None)
+            self._joiners_by_name.pop(entry.name, None)
 
-        Return whether ``sender`` is a joiner. A joiner in the view of another coordinator has
-        confirmed nothing; its next view needs a higher number.
+    def _requeue_joiners(self) -> None:
+        """Queue the joiners again under a new roster, which may have names or nodes of joiners."""
+        assert self._membership.roster is not None
+        entries = self._membership.roster.entries
+        self._members_by_node = {entry.address.node: entry.address for entry in entries}
+        self._members_by_name = {entry.name: entry.address for entry in entries if entry.name}
+        before, self.joiners = self.joiners, {}
+        self._joiners_by_node, self._joiners_by_name = {}, {}
+        for joiner, entry in before.items():
+            if joiner not in self._membership.members:
+                self._queue_joiner(entry)
+        self._relayed &= self.joiners.keys()
+
+    def on_joiner_alive(self, sender: Address, view: ViewId, out: ReadyBuilder) -> bool:
+        """Handle ALIVE of a joiner, perhaps the confirmation of a view.
+
+        Return whether ``sender`` is a joiner. ALIVE from the view of another coordinator is no
+        confirmation; the next view then needs a higher number.
         """
-        assert sender not in self._membership.members, f"{sender} is a member, not a joiner"
-        is_ours = view.coordinator == self._membership.me
+        m = self._membership
+        assert sender not in m.members, f"{sender} is a member, not a joiner"
+        is_ours = view.coordinator == m.me
+        self._on_heard(sender, out.now_ns)
         if is_ours and (
             sender in self._last_confirmed_ns or len(self._last_confirmed_ns) < _MAX_JOINERS
         ):
@@ -159,7 +233,8 @@ class Coordinator:
         if sender not in self.joiners:
             return False
         # A joiner accepts only a higher number than that of its current view.
-        if view.number <= MAX_VIEW_NUMBER:
+        # A number far beyond the own views is a lie, and would leave no room for higher ones.
+        if view.number <= min(MAX_VIEW_NUMBER, m.view_number + _MAX_CLAIMED_STEP):
             self._highest = max(self._highest, view.number)
         if not is_ours:
             return True
@@ -173,7 +248,7 @@ class Coordinator:
         return True
 
     def on_confirmed(self, member: Address, out: ReadyBuilder) -> None:
-        """Record that ``member`` has installed the current view; admit ``member`` if it is new."""
+        """Record that ``member`` has installed the current view; admit a new ``member``."""
         self.unconfirmed.discard(member)
         if member in self._newcomers:
             self._newcomers.discard(member)
@@ -184,7 +259,7 @@ class Coordinator:
     ) -> None:
         """Handle evidence that ``member`` has an older view.
 
-        ``excluded`` says that the older view does not have this member.
+        ``excluded``: the older view does not include this member.
         """
         # The member got the roster several times and still prefers a view without us: it moved
         # away.
@@ -207,7 +282,7 @@ class Coordinator:
             self.schedule_decision(out)
 
     def absorb(self, roster: Roster, sender: Address, out: ReadyBuilder) -> None:
-        """Queue the members of a foreign roster. All but its sender must still confirm."""
+        """Queue the members of a foreign roster. All except the sender must still confirm."""
         assert self._membership.is_acting, "only the acting coordinator extends its next view"
         m = self._membership
         self._highest = max(self._highest, roster.id.number)
@@ -230,14 +305,62 @@ class Coordinator:
         if not m.is_acting or 2 * len(unwanted) >= len(m.members):
             out.drop("expel", m.me)
             return
+        for member in sorted(unwanted - self.to_expel):
+            # Expelled again soon after its return: the reason is still there.
+            self.kept_out.on_expelled(member.node, out.now_ns)
         self.to_expel = unwanted
         assert m.me not in self.to_expel, "a coordinator never expels itself"
         self.schedule_decision(out)
 
+    def on_complaint(
+        self, complainer: Address, members: Iterable[Address], out: ReadyBuilder
+    ) -> None:
+        """Handle the report of a member, the complainer, about silent ``members``.
+
+        Such a report is verified by a probe. If the members answered the probes of several reports
+        in a row, then the members live, and only the complainer does not hear the members.
+        """
+        m, now_ns = self._membership, out.now_ns
+        if not m.is_acting:
+            return
+        fresh_ns = now_ns - 3 * self.config.heartbeat_interval_ns
+        self._complaints = {
+            pair: seen for pair, seen in self._complaints.items() if seen[1] >= fresh_ns
+        }
+        for member in members:
+            detector = m.failure_detector
+            if (
+                member in m.members - {m.me, complainer}
+                and member not in detector.dead
+                and not detector.is_probed(member)
+            ):
+                count = self._complaints.get((complainer, member), (0, 0))[0] + 1
+                self._complaints[complainer, member] = count, now_ns
+                if count >= _MAX_COMPLAINTS:
+                    self._on_broken_link(member, complainer, out)
+
+    def _on_broken_link(self, sender: Address, receiver: Address, out: ReadyBuilder) -> None:
+        """Expel ``receiver`` for not hearing ``sender``, or ``sender`` on more complaints.
+
+        If several members hear all members except ``sender``, then ``sender`` is at fault.
+        """
+        pairs = [
+            pair for pair, (count, _) in self._complaints.items() if 2 * count >= _MAX_COMPLAINTS
+        ]
+        against_sender = sum(member == sender for _, member in pairs)
+        against_receiver = sum(complainer == receiver for complainer, _ in pairs)
+        loser = sender if against_sender > against_receiver else receiver
+        self._complaints = {
+            pair: seen for pair, seen in self._complaints.items() if loser not in pair
+        }
+        out.emit(Unheard(sender, receiver))
+        self.kept_out.add(loser.node, out.now_ns)
+        self.expel((loser,), out)
+
     # Deciding
 
     def schedule_decision(self, out: ReadyBuilder) -> None:
-        """Decide after ``view_bundle_delay``, so that changes until then share one view.
+        """Decide after ``view_bundle_delay``: changes until then share a view.
 
         A removal does not wait for the joiners of a proposal: the decision is moved forward.
         """
@@ -265,8 +388,13 @@ class Coordinator:
             self._resend(out)
 
     def _decide(self, out: ReadyBuilder) -> None:
-        """Create a view with all changes, or propose it to the joiners first."""
+        """Create a view with all changes, or propose the view to the joiners first."""
         m, now_ns = self._membership, out.now_ns
+        if m.failure_detector.dead and not m.failure_detector.hears_others(out):
+            # The others may be well, and this member deaf: wait until one of them replies, or all
+            # are found dead.
+            self._decide_ns = now_ns + self._recheck_delay_ns
+            return
         if m.pending is not None or m.merging.blocks_views(now_ns):
             # A pending view or a merge fixes the current roster: look again later.
             self._decide_ns = now_ns + self._recheck_delay_ns
@@ -274,8 +402,8 @@ class Coordinator:
         roster, proposal = m.roster, self.proposal
         assert roster is not None
         if proposal is not None:
-            self._end_proposal(now_ns)
-        new = list(self.joiners.values())
+            self._end_proposal(out)
+        new = list(self.joiners.values())[:_MAX_PROPOSED]
         stay = self._remaining_entries(new)
         alive = self._confirmed_lately(now_ns)
         waits = any(entry.address not in alive for entry in new)
@@ -304,11 +432,11 @@ class Coordinator:
 
     @property
     def _recheck_delay_ns(self) -> int:
-        """How long to wait before a decision that is blocked now is tried again."""
+        """How long to wait before the next attempt at a blocked decision."""
         return max(self.config.view_bundle_delay_ns, self.config.join_interval_ns // 4, 1)
 
     def _remaining_entries(self, new: list[RosterEntry]) -> list[RosterEntry]:
-        """Return the members that stay. A new incarnation replaces the old one of its node."""
+        """Return the staying members. A new incarnation replaces the old of the same node."""
         m = self._membership
         assert m.roster is not None
         nodes = {entry.address.node for entry in new}
@@ -325,15 +453,19 @@ class Coordinator:
         }
         return self._last_confirmed_ns
 
-    def _end_proposal(self, now_ns: int) -> None:
-        """Drop the joiners that have not confirmed in time; a live joiner repeats JOIN."""
+    def _end_proposal(self, out: ReadyBuilder) -> None:
+        """Drop the joiners without a timely confirmation; a live joiner repeats JOIN."""
         for joiner in self._awaiting_confirmation:
-            if joiner not in self._confirmed_lately(now_ns):
-                self.joiners.pop(joiner, None)
+            if joiner not in self._confirmed_lately(out.now_ns):
+                if joiner in self._relayed:
+                    # Every proposal would be a view at the joiner alone: it cannot confirm any.
+                    out.emit(Unheard(joiner, self._membership.me))
+                    self.kept_out.add(joiner.node, out.now_ns, until_heard=True)
+                self._forget_joiner(joiner)
         self._awaiting_confirmation = {}
 
     def _proposed_joiners(self, proposal: Roster | None) -> list[RosterEntry]:
-        """Return the joiners of a proposal that went to several joiners: they know each other."""
+        """Return the joiners of a proposal to several joiners: the joiners know each other."""
         entries = () if proposal is None else proposal.entries
         new = [entry for entry in entries if entry.address not in self._membership.members]
         return new if len(new) > 1 else []
@@ -348,10 +480,10 @@ class Coordinator:
     ) -> tuple[RosterEntry, ...]:
         """Return the absent durable members of the next view.
 
-        Counted are the absent entries of ``roster`` that have not expired, the durable members that
-        leave the view now, and the ``shown`` durable joiners that did not confirm.
+        The result has the unexpired absent entries of ``roster``, the durable members that leave
+        the view now, and the ``shown`` durable joiners without a confirmation.
         """
-        # Only acks tell which messages an absent member lacks; other profiles retain nothing.
+        # Only acks show which messages an absent member lacks; other profiles retain nothing.
         if self.config.group_profile.release is not ReleasePolicy.ACKS:
             return ()
         here = {entry.name for entry in (*stay, *new)}
@@ -375,7 +507,7 @@ class Coordinator:
         return tuple(absent)
 
     def _propose(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
-        """Send the roster ``made`` to its joiners, and wait for their confirmations."""
+        """Send the roster ``made`` to the joiners, and wait for the confirmations."""
         assert new, "a proposal is for joiners"
         m = self._membership
         self.proposal = made
@@ -391,7 +523,7 @@ class Coordinator:
         assert self._decide_ns is not None, "a proposal is decided"
 
     def _commit(self, made: Roster, new: list[RosterEntry], out: ReadyBuilder) -> None:
-        """Broadcast ``made`` to the current view, send it to its joiners, and install it here."""
+        """Broadcast ``made`` to the current view, send it to the joiners, and install it here."""
         m = self._membership
         assert m.roster is not None
         self._forced = False
@@ -407,7 +539,7 @@ class Coordinator:
                 m.view_transfer.send(entry.address, made, out)
 
     def commit_merge(self, made: Roster, out: ReadyBuilder) -> None:
-        """Send the roster of a merge to every member of it, and install it here."""
+        """Send the roster of a merge to all its members, and install the roster here."""
         assert made.id.coordinator == self._membership.me, "the leader of a merge creates its view"
         m = self._membership
         self._proposal_confirmed = set()
@@ -427,7 +559,9 @@ class Coordinator:
         assert m.roster is not None
         roster = m.roster
         self._highest = max(self._highest, roster.id.number)
+        self._remember_removed(before)
         self.to_expel &= m.members
+        self._complaints = {}
         self._awaiting_confirmation = {}
         self._last_confirmed_ns = {
             joiner: at_ns
@@ -440,6 +574,7 @@ class Coordinator:
         }
         if roster.id.coordinator != m.me:
             self.joiners.clear()
+            self._requeue_joiners()
             self.to_expel.clear()
             self.unconfirmed.clear()
             self._newcomers.clear()
@@ -447,9 +582,7 @@ class Coordinator:
             self._decide_ns = self._resend_ns = None
             return
         self._newcomers = set(m.members - before)
-        self.joiners = {
-            joiner: entry for joiner, entry in self.joiners.items() if joiner not in m.members
-        }
+        self._requeue_joiners()
         self.unconfirmed = set(m.members) - {m.me} - self._proposal_confirmed
         for joiner in sorted(self._proposal_confirmed & m.members):
             self.on_confirmed(joiner, out)
@@ -458,6 +591,17 @@ class Coordinator:
         self._resend_ns = now_ns + self.config.join_interval_ns if self.unconfirmed else None
         more = self.joiners or self._departing or self.to_expel
         self._decide_ns = now_ns + self.config.view_bundle_delay_ns if more else None
+
+    def _remember_removed(self, before: frozenset[Address]) -> None:
+        """Remember the incarnations removed by the own group: a merge may bring them back."""
+        m = self._membership
+        assert m.roster is not None
+        if m.roster.id.coordinator in before:
+            self._former.update(dict.fromkeys(sorted(before - m.members)))
+        for member in m.members & self._former.keys():
+            del self._former[member]
+        while len(self._former) > _MAX_FORMER:
+            del self._former[next(iter(self._former))]
 
     def next_number(self, *others: int) -> int:
         """Return a number for a view, higher than any number seen so far and than ``others``."""
@@ -472,7 +616,7 @@ class Coordinator:
         return (m.failure_detector.dead | m.leaving | m.moved_away) & m.members
 
     def _resend(self, out: ReadyBuilder) -> None:
-        """Send the whole roster to every member that has not confirmed it, with back-off."""
+        """Send the whole roster to every member without a confirmation, with back-off."""
         m = self._membership
         assert m.roster is not None
         self._resend_ns = None
@@ -491,9 +635,16 @@ class Coordinator:
         m = self._membership
         assert len(self.joiners) <= _MAX_JOINERS, f"{len(self.joiners)} joiners"
         assert m.members.isdisjoint(self.joiners), "a member is not a joiner"
+        assert self._relayed <= self.joiners.keys(), "only joiners are heard by relay"
+        self.kept_out.check_invariants()
         for address, entry in self.joiners.items():
             assert address == entry.address, f"{address} is filed as {entry.address}"
+            assert self._joiners_by_node[address.node] == address, "one joiner a node"
+            assert not entry.name or self._joiners_by_name[entry.name] == address, "and a name"
+        assert len(self._joiners_by_node) == len(self.joiners), "every joiner is filed once"
         assert self.to_expel <= m.members - {m.me}, "only other members are expelled"
+        assert m.members.isdisjoint(self._former), "a member was not removed"
+        assert len(self._former) <= _MAX_FORMER, f"{len(self._former)} removed members"
         assert self.unconfirmed <= m.members - {m.me}, "only other members confirm a view"
         assert self._newcomers <= m.members, "a newcomer is a member"
         if m.roster is not None:

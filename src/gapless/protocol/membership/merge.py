@@ -1,17 +1,18 @@
 """Merging: separated views become one view again.
 
-Every ``merge_interval``: the coordinator of a view sends a beacon to every address that discovery
-knows. The beacon names the other coordinators that this coordinator has heard. Among coordinators
-that hear each other the lowest address leads the merge, and asks the others for their rosters.
+Every ``merge_interval``, and soon after the first beacon of a new group: the coordinator of a view
+sends a beacon to every address known from discovery. The beacon names the other coordinators heard
+by the sender. Among coordinators that hear each other the lowest address leads the merge, and asks
+the others for rosters.
 
-On MERGE_ASK: a coordinator sends its roster and creates no view for a while, so that the roster
-stays true. Then the coordinator refuses further merges for as long, so that a leader that hears no
-answers cannot block its views for ever.
+On MERGE_ASK: a coordinator sends the own roster, and creates no view for a while, to keep the
+roster true. Then the coordinator refuses further merges for as long: a leader without answers
+cannot block the coordinator's views for ever.
 
-On the replies, or at the deadline for replies: the leader creates a roster of all members, its own
-members first, with a number higher than all, and sends the roster to every member. Incarnations
-continue. Each sender announces to the other side where its stream starts for them, so that messages
-of the separated time stay on the side that they were sent on.
+On the replies, or at the deadline for replies: the leader creates a roster of all members, the
+leader's own members first, with a number higher than all, and sends the roster to every member.
+Incarnations continue. Each sender announces to the other side where the sender's stream starts for
+the other side: messages of the separated time stay on the sender's side.
 """
 
 from __future__ import annotations
@@ -36,20 +37,22 @@ _BEACON_LIFETIME = 5
 
 
 class _ForeignCoordinator(NamedTuple):
-    """The coordinator of another view, as of its latest beacon."""
+    """The coordinator of another view, as of the latest beacon."""
 
     at_ns: int
     hears_me: bool
 
 
 class MergeProtocol:
-    """The foreign coordinators, and the merge that this coordinator leads or has agreed to."""
+    """The foreign coordinators, and the merge led or accepted by this coordinator."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self.config = membership.config
         self._foreign: dict[Address, _ForeignCoordinator] = {}
         self._beacon_ns: int | None = None
+        self._sent_ns = 0
+        self._lone_beacons = 0
         self._merge = 0
         self._invited: set[Address] = set()
         self._replies: dict[Address, ViewId] = {}
@@ -75,7 +78,7 @@ class MergeProtocol:
         assert self.due_ns is None, "a stopped merge has no timer"
 
     def install(self, out: ReadyBuilder) -> None:
-        """Drop the merge that was under way; send beacons if this member created the view."""
+        """Drop a merge in progress; send beacons if this member created the view."""
         m = self._membership
         assert m.roster is not None
         self._reply_deadline_ns = None
@@ -92,12 +95,17 @@ class MergeProtocol:
     def _beacon_delay_ns(self) -> int:
         """Return the time to the next beacon, with jitter: coordinators must not stay in step."""
         interval_ns = self.config.merge_interval_ns
+        m = self._membership
+        if m.found_early_ns and len(m.members) == 1:
+            # There may be a group that was too slow to answer: find it soon, then less often.
+            interval_ns = min(interval_ns, m.found_early_ns << min(self._lone_beacons, 16))
+            self._lone_beacons += 1
         return interval_ns - int(self._membership.rng.random() * interval_ns / 4)
 
     # Every interval
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Conclude the merge at its deadline; send a due beacon, and lead a merge if it is ours."""
+        """Conclude a merge at the deadline; send a due beacon; lead a merge if in charge."""
         m, now_ns = self._membership, out.now_ns
         if self._reply_deadline_ns is not None and self._reply_deadline_ns <= now_ns:
             self._conclude(out)
@@ -107,7 +115,7 @@ class MergeProtocol:
         if not m.is_acting or m.roster is None:
             self._beacon_ns = None
             return
-        self._beacon_ns = now_ns + self._beacon_delay_ns()
+        self._beacon_ns, self._sent_ns = now_ns + self._beacon_delay_ns(), now_ns
         fresh_ns = now_ns - self.config.merge_interval_ns * _BEACON_LIFETIME // 2
         self._foreign = {
             other: seen for other, seen in self._foreign.items() if seen.at_ns >= fresh_ns
@@ -116,7 +124,7 @@ class MergeProtocol:
         self._start_merge(out)
 
     def _start_merge(self, out: ReadyBuilder) -> None:
-        """Ask the other coordinators for their rosters, if this coordinator is to lead."""
+        """Ask the other coordinators for rosters, if this coordinator leads."""
         m = self._membership
         mutual = sorted(other for other, seen in self._foreign.items() if seen.hears_me)
         # The lowest address of those that hear each other leads: without one leader two merges
@@ -134,12 +142,25 @@ class MergeProtocol:
     # On reception
 
     def on_beacon(self, frame: Beacon, out: ReadyBuilder) -> None:
-        """Record a foreign coordinator, and whether it hears this one."""
+        """Record a foreign coordinator, and whether the coordinator hears this member."""
         assert frame.origin not in self._membership.members, "a member is not a foreign coordinator"
-        if len(self._foreign) < _MAX_FOREIGN or frame.origin in self._foreign:
-            self._foreign[frame.origin] = _ForeignCoordinator(
-                out.now_ns, self._membership.me in frame.heard
-            )
+        kept_out = self._membership.coordinator.kept_out
+        kept_out.on_heard(frame.origin.node, out.now_ns)
+        if kept_out.holds(frame.origin.node, out.now_ns):
+            out.drop("kept out", frame.origin, peer=frame.origin)
+            return
+        known, hears_me = self._foreign.get(frame.origin), self._membership.me in frame.heard
+        if len(self._foreign) >= _MAX_FOREIGN and known is None:
+            out.drop("crowded", frame.origin, peer=frame.origin)
+            return
+        self._foreign[frame.origin] = _ForeignCoordinator(out.now_ns, hears_me)
+        # A new group: answer at once, because a merge needs three beacons before it begins.
+        if self._beacon_ns is not None and (
+            (known is None or (hears_me and not known.hears_me))
+            and (frame.view.number == 1 or self._membership.view_number == 1)
+        ):
+            soon_ns = max(out.now_ns, self._sent_ns + self.config.join_interval_ns // 4)
+            self._beacon_ns = min(self._beacon_ns, soon_ns)
 
     def on_merge_ask(self, frame: MergeAsk, out: ReadyBuilder) -> None:
         """Agree to a merge and send our roster, or refuse for now."""
@@ -186,7 +207,7 @@ class MergeProtocol:
             )
 
     def _conclude(self, out: ReadyBuilder) -> None:
-        """Create one roster of all members whose coordinators agreed."""
+        """Create a roster of all members whose coordinators agreed."""
         assert self._reply_deadline_ns is not None, "a merge is concluded once"
         m = self._membership
         self._reply_deadline_ns = None
@@ -227,15 +248,18 @@ class MergeProtocol:
     def _absent_entries(
         self, entries: dict[int, RosterEntry], rosters: list[Roster]
     ) -> tuple[RosterEntry, ...]:
-        """Return the absent durable members of all rosters that are not in the merged view."""
+        """Return the absent durable members of all rosters, without members of the merged view."""
         assert self._membership.roster is not None
         here = {entry.name for entry in entries.values()}
+        # Two rosters may disagree about an address: it is present, or absent under one name.
+        addresses = {entry.address for entry in entries.values()}
         absent: dict[str, RosterEntry] = {}
         for entry in (
             entry for roster in (self._membership.roster, *rosters) for entry in roster.absent
         ):
-            if entry.name not in here:
-                absent.setdefault(entry.name, entry)
+            if entry.name not in here | absent.keys() and entry.address not in addresses:
+                absent[entry.name] = entry
+                addresses.add(entry.address)
                 assert here.isdisjoint(absent), "a durable member is present or absent, not both"
         return tuple(absent.values())
 

@@ -1,18 +1,20 @@
-"""Transfer of rosters: encode into frames, reassemble, remember recent ones.
+"""Transfer of rosters: encode into frames, reassemble, remember recent rosters.
 
 On sending: a roster is sent whole, or, to members with the previous roster, as a change of the
-previous one. A roster that does not fit a frame is sent in parts.
+previous roster. A roster larger than a frame is sent in parts.
 
-On reception: parts wait for each other. A change whose base roster is unknown is answered with a
-request for the whole roster. The locator of each named member is announced to the runtime before
-any frame is sent to that member.
+On reception: the parts of one sender wait for each other, within the budget of early bytes. A
+change of an unknown base roster is answered with a request for the whole roster. The locator of
+each named member is announced to the runtime before any frame is sent to the member.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import RemoteProtocolError
+from gapless.profiles import ReleasePolicy
+from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Located
 from gapless.wire.codec import new_view_room_bytes
 from gapless.wire.frames import AskView, NewView
@@ -35,22 +37,31 @@ _MAX_PARTS = 4096
 """Maximum number of parts of a roster; a roster of more parts would have a million members."""
 
 
-class ViewTransfer:
-    """The rosters that are known, and the parts of incomplete ones."""
+class _PartialRoster(NamedTuple):
+    """The received parts of an incomplete roster, and the number of all parts."""
 
-    def __init__(self, me: Address, config: Config) -> None:
+    total: int
+    bodies: dict[int, bytes]
+
+
+class ViewTransfer:
+    """The known rosters, and the parts of incomplete rosters, counted against ``budget``."""
+
+    def __init__(self, me: Address, config: Config, budget: EarlyBudget | None = None) -> None:
         self._me = me
+        self._budget = budget or EarlyBudget(config.early_bytes)
+        self._retains = config.group_profile.release is ReleasePolicy.ACKS
         self._room_bytes = new_view_room_bytes(config.max_frame_bytes)
         self._known: dict[ViewId, Roster] = {}
-        self._partial: dict[tuple[ViewId, ViewId | None], dict[int, bytes]] = {}
+        self._partial: dict[tuple[Address, ViewId, ViewId | None], _PartialRoster] = {}
         self._located: dict[Address, bytes] = {}
 
     def get(self, view: ViewId) -> Roster | None:
-        """Return the roster of ``view``, or None if it is unknown."""
+        """Return the roster of ``view``, or None if unknown."""
         return self._known.get(view)
 
     def remember(self, roster: Roster, out: ReadyBuilder) -> None:
-        """Remember a roster, and announce the locators of its members."""
+        """Remember a roster, and announce the locators of the members."""
         self._known.pop(roster.id, None)
         self._known[roster.id] = roster
         if len(self._known) > _MAX_KNOWN:
@@ -60,7 +71,7 @@ class ViewTransfer:
         assert self._known[roster.id] is roster, "the newest roster is never evicted"
 
     def announce_locator(self, entry: RosterEntry, out: ReadyBuilder) -> None:
-        """Announce the locator of ``entry`` to the runtime, unless the runtime knows it."""
+        """Announce the locator of ``entry`` to the runtime, unless already known."""
         if entry.locator and self._located.get(entry.address) != entry.locator:
             self._located[entry.address] = entry.locator
             if len(self._located) > _MAX_LOCATED:
@@ -91,7 +102,7 @@ class ViewTransfer:
     def _send(
         self, to: Address | None, roster: Roster, base: Roster | None, out: ReadyBuilder
     ) -> None:
-        """Send ``roster``, as a change of ``base`` if there is one, in as many parts as needed."""
+        """Send ``roster``, as a change of ``base`` if given, in as many parts as needed."""
         bodies = split_body(encode_roster(roster, base), self._room_bytes)
         assert 0 < len(bodies) <= _MAX_PARTS, f"a roster of {len(bodies)} parts"
         base_id = None if base is None else base.id
@@ -101,7 +112,7 @@ class ViewTransfer:
     # On reception
 
     def on_part(self, frame: NewView, out: ReadyBuilder) -> Roster | None:
-        """Store a part of a roster. Return the roster if it is complete now."""
+        """Store a part of a roster. Return the roster once complete."""
         known = self._known.get(frame.view)
         # A repeated roster: answer it again, because a confirmation may have been lost.
         if known is not None:
@@ -110,21 +121,50 @@ class ViewTransfer:
         if frame.parts > _MAX_PARTS:
             out.drop("parts", frame.origin, peer=frame.origin)
             return None
-        key = frame.view, frame.base
-        parts = self._partial.setdefault(key, {})
-        parts[frame.part] = frame.body
-        if len(self._partial) > _MAX_OPEN:
-            # Parts of an abandoned roster must not stay for ever: drop the oldest.
-            del self._partial[next(iter(self._partial))]
-        if len(parts) < frame.parts:
+        key = frame.origin, frame.view, frame.base
+        partial = self._partial.get(key)
+        if partial is not None and partial.total != frame.parts:
+            out.drop("parts", frame.origin, peer=frame.origin)
             return None
-        self._partial.pop(key, None)
-        return self._assemble(frame, parts, out)
+        if partial is None:
+            partial = _PartialRoster(frame.parts, {})
+        if frame.part not in partial.bodies:
+            if not self._budget.reserve(frame.origin, len(frame.body)):
+                out.drop("early", frame.origin, peer=frame.origin)
+                return None
+            partial.bodies[frame.part] = frame.body
+            self._partial[key] = partial
+        if len(self._partial) > _MAX_OPEN:
+            self._evict_partial(key)
+        if len(partial.bodies) < frame.parts:
+            return None
+        self._forget_partial(key)
+        return self._assemble(frame, partial.bodies, out)
+
+    def _evict_partial(self, newest: tuple[Address, ViewId, ViewId | None]) -> None:
+        """Drop the oldest incomplete roster, of a stranger if there is one.
+
+        Parts of an abandoned roster must not stay for ever, and parts of a stranger must not
+        displace the parts of a member.
+        """
+        others = [key for key in self._partial if key != newest]
+        strangers = [key for key in others if not self._budget.is_member(key[0])]
+        self._forget_partial((strangers or others)[0])
+
+    def _forget_partial(self, key: tuple[Address, ViewId, ViewId | None]) -> None:
+        for body in self._partial.pop(key).bodies.values():
+            self._budget.release(key[0], len(body))
+
+    def install(self, number: int) -> None:
+        """Drop the parts of strangers, and of views that are not newer than ``number``."""
+        for key in list(self._partial):
+            if key[1].number <= number or not self._budget.is_member(key[0]):
+                self._forget_partial(key)
 
     def _assemble(
         self, frame: NewView, parts: dict[int, bytes], out: ReadyBuilder
     ) -> Roster | None:
-        """Decode a complete roster; None if its base is unknown or its bytes are invalid."""
+        """Decode a complete roster; None if the base is unknown or the bytes are invalid."""
         assert len(parts) == frame.parts, "all parts have arrived"
         base = None if frame.base is None else self._known.get(frame.base)
         if frame.base is not None and base is None:
@@ -137,6 +177,10 @@ class ViewTransfer:
             )
         except RemoteProtocolError as error:
             out.drop(error.reason, frame.origin, peer=frame.origin)
+            return None
+        if roster.absent and not self._retains:
+            # Only acks tell what an absent member lacks: such a view could not be installed here.
+            out.drop("absent", frame.origin, peer=frame.origin)
             return None
         self.remember(roster, out)
         return roster

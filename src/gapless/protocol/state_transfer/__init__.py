@@ -1,1 +1,1 @@
-"""State transfer: a new member gets the application's state and exactly the messages after it."""
+"""State transfer: a new member gets the application's state and exactly the later messages."""

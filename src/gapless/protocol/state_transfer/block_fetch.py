@@ -85,7 +85,7 @@ class _RangeRequest:
 
 
 class BlockFetcher:
-    """The blocks of one offer; ``known`` are blocks that are here already, by hash."""
+    """The blocks of an offer; ``known`` are the blocks already here, by hash."""
 
     def __init__(self, offer: OfferContent, known: dict[bytes, bytes], config: Config) -> None:
         self._config = config
@@ -137,7 +137,7 @@ class BlockFetcher:
     # On pulling
 
     def pull(self, now_ns: int) -> list[Range]:
-        """Return the ranges to request now within the window; one is always open."""
+        """Return the ranges to request now within the window; at least one is always open."""
         asked: list[Range] = []
         while self._wanted:
             first, last = self._wanted[0]
@@ -172,7 +172,7 @@ class BlockFetcher:
     # On reception
 
     def on_chunk(self, offset: int, body: bytes, now_ns: int) -> str:
-        """Store a chunk; return its outcome, ``FRESH`` for new bytes."""
+        """Store a chunk; return the outcome, ``FRESH`` for new bytes."""
         index, within = divmod(offset, BLOCK_BYTES)
         pull = self._pulls.get(index * BLOCK_BYTES + within - within % self._pull_bytes)
         last = offset + len(body) - 1
@@ -202,7 +202,7 @@ class BlockFetcher:
         return FRESH if self._missing_bytes[index] else self._complete_block(index)
 
     def _complete_block(self, index: int) -> str:
-        """Check the hash of a block; store the block, or pull it again."""
+        """Check the hash of a block; store the block, or pull the block again."""
         assert not self._missing_bytes[index], "a complete block misses nothing"
         block, name = bytes(self._partial_blocks.pop(index)), self._hashes[index]
         del self._missing_bytes[index]
@@ -221,7 +221,7 @@ class BlockFetcher:
         return min((pull.retry_ns for pull in self._pulls.values()), default=None)
 
     def pull_again(self, now_ns: int) -> Iterable[Range]:
-        """Return the ranges that were pulled and have not arrived in time."""
+        """Return the pulled ranges that have not arrived in time."""
         for pull in self._pulls.values():
             if pull.retry_ns > now_ns:
                 continue
@@ -233,7 +233,7 @@ class BlockFetcher:
                 yield pull.missing[_MAX_ASKED_AGAIN - 1][0], pull.last
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the bytes that are missing do not add up."""
+        """Raise AssertionError if the number of missing bytes does not add up."""
         missing_bytes = sum(ranges.count(pull.missing) for pull in self._pulls.values())
         assert self.outstanding_bytes == missing_bytes, (
             f"{missing_bytes} bytes are outstanding, {self.outstanding_bytes} are counted"

@@ -1,16 +1,16 @@
-"""Deliveries that wait for the application's state.
+"""Deliveries held until the application's state arrives.
 
-While the state is on its way: every delivery is held, in order. When ``state_backlog_bytes`` are
-held, the member takes no more messages off its windows, so that senders wait. Unreliable messages
-are dropped then.
+Before the state arrives: every delivery is held, in order. When ``state_backlog_bytes`` are held,
+the member takes no more messages off its windows, so that senders wait. Unreliable messages are
+dropped then.
 
-When the state arrives: deliveries that the state covers are dropped, and the others are delivered.
-The state covers each stream up to a mark, the provider's position when it took the state. A run
+When the state arrives: deliveries covered by the state are dropped, and the others are delivered.
+The state covers each stream up to a mark, the provider's position at the time of the state. A run
 across the mark is cut; a fragmented message is delivered whole or not at all. Out-of-band messages
-that the provider had delivered are dropped; messages to this member alone are delivered.
+already delivered by the provider are dropped; messages to this member alone are delivered.
 
 Later: the state may cover messages that have not arrived yet. The mark of a stream stays until the
-stream has passed it; the mark of an origin that is no member yet stays until it is one.
+stream has passed it; the mark of an origin outside the view stays until the origin joins.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _OVERHEAD_BYTES = 64
 
 
 class StateCoverage(NamedTuple):
-    """What a state covers: each stream of ``epoch`` up to a mark, and out-of-band messages.
+    """The coverage of a state: a mark per stream of ``epoch``, and out-of-band messages.
 
-    A mark is where a message ends, never between two fragments of one.
+    A mark is at the end of a message, never between two fragments.
     """
 
     epoch: int
@@ -119,7 +119,7 @@ class HeldDeliveries:
         assert not self.waiting, "the state is here"
 
     def take(self, out: ReadyBuilder) -> list[Delivery]:
-        """Return the deliveries for the application; none while the state is on its way."""
+        """Return the deliveries for the application; none before the state arrives."""
         if self.waiting:
             return []
         held, self._held, self.held_bytes = self._held, [], 0
@@ -147,7 +147,7 @@ class HeldDeliveries:
         out.drop(reason, origin, first, last, message_count=message_count, epoch=delivery.epoch)
 
     def _filter(self, delivery: Delivery, out: ReadyBuilder) -> Sequence[Delivery]:
-        """Return the parts of a delivery that the state does not cover."""
+        """Return the parts of a delivery not covered by the state."""
         rest: Sequence[Delivery] = (delivery,)
         if delivery.kind == GROUP and delivery.epoch < self._epoch:
             # The provider's view is newer: its state has everything that it got of the older one.
@@ -161,7 +161,7 @@ class HeldDeliveries:
         return rest
 
     def _behind_mark(self, delivery: Delivery, mark: int) -> Sequence[Delivery]:
-        """Return the part of a delivery above ``mark``; remove the mark once it is passed."""
+        """Return the part of a delivery above ``mark``; remove a passed mark."""
         assert delivery.kind == GROUP, "marks belong to streams to the group"
         first, last, content = delivery.first, delivery.last, delivery.content
         # The stream restarted in a later view: the mark belongs to the stream before.
@@ -180,7 +180,7 @@ class HeldDeliveries:
 
     @staticmethod
     def _uncovered_out_of_band(delivery: Delivery, seen: Sequence[Range]) -> Sequence[Delivery]:
-        """Return the out-of-band messages that the provider had not delivered."""
+        """Return the out-of-band messages not delivered by the provider."""
         content = delivery.content
         assert isinstance(content, Run), "out-of-band messages are never fragmented"
         # A message to this member alone is never part of another member's state.

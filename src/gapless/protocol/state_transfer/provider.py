@@ -1,23 +1,22 @@
-"""The provider of a state: when it takes the state, and how it sends the state.
+"""The provider of a state: when a member takes the state, and how the state is sent.
 
-On reception of a request: one request is remembered for each member; a later one replaces it. A
+On reception of a request: one request is remembered for each member; a later request replaces it. A
 member that waits for the state itself refuses. ``view_bundle_delay`` later, as soon as every stream
 of a member has been delivered up to the start in the request, the provider records its marks and
-asks its application for the state. If a state that covers the starts is already here then the
-request is answered with that state.
+asks its application for the state. If a state that covers the starts is already here, the request
+is answered with the present state.
 
 On the application's answer: the offer goes to the requesters, with size, marks and the hash of each
 block. Without a state, or without an answer within four times ``state_timeout``, the requesters are
 refused.
 
 On reception of the same request again: the offer is sent again, at most twice per ``join_interval``
-and at most ``state_window_bytes`` at a time; or, before the offer is ready, a note that it is not
-ready.
+and at most ``state_window_bytes`` at a time; before the offer is ready, a note is sent instead.
 
 On reception of a pull: the bytes are sent. A pull of nothing ends the transfer.
 
-On a view without the requester, or after four times ``state_timeout`` of its silence: the request
-is forgotten, and the state with its last request. At most four states are kept and sixteen members
+On a view without the requester, or after four times ``state_timeout`` of silence: the request is
+forgotten, and the state with its last request. At most four states are kept and sixteen members
 served at once; others wait.
 """
 
@@ -28,7 +27,13 @@ from typing import TYPE_CHECKING
 from gapless.errors import LocalProtocolError
 from gapless.protocol.events import StateWanted
 from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MAX_STATE_BYTES, block_hashes
-from gapless.protocol.state_transfer.requester import MAX_OFFER_BYTES, NO_STATE, NOT_YET, PATIENCE
+from gapless.protocol.state_transfer.requester import (
+    MAX_OFFER_BYTES,
+    NO_STATE,
+    NOT_YET,
+    PATIENCE,
+    STATE_FAILED,
+)
 from gapless.wire.codec import state_chunk_room_bytes, state_offer_room_bytes
 from gapless.wire.frames import StateAsk, StateChunk, StateOffer, StatePull, StreamProgress
 from gapless.wire.state_offer import OfferContent, encode_offer
@@ -51,9 +56,9 @@ _MAX_STARTS = 65_536
 
 
 class _ProvidedState:
-    """A state that the application is asked for, or has provided."""
+    """A state requested from the application, or provided by the application."""
 
-    __slots__ = ("asked_ns", "covered", "members", "number", "parts", "refused", "state")
+    __slots__ = ("asked_ns", "covered", "failed", "members", "number", "parts", "refused", "state")
 
     def __init__(
         self, number: int, covered: StateCoverage, members: frozenset[Address], now_ns: int
@@ -64,7 +69,7 @@ class _ProvidedState:
         self.asked_ns = now_ns
         self.state: bytes | None = None
         self.parts: list[bytes] = []
-        self.refused = False
+        self.refused = self.failed = False
 
     def serves(self, peer: Address, starts: dict[Address, int]) -> bool:
         """Return whether the state also serves ``peer``, a member when the state was taken."""
@@ -74,7 +79,7 @@ class _ProvidedState:
 
 
 class _StateRequest:
-    """The request of one member."""
+    """The request of a member."""
 
     __slots__ = (
         "collect_ns",
@@ -122,7 +127,7 @@ class StateProvider:
         return bool(self._requests)
 
     def _provided_states(self) -> list[_ProvidedState]:
-        """Return the states that some request still refers to."""
+        """Return the states with at least one request."""
         found = {
             request.provided.number: request.provided
             for request in self._requests.values()
@@ -133,7 +138,7 @@ class StateProvider:
     # On reception of a request
 
     def on_ask(self, peer: Address, frame: StateAsk, out: ReadyBuilder, *, empty: bool) -> None:
-        """Handle a request; ``empty`` says that this member waits for the state itself."""
+        """Handle a request; ``empty``: this member waits for the state itself."""
         # This member's own state is incomplete: the requester asks the next member at once.
         if empty:
             self._send_status(peer, frame.transfer, NO_STATE, out)
@@ -165,7 +170,7 @@ class StateProvider:
     def collect_states(
         self, streams: StreamPositions, held: HeldDeliveries, out: ReadyBuilder
     ) -> None:
-        """Ask the application for the states that can be taken now; called after every input."""
+        """Ask the application for the states due now; called after every input."""
         for peer, request in self._requests.items():
             if request.provided is None and request.collect_ns <= out.now_ns:
                 request.gathered = True
@@ -211,19 +216,21 @@ class StateProvider:
 
     # On the application's answer
 
-    def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
-        """Offer ``state`` to the members that wait for it; None means that there is no state."""
+    def provide(
+        self, transfer: int, state: bytes | None, out: ReadyBuilder, *, failed: bool = False
+    ) -> None:
+        """Offer ``state`` to the waiting members; None: there is none, or making it failed."""
         if state is not None and type(state) is not bytes:
             raise LocalProtocolError(
-                f"a state is {type(state).__name__}, not bytes: encode it first"
+                f"the state must be bytes, not {type(state).__name__}: encode the state first"
             )
         if not 0 < transfer <= self._number:
             raise LocalProtocolError(
-                f"no state was wanted under the number {transfer}: name that of StateWanted"
+                f"no state was requested under number {transfer}: pass the number of StateWanted"
             )
         if state is not None and len(state) > MAX_STATE_BYTES:
             raise LocalProtocolError(
-                f"a state of {len(state)} bytes is over {MAX_STATE_BYTES}: provide a smaller one"
+                f"a state of {len(state)} bytes exceeds {MAX_STATE_BYTES}: provide a smaller state"
             )
         provided = next(
             (provided for provided in self._provided_states() if provided.number == transfer), None
@@ -233,20 +240,23 @@ class StateProvider:
             out.count("state.late")
             return
         if provided.state is not None or provided.refused:
-            raise LocalProtocolError(f"the state {transfer} was provided before")
+            raise LocalProtocolError(
+                f"the state {transfer} was provided before: provide each state once"
+            )
         if state is not None:
             provided.parts = self._parts(state, provided.covered)
         provided.state, provided.refused = state, not provided.parts
+        provided.failed = failed and state is None
         self._offer_to_all(provided, out)
 
     def _offer_to_all(self, provided: _ProvidedState, out: ReadyBuilder) -> None:
-        """Send the offer of ``provided`` to every member that waits for it."""
+        """Send the offer of ``provided`` to all waiting members."""
         for peer, request in self._requests.items():
             if request.provided is provided:
                 self._offer(peer, request, out)
 
     def _parts(self, state: bytes, covered: StateCoverage) -> list[bytes]:
-        """Return the offer in parts; none if it is larger than a requester accepts."""
+        """Return the offer in parts; none if larger than a requester accepts."""
         digest = tuple(
             StreamProgress(origin, mark, mark) for origin, mark in sorted(covered.marks.items())
         )
@@ -275,7 +285,8 @@ class StateProvider:
             return
         request.offered_ns = now_ns
         if provided.refused:
-            self._send_status(peer, request.transfer, NO_STATE, out)
+            word = STATE_FAILED if provided.failed else NO_STATE
+            self._send_status(peer, request.transfer, word, out)
             return
         parts, sent_bytes = provided.parts, 0
         for _ in range(len(parts)):
@@ -356,7 +367,7 @@ class StateProvider:
                 self._offer_to_all(provided, out)
 
     def on_pause(self, now_ns: int) -> None:
-        """Restart all timeouts: this process itself was paused."""
+        """Restart all timeouts: this process was paused."""
         for request in self._requests.values():
             request.last_heard_ns = now_ns
 
@@ -388,7 +399,7 @@ class StateProvider:
             for peer, request in sorted(self._requests.items())
         )
         states = tuple(
-            (provided.number, provided.state, provided.refused)
+            (provided.number, provided.state, provided.refused, provided.failed)
             for provided in self._provided_states()
         )
         return (self._number, requests, states)

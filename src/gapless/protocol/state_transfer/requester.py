@@ -1,4 +1,4 @@
-"""The requester of a state: whom it asks, what it accepts, when it tries another provider.
+"""The requester of a state: the choice of providers, the check of offers, and retries.
 
 On joining: when the first view is installed and the start of every stream is known (or
 ``state_timeout`` is over), the oldest other member is asked for the state. The request names the
@@ -9,12 +9,12 @@ between the state and the first delivered message would be missing. If the offer
 request is repeated. If it does, the missing blocks are pulled (block_fetch.py).
 
 On the last block: the stream starts are checked once more, because a member may have joined
-meanwhile. Then the state is delivered to the application, and the provider may forget it.
+meanwhile. Then the state is delivered to the application, and the provider may forget the state.
 
 On a view without the provider, a refusal, three wrong blocks, or ``state_timeout`` without
 progress: the next member is asked, in the order of the view. Complete blocks are kept. A provider
 that is alive but not ready is replaced after four times ``state_timeout``, if there is another
-member. When every member has failed twice within one view, there is no state. Silence counts as a
+member. When every member has failed twice within a view, there is no state. Silence counts as a
 failure only after the time in which the group evicts a dead member, because a member that has not
 installed the view yet is silent, too.
 
@@ -51,6 +51,8 @@ NO_STATE = b"\0"
 """Body of an offer that says: this member has no state to provide."""
 NOT_YET = b"\1"
 """Body of an offer that says: the state is not ready yet."""
+STATE_FAILED = b"\2"
+"""Body of an offer that says: the application failed to provide its state."""
 
 MAX_OFFER_BYTES = 4 * 1024 * 1024
 """Maximum size of an offer, with its digest and its hashes."""
@@ -68,16 +70,16 @@ class StreamPositions(Protocol):
     """The positions of a member's streams, as a state transfer needs them."""
 
     def stream_starts(self) -> Mapping[Address, int | None]:
-        """Return where each other member's stream starts here; None if that is unknown yet."""
+        """Return where the stream of each other member starts here; None while unknown."""
 
     def delivered_upto(self, origin: Address) -> int | None:
         """Return up to where whole messages of ``origin`` were delivered; None if unknown."""
 
     def coverage(self) -> StateCoverage:
-        """Return everything that was delivered."""
+        """Return all delivered positions."""
 
     def mark_covered(self, covered: StateCoverage) -> None:
-        """Count out-of-band messages as delivered that a state covers."""
+        """Count out-of-band messages covered by a state as delivered."""
 
 
 class StateRequester:
@@ -92,6 +94,7 @@ class StateRequester:
         self.provider: Address | None = None
         self._others: tuple[Address, ...] = ()
         self._failures: dict[Address, int] = {}
+        self._failed: set[Address] = set()
         self._transfer = 0
         self._blocks: dict[bytes, bytes] = {}
         self._view_ns = self._last_heard_ns = self._since_ns = self._ask_ns = 0
@@ -111,7 +114,7 @@ class StateRequester:
         return self.stage in {ASKING, PULLING}
 
     def request_state(self) -> None:
-        """Request the state as soon as there is a view; hold deliveries until it arrives."""
+        """Request the state as soon as there is a view; hold deliveries until the state arrives."""
         assert self.stage == IDLE, f"a state is requested once, not while {self.stage}"
         self.stage = ASKING
         self.held_deliveries.waiting = True
@@ -147,7 +150,7 @@ class StateRequester:
         ]
 
     def _try_next_provider(self, out: ReadyBuilder) -> None:
-        """Ask the next member; without one there is no state."""
+        """Ask the next member; without another member there is no state."""
         # The former provider may forget its state at once.
         if self.provider in self._others and self._asked:
             self._end_transfer(out)
@@ -164,7 +167,7 @@ class StateRequester:
         self._start_transfer(out.now_ns, out)
 
     def _end_transfer(self, out: ReadyBuilder) -> None:
-        """Pull nothing, which tells the provider that the transfer is over."""
+        """Pull nothing, which signals the end of the transfer to the provider."""
         assert self.provider is not None, "a transfer has a provider"
         out.transmit(self.provider, StatePull(self.me, self._transfer, 0, 0))
 
@@ -182,7 +185,7 @@ class StateRequester:
     # On asking
 
     def advance(self, streams: StreamPositions, out: ReadyBuilder) -> None:
-        """Send the request or the next pulls if they are possible; called after every input."""
+        """Send the request or the next pulls if possible; called after every input."""
         if self.stage == ASKING and self.provider is not None:
             if self._awaiting_starts or self._ask_ns <= out.now_ns:
                 self._ask(streams.stream_starts(), out)
@@ -217,7 +220,7 @@ class StateRequester:
         self._ask_ns = now_ns + self._pause_ns()
 
     def _pause_ns(self) -> int:
-        """Return the time to the next request; it doubles with every request."""
+        """Return the time to the next request, which doubles with every request."""
         config, interval_ns = self.config, self._interval_ns
         most_ns = max(config.join_interval_ns, config.state_timeout_ns // 4)
         self._interval_ns = min(2 * interval_ns, most_ns)
@@ -244,14 +247,16 @@ class StateRequester:
     # On reception of an offer
 
     def _is_current_transfer(self, sender: Address, transfer: int) -> bool:
-        """Return whether a frame of ``sender`` belongs to the transfer that is under way."""
+        """Return whether a frame of ``sender`` belongs to the current transfer."""
         return self._asked and sender == self.provider and transfer == self._transfer
 
     def on_offer(self, sender: Address, frame: StateOffer, out: ReadyBuilder) -> None:
         """Handle a part of an offer."""
         if self.stage != ASKING or not self._is_current_transfer(sender, frame.transfer):
             out.drop("state offer", peer=sender)
-        elif frame.body == NO_STATE:
+        elif frame.body in {NO_STATE, STATE_FAILED}:
+            if frame.body == STATE_FAILED:
+                self._failed.add(sender)
             self._fail(out)
         elif frame.body == NOT_YET:
             # The provider is alive: its silence is counted from here.
@@ -292,7 +297,7 @@ class StateRequester:
         self._begin_pulling(offer, out)
 
     def _begin_pulling(self, offer: OfferContent, out: ReadyBuilder) -> None:
-        """Start to pull the blocks that are missing here."""
+        """Start to pull the missing blocks."""
         assert self.stage == ASKING, f"an offer is accepted while asking, not while {self.stage}"
         self._parts = {}
         self.stage = PULLING
@@ -339,12 +344,13 @@ class StateRequester:
         self.held_deliveries.release(
             NO_COVERAGE if provider is None else self._covered, starts, out
         )
-        out.emit(StateReceived(provider, state))
+        out.emit(StateReceived(provider, state, tuple(sorted(self._failed))))
         out.count("state.received" if provider is not None else "state.none")
         self.stage = DONE
         self.provider = self._fetch = None
         self._blocks = {}
         self._parts = {}
+        self._failed = set()
         assert not self.is_waiting, "the state is here"
 
     # On reception of a chunk
@@ -403,7 +409,7 @@ class StateRequester:
         return silent_ns if again_ns is None else min(again_ns, silent_ns)
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Repeat pulls that are due, or ask another member."""
+        """Repeat due pulls, or ask another member."""
         now_ns, timeout_ns = out.now_ns, self.config.state_timeout_ns
         if not self.is_waiting or not self._asked:
             return
@@ -430,7 +436,7 @@ class StateRequester:
                 self._try_next_provider(out)
 
     def on_pause(self, now_ns: int) -> None:
-        """Restart all timeouts: this process itself was paused."""
+        """Restart all timeouts: this process was paused."""
         self._last_heard_ns = self._since_ns = now_ns
 
     def check_invariants(self) -> None:
@@ -466,7 +472,7 @@ class StateRequester:
             self.stage,
             self.provider,
             self._transfer,
-            tuple(sorted(self._failures.items())),
+            (tuple(sorted(self._failures.items())), tuple(sorted(self._failed))),
             parts,
             known,
             fetch,

@@ -1,4 +1,4 @@
-"""State transfer: a new member gets the application's state, and every message beyond that state.
+"""State transfer: a new member gets the application's state, and every message after the state.
 
 On joining with a request for the state: deliveries are held (held_deliveries.py) until a member has
 provided the state (requester.py).
@@ -7,15 +7,15 @@ On reception of a request of another member: this member waits until it has deli
 new member lacks, records the marks of that moment, and asks its application for the state
 (provider.py).
 
-At the end of every input: the deliveries of the input pass through the held deliveries. While the
-state is on its way they are held; afterwards deliveries that the state covers are dropped. When too
-much is held the windows stop, and the out-of-band channel too.
+At the end of every input: the deliveries of the input pass through the held deliveries. Before the
+state arrives all deliveries are held; afterwards deliveries covered by the state are dropped. When
+too many bytes are held the windows stop, and the out-of-band channel too.
 
 Every interval: requests without an answer are repeated; a silent peer is given up.
 
-So each message to the group is either in the state, or is delivered after it, and never both
-(B-04): the marks are taken between two deliveries; no mark is below the start of its stream at the
-new member; and messages that the marks cover are dropped there whenever they arrive. Meanwhile
+Each message to the group is therefore either in the state, or is delivered after the state, and
+never both (B-04): the marks are taken between two deliveries; no mark is below the start of its
+stream at the new member; and messages covered by the marks are dropped there on arrival. Meanwhile
 every member continues to send and deliver.
 """
 
@@ -58,7 +58,7 @@ def _message_count(deliveries: Iterable[Delivery]) -> int:
 
 
 class StateTransfer:
-    """Both sides of the state transfers of one member."""
+    """Both sides of the state transfers of a member."""
 
     def __init__(self, me: Address, config: Config, rng: Random) -> None:
         self.me = me
@@ -85,38 +85,40 @@ class StateTransfer:
 
     @property
     def is_filtering(self) -> bool:
-        """Whether deliveries have to pass :meth:`filter_deliveries`.
+        """Whether deliveries have to pass ``filter_deliveries``.
 
-        This lasts longer than the wait for the state: the state may cover messages that have not
-        arrived yet.
+        Filtering lasts longer than the wait for the state: the state may cover messages that have
+        not arrived yet.
         """
         return self.held_deliveries.active
 
     @property
     def full(self) -> bool:
-        """Whether so much is held that no more messages may be taken off the windows."""
+        """Whether the held deliveries have reached the limit, so that the windows must stop."""
         return self.held_deliveries.full
 
     def filter_deliveries(
         self, deliveries: Iterable[Delivery], out: ReadyBuilder
     ) -> list[Delivery]:
-        """Filter deliveries, in order; return those that the application gets now."""
+        """Filter deliveries, in order; return the deliveries for the application now."""
         self.held_deliveries.hold(deliveries, out)
         return self.held_deliveries.take(out)
 
     # The provider
 
-    def provide(self, transfer: int, state: bytes | None, out: ReadyBuilder) -> None:
-        """Provide the state that ``StateWanted(transfer, …)`` asked for.
+    def provide(
+        self, transfer: int, state: bytes | None, out: ReadyBuilder, *, failed: bool = False
+    ) -> None:
+        """Provide the state requested by ``StateWanted(transfer, …)``.
 
-        None if there is no state.
+        None if there is no state; ``failed`` if the application failed to make one.
         """
-        self.provider.provide(transfer, state, out)
+        self.provider.provide(transfer, state, out, failed=failed)
 
     # Both
 
     def on_view(self, members: Sequence[Address], out: ReadyBuilder) -> None:
-        """Follow a view that was installed, oldest member first."""
+        """Follow an installed view, oldest member first."""
         assert self.me in members
         self._members = frozenset(members)
         # A state may cover messages of a member that this view brings: they are filtered from now.
@@ -126,7 +128,7 @@ class StateTransfer:
         self.requester.on_view(members, out)
 
     def on_frame(self, sender: Address, frame: StateFrame, out: ReadyBuilder) -> None:
-        """Handle a frame of a state transfer, which must come from another member, its origin."""
+        """Handle a frame of a state transfer, which must come directly from its origin."""
         if sender == self.me or sender not in self._members:
             out.drop("stranger", peer=sender)
         elif frame.origin != sender:
@@ -190,7 +192,7 @@ class StateTransfer:
 
     @property
     def idle(self) -> bool:
-        """Whether there is neither a request, nor a provided state, nor anything to filter."""
+        """Whether there is neither a request, nor a provided state, nor a delivery to filter."""
         return (
             not self.requester.is_waiting
             and not self.provider.busy
@@ -206,17 +208,17 @@ class StateTransfer:
         )
 
     def on_timer(self, out: ReadyBuilder) -> None:
-        """Run every timeout that is due; ``on_deliveries`` follows in the same input."""
+        """Run all due timeouts; ``on_deliveries`` follows in the same input."""
         self.requester.on_timer(out)
         self.provider.on_timer(out)
 
     def on_pause(self, now_ns: int) -> None:
-        """Restart all timeouts: this member itself was paused."""
+        """Restart all timeouts: this member was paused."""
         self.requester.on_pause(now_ns)
         self.provider.on_pause(now_ns)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if one of the three parts is inconsistent, or two disagree."""
+        """Raise AssertionError if any of the three parts is inconsistent, or two disagree."""
         assert self.engaged or self.idle, "a transfer that goes on is looked at"
         self.held_deliveries.check_invariants()
         self.requester.check_invariants()

@@ -1,1 +1,1 @@
-"""Streams: one sender's numbered messages, their window, repair, acks and flow control."""
+"""Streams: the numbered messages of a sender, their window, repair, acks and flow control."""

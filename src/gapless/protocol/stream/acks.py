@@ -1,18 +1,19 @@
-"""Acknowledgements: how far every receiver has delivered an own stream, and when to ack others.
+"""Acknowledgements: the progress of every receiver of an own stream, and when to ack others.
 
-On reception of an ack from P: the entry of P rises, never falls (N4-23). An ack from a stranger is
-ignored (N4-27). When the minimum over all entries rises, everything up to it may be purged (N4-24).
+On reception of an ack from P: the entry of P rises, never falls (N4-23). An ack from a non-member
+is ignored (N4-27). When the minimum over all entries rises, messages up to the minimum may be
+purged (N4-24).
 
 On a view: entries of departed members are removed (N4-29). New members enter at the seqno where
 they start, so a joiner does not hold the minimum back (I-21). The minimum falls only when a durable
-member returns behind it; durable_retention.py kept the messages that it needs.
+member returns behind it; durable_retention.py kept the missing messages.
 
-On delivery: the receiver owes an ack. The profile says when it is due. ``counted``: at once after
-``ack_threshold`` messages or a share of the receive buffer, else ``ack_delay`` later. ``paced``: at
-once unless the last ack is younger than ``min_ack_interval``. ``each``: at once. ``periodic``:
-after ``stability_interval``. ``asked``: only if the message asks for an ack.
+On delivery: the receiver owes an ack, and the profile decides when the ack is due. ``counted``: at
+once after ``ack_threshold`` messages or a share of the receive buffer, else ``ack_delay`` later.
+``paced``: at once unless the last ack is younger than ``min_ack_interval``. ``each``: at once.
+``periodic``: after ``stability_interval``. ``asked``: only if the message asks for an ack.
 
-On reception of a duplicate or an announcement: an ack is owed too, because the last one may have
+On reception of a duplicate or an announcement: an ack is owed too, because the last ack may have
 been lost (P-04).
 """
 
@@ -63,13 +64,13 @@ class AckTable:
         return before <= self.minimum and self._raise_minimum()
 
     def set_members(self, members: Iterable[Address], start: int) -> bool:
-        """Retain exactly ``members``, new ones at ``start``; return whether the minimum rose."""
+        """Keep exactly ``members``, new members at ``start``; return whether the minimum rose."""
         assert start >= 0, "a receiver starts at a seqno"
         self._acks = {member: self._acks.get(member, start) for member in members}
         return self._raise_minimum()
 
     def restore_member(self, member: Address, seqno: int) -> None:
-        """Restart ``member`` behind ``seqno``, where it was retained; the minimum may fall."""
+        """Restart ``member`` behind its retained ``seqno``; the minimum may fall."""
         assert member in self._acks, "only a member of the view returns"
         assert seqno >= 0, "a member returns behind a seqno"
         self._acks[member] = seqno
@@ -84,7 +85,7 @@ class AckTable:
         return True
 
     def lagging(self, seqno: int) -> list[Address]:
-        """Return the members that have not acknowledged ``seqno``."""
+        """Return the members without an ack of ``seqno``."""
         return [member for member, ack in self._acks.items() if ack < seqno]
 
     def check_invariants(self) -> None:
@@ -104,7 +105,7 @@ class AckTable:
 
 
 class AckScheduler:
-    """The ack owed to one origin, and when it is due by the rule of the profile."""
+    """The ack owed to an origin, and the time by which the profile requires the ack."""
 
     __slots__ = (
         "_config",
@@ -148,7 +149,7 @@ class AckScheduler:
         self.pending = self.pending or asked or self._policy is not _ASKED
 
     def schedule_ns(self, now_ns: int, rng: Random) -> int:
-        """Return when an owed ack is sent, if no delivery makes it due before."""
+        """Return when an owed ack is sent, unless a delivery makes the ack due earlier."""
         assert self.pending, "only an ack that is owed has a time"
         config = self._config
         if self._policy in (_PACED, _EACH):
@@ -188,7 +189,7 @@ class AckScheduler:
         assert not self.pending, "an ack that was sent is not owed"
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if deliveries are counted for an ack that is not pending."""
+        """Raise AssertionError if deliveries are counted although no ack is pending."""
         assert self._messages >= 0, f"{self._messages} messages wait for an ack"
         assert self._size_bytes >= 0, f"{self._size_bytes} bytes wait for an ack"
         assert self.pending or not (self._messages or self._size_bytes), (
@@ -196,7 +197,7 @@ class AckScheduler:
         )
 
     def snapshot(self) -> tuple[bool, int, int]:
-        """Return the state without its times."""
+        """Return the state without times."""
         return (self.pending, self._messages, self._size_bytes)
 
     def restore(self, snapshot: tuple[bool, int, int]) -> None:

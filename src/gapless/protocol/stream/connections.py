@@ -1,31 +1,32 @@
 """Connections: reliable, ordered streams between two members.
 
 A connection is a stream like the stream to the group (outbound.py, inbound.py), with one receiver.
-A connection is named by an epoch: a 64-bit number that the sender draws when it opens the
-connection, and that every frame of the connection carries.
+A connection is identified by an epoch: a 64-bit number, drawn by the sender when the connection
+opens and carried by every frame of the connection.
 
-On sending to P: the open connection to P is used. If there is none, a new epoch begins, and its
-first message is flagged as the first. A message that gets its number reopens a closing connection
-(U3-17). A message that waits for room does not, because mere attempts would keep a dead connection
-alive.
+On sending to P: the open connection to P is used. Without an open connection a new epoch begins,
+and its first message is flagged as the first. A message that gets a number reopens a closing
+connection (U3-17). A message waiting for room does not, because mere attempts would keep a dead
+connection alive.
 
 On reception of data of the current epoch: as in inbound.py. Without a current epoch: the flagged
-first message opens the connection. Other messages are buffered, a few of them, and the sender is
-asked for the first message, after a grace and not too often. The sender answers with its lowest
-unacknowledged message, flagged as the first.
+first message opens the connection. A few other messages are buffered, and the receiver asks for the
+first message, after a grace and not too often. The sender answers with the lowest unacknowledged
+message, flagged as the first. Buffered messages count against the sender's budget of early bytes
+(early_budget.py), also with retransmission off.
 
 On reception of data of an epoch that is not current: the message is buffered in the same way, and
-the epoch replaces the current one only if the sender confirms it. A higher epoch proves nothing:
+the epoch replaces the current epoch only after the sender confirms. A higher epoch proves nothing:
 frames of a former connection may still be in flight, and the clock of a restarted sender may have
 gone back (P-07).
 
-On CLOSE with the same epoch: the connection is over, and its later frames are dropped. A request
-for a connection that does not exist is answered with CLOSE.
+On CLOSE with the same epoch: the connection is over, and later frames of the epoch are dropped. A
+request for a connection that does not exist is answered with CLOSE.
 
-Every interval: a connection without activity is closing after ``conn_expiry_timeout``; its
+Every interval: a connection without activity is closing after ``conn_expiry_timeout``;
 unacknowledged messages are still retransmitted. After ``conn_close_timeout`` without activity the
 connection is closed and removed, and the sender sends CLOSE. Unacknowledged and unsent messages are
-reported, never lost silently. Activity is data, and for the sender any feedback, too.
+reported, never lost silently. Activity is data and, for the sender, any feedback.
 
 A receiver remembers the end of a removed connection as a tombstone: if the sender continues, the
 connection resumes there and no message is delivered twice (P-05). A receiver does not remove a
@@ -41,11 +42,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.identity import U64_MAX
+from gapless.protocol.early_budget import ITEM_BYTES, EarlyBudget
 from gapless.protocol.events import Connected, Discarded, Undelivered
 from gapless.protocol.ready import UNICAST
 from gapless.protocol.stream.inbound import InboundStream
 from gapless.protocol.stream.outbound import OutboundStream
 from gapless.protocol.stream.reassembly import Reassembler
+from gapless.protocol.timers import PeerDeadlines
 from gapless.wire.frames import FIRST_CONNECTION_EPOCH, Ack, Close, Data, Nak, Tail
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ _RANDOM_BITS = 20
 
 
 class ConnectionState(StrEnum):
-    """The state of one end of a connection."""
+    """The state of an end of a connection."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -77,7 +80,7 @@ class ConnectionState(StrEnum):
 
 
 class _ConnectionEnd:
-    """One end of a connection: its stream, its state, and the time of its last activity."""
+    """An end of a connection: the stream, the state, and the time of the last activity."""
 
     __slots__ = ("since_ns", "state", "stream")
 
@@ -94,7 +97,7 @@ class _ConnectionEnd:
         return revived
 
     def due_ns(self, config: Config) -> int | None:
-        """Return when this end changes its state without activity; None if it never does."""
+        """Return when this end changes its state without activity; None for never."""
         wait_ns = (
             config.conn_expiry_timeout_ns
             if self.state is ConnectionState.OPEN
@@ -104,7 +107,7 @@ class _ConnectionEnd:
 
 
 class OutgoingConnection(_ConnectionEnd):
-    """The sending end; ``reassembler`` serves messages that a member sends to itself."""
+    """The sending end; ``reassembler`` serves messages from a member to itself."""
 
     __slots__ = ("reassembler",)
     stream: OutboundStream
@@ -119,7 +122,7 @@ class IncomingConnection(_ConnectionEnd):
 
 
 class _UnconfirmedEpoch:
-    """Messages of an epoch that its sender has not confirmed, and the requests for the first."""
+    """Messages of an unconfirmed epoch, and the requests for the first message."""
 
     __slots__ = ("due_ns", "epoch", "frames", "tries")
 
@@ -131,11 +134,11 @@ class _UnconfirmedEpoch:
 
     @property
     def first_message(self) -> Data | None:
-        """The first message of the connection, if it has arrived."""
+        """The first message of the connection, if already here."""
         return next((frame for frame in self.frames.values() if frame.first), None)
 
     def buffer(self, frame: Data) -> None:
-        """Buffer a message; an equal one replaces it."""
+        """Buffer a message; an equal message is replaced."""
         self.frames[frame.run.first, frame.run.last, frame.first] = frame
 
     def has(self, frame: Data) -> bool:
@@ -144,10 +147,10 @@ class _UnconfirmedEpoch:
 
 
 class _Tombstone(NamedTuple):
-    """Where a removed connection resumes, unless its sender has closed it.
+    """The position at which a removed connection resumes, unless the sender has closed it.
 
-    ``fragments`` are the acknowledged fragments of an incomplete message: its sender will not send
-    them again. ``message_start`` is the seqno before them.
+    ``fragments`` are the acknowledged fragments of an incomplete message: the sender will not send
+    these fragments again. ``message_start`` is the seqno before the first of them.
     """
 
     resume_seqno: int
@@ -156,12 +159,12 @@ class _Tombstone(NamedTuple):
     message_start: int = 0
 
     def without_fragments(self) -> _Tombstone:
-        """Return a tombstone that resumes before the fragments, so that they are reported lost."""
+        """Return a tombstone that resumes before the fragments and so reports them as lost."""
         return _Tombstone(self.message_start, self.closed)
 
 
 class Connections:
-    """All connections of one member, in both directions."""
+    """All connections of a member, in both directions."""
 
     def __init__(
         self,
@@ -170,9 +173,12 @@ class Connections:
         rng: Random,
         tickets: Iterator[int],
         credit: DeliveryCredit,
+        budget: EarlyBudget | None = None,
     ) -> None:
+        """Create connections; messages of unconfirmed epochs count against ``budget``."""
         self.me = me
         self.config = config
+        self._budget = budget or EarlyBudget(config.early_bytes)
         self.outgoing: dict[Address, OutgoingConnection] = {}
         self.incoming: dict[Address, IncomingConnection] = {}
         self._rng = rng
@@ -184,21 +190,78 @@ class Connections:
         self._tombstones: dict[tuple[Address, int], _Tombstone] = {}
         self._last_epoch = FIRST_CONNECTION_EPOCH
         self._reap_ns: int | None = None
+        self._tail_deadlines = PeerDeadlines()
+        self._slow_deadlines = PeerDeadlines()
+        # Connections whose deadlines may have changed in this input, and those without a share.
+        self._changed: dict[Address, None] = {}
+        self._unshared: list[OutboundStream] = []
+        self._shares = 0
         self.view = 0
 
     @property
     def ended_count(self) -> int:
-        """Number of ended connections that are still remembered."""
+        """Number of remembered ended connections."""
         return len(self._tombstones)
 
     @property
     def unconfirmed_count(self) -> int:
-        """Number of peers whose connection epoch is not confirmed yet."""
+        """Number of peers with an unconfirmed connection epoch."""
         return len(self.unconfirmed_epochs)
 
     def outbounds(self) -> list[OutboundStream]:
         """Return the sending half of every connection."""
         return [entry.stream for entry in self.outgoing.values()]
+
+    # Deadlines and shares: their cost does not grow with the number of connections
+
+    def note_change(self, peer: Address) -> None:
+        """Record that the deadlines of the connection to ``peer`` may have changed."""
+        self._changed[peer] = None
+
+    def note_changes(self) -> None:
+        """Record that the deadlines of any connection may have changed."""
+        self._changed.update(dict.fromkeys(self.outgoing))
+
+    def next_deadlines_ns(self) -> tuple[int | None, int | None]:
+        """Return when the next tail probe, and the next report of a slow receiver, is due."""
+        if self._changed:
+            for peer in self._changed:
+                entry = self.outgoing.get(peer)
+                stream = None if entry is None else entry.stream
+                self._tail_deadlines.set(peer, None if stream is None else stream.tail_due_ns)
+                self._slow_deadlines.set(
+                    peer, None if stream is None else stream.slow_receiver_due_ns
+                )
+            self._changed = {}
+        return self._tail_deadlines.next_ns, self._slow_deadlines.next_ns
+
+    def announce_tails(self, out: ReadyBuilder) -> None:
+        """Probe the ends of the connections whose probe is due."""
+        for stream in self._take_due(self._tail_deadlines, out.now_ns):
+            stream.announce_tail(out)
+
+    def report_slow_receivers(self, out: ReadyBuilder) -> None:
+        """Report the receivers that have kept a window from moving for too long."""
+        for stream in self._take_due(self._slow_deadlines, out.now_ns):
+            stream.report_slow_receivers(out, None)
+
+    def _take_due(self, deadlines: PeerDeadlines, now_ns: int) -> list[OutboundStream]:
+        """Return the streams with a due deadline, the oldest connection first."""
+        self.next_deadlines_ns()
+        due = [self.outgoing[peer].stream for peer in deadlines.due(now_ns)]
+        for stream in due:
+            assert stream.to is not None, "a connection has a receiver"
+            self.note_change(stream.to)
+        return sorted(due, key=lambda stream: stream.epoch)
+
+    def share_receive_buffers(self, shares: int) -> None:
+        """Divide the receivers' buffers among ``shares`` senders."""
+        if shares != self._shares:
+            self._shares, self._unshared = shares, self.outbounds()
+        if self._unshared:
+            for stream in self._unshared:
+                stream.update_byte_limit(shares)
+            self._unshared = []
 
     def inbounds(self) -> list[InboundStream]:
         """Return the receiving half of every connection."""
@@ -212,6 +275,7 @@ class Connections:
         if entry is None:
             entry = self._new_outgoing(to, self._new_epoch(out.now_ns), out.now_ns)
             out.emit(Connected(to, entry.state, True))
+        self.note_change(to)
         return entry.stream
 
     def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> OutgoingConnection:
@@ -226,10 +290,12 @@ class Connections:
         entry.stream.connect()
         entry.reassembler = Reassembler(config.max_message_bytes, UNICAST, epoch)
         self._schedule_reap(entry)
+        self.note_change(to)
+        self._unshared.append(entry.stream)
         return entry
 
     def touch(self, to: Address, out: ReadyBuilder) -> None:
-        """Record that a message to ``to`` got its number: a closing connection is open again."""
+        """Record that a message to ``to`` got a number: a closing connection is open again."""
         entry = self.outgoing[to]
         # A message on a closing connection opens it again (U3-17).
         if entry.touch(out.now_ns):
@@ -251,7 +317,7 @@ class Connections:
 
     @staticmethod
     def opening_first(frames: Sequence[Frame]) -> list[Frame]:
-        """Return the frames of one datagram, those that open a connection first (U3-24)."""
+        """Return the frames of a datagram, with frames that open a connection first (U3-24)."""
         return sorted(frames, key=lambda frame: not (isinstance(frame, Data) and frame.first))
 
     def on_frame(
@@ -259,7 +325,7 @@ class Connections:
     ) -> InboundStream | None:
         """Handle a frame of ``sender``'s connection to this member.
 
-        Return its stream if it may move.
+        Return the stream of the connection if the stream may move.
         """
         if isinstance(frame, Close):
             return self._on_close(sender, frame.epoch, out)
@@ -282,7 +348,7 @@ class Connections:
     def _on_other_epoch(
         self, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder
     ) -> IncomingConnection | None:
-        """Handle a frame of an epoch that is not current; return the connection if it opens."""
+        """Handle a frame of an epoch that is not current; return the connection if opened."""
         ended = self._tombstones.get((sender, frame.epoch))
         # The sender has closed this connection: its late frames open nothing (U3-23).
         if ended is not None and ended.closed:
@@ -302,7 +368,7 @@ class Connections:
         return self._open(sender, frame.epoch, frame, out)
 
     def _confirms(self, sender: Address, frame: Data | Tail | Gone) -> bool:
-        """Return whether ``frame`` answers our request for the first message of its epoch."""
+        """Return whether ``frame`` answers our request for the first message of the epoch."""
         unconfirmed = self.unconfirmed_epochs.get(sender)
         asked = (
             unconfirmed is not None and unconfirmed.epoch == frame.epoch and unconfirmed.tries > 0
@@ -312,7 +378,7 @@ class Connections:
     def _open(
         self, sender: Address, epoch: int, frame: Data | Tail | Gone, out: ReadyBuilder
     ) -> IncomingConnection:
-        """Make ``epoch`` current; it starts with ``frame``, or where its tombstone ends."""
+        """Make ``epoch`` current, starting with ``frame`` or at the end of the tombstone."""
         self._remove_incoming(sender, out)
         ended = self._tombstones.pop((sender, epoch), None)
         start = 0 if ended is None else ended.resume_seqno
@@ -331,6 +397,7 @@ class Connections:
         if unconfirmed is not None and unconfirmed.epoch == epoch:
             del self.unconfirmed_epochs[sender]
             for early in unconfirmed.frames.values():
+                self._budget.release(sender, early.run.size_bytes)
                 entry.stream.on_data(early.run, early.repair, out)
         assert entry.stream.key not in self._tombstones, "an open connection has no tombstone"
         return entry
@@ -340,7 +407,7 @@ class Connections:
     ) -> None:
         """Buffer a message of an unconfirmed epoch, and schedule a request for the first message.
 
-        One epoch of a sender is buffered: the highest.
+        Only the highest epoch of a sender is buffered.
         """
         unconfirmed = self.unconfirmed_epochs.get(sender)
         # One epoch per sender is buffered: the highest is the likeliest to be the live one.
@@ -365,7 +432,7 @@ class Connections:
         limit = config.become_server_queue_size if config.retransmits else config.capacity
         if unconfirmed.has(frame):
             self._drop("duplicate", sender, frame, out)
-        elif len(unconfirmed.frames) < limit:
+        elif len(unconfirmed.frames) < limit and self._budget.reserve(sender, frame.run.size_bytes):
             unconfirmed.buffer(frame)
         else:
             self._drop("early", sender, frame, out)
@@ -374,11 +441,12 @@ class Connections:
         """Drop the buffered messages of an unconfirmed epoch."""
         unconfirmed = self.unconfirmed_epochs.pop(sender, None)
         for frame in () if unconfirmed is None else unconfirmed.frames.values():
+            self._budget.release(sender, frame.run.size_bytes)
             self._drop("early", sender, frame, out)
 
     @staticmethod
     def _drop(reason: str, sender: Address, frame: Data | Tail | Gone, out: ReadyBuilder) -> None:
-        """Count a dropped frame, with the range of its messages."""
+        """Count a dropped frame, with its range of messages."""
         if isinstance(frame, Data):
             run = frame.run
             out.drop(
@@ -411,7 +479,7 @@ class Connections:
         return None
 
     def _resume_seqno(self, sender: Address, epoch: int) -> int:
-        """Return the seqno behind which a removed connection resumes; 0 if it is unknown."""
+        """Return the seqno behind which a removed connection resumes; 0 if unknown."""
         ended = self._tombstones.get((sender, epoch))
         return 0 if ended is None else ended.resume_seqno
 
@@ -427,6 +495,7 @@ class Connections:
         stream = entry.stream
         assert stream.to == sender, f"the connection to {stream.to} is filed under {sender}"
         entry.since_ns = out.now_ns
+        self.note_change(sender)
         if isinstance(frame, Nak):
             stream.on_nak(sender, frame.ranges, out)
             return
@@ -452,7 +521,7 @@ class Connections:
     def _start_closing(
         self, peer: Address, entry: OutgoingConnection | IncomingConnection, out: ReadyBuilder
     ) -> None:
-        """Let one end close after ``conn_close_timeout`` without activity."""
+        """Start to close an end, which then ends after ``conn_close_timeout`` without activity."""
         assert entry.state is ConnectionState.OPEN, f"{peer}: only an open connection closes"
         entry.state = ConnectionState.CLOSING
         entry.since_ns = out.now_ns
@@ -464,6 +533,7 @@ class Connections:
         entry = self.outgoing.pop(peer)
         entry.state = ConnectionState.CLOSED
         stream = entry.stream
+        self.note_change(peer)
         for ticket in stream.queue.tickets:
             stream.give_up(ticket, reason, out)
         first, last = stream.end(out)
@@ -524,7 +594,7 @@ class Connections:
                 self._tombstones[key] = self._tombstones[key].without_fragments()
 
     def install(self, number: int, members: Iterable[Address], out: ReadyBuilder) -> None:
-        """End the connections with departed members; send nothing to them (P-15)."""
+        """End the connections with departed members; send nothing to departed members (P-15)."""
         self.view = number
         present = set(members)
         for peer in [peer for peer in self.outgoing if peer not in present]:
@@ -539,6 +609,7 @@ class Connections:
         }
         for entry in self.outgoing.values():
             entry.stream.view = number
+        self.note_changes()
         assert self.outgoing.keys() <= present, "a departed member has no connection"
         assert self.incoming.keys() <= present, "a departed member has no connection"
 
@@ -550,13 +621,13 @@ class Connections:
         return self._reap_ns if self.outgoing or self.incoming else None
 
     def _schedule_reap(self, entry: _ConnectionEnd) -> None:
-        """Look again when ``entry`` is idle for long enough; activity in between costs nothing."""
+        """Schedule a check for when ``entry`` may be idle; activity needs no rescheduling."""
         due_ns = entry.due_ns(self.config)
         if due_ns is not None and (self._reap_ns is None or due_ns < self._reap_ns):
             self._reap_ns = due_ns
 
     def reap(self, out: ReadyBuilder) -> None:
-        """Start closing idle connections; remove connections that have been closing long enough."""
+        """Start closing idle connections; remove connections after the closing time."""
         for peer, entry in list(self.outgoing.items()):
             if self._is_due(entry, out.now_ns):
                 if entry.state is ConnectionState.OPEN:
@@ -593,7 +664,7 @@ class Connections:
 
     @property
     def first_request_due_ns(self) -> int | None:
-        """When a sender is to be asked for the first message of its connection."""
+        """When to ask a sender for the first message of the connection."""
         if not self.unconfirmed_epochs:
             return None
         return min(
@@ -618,6 +689,7 @@ class Connections:
     def apply_config(self, config: Config, now_ns: int) -> None:
         """Apply a configuration with retransmission switched on or off."""
         self.config = config
+        self.note_changes()
         for outbound in self.outbounds():
             outbound.apply_config(config, now_ns)
         for inbound in self.inbounds():
@@ -648,16 +720,35 @@ class Connections:
             )
         for peer, unconfirmed in self.unconfirmed_epochs.items():
             assert unconfirmed.tries <= MAX_FIRST_REQUESTS, f"{peer}: first requests are limited"
+            early_bytes = sum(
+                frame.run.size_bytes + ITEM_BYTES for frame in unconfirmed.frames.values()
+            )
+            assert early_bytes <= self._budget.kept_of(peer), f"{peer}: early bytes are counted"
             present = self.incoming.get(peer)
             assert present is None or present.stream.epoch != unconfirmed.epoch, (
                 f"{peer}: the open epoch is confirmed"
             )
         self._check_tombstones()
+        self._check_deadlines()
         ends = (*self.outgoing.values(), *self.incoming.values())
         due_ns = [at_ns for at_ns in (end.due_ns(self.config) for end in ends) if at_ns is not None]
         assert not due_ns or (self._reap_ns is not None and self._reap_ns <= min(due_ns)), (
             "the reap timer never fires after a connection is due"
         )
+
+    def _check_deadlines(self) -> None:
+        tails = [stream.tail_due_ns for stream in self.outbounds()]
+        slow = [stream.slow_receiver_due_ns for stream in self.outbounds()]
+        expected = tuple(
+            min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
+            for all_ns in (tails, slow)
+        )
+        found = self.next_deadlines_ns()
+        assert found == expected, f"deadlines are {found} and not {expected}"
+        self._tail_deadlines.check_invariants()
+        self._slow_deadlines.check_invariants()
+        shared = [stream for stream in self.outbounds() if stream not in self._unshared]
+        assert all(stream.senders == self._shares for stream in shared), "shares are equal"
 
     def _check_tombstones(self) -> None:
         partial = sum(tombstone.fragments is not None for tombstone in self._tombstones.values())
@@ -688,6 +779,8 @@ class Connections:
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Restore the state of ``snapshot``, with every delay over."""
+        self.note_changes()
+        self._unshared = []
         out, into, held, ended, self._last_epoch = snapshot  # type: ignore[assignment]
         self.outgoing, self.incoming, self.unconfirmed_epochs, self._first_requested_ns = (
             {},
@@ -713,5 +806,6 @@ class Connections:
             unconfirmed.tries = tries
             for frame in frames:
                 unconfirmed.buffer(frame)
+                self._budget.charge(peer, frame.run.size_bytes)
         self._tombstones = dict(ended)  # type: ignore[call-overload]
         self._reschedule_reap()

@@ -1,25 +1,24 @@
-"""Retention for absent durable members: messages that a sender keeps until they return.
+"""Retention for absent durable members: a sender keeps messages until the members return.
 
-On a view that lists a durable member as absent: the sender retains every message that the member's
-last incarnation has not acknowledged, and purges none of them. If the sender has never seen that
-incarnation then retention begins with the next message. A retained position counts for nothing
-else: no frame is sent to an absent member, no acknowledged send waits for its acks, and a group
-without other work is at rest.
+On a view that lists a durable member as absent: the sender retains every message without an ack
+from the member's last incarnation, and purges none of them. If the sender has never seen the last
+incarnation, retention begins with the next message. Acknowledged sends wait for the position as
+well. No frame is sent to an absent member, and a group without other work is at rest.
 
-On a view with the member, in a new or in the same incarnation: its stream starts right behind the
+On a view with the member, in a new or in the same incarnation: the stream starts right behind the
 retained position. A member that crashed in the middle of a fragmented message gets the whole
-message again, if all fragments are still stored; otherwise the acknowledged send of that message is
+message again, if all fragments are still stored; otherwise the acknowledged send of the message is
 reported as Unacknowledged.
 
-On a view that does not list the member as absent any more: the position is released, and messages
-that were retained for this member alone are purged.
+On a view that no longer lists the member as absent: the position is released, and messages retained
+for this member alone are purged.
 
 Acknowledged sends that waited for a durable member whose retention expired are reported as
 Unacknowledged.
 
-On sending into a window that is full because of absent members alone: the sender reports
-RetentionBlocking once, or, with ``on_retention_full = release``, releases the positions that are
-furthest behind. A released position stays released until its member returns.
+On sending into a window full because of absent members alone: the sender reports RetentionBlocking
+once, or, with ``on_retention_full = release``, releases the positions furthest behind. A released
+position stays released until the member returns.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class RetainedPosition(NamedTuple):
-    """A retained position: the member's last incarnation, and the highest seqno it acknowledged."""
+    """A retained position: the member's last incarnation and its highest acknowledged seqno."""
 
     last_address: Address
     acked: int
@@ -58,23 +57,23 @@ def check_retention(
     """Raise LocalProtocolError unless absent and returning members fit the view and the profile."""
     if absent and profile.release is not ReleasePolicy.ACKS:
         raise LocalProtocolError(
-            f"profile {profile.name} cannot retain messages for {sorted(absent)}: it does not"
-            " release by acks; use profile nakack4, or members without durable names"
+            f"profile {profile.name} cannot retain messages for {sorted(absent)}: the"
+            " profile does not release by acks; use nakack4, or members without durable names"
         )
     for name, last in absent.items():
         if last in view.members:
             raise LocalProtocolError(
-                f"{last} ({name!r}) is in view {view.id.number}: a member cannot be absent, too"
+                f"{name} ({last}) is in view {view.id.number} and cannot be absent as well"
             )
     for new, last in returning.items():
         if new not in view.members:
             raise LocalProtocolError(
-                f"{new} is not in view {view.id.number}: it cannot be back from {last}"
+                f"{new} is not in view {view.id.number} and cannot continue {last}"
             )
 
 
 class DurableRetention:
-    """The retained positions of one sender, by durable name."""
+    """The retained positions of a sender, by durable name."""
 
     __slots__ = ("_expired", "_released", "_reported_full", "minimum", "retained")
 
@@ -101,17 +100,17 @@ class DurableRetention:
         """Retain exactly the ``absent`` members; return where each ``returning`` member resumes.
 
         ``acks`` is the ack table before the view. ``returning`` maps each new address to the
-        address of its last incarnation.
+        address of the last incarnation.
         """
         before, held = dict(acks.items()), self.retained
-        returned: dict[Address, int] = {}
+        # After a partition the same incarnation returns and resumes, too.
+        returned = {last: acked for last, acked in held.values() if last in members}
         for new, last in returning.items():
             # A member that was in the last view has its own entry in the ack table.
             acked = None if new in before else self._known_ack(last, before, members)
             if acked is not None:
+                # Retention may have begun within a fragmented message: the member gets all of it.
                 returned[new] = _message_boundary(acked, window)
-        # After a partition the same incarnation returns and resumes, too.
-        returned.update((last, acked) for last, acked in held.values() if last in members)
         positions: dict[str, RetainedPosition] = {}
         released: dict[str, Address] = {}
         for name, last in absent.items():
@@ -140,7 +139,7 @@ class DurableRetention:
     def _known_ack(
         self, last: Address, before: Mapping[Address, int], members: Container[Address]
     ) -> int | None:
-        """Return the highest ack of ``last``, or of a former incarnation of its node."""
+        """Return the highest ack of ``last``, or of a former incarnation of the same node."""
         known = {**dict(self.retained.values()), **before}
         if last in known:
             return known[last]
@@ -198,12 +197,12 @@ class DurableRetention:
         return release
 
     def take_expired(self) -> list[RetainedPosition]:
-        """Return, once, the positions that were released although the member has not returned."""
+        """Return, once, the released positions of members that have not returned."""
         expired, self._expired = self._expired, []
         return expired
 
     def lagging(self, seqno: int) -> list[Address]:
-        """Return the last addresses of absent members that have not acknowledged ``seqno``."""
+        """Return the last addresses of absent members without an ack of ``seqno``."""
         return [last for last, acked in self.retained.values() if acked < seqno]
 
     def _update_minimum(self) -> None:
@@ -211,7 +210,7 @@ class DurableRetention:
         self.minimum = min((position.acked for position in self.retained.values()), default=None)
 
     def check_invariants(self, low: int, high: int, here: AckTable) -> None:
-        """Raise AssertionError if a position lies outside the window, or its member is present."""
+        """Raise AssertionError if a position lies outside the window, or the member is present."""
         for name, (last, acked) in self.retained.items():
             assert low <= acked <= high, f"messages that {name!r} needs were purged"
             assert last not in here, f"{name!r} is present, and its messages are retained"
@@ -238,7 +237,7 @@ class DurableRetention:
 
 
 def _message_boundary(acked: int, window: Window) -> int:
-    """Return ``acked``, or the start of the fragmented message around it as far as it is stored."""
+    """Return ``acked``, or the start of the fragmented message around ``acked`` if stored."""
     assert acked <= window.high, "no ack is above the high mark (N4-28)"
     while acked > window.low:
         # The run at ``acked``, not the next one: the next may wait for room and not be stored yet.
@@ -255,7 +254,7 @@ def unrecoverable_send(
 ) -> int | None:
     """Return the ticket of an acknowledged send that a returning member can never get whole.
 
-    The member's last incarnation acknowledged the first fragments of a large message, and those
+    The member's last incarnation acknowledged the first fragments of a large message, and these
     fragments are purged. The send is tracked no longer. ``tracked`` has the last seqno of each
     ticket; the member resumes behind ``acked``.
     """

@@ -2,21 +2,21 @@
 
 On sending a run: the sender records the total of bytes up to each seqno.
 
-On an ack: the receiver advertises how many bytes its buffer accepts beyond that ack. Each sender
-has its share of the buffer. The smallest share, counted from each receiver's own ack, limits the
-window; so a receiver that is ahead of others, or stores slowly what it has read, limits the window
-no more than its buffer requires. Bytes that only absent members need fill no buffer and are not
-counted.
+On an ack: the receiver advertises how many bytes its buffer accepts beyond the ack. Each sender has
+a share of the buffer. The smallest share, counted from the ack of each receiver, limits the window;
+a receiver ahead of others, or slow to store, limits the window no more than its buffer requires.
+Bytes needed only by absent members fill no buffer and are not counted.
 
-How many members are sending decides into how many shares a buffer is divided. On reception of data
-its sender counts as sending for ``ACTIVE_SENDER_NS``. On sending after a pause, others may start at
-the same moment, or may be using whole buffers: until every receiver has acknowledged something
-since, all members count as senders, twice.
+The number of active senders decides into how many shares a buffer is divided. On reception of data
+the sender counts as active for ``ACTIVE_SENDER_NS``. On sending after a pause, other members may
+start at the same moment, or may be using whole buffers: until every receiver has sent an ack, all
+members count as senders, twice.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.run import LENGTH_BYTES
@@ -54,7 +54,7 @@ class FlowControl:
         return member in self._buffers
 
     def on_sent(self, run: Run, room_bytes: int) -> None:
-        """Record a sent run, cut to ``room_bytes`` per frame, as finely as acks can name it."""
+        """Record a sent run, cut to ``room_bytes`` per frame, the granularity of acks."""
         if run.size_bytes <= room_bytes:
             self._lasts.append(run.last)
             self._totals.append(self._totals[-1] + run.size_bytes)
@@ -82,7 +82,7 @@ class FlowControl:
         return self._totals[max(0, bisect_right(self._lasts, seqno) - 1)]
 
     def advertise(self, member: Address, buffer_bytes: int) -> bool:
-        """Record the buffer that ``member`` advertises; return whether the size changed."""
+        """Record the buffer advertised by ``member``; return whether the size changed."""
         assert buffer_bytes >= 0, "an advertised buffer is not negative"
         if self._buffers.get(member) == buffer_bytes:
             return False
@@ -98,13 +98,13 @@ class FlowControl:
         self._update_buffers_differ()
 
     def _update_buffers_differ(self) -> None:
-        """Record whether members advertise different sizes: only then each one is looked at."""
+        """Record whether members advertise different sizes: only then each buffer is examined."""
         self.buffers_differ = len(set(self._buffers.values())) > 1
 
     def limit_bytes(
         self, acks: AckTable, low: int, senders: int, least_bytes: int, default_bytes: int
     ) -> int:
-        """Return how many bytes beyond ``low`` fit the buffers, which ``senders`` members share."""
+        """Return how many bytes beyond ``low`` fit the buffers, shared by ``senders`` members."""
         base_bytes = self.bytes_upto(low)
         # The ordinary case: with equal buffers the slowest member alone is the limit.
         if not self.buffers_differ:
@@ -134,17 +134,42 @@ class FlowControl:
         assert all(size_bytes >= 0 for size_bytes in sizes), "an advertised buffer is not negative"
 
 
+LARGE_MESSAGE_BYTES = 4096
+"""Average size from which the messages of a delivery count by their bytes, too."""
+
+
 class DeliveryCredit:
-    """How many more messages the application accepts."""
+    """How many more messages, and bytes of large messages, the application accepts.
 
-    __slots__ = ("_max_batch", "_max_unconsumed", "blocked", "held", "outstanding")
+    Small messages are counted only, so unread messages take at most ``unread_bytes``, one window,
+    and ``unread_limit`` times ``LARGE_MESSAGE_BYTES``.
+    """
 
-    def __init__(self, unread_limit: int, max_batch: int) -> None:
+    __slots__ = (
+        "_large",
+        "_max_batch",
+        "_max_large_bytes",
+        "_max_unconsumed",
+        "_spent",
+        "blocked",
+        "held",
+        "large_bytes",
+        "outstanding",
+        "wants_report",
+    )
+
+    def __init__(self, unread_limit: int, max_batch: int, unread_bytes: int = 0) -> None:
         self._max_unconsumed = unread_limit
         self._max_batch = max_batch
+        self._max_large_bytes = unread_bytes
         self.outstanding = 0
         self.held = False
         self.blocked = False
+        self._spent = 0
+        self._large: deque[tuple[int, int]] = deque()
+        self.large_bytes = 0
+        self.wants_report = False
+        """Whether consumption should be reported soon, because large messages are unread."""
 
     def limit(self) -> int | None:
         """Return the maximum size of the next delivery: None is unlimited, 0 means wait."""
@@ -153,26 +178,40 @@ class DeliveryCredit:
             return 0
         if not self._max_unconsumed or self.held:
             return self._max_batch or None
+        if self._max_large_bytes and self.large_bytes >= self._max_large_bytes:
+            return 0
         room = max(0, self._max_unconsumed - self.outstanding)
         return min(room, self._max_batch) if self._max_batch else room
 
-    def spend(self, messages: int) -> None:
+    def spend(self, messages: int, size_bytes: int = 0) -> None:
         """Record that messages were delivered."""
         if not self.held:
             self.outstanding += messages
+            if self._max_unconsumed:
+                self._spent += messages
+                if size_bytes > messages * LARGE_MESSAGE_BYTES:
+                    self._large.append((self._spent, size_bytes))
+                    self.large_bytes += size_bytes
+                    self.wants_report = 4 * self.large_bytes >= self._max_large_bytes
 
     def refund(self, messages: int) -> None:
-        """Record that the application consumed messages."""
+        """Record that the application consumed messages, in the order of their delivery."""
         assert messages >= 0, "messages are consumed, not returned"
         self.outstanding = max(0, self.outstanding - messages)
+        consumed = self._spent - self.outstanding
+        while self._large and self._large[0][0] <= consumed:
+            self.large_bytes -= self._large.popleft()[1]
+        self.wants_report = bool(self._large) and 4 * self.large_bytes >= self._max_large_bytes
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if more messages were consumed than delivered."""
+        """Raise AssertionError if more was consumed than delivered, or bytes do not add up."""
         assert self.outstanding >= 0, f"{self.outstanding} messages are outstanding"
+        sizes = sum(size_bytes for _, size_bytes in self._large)
+        assert self.large_bytes == sizes, f"{self.large_bytes} bytes are counted, not {sizes}"
 
 
 class ActiveSenders:
-    """The members that have sent data lately, and whether this member has just started to."""
+    """The members that have sent data lately, and whether this member has just started."""
 
     __slots__ = ("_last_send_ns", "_resumed_ns", "last_data_ns")
 
@@ -183,17 +222,17 @@ class ActiveSenders:
 
     @property
     def count(self) -> int:
-        """How many other members fill the receive buffer of this one; at least 1."""
+        """Number of other members filling the receive buffer of this member; at least 1."""
         return len(self.last_data_ns) or 1
 
     def on_send(self, now_ns: int, *, wait: bool) -> None:
-        """Note a send to the group; one that may not ``wait`` is not restrained after a pause."""
+        """Note a send to the group; a send without ``wait`` is not restrained after a pause."""
         if wait and now_ns - self._last_send_ns >= ACTIVE_SENDER_NS:
             self._resumed_ns = now_ns
         self._last_send_ns = now_ns
 
     def forget(self, member: Address) -> None:
-        """Stop counting a member that has departed."""
+        """Stop counting a departed member."""
         self.last_data_ns.pop(member, None)
         assert member not in self.last_data_ns
 
@@ -221,7 +260,7 @@ class ActiveSenders:
         return shares
 
     def reset(self) -> None:
-        """Forget who sends, as after a restore."""
+        """Forget all senders, as after a restore."""
         self.last_data_ns = {}
         self._resumed_ns = None
 

@@ -1,32 +1,32 @@
-"""An inbound stream: the messages of one other member, as this member receives them.
+"""An inbound stream: the messages of one other member, as received by this member.
 
-On reception of data: messages that are new and in the acceptance range are stored; the rest is
-dropped and counted (N4-07, N4-08). Then consecutive messages are delivered up to the first gap, or
-until the application has no room. An ack is owed.
+On reception of data: new messages in the acceptance range are stored; all others are dropped and
+counted (N4-07, N4-08). Then consecutive messages are delivered up to the first gap, or until the
+application has no room. An ack is owed.
 
-On reception of a tail: everything up to the announced high exists, so what is missing of it is a
-gap. An ack is sent at once, because the last one may be lost. A start opens a stream that has none.
-A tail may overtake data in another buffer: while the stream grows without a gap, the announced
-messages count as on their way.
+On reception of a tail: all messages up to the announced high exist, so missing messages are a gap.
+An ack is sent at once, because the last ack may be lost. A start opens a stream without a start. A
+tail may overtake data in another buffer: while the stream grows without a gap, the announced
+messages count as in flight.
 
-On reception of "gone": messages at or below low will never come. A stream that has delivered
-nothing starts behind them; otherwise the missing ones are reported as lost (P-01), and stored ones
-are delivered.
+On reception of "gone": messages at or below low will never arrive. A stream without deliveries
+starts behind low; otherwise missing messages are reported as lost (P-01), and stored messages are
+delivered.
 
-On reception of a NAK for this stream, where delivered messages are kept: stored ones are
+On reception of a NAK for this stream, where delivered messages are kept: stored messages are
 retransmitted in place of the origin (N7-13).
 
-On a stability message: what everybody has delivered is purged, and the announced high counts as a
-tail.
+On a stability message: messages delivered by all members are purged, and the announced high counts
+as a tail.
 
 On acknowledging: where the application stores its messages (``stored`` is not None) the ack covers
-what is stored. Messages that were delivered and not stored, and messages behind a gap, fill no
-network buffer; the ack grants that much more room. It is due whenever a quarter of a share has
+stored messages. Messages delivered but not stored, and messages behind a gap, fill no network
+buffer; the ack grants as much additional room. An ack is due whenever a quarter of a share has
 arrived behind a gap, so one lost frame does not stop a stream.
 
-Every pass of the loss detector: NAKs for gaps that outlived their grace go to the origin, or to any
-member that may hold the messages (R-05). A stream without a start asks for it. With retransmission
-off a lasting gap is reported as a stall (NR-18).
+Every pass of the loss detector: NAKs for gaps older than their grace go to the origin, or to any
+member that may hold the messages (R-05). A stream without a start asks for the start. With
+retransmission off a lasting gap is reported as a stall (NR-18).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from gapless.identity import U32_MAX
 from gapless.profiles import AckPolicy, ReleasePolicy
 from gapless.protocol import buggify
+from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Lost, Stalled, Started
 from gapless.protocol.ready import GROUP, UNICAST, Delivery
 from gapless.protocol.stream import ranges
@@ -77,7 +78,7 @@ STORED_UNKNOWN = -1
 
 
 class InboundStream:
-    """The stream of ``origin`` as this member receives it."""
+    """The stream of ``origin`` as received by this member."""
 
     def __init__(
         self,
@@ -91,12 +92,14 @@ class InboundStream:
         *,
         durable: bool = False,
         stored: int | None = None,
+        budget: EarlyBudget | None = None,
     ) -> None:
-        """Open the stream at ``start``, or wait for it; never below ``delivered_before``.
+        """Open the stream at ``start``, or wait for a start; never below ``delivered_before``.
 
-        ``delivered_before`` was delivered earlier. A durable member must get everything behind it:
-        missing messages are reported as lost. ``stored``: up to where the application has stored
-        the stream, or STORED_UNKNOWN; None if acks cover what was delivered.
+        ``delivered_before`` was delivered earlier. A durable member must get all messages behind
+        it: missing messages are reported as lost. ``stored``: the last message stored by the
+        application, or STORED_UNKNOWN; None if acks cover deliveries. Runs before the start count
+        against ``budget``.
         """
         self.origin = origin
         self.epoch = epoch
@@ -125,9 +128,10 @@ class InboundStream:
         self.unvoted_bytes = 0
         self._rng = rng
         self._scanned_upto = self._last_high = 0
-        self._start_tries = 0
+        self.start_tries = 0
         self._nak_rounds = 0
         self._before_start: list[tuple[Run, bool]] = []
+        self._budget = budget or EarlyBudget(config.early_bytes)
         self.delivered_before = delivered_before
         self._durable = durable
         self._must_not_skip = durable and delivered_before is not None
@@ -161,7 +165,7 @@ class InboundStream:
     # On reception of data
 
     def on_data(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
-        """Store a run, or buffer it while the start of the stream is not known."""
+        """Store a run, or buffer the run while the start of the stream is unknown."""
         window = self.window
         if window is None:
             self._buffer_before_start(run, repair, out)
@@ -206,7 +210,7 @@ class InboundStream:
                 self.ack_scheduler.on_duplicate(run.flags & ACKED != 0)
 
     def _buffer_before_start(self, run: Run, repair: bool, out: ReadyBuilder) -> None:
-        """Buffer a run that comes before the start: a few, or all that may be needed (NR-10).
+        """Buffer a run before the start is known: a few, or all that may be needed (NR-10).
 
         From the start on the sender waits for this member, so a run that is a whole window behind
         the newest was sent before the start.
@@ -215,13 +219,17 @@ class InboundStream:
         dropped: list[Run] = []
         if self.config.retransmits:
             # A dropped run is repaired once the start is known, so a few are enough.
-            if len(self._before_start) < self.config.become_server_queue_size:
+            if len(
+                self._before_start
+            ) < self.config.become_server_queue_size and self._budget.reserve(
+                self.origin, run.size_bytes
+            ):
                 self._before_start.append((run, repair))
             else:
                 dropped.append(run)
         elif any(
             kept.first <= run.first and run.last <= kept.last for kept, _ in self._before_start
-        ):
+        ) or not self._budget.reserve(self.origin, run.size_bytes):
             dropped.append(run)
         else:
             self._before_start.append((run, repair))
@@ -229,6 +237,8 @@ class InboundStream:
             dropped = [kept for kept, _ in self._before_start if kept.last <= past]
             if dropped:
                 self._before_start = [kept for kept in self._before_start if kept[0].last > past]
+                for kept in dropped:
+                    self._budget.release(self.origin, kept.size_bytes)
         for one in dropped:
             first, last, count = one.first, one.last, one.count
             out.drop(
@@ -244,25 +254,36 @@ class InboundStream:
     # On reception of a tail, of "gone"
 
     def on_tail(self, tail: Tail, me: Address, out: ReadyBuilder) -> None:
-        """Handle an announcement; a start counts only if it names this incarnation."""
+        """Handle an announcement; a start counts only if addressed to this incarnation."""
         assert tail.low <= tail.high, "the decoder checks the marks"
         out.trace(
             "TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high, epoch=self.epoch
         )
         if self.window is None:
             if tail.start is None or tail.receiver_incarnation != me.incarnation:
-                return  # the start of another member, or of a former incarnation of this one
+                return  # the start of another member, or of a former incarnation of this member
             self.open_at(tail.start, out)
         elif tail.start is not None and tail.receiver_incarnation == me.incarnation:
             self._raise_start(self.window, tail.start, out)
+        self._correct_hearsay(tail.high)
         self.announced_high = max(self.announced_high, tail.high)
         self.on_gone(tail.low)
         self.ack_now = tail.start is not None or self.profile.acks is not AckPolicy.ASKED
 
+    def _correct_hearsay(self, high: int) -> None:
+        """Replace an announced end beyond the window by the end that the origin itself announces.
+
+        No origin sends beyond the window, so such a mark of a vote or a digest is an error or a
+        lie, and the requests for messages that do not exist would never end.
+        """
+        window = self.window
+        if window is not None and window.high <= high and self.announced_high > window.ceiling:
+            self.announced_high = high
+
     def _raise_start(self, window: Window, start: int, out: ReadyBuilder) -> None:
         """Start where the sender says, rather than where a digest says (I-22).
 
-        Messages that the sender sent before it knew of this member are not for it.
+        Messages sent before the sender knew of this member are not addressed to this member.
         """
         assert start >= 0, "a stream starts at a seqno"
         if window.delivered == self.start < start:
@@ -275,25 +296,31 @@ class InboundStream:
             out.emit(Started(self.origin, start))
 
     def open_at(self, start: int, out: ReadyBuilder) -> None:
-        """Open the stream at ``start`` and store the runs that were buffered before it."""
+        """Open the stream at ``start`` and store the runs buffered before."""
         assert self.window is None, "a stream opens once"
         if self._durable and self.delivered_before is not None and start > self.delivered_before:
             out.emit(Lost(self.origin, self.delivered_before + 1, start))
         self._create_window(start)
         self.loss_detector.clear()
         out.emit(Started(self.origin, self.start))
-        early, self._before_start = self._before_start, []
-        for run, repair in early:
+        for run, repair in self.take_before_start():
             self.on_data(run, repair, out)
         assert not self._before_start, "buffered runs are stored"
 
+    def take_before_start(self) -> list[tuple[Run, bool]]:
+        """Return the runs buffered before the start, which are early no more."""
+        early, self._before_start = self._before_start, []
+        for run, _ in early:
+            self._budget.release(self.origin, run.size_bytes)
+        return early
+
     def on_gone(self, low: int) -> None:
-        """Record up to where the origin has purged; delivery steps over what is missing."""
+        """Record up to where the origin has purged; delivery skips missing messages."""
         if self.window is not None:
             self.gone_upto = max(self.gone_upto, low)
 
     def on_stable(self, seqno: int, high: int) -> None:
-        """Purge what everybody has delivered; what is missing up to ``high`` is a gap (R-09)."""
+        """Purge messages delivered by all; missing messages up to ``high`` are a gap (R-09)."""
         if self.window is not None:
             self.stable = max(self.stable, min(seqno, self.window.delivered))
             if self.retains_delivered:
@@ -306,7 +333,7 @@ class InboundStream:
             self.announced_high = max(self.announced_high, high)
 
     def on_nak(self, peer: Address, asked: Sequence[Range], out: ReadyBuilder) -> None:
-        """Retransmit what ``peer`` misses and this member keeps, in place of the origin."""
+        """Retransmit stored messages that ``peer`` misses, in place of the origin."""
         window, repairs = self.window, self.retransmit_handler
         for first, last in asked:
             out.trace("NAK_IN", self.origin, first, last, peer=peer, epoch=self.epoch)
@@ -345,7 +372,7 @@ class InboundStream:
     def deliver(self, credit: DeliveryCredit, ack_bytes: int, out: ReadyBuilder) -> bool:
         """Deliver consecutive messages within the credit; return whether an ack is due at once.
 
-        It is due after ``ack_bytes`` at the latest, so that a sender that fills its share
+        An ack is due after ``ack_bytes`` at the latest, so that a sender with a full share
         continues.
         """
         window = self.window
@@ -384,7 +411,7 @@ class InboundStream:
 
     @property
     def _behind_gap_bytes(self) -> int:
-        """How many bytes are stored behind a gap; they have left the network's buffer."""
+        """Number of bytes stored behind a gap; these bytes have left the network's buffer."""
         window = self.window
         if (
             window is None
@@ -405,19 +432,19 @@ class InboundStream:
                 # The former incarnation had the first fragments, and lost them with its memory.
                 out.emit(Lost(self.origin, run.first, run.last))
             if (whole := self.reassembler.add(run, out)) is not None:
-                credit.spend(1)
+                credit.spend(1, whole.size_bytes)
                 out.deliver(whole)
             return
-        credit.spend(run.count)
+        credit.spend(run.count, run.size_bytes)
         out.deliver(Delivery(run.origin, run.first, run.last, run, self.kind, self.epoch))
 
     # Every pass over the gaps
 
     def detect_gaps(self, now_ns: int) -> None:
-        """Start the grace of a gap, or record that there is none.
+        """Start the grace of a gap, or record that no message is missing.
 
-        While a gap is watched, only seqnos learned since the last look can hold a fresh one. A gap
-        that is only announced restarts its grace whenever the stream has come closer to it.
+        While a gap is watched, only seqnos learned since the last check can hold a new gap. A gap
+        known only from an announcement restarts its grace whenever the stream has come closer.
         """
         window = self.window
         if window is None or not self.profile.naks:
@@ -448,7 +475,7 @@ class InboundStream:
         )
 
     def send_naks(self, out: ReadyBuilder, holders: Sequence[Address] = ()) -> None:
-        """Send the NAKs that are due: to the origin, or to a random one of ``holders``."""
+        """Send the due NAKs to the origin, or to a random member of ``holders``."""
         if self.loss_detector.due_ns is None or self.loss_detector.due_ns > out.now_ns:
             return
         if not self.config.retransmits:
@@ -458,7 +485,7 @@ class InboundStream:
         if self.window is None:
             self._request_start(out)
             return
-        known = max(self.window.high, self.announced_high)
+        known = max(self.window.high, min(self.announced_high, self.window.ceiling))
         wanted = self.loss_detector.due_naks(self.window.missing(known), out.now_ns)
         if not wanted:
             return
@@ -484,10 +511,10 @@ class InboundStream:
         out.count("naks.seqnos", ranges.count(wanted))
 
     def _report_stall(self, out: ReadyBuilder) -> None:
-        """Report that delivery stands still at a gap that nobody will repair, again and again.
+        """Report, repeatedly, that delivery stands still at a gap that no member will repair.
 
-        A sender that never saw the view without this member does not send its start, so it is
-        asked. A gap that opened after the watched one had closed gets its own time.
+        A sender that never saw the view without this member does not send a start, so this member
+        asks. A gap that opened after the watched gap had closed gets a time of its own.
         """
         seqno = 0 if self.window is None else self.window.delivered + 1
         if seqno > self.loss_detector.watched_upto:
@@ -511,17 +538,22 @@ class InboundStream:
         else:
             self.detect_gaps(now_ns)
 
+    def start_request_due(self, now_ns: int) -> bool:
+        """Return whether the start is unknown and it is time to ask for it."""
+        due_ns = self.loss_detector.due_ns
+        return self.window is None and due_ns is not None and due_ns <= now_ns
+
     def _request_start(self, out: ReadyBuilder) -> None:
         assert self.window is None, "an open stream knows its start"
         out.transmit(self.origin, Nak(self.origin, (), self.epoch))
-        self.loss_detector.schedule_start_retry(self._start_tries, out.now_ns)
-        self._start_tries += 1
+        self.loss_detector.schedule_start_retry(self.start_tries, out.now_ns)
+        self.start_tries += 1
         assert self.loss_detector.due_ns is not None, "the request is repeated"
 
     # Acks
 
     def acknowledge(self, out: ReadyBuilder, senders: int = 1) -> None:
-        """Send the ack that is owed; ``senders`` share the room that it grants."""
+        """Send the owed ack; ``senders`` share the granted room."""
         assert senders > 0, "the origin sends"
         window = self.window
         if window is None:
@@ -547,7 +579,7 @@ class InboundStream:
         out.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
 
     def on_stored(self, seqno: int) -> bool:
-        """Record that the application has stored up to ``seqno``; return whether it is news."""
+        """Record that the application has stored up to ``seqno``; return whether the mark rose."""
         if self.stored is None or seqno <= self.stored:
             return False
         self.stored = seqno
@@ -558,8 +590,8 @@ class InboundStream:
     def _durable_ack_seqno(self, window: Window) -> int:
         """Return up to where a durable member acknowledges: whole messages only.
 
-        So it gets an incomplete message again whole. A large message is acknowledged in part,
-        because its sender cannot send the rest without that ack.
+        An incomplete message is then sent again whole. A large message is acknowledged in part,
+        because the sender cannot send the rest without the ack.
         """
         first, delivered = self.reassembler.first_seqno, window.delivered
         if (
@@ -575,16 +607,16 @@ class InboundStream:
         )
 
     def drain(self, credit: DeliveryCredit, out: ReadyBuilder) -> int:
-        """Deliver what is consecutive, whatever the credit; return how many lie behind a gap."""
+        """Deliver consecutive messages regardless of credit; return how many lie behind a gap."""
         if self.window is None:
-            return sum(run.count for run, _ in self._before_start)
+            return sum(run.count for run, _ in self.take_before_start())
         for run in self.window.take():
             self._deliver_run(run, credit, out)
         return self.undelivered_count(self.window)
 
     @property
     def resume_seqno(self) -> int:
-        """Where the same incarnation continues: nothing is delivered twice (P-05)."""
+        """Where the same incarnation continues: no message is delivered twice (P-05)."""
         if self.window is None:
             return self.delivered_before or 0
         return (
@@ -620,7 +652,7 @@ class InboundStream:
         )
 
     def snapshot(self) -> tuple[object, ...]:
-        """Return the state without its times."""
+        """Return the state without times."""
         window = None if self.window is None else self.window.snapshot()
         return (
             window,
@@ -639,7 +671,7 @@ class InboundStream:
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with every delay over."""
+        """Take the state of ``snapshot``, with every delay over."""
         (
             window,
             self.start,
@@ -658,6 +690,8 @@ class InboundStream:
         self.ack_scheduler.restore(owed)  # type: ignore[arg-type]
         self.reassembler.restore(pieces)  # type: ignore[arg-type]
         self._before_start = list(early)  # type: ignore[call-overload]
+        for run, _ in self._before_start:
+            self._budget.charge(self.origin, run.size_bytes)
         self._scanned_upto = 0
         if self.retransmit_handler is not None:
             self.retransmit_handler.reset()

@@ -1,22 +1,21 @@
 """Loss detection: when a receiver sends NAKs for the gaps of a stream.
 
 On a gap: nothing is sent. The highest missing seqno is remembered, and a grace starts in which
-reordered frames may still close the gap (two-pass rule, R-02). The grace of a gap that is only
-announced restarts whenever the stream comes closer to it.
+reordered frames may still close the gap (two-pass rule, R-02). The grace of a gap known only from
+an announcement restarts whenever the stream comes closer.
 
-Every pass (when a grace or a retry delay is over): a NAK is sent for each gap that was remembered,
-outlived its grace and is still open. Gaps that are new are remembered, and their grace starts. A
-range is requested again only after its retry delay, which doubles with every try and has jitter
-(P-11). Both times follow the measured round trip and never exceed ``xmit_interval``. The jitter is
-drawn once a pass, so ranges requested together are requested together again.
+Every pass (when a grace or a retry delay is over): a NAK is sent for each remembered gap that is
+still open after its grace. New gaps are remembered, and their grace starts. A range is requested
+again only after a retry delay, which doubles with every try and has jitter (P-11). Both times
+follow the measured round trip and never exceed ``xmit_interval``. The jitter is drawn once a pass,
+so ranges requested together are requested together again.
 
-On reception of a repair: a repair of a NAK that was sent once is a round-trip sample (rtt.py).
-Repairs come in the order of the NAKs, lowest first. So a range that was requested before the
-answered one, and is still missing, was lost: its retry delay shrinks to ``min_retry``, and its
-tries count as lost. This does not hold where NAKs go to several members, because their answers have
-no order.
+On reception of a repair: a repair of a NAK sent once is a round-trip sample (rtt.py). Repairs
+arrive in the order of the NAKs, lowest first. A range requested before the answered range, and
+still missing, was therefore lost: its retry delay shrinks to ``min_retry``, and its tries count as
+lost. The rule does not hold where NAKs go to several members, because their answers have no order.
 
-On reception of the original after its NAK: the grace was too short, and grows to the lateness.
+On reception of the original after a NAK: the grace was too short, and grows to the lateness.
 
 With retransmission off no NAK is sent; a gap older than ``stall_after`` is reported (NR-18).
 """
@@ -41,7 +40,7 @@ _MAX_DOUBLINGS = 16
 
 
 class _OpenNak(NamedTuple):
-    """A NAK that has not been answered completely."""
+    """A NAK without a complete answer."""
 
     first: int
     last: int
@@ -59,7 +58,7 @@ class _OpenNak(NamedTuple):
 
 
 class LossDetector:
-    """The gaps of one received stream, and when NAKs are sent for them."""
+    """The gaps of a received stream, and the times to send NAKs."""
 
     __slots__ = (
         "_answered_nak",
@@ -88,7 +87,7 @@ class LossDetector:
 
     @property
     def grace_ns(self) -> int:
-        """How long a fresh gap may close by itself."""
+        """How long a new gap may close without a NAK."""
         config = self._config
         # No NAK is sent: the grace only delays the report of a stall (NR-18).
         if not config.retransmits:
@@ -110,7 +109,7 @@ class LossDetector:
         )
 
     def _retry_ns(self, tries: int, draw: float) -> int:
-        """Return the delay before the next NAK for a range that was requested ``tries`` times."""
+        """Return the delay before the next NAK for a range requested ``tries`` times."""
         assert tries >= 0, "tries are counted"
         config = self._config
         if not config.adaptive_grace:
@@ -133,7 +132,7 @@ class LossDetector:
 
     @property
     def watched_upto(self) -> int:
-        """The highest seqno that was missing when the watched gap was noticed."""
+        """The highest missing seqno at the time the watched gap was noticed."""
         return self._watched_upto
 
     @property
@@ -155,25 +154,29 @@ class LossDetector:
         assert tries >= 0, "tries are counted"
         self.due_ns = now_ns + self._retry_ns(tries, self._draw())
 
+    def postpone(self, at_ns: int) -> None:
+        """Put the next request off, without counting it as a try."""
+        self.due_ns = at_ns
+
     def restart_grace(self) -> None:
         """Restart the grace when the gap is noticed next; open NAKs keep their retry delay."""
         self.due_ns = None
 
     def clear(self) -> None:
-        """Record that nothing is missing."""
+        """Record that no message is missing."""
         self.due_ns = None
         self.open_naks = []
         self._answered_nak = (0, 0)
 
     @property
     def oldest_ns(self) -> int | None:
-        """When the oldest open gap was noticed; None if nothing is missing."""
+        """When the oldest open gap was noticed; None if no message is missing."""
         if self.due_ns is None:
             return None
         return min([self._noticed_ns, *(asked.noticed_ns for asked in self.open_naks)])
 
     def on_data(self, run: Run, repair: bool, now_ns: int) -> int:
-        """Learn from data that fills a gap; return how many NAKs were sent for it."""
+        """Learn from data that fills a gap; return how many NAKs were sent for the gap."""
         at = bisect_left(self.open_naks, (run.first,))
         if at == len(self.open_naks) or self.open_naks[at].first > run.last:
             return 0
@@ -195,8 +198,8 @@ class LossDetector:
     def _on_nak_answered(self, answered: _OpenNak) -> None:
         """Record that a NAK was answered: repairs of earlier NAKs that have not arrived are lost.
 
-        The next pass still waits for ``min_retry``: of two repairs, one multicast and one unicast,
-        the later may be read first.
+        The next pass still waits for ``min_retry``: of two repairs, a multicast and a unicast, the
+        later may be read first.
         """
         assert answered.unanswered == 1, "the answer is unambiguous"
         self._answered_nak = max(self._answered_nak, (answered.sent_ns, answered.first))
@@ -204,7 +207,7 @@ class LossDetector:
             self.due_ns = min(self.due_ns, answered.sent_ns + self._config.min_retry_ns)
 
     def _expire_lost_naks(self) -> None:
-        """Shorten the retry delay of NAKs whose repair was lost."""
+        """Shorten the retry delay of NAKs with a lost repair."""
         proof, least_ns = self._answered_nak, self._config.min_retry_ns
         self.open_naks = [
             asked._replace(retry_ns=asked.sent_ns + least_ns, lost_tries=asked.tries)
@@ -238,15 +241,15 @@ class LossDetector:
         return wanted
 
     def _request_limit(self) -> int:
-        """Return the maximum number of messages that one pass requests."""
+        """Return the maximum number of messages requested in a pass."""
         return self._config.max_xmit_req_size or 1 << 31
 
     def _build_naks(
         self, wanted: list[Range], before: list[_OpenNak], now_ns: int
     ) -> list[_OpenNak]:
-        """Return every NAK that is open once ``wanted`` is requested.
+        """Return all NAKs that are open once ``wanted`` is requested.
 
-        A NAK that is due and was left out by the request limit stays: its tries count on.
+        A due NAK left out by the request limit stays, and its tries count on.
         """
         # Ranges are requested lowest first, so everything above the last one was left out.
         done = wanted[-1][1] if wanted else 0
@@ -263,7 +266,7 @@ class LossDetector:
     def _build_nak(
         self, first: int, last: int, rested: list[_OpenNak], draw: float, now_ns: int
     ) -> _OpenNak:
-        """Return the NAK for a range; tries of the former NAKs that it covers count on."""
+        """Return the NAK for a range; the tries of covered former NAKs count on."""
         assert first <= last, "a NAK names a range"
         at = max(0, bisect_left(rested, (first,)) - 1)
         tries, unanswered, noticed_ns = 0, 0, self._noticed_ns
@@ -312,7 +315,7 @@ class LossDetector:
         assert self.due_ns is None or self.due_ns >= 0, "a pass is due at a time"
 
     def snapshot(self) -> tuple[bool, int]:
-        """Return the state without its times: a search may let every delay end at any moment."""
+        """Return the state without times: a search may end every delay at any moment."""
         return (self.due_ns is not None, self._watched_upto if self.due_ns is not None else 0)
 
     def restore(self, snapshot: tuple[bool, int]) -> None:

@@ -1,27 +1,27 @@
 """Messages outside the stream: out-of-band and unreliable.
 
-On an out-of-band send: the message gets a number of its own sequence, which never restarts, and is
-sent at once, however full the window is. At most ``max_out_of_band`` messages may wait for acks;
+On an out-of-band send: the message gets a number of a separate sequence, which never restarts, and
+is sent at once, however full the window is. At most ``max_out_of_band`` messages may wait for acks;
 further sends wait in a queue. The receivers are the members at the time of sending, or one member.
 
-On reception: a message that was not delivered before is delivered, in no order, across views
-(OL-12). Every message is acknowledged, delivered before or not, because the last ack may have been
-lost. The *floor* of a frame is the highest number below all messages that its sender may send
-again; receivers forget numbers up to the floor. A number too far above the floor is dropped, so
-that no sender can make others remember numbers without limit. While the application accepts no more
-messages (``blocked``), a message is neither delivered nor acknowledged, so its sender repeats it.
+On reception: a message not delivered before is delivered, in no order, across views (OL-12). Every
+message is acknowledged, delivered before or not, because the last ack may have been lost. The
+*floor* of a frame is the highest number below all messages that the sender may send again;
+receivers forget numbers up to the floor. A number too far above the floor is dropped, so that no
+sender can make others remember numbers without limit. While the application accepts no more
+messages (``blocked``), a message is neither delivered nor acknowledged, so the sender repeats it.
 
-On an ack from P: P has delivered these messages. When every receiver has, the message is removed
-and reported as Acknowledged.
+On an ack from P: P has delivered the listed messages. When every receiver has delivered a message,
+the message is removed and reported as Acknowledged.
 
-Every interval: a message that P has not acknowledged is sent to P again, until P acknowledges or
-leaves (OL-20).
+Every interval: a message not acknowledged by P is sent to P again, until P acknowledges or leaves
+(OL-20).
 
 On a view without P: no message waits for P any more. A message to P alone is reported as
 Unacknowledged; a queued send to P is given up. Numbers, pending messages and delivered ranges
 continue (I-19).
 
-An unreliable message is sent once and delivered whenever it arrives.
+An unreliable message is sent once and delivered on arrival.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_SPAN_FACTOR = 4
 
 
 class _UnackedMessage(NamedTuple):
-    """A message that was sent and is not acknowledged by every receiver."""
+    """A sent message without the acks of all receivers."""
 
     run: Run
     ticket: int
@@ -67,7 +67,7 @@ class _UnackedMessage(NamedTuple):
 
 
 class _QueuedOutOfBand:
-    """A send that waits for room: how many messages were sent, and the number of the first."""
+    """A send waiting for room: the number of sent messages, and the number of the first."""
 
     __slots__ = ("deadline_ns", "first", "flags", "messages", "taken", "ticket", "to")
 
@@ -89,7 +89,7 @@ class _QueuedOutOfBand:
 
 
 class OutOfBandChannel:
-    """The out-of-band and unreliable messages of one member, sent and received."""
+    """The out-of-band and unreliable messages of a member, sent and received."""
 
     def __init__(self, me: Address, config: Config, credit: DeliveryCredit) -> None:
         self.me = me
@@ -150,7 +150,7 @@ class OutOfBandChannel:
                 self._report_acknowledged(head.ticket, out)
 
     def _send(self, queued: _QueuedOutOfBand, messages: Sequence[bytes], out: ReadyBuilder) -> None:
-        """Send ``messages``, the next ones of ``queued``, to its receivers."""
+        """Send ``messages``, the next messages of ``queued``, to the receivers."""
         assert messages, "a send has messages left"
         queued.first = queued.first or self._high + 1
         queued.taken += len(messages)
@@ -237,7 +237,7 @@ class OutOfBandChannel:
         )
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Return the tickets of queued sends whose deadline has passed."""
+        """Return the tickets of queued sends with an expired deadline."""
         timed = (queued for queued in self._queue if queued.deadline_ns is not None)
         return [
             queued.ticket
@@ -248,7 +248,7 @@ class OutOfBandChannel:
     # On reception
 
     def on_message(self, frame: OutOfBand, out: ReadyBuilder) -> None:
-        """Deliver the messages of ``frame`` that are new, and acknowledge all of them."""
+        """Deliver the new messages of ``frame``, and acknowledge all of them."""
         run = frame.run
         # No ack: the sender repeats the message when the application reads again.
         if self.blocked:
@@ -289,7 +289,7 @@ class OutOfBandChannel:
         }
 
     def mark_covered(self, origin: Address, covered: Iterable[Range]) -> None:
-        """Count ranges as delivered that the application already has from a state transfer."""
+        """Count ranges as delivered that a state transfer already gave the application."""
         if origin != self.me:
             self._delivered_ranges[origin] = ranges.merge(
                 [*self._delivered_ranges.get(origin, ()), *covered]
@@ -315,9 +315,9 @@ class OutOfBandChannel:
         self._flush(out)
 
     def _on_acked(self, seqno: int, peer: Address, out: ReadyBuilder) -> None:
-        """Record that ``peer`` needs ``seqno`` no more.
+        """Record that ``peer`` no longer needs ``seqno``.
 
-        Complete the message if no receiver does.
+        Complete the message once no receiver needs it.
         """
         assert seqno in self.pending, f"{seqno} is not pending"
         pending = self.pending[seqno]
@@ -331,7 +331,7 @@ class OutOfBandChannel:
     # On a view, every interval
 
     def install(self, number: int, members: Iterable[Address], out: ReadyBuilder) -> None:
-        """Stop waiting for departed members; delivered ranges are kept in case they return."""
+        """Stop waiting for departed members; keep the delivered ranges in case members return."""
         self.view = number
         self._members = tuple(members)
         for queued in [
@@ -371,11 +371,11 @@ class OutOfBandChannel:
 
     @property
     def due_ns(self) -> int | None:
-        """Next resend deadline: never late, possibly early when nothing is left to resend."""
+        """Next resend deadline: never late, possibly early when no message is left to resend."""
         return self._due_ns if self.pending and self.config.retransmits else None
 
     def retransmit(self, out: ReadyBuilder) -> None:
-        """Send each message that is due again to the receivers that have not acknowledged it."""
+        """Send each due message again to the receivers without an ack."""
         for seqno, pending in list(self.pending.items()):
             if pending.retransmit_ns > out.now_ns:
                 continue
@@ -401,7 +401,7 @@ class OutOfBandChannel:
 
     @property
     def waiting_count(self) -> int:
-        """Number of sends that wait for room."""
+        """Number of sends waiting for room."""
         return len(self._queue)
 
     def check_invariants(self) -> None:

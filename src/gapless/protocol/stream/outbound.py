@@ -4,25 +4,30 @@ On sending: messages wait for room, then they are numbered, stored and sent in o
 (send_queue.py, N4-11, N4-13).
 
 On reception of an ack from P: the entry of P rises. When the minimum rises, the window is purged up
-to it, and waiting sends continue (N4-24). An ack beyond high is impossible and ignored (N4-28).
-Acknowledged sends up to the minimum are reported. Where stability releases messages, acks do only
-that, and what is stable is purged. Messages that an absent durable member has not acknowledged are
-retained (durable_retention.py), but nothing is sent to it and nothing waits for it.
+to the minimum, and waiting sends continue (N4-24). An ack beyond high is impossible and ignored
+(N4-28). Acknowledged sends up to the minimum are reported. Where stability releases messages, acks
+have no other effect, and stable messages are purged. Messages not acknowledged by an absent durable
+member are retained (durable_retention.py), but no frame is sent to the member and no send waits.
 
-On reception of a NAK from P: stored messages are retransmitted (retransmit.py). Purged ones are
-answered with "gone up to low" (P-01). A NAK without ranges asks for the start of the stream, and
-gets it.
+On reception of a NAK from P: stored messages are retransmitted (retransmit.py). Purged messages are
+answered with "gone up to low" (P-01). A NAK without ranges asks for the start of the stream, and is
+answered with the start.
 
-Every tail interval: while a receiver has not acknowledged everything, and nothing was sent lately,
-low and high are announced: to the one receiver that lags, or to all. A new member gets its start
-until it confirms it. The interval doubles up to ``xmit_interval``. A connection does not announce:
-it retransmits its last message when two probes in a row see the same marks (unicast3, U3-08), or
-everything that is not acknowledged (unicast). Messages that must be acknowledged are retransmitted
-to each receiver that has not done so (OL-20). With retransmission off only the starts of new
-members are sent.
+Every tail interval: while a receiver has unacknowledged messages, and no message was sent lately,
+low and high are announced: to the single lagging receiver, or to all. A new member gets its start
+until confirmed. The interval doubles up to ``xmit_interval``. A connection does not announce: the
+sender retransmits the last message when two probes in a row see the same marks (unicast3, U3-08),
+or all unacknowledged messages (unicast). Messages that must be acknowledged are retransmitted to
+each receiver without an ack (OL-20). With retransmission off only starts are sent.
+
+While the window does not move: before the slow receivers are reported, the sender sends its start,
+with low and high, to the receivers without an ack of the next message, unless acks and probes do
+so anyway. Each answers with an ack, so that the report names those that lag where stability
+releases messages. A receiver that lacks the last message learns of it, and reports its stall also
+with retransmission off (NR-18).
 
 Flow control: beside ``capacity`` and ``window_bytes``, the outstanding bytes never exceed the share
-of this sender in the smallest receive buffer that a member advertised (design rule 7).
+of this sender in the smallest advertised receive buffer (design rule 7).
 """
 
 from __future__ import annotations
@@ -57,6 +62,8 @@ if TYPE_CHECKING:
 
 _MIN_SHARE_BYTES = 16_384
 """Minimum bytes a sender may have outstanding, however many others send."""
+_QUERIES = 3
+"""How often receivers are asked for an ack before a report: a question or an ack may be lost."""
 
 
 class OutboundStream:
@@ -78,8 +85,8 @@ class OutboundStream:
         self._releases_by_acks = profile.release is ReleasePolicy.ACKS
         self.epoch = epoch
         self.to = to
-        # A sender counts from low, not from its own delivery: no receiver is to see more than it
-        # can take.
+        # A sender counts from low, not from the own delivery: no receiver may get more than it
+        # accepts.
         self.window = Window(
             FixedWindow(config.reach), keep_delivered=True, max_bytes=config.window_bytes
         )
@@ -118,6 +125,7 @@ class OutboundStream:
         self.slow_receiver_due_ns: int | None = None
         """When slow receivers are to be reported."""
         self._progress_mark = 0
+        self._queries_left = self._queries_sent = 0
 
     # On sending
 
@@ -147,8 +155,16 @@ class OutboundStream:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is queued, and every receiver has confirmed everything."""
+        """Whether the queue is empty, and every receiver has confirmed all messages."""
         return not self.queue.sends and not self._has_unfinished
+
+    @property
+    def is_received(self) -> bool:
+        """Whether the queue is empty, and every receiver has all messages.
+
+        A receiver that has not confirmed the start of the stream may still have every message.
+        """
+        return not self.queue.sends and not self._has_unacked
 
     def has_room(self, messages: Payloads) -> bool:
         """Return whether a send of ``messages`` would be accepted whole, without waiting."""
@@ -165,7 +181,7 @@ class OutboundStream:
         )
 
     def _fits_one_run(self, messages: Payloads, room: int) -> bool:
-        """Return whether ``messages`` could leave as one run of at most ``room`` messages."""
+        """Return whether ``messages`` could leave as a single run of at most ``room`` messages."""
         window, count = self.window, len(messages)
         if count > min(room, RUN_MAX_COUNT):
             return False
@@ -186,7 +202,7 @@ class OutboundStream:
     def flush(self, out: ReadyBuilder, reason: str, room: int | None = None) -> None:
         """Number, store and send queued messages as far as there is room, unless closed.
 
-        ``room``: how many messages the first run may hold, if that is known.
+        ``room``: how many messages the first run may hold, if known.
         """
         window = self.window
         while not self.closed:
@@ -203,7 +219,7 @@ class OutboundStream:
     def make_room(self, messages: Payloads, out: ReadyBuilder) -> bool:
         """Return whether a send of ``messages`` would be accepted whole.
 
-        Retained messages of absent members are released for it, if the configuration says so.
+        If the configuration allows, retained messages of absent members are released for the send.
         """
         while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
@@ -216,7 +232,7 @@ class OutboundStream:
         return not self.closed
 
     def _free_retained(self, out: ReadyBuilder) -> bool:
-        """Release retained messages that fill the window, or report who needs them."""
+        """Release retained messages that fill the window, or report the absent members."""
         window = self.window
         if not self.retention.retained:
             return False
@@ -231,7 +247,7 @@ class OutboundStream:
         return True
 
     def _send_batch(self, batch: SendBatch, out: ReadyBuilder, reason: str) -> None:
-        """Send a run of queued messages; report the sends of which it was the rest."""
+        """Send a run of queued messages; report the sends completed by the run."""
         last = self._send_run(batch.messages, batch.flags, batch.each_bytes, out)
         first = last - len(batch.messages) + 1
         for waiting, count in batch.portions:
@@ -247,9 +263,9 @@ class OutboundStream:
     def _send_run(
         self, messages: Sequence[bytes], flags: int, each_bytes: int | None, out: ReadyBuilder
     ) -> int:
-        """Number, store and send messages as one run; return the last seqno.
+        """Number, store and send messages as a single run; return the last seqno.
 
-        ``each_bytes`` is the length of every message, if all have the same.
+        ``each_bytes`` is the common length of the messages, if all are equally long.
         """
         first = self.window.high + 1
         run = Run.of(self.me, first, messages, flags, self.view, out.sent_ns, each_bytes)
@@ -269,13 +285,13 @@ class OutboundStream:
         return run.last
 
     def _accept(self, ticket: int, first: int, last: int, flags: int, out: ReadyBuilder) -> None:
-        """Report that every message of a send has a seqno; track those that must be acked."""
-        out.emit(Accepted(ticket, first, last))
+        """Report that all messages of a send have a seqno; track messages that need acks."""
+        out.emit(Accepted(ticket, first, last, self.epoch if self.to is None else 0))
         if flags & ACKED:
             self._tracked[ticket] = last
 
     def _watch_tail(self, out: ReadyBuilder) -> None:
-        """Watch that what was just sent arrives."""
+        """Watch the arrival of the messages just sent."""
         self._schedule_tail(out.now_ns)
         if self.tail_due_ns is not None and out.rarely and out.rarely(buggify.EARLY_TAIL):
             self.tail_due_ns = out.now_ns
@@ -283,7 +299,7 @@ class OutboundStream:
             self.restart_progress_watch(out.now_ns)
 
     def give_up(self, ticket: int, reason: str, out: ReadyBuilder) -> bool:
-        """End a queued send; return whether there was one."""
+        """End a queued send; return whether there was such a send."""
         event = self.queue.give_up(ticket, reason)
         if event is None:
             return False
@@ -323,7 +339,7 @@ class OutboundStream:
             self.release(out, "ack")
 
     def on_stable(self, seqno: int, out: ReadyBuilder) -> None:
-        """Purge what all have delivered, never beyond the own delivered mark (N7-19)."""
+        """Purge messages delivered by all, never beyond the own delivered mark (N7-19)."""
         assert self.profile.release is ReleasePolicy.STABILITY, "the profile releases by stability"
         seqno = min(seqno, self.window.delivered)
         if seqno > self.stable:
@@ -331,15 +347,20 @@ class OutboundStream:
             self.release(out, "stable")
 
     def reset_stable(self) -> None:
-        """Forget what is stable: a view begins."""
+        """Forget the stable mark: a view begins."""
         self.stable = 0
 
     @property
     def _has_unfinished(self) -> bool:
-        """Whether a receiver has something left to confirm."""
+        """Whether a receiver has messages or a start left to confirm."""
+        return bool(self._unconfirmed) or self._has_unacked
+
+    @property
+    def _has_unacked(self) -> bool:
+        """Whether a receiver has a message left to acknowledge."""
         # With retained positions tracked sends may wait for absent members, who are sent nothing.
         tracked = self._tracked and not self.retention.retained
-        return bool(self._unconfirmed or tracked) or self._acked_by_members != self.window.high
+        return bool(tracked) or self._acked_by_members != self.window.high
 
     @property
     def _acked_by_members(self) -> int:
@@ -348,11 +369,11 @@ class OutboundStream:
 
     @property
     def delivered_by_members(self) -> bool:
-        """Whether nothing is queued and every member has delivered everything."""
+        """Whether the queue is empty and every member has delivered all messages."""
         return not self.queue.sends and self._acked_by_members == self.window.high
 
     def release(self, out: ReadyBuilder, reason: str) -> None:
-        """Purge what all have acknowledged, report acknowledged sends, continue queued sends."""
+        """Purge messages acknowledged by all, report acknowledged sends, continue queued sends."""
         self._purge(out)
         if not self._has_unfinished:
             self.tail_due_ns = None
@@ -391,9 +412,18 @@ class OutboundStream:
         """Restart the measurement of how long the members have not moved."""
         self._progress_mark = self.acks.minimum if self.retention.retained else self.window.low
         self._blocked_since_ns = now_ns if self._progress_mark < self.window.high else None
-        self.slow_receiver_due_ns = (
-            None if self._blocked_since_ns is None else now_ns + self.config.slow_receiver_after_ns
-        )
+        self._queries_sent = 0
+        self._schedule_report(now_ns)
+
+    def _schedule_report(self, now_ns: int) -> None:
+        """Schedule the next report of slow receivers, and the queries before it, if any."""
+        if self._blocked_since_ns is None:
+            self.slow_receiver_due_ns = None
+            return
+        delay_ns, self._queries_left = self.config.slow_receiver_after_ns, 0
+        if not (self._releases_by_acks and self._retransmits):
+            delay_ns, self._queries_left = delay_ns // (_QUERIES + 1), _QUERIES
+        self.slow_receiver_due_ns = now_ns + delay_ns
 
     # On reception of a nak
 
@@ -411,6 +441,9 @@ class OutboundStream:
         if asked[0][0] <= self.window.low:
             out.trace("GONE_OUT", self.me, seqno_last=self.window.low, peer=peer, epoch=self.epoch)
             out.transmit(peer, Gone(self.me, self.window.low, self.epoch))
+        if asked[-1][1] > self.window.high and self.to is None:
+            # Such a message does not exist: somebody has told the peer otherwise.
+            out.transmit(peer, Tail(self.me, self.window.low, self.window.high, epoch=self.epoch))
         alive = ranges.clip(asked, self.window.low + 1, self.window.high)
         send_repairs(self.retransmit_handler, self.window, peer, alive, self.epoch, self.me, out)
 
@@ -460,8 +493,8 @@ class OutboundStream:
     def _resend_start(self, peer: Address, out: ReadyBuilder) -> None:
         """Send ``peer`` its start again.
 
-        A peer that had confirmed it and asks again left in a view that was skipped here: without
-        retransmission it starts behind what was sent before that view.
+        A peer that asks again after confirming the start left in a view skipped here: without
+        retransmission the peer starts behind the messages sent before that view.
         """
         if not self.config.retransmits and peer not in self._unconfirmed:
             self.starts[peer] = max(self.starts[peer], self._skipped_view_high)
@@ -469,7 +502,7 @@ class OutboundStream:
         self.send_start(peer, out)
 
     def announce_start(self, peer: Address, out: ReadyBuilder) -> None:
-        """Send a new member its start, and repeat it until the member has confirmed it."""
+        """Send a new member the start of the stream, and repeat until the member confirms."""
         assert peer != self.me, "a member knows its own start"
         self._unconfirmed.add(peer)
         self.send_start(peer, out)
@@ -483,7 +516,7 @@ class OutboundStream:
     def _schedule_tail(self, now_ns: int) -> None:
         """Schedule a tail probe, because high has moved.
 
-        Without NAKs a scheduled probe stays: more data says nothing about what was lost.
+        Without NAKs a scheduled probe stays: new data gives no information about losses.
         """
         if self._unconfirmed and self.tail_due_ns is not None:
             return  # more data must not put off the start that a new member waits for
@@ -535,14 +568,14 @@ class OutboundStream:
 
     @property
     def _marks_unchanged(self) -> bool:
-        """Whether the marks equal those of the last probe, where the profile asks."""
+        """Whether the marks equal the marks of the last probe, where the profile requires that."""
         return self.profile.tail is TailPolicy.RESEND_LAST and self._last_probe_marks == (
             self.window.low,
             self.window.high,
         )
 
     def _announce_tail_marks(self, out: ReadyBuilder) -> None:
-        """Announce low and high: to the only receiver that lags, or to all."""
+        """Announce low and high: to the single lagging receiver, or to all."""
         window = self.window
         if window.low == window.high:
             return  # every message was acknowledged and purged
@@ -576,7 +609,7 @@ class OutboundStream:
                 self._send_repair(run, to, out, first=run.first == 1 and self.to is not None)
 
     def _retransmit_tracked(self, out: ReadyBuilder) -> None:
-        """Retransmit to each member what it must acknowledge and has not (OL-20)."""
+        """Retransmit to each member the messages without a required ack (OL-20)."""
         assert self._tracked, "something is tracked"
         last = max(self._tracked.values())
         for peer in self.acks.lagging(last):
@@ -585,24 +618,63 @@ class OutboundStream:
 
     @property
     def blocked_since_ns(self) -> int | None:
-        """When members last acknowledged progress; None if they have acknowledged everything."""
+        """When members last acknowledged progress; None if all messages are acknowledged."""
         return self._blocked_since_ns
 
     def lagging_members(self, stability: Stability | None) -> tuple[Address, ...]:
-        """Return the members that have not acknowledged the next message of this stream."""
+        """Return the members without an ack of the next message of this stream.
+
+        Where stability releases messages, the coordinator has their votes. Any other member has
+        asked them; if all have the message, then the coordinator has not said so.
+        """
+        behind = tuple(self.acks.lagging(self._acked_by_members + 1))
         if self._releases_by_acks or stability is None:
-            return tuple(self.acks.lagging(self._acked_by_members + 1))
-        return stability.lagging(self.me, self.window.low + 1)
+            return behind
+        if stability.is_coordinator:
+            return stability.lagging(self.me, self.window.low + 1)
+        if self._queries_sent < 2:
+            return ()  # the answers to the first query are still on their way
+        asked = tuple(peer for peer in behind if self._may_query(peer))
+        # Of a receiver that was not asked nothing is known: nobody is blamed for it.
+        return asked if behind else stability.coordinator
+
+    def _may_query(self, peer: Address) -> bool:
+        """Return whether the start of ``peer`` can be sent to ask for an ack.
+
+        Without retransmission, a peer that left in a view skipped here asks for a later start.
+        """
+        return self.config.retransmits or self.starts[peer] >= self._skipped_view_high
+
+    def _query_receivers(self, out: ReadyBuilder, stability: Stability | None) -> None:
+        """Ask the receivers without an ack of the next message how far they are."""
+        votes = self._releases_by_acks or stability is None or stability.is_coordinator
+        if votes and self.config.retransmits:
+            return  # acks or votes tell who lags, and probes tell the receivers of the end
+        for peer in self.acks.lagging(self._acked_by_members + 1):
+            if peer != self.me and peer not in self._unconfirmed and self._may_query(peer):
+                self.send_start(peer, out)
 
     def report_slow_receivers(self, out: ReadyBuilder, stability: Stability | None) -> None:
-        """Report who has held low for too long; without acks the coordinator knows."""
+        """Report the members that held low for too long, by name; ask the receivers before."""
         if self.slow_receiver_due_ns is None or self.slow_receiver_due_ns > out.now_ns:
             return
+        config, since_ns = self.config, self._blocked_since_ns or 0
+        if self._queries_left:
+            self._query_receivers(out, stability)
+            self._queries_left -= 1
+            self._queries_sent += 1
+            self.slow_receiver_due_ns = out.now_ns + config.slow_receiver_after_ns // (_QUERIES + 1)
+            return
         members = self.lagging_members(stability)
-        since_ns = self._blocked_since_ns or 0
-        out.emit(SlowReceivers(members, self._acked_by_members, self.window.high, since_ns))
-        again_ns = out.now_ns + self.config.slow_receiver_after_ns
-        self.slow_receiver_due_ns = None if self.config.on_slow_receiver == "wait" else again_ns
+        patience_ns = config.slow_receiver_after_ns + 2 * config.stability_interval_ns
+        if stability is not None and members == stability.coordinator != (self.me,):
+            # All have the messages: the coordinator gets the time of two votes more.
+            members = () if out.now_ns - since_ns < patience_ns else members
+        self._schedule_report(out.now_ns)
+        if members:
+            out.emit(SlowReceivers(members, self._acked_by_members, self.window.high, since_ns))
+            if config.on_slow_receiver == "wait":
+                self.slow_receiver_due_ns = None
 
     # On a view
 
@@ -614,9 +686,9 @@ class OutboundStream:
         absent: Mapping[str, Address] | None = None,
         returning: Mapping[Address, Address] | None = None,
     ) -> None:
-        """Count the acks of exactly ``members``; new members start behind what has been sent.
+        """Count the acks of exactly ``members``; new members start behind the sent messages.
 
-        ``absent`` and ``returning`` are as in :meth:`gapless.protocol.endpoint.Member.install`.
+        ``absent`` and ``returning`` are as in ``gapless.protocol.endpoint.Endpoint.install``.
         """
         members = tuple(members)
         high = self.window.high
@@ -646,7 +718,7 @@ class OutboundStream:
             self._schedule_tail(out.now_ns)  # a returning member is behind
 
     def connect(self) -> None:
-        """Count the acks of the one receiver of this connection, from the first message on."""
+        """Count the acks of the single receiver of this connection, from the first message on."""
         assert self.to is not None
         self.starts = {self.to: 0}
         self.acks.set_members((self.to,), 0)
@@ -663,9 +735,9 @@ class OutboundStream:
     def end_view(self, staying: Iterable[Address], out: ReadyBuilder) -> tuple[int, int]:
         """End the stream of a view; return the range that ``staying`` may not have.
 
-        Queued sends continue in the next view. A send that has gone out in part belongs to this
-        view with that part: if it had to be acknowledged and is not, that is reported, and the rest
-        is sent untracked.
+        Queued sends continue in the next view. The sent part of a send belongs to this view: if the
+        send had to be acknowledged and is not, the send is reported, and the rest is sent
+        untracked.
         """
         self.acks.on_ack(self.me, self.window.delivered)
         self.acks.set_members(
@@ -680,7 +752,7 @@ class OutboundStream:
         return first, last - self.queue.restart_numbering()
 
     def take_over(self, before: OutboundStream) -> None:
-        """Replace ``before``, whose stream has ended, and send what is queued there."""
+        """Replace ``before``, an ended stream, and send its queued messages."""
         assert self.window.high == 0, "the new stream has sent nothing"
         self.queue = before.queue
         self.closed = before.closed
@@ -752,13 +824,13 @@ class OutboundStream:
 
     @property
     def _only_self_unacked(self) -> bool:
-        """Whether nobody but this member itself has still to acknowledge something."""
+        """Whether only this member itself has messages left to acknowledge."""
         return self._releases_by_acks and all(
             member == self.me for member in self.acks.lagging(self.window.high)
         )
 
     def snapshot(self) -> tuple[object, ...]:
-        """Return the state without its times."""
+        """Return the state without times."""
         return (
             self.window.snapshot(),
             self.acks.snapshot(),
@@ -772,7 +844,7 @@ class OutboundStream:
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with every timer due."""
+        """Take the state of ``snapshot``, with every timer due."""
         window, acks, queue, tail, self.stable, stands_still, tracked, unconfirmed, holds = snapshot  # type: ignore[assignment]
         self._unconfirmed = set(unconfirmed)  # type: ignore[call-overload]
         self._tracked = {-at: last for at, last in enumerate(cast("tuple[int, ...]", tracked), 1)}

@@ -28,7 +28,7 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
 
 
 def insert(ranges: list[Range], first: int, last: int) -> list[Range]:
-    """Add ``first .. last`` to the merged ``ranges``, in place; return the part that is new."""
+    """Add ``first .. last`` to the merged ``ranges``, in place; return the new part."""
     assert first <= last, f"{first}..{last} is not a range"
     at = bisect_left(ranges, (first,))
     if at and ranges[at - 1][1] >= first - 1:
@@ -45,7 +45,7 @@ def insert(ranges: list[Range], first: int, last: int) -> list[Range]:
 
 
 def subtract(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """Return what is in ``ranges`` and not in ``taken``; both sorted and disjoint."""
+    """Return the seqnos in ``ranges`` and not in ``taken``; both sorted and disjoint."""
     result: list[Range] = []
     holes = list(taken)
     at = 0

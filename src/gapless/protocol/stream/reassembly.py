@@ -1,9 +1,9 @@
-"""Reassembly: fragments of one stream become messages.
+"""Reassembly: fragments of a stream become messages.
 
-On delivery of a fragment: the first fragment begins a message, the last one completes and returns
-it. Fragments without their first one are dropped: the stream starts in the middle of a message. A
-message larger than the limit is discarded and reported, so that memory never holds more than the
-limit.
+On delivery of a fragment: the first fragment begins a message, the last fragment completes and
+returns the message. Fragments without a first fragment are dropped: the stream starts in the middle
+of a message. A message larger than the limit is discarded and reported, so that memory never holds
+more than the limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONE, _OPEN, _TOO_LARGE = range(3)
 
 
 class Reassembler:
-    """The incomplete message of one stream."""
+    """The incomplete message of a stream."""
 
     __slots__ = ("_epoch", "_first", "_fragments", "_held_bytes", "_kind", "_limit_bytes", "_state")
 
@@ -36,7 +36,7 @@ class Reassembler:
         self._state = _NONE
 
     def add(self, run: Run, out: ReadyBuilder) -> Delivery | None:
-        """Add a fragment; return the whole message if this was its last fragment."""
+        """Add a fragment; return the whole message after the last fragment."""
         assert run.flags & FRAGMENT, "only fragments are reassembled"
         if run.flags & FIRST_FRAGMENT:
             self.clear()
@@ -85,7 +85,7 @@ class Reassembler:
 
     @property
     def first_seqno(self) -> int | None:
-        """The seqno of the first fragment of the incomplete message, if there is one."""
+        """The seqno of the first fragment of the incomplete message, if any."""
         return None if self._state == _NONE else self._first
 
     @property

@@ -1,12 +1,12 @@
-"""Repairs: which runs an origin sends again.
+"""Repairs: the runs that an origin sends again.
 
 On a NAK from P: every requested run that is still stored is sent again, lowest first. Held back are
-runs that were repaired to P, or to all, a moment ago (a second NAK was in flight or duplicated),
-and runs over the byte budget of this interval; the receiver requests those again. Purged runs are
+runs repaired to P, or to all, a moment ago (a second NAK was in flight or duplicated), and runs
+over the byte budget of the interval; the receiver requests held runs again. Purged runs are
 answered with GONE.
 
-Repairs that no NAK requested (a last message, a message to be acknowledged) wait once for requested
-repairs that were over the budget.
+Repairs without a NAK (a last message, a message to be acknowledged) wait once for requested repairs
+over the budget.
 
 A repair goes to the requester, or to all (``use_mcast_xmit``). With ``auto`` a repair goes to all
 as soon as a second member requests the same run within the moment.
@@ -40,7 +40,7 @@ class _RecentRepair(NamedTuple):
 
 
 class RepairPlan(NamedTuple):
-    """The answer to a NAK: runs to send, and ranges that are held back with the reason."""
+    """The answer to a NAK: runs to send, and held-back ranges with the reason."""
 
     to: Address | None
     runs: list[Run]
@@ -81,7 +81,7 @@ class RetransmitHandler:
         *,
         to_all: bool = False,
     ) -> RepairPlan:
-        """Return which of the ``asked`` ranges are repaired now, and to whom.
+        """Return which of the ``asked`` ranges are repaired now, and the receiver of the repair.
 
         ``to_all`` prefers a multicast, where the configuration leaves the choice open.
         """
@@ -126,7 +126,7 @@ class RetransmitHandler:
         return None if ranges.subtract(asked, ranges.merge(others)) != asked else requester
 
     def spend_budget(self, size_bytes: int, now_ns: int) -> bool:
-        """Take ``size_bytes`` from the budget of this interval; return False if it is exhausted."""
+        """Take ``size_bytes`` from the budget of the interval; return False if exhausted."""
         assert size_bytes >= 0, "a repair has a size"
         if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
             self._interval_ns = now_ns

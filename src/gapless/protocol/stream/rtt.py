@@ -1,14 +1,13 @@
-"""The round trip of one stream, estimated from NAKs and the repairs that answer them.
+"""The round trip of a stream, estimated from NAKs and the repairs that answer them.
 
-On a repair of a NAK that was sent once: the time since the NAK is a sample. The estimate is a
-smoothed round trip and its mean deviation, as in TCP (RFC 6298); the first sample replaces the
-initial guess.
+On a repair of a NAK sent once: the time since the NAK is a sample. The estimate is a smoothed round
+trip and a mean deviation, as in TCP (RFC 6298); the first sample replaces the initial guess.
 
 On a repair that follows several NAKs: the repair is ambiguous (Karn's algorithm) and gives no
-sample. The last retry delay may have been too short, so the back-off grows to twice that delay
-until the next sample resets it.
+sample. The last retry delay may have been too short, so the back-off grows to twice the last delay
+until the next sample resets the back-off.
 
-On an original that arrives after its NAK: the grace was too short. The greatest lateness is kept,
+On an original that arrives after a NAK: the grace was too short. The greatest lateness is kept,
 with a quarter on top, and decays by an eighth with every sample.
 """
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 
 class RttEstimator:
-    """A smoothed round trip and its mean deviation, in the manner of TCP."""
+    """A smoothed round trip and a mean deviation, in the manner of TCP."""
 
     __slots__ = ("backoff_ns", "deviation_ns", "max_lateness_ns", "measured", "smoothed_ns")
 
@@ -44,7 +43,7 @@ class RttEstimator:
         self.backoff_ns = 0
 
     def on_ambiguous(self, rest_ns: int) -> None:
-        """Record a repair that answers one of several NAKs; the last delay was ``rest_ns``."""
+        """Record a repair that may answer any of several NAKs; the last delay was ``rest_ns``."""
         assert rest_ns >= 0, "a NAK is retried after it was sent"
         self.backoff_ns = max(self.backoff_ns, 2 * rest_ns)
 

@@ -1,14 +1,14 @@
-"""The send queue: sends that wait for room, first come, first served, and their packing into runs.
+"""The send queue: sends waiting for room, first come, first served, and their packing into runs.
 
 On sending without room: the messages join the queue. While the window has room, messages from the
-head of the queue are packed into runs, and get their seqnos only then (P-06, P-14). So a send that
-is cancelled or times out leaves no gap, and messages leave in the order of their seqnos. A run may
-be larger than a frame: it is stored as one, and split into frames on transmission, unless the
-transport takes it whole (ready_builder.py).
+head of the queue are packed into runs, and get their seqnos only then (P-06, P-14). A cancelled or
+timed-out send therefore leaves no gap, and messages leave in the order of their seqnos. A run may
+be larger than a frame: such a run is stored whole, and split into frames on transmission, unless
+the transport takes it whole (ready_builder.py).
 
-A message larger than a frame becomes fragments, each with a seqno of its own. Once its first
-fragment has a seqno the message is accepted: the rest follows as room comes, and the message cannot
-be cancelled any more.
+A message larger than a frame becomes fragments, each with a seqno. Once the first fragment has a
+seqno the message is accepted: the rest follows as the window gets room, and the message can no
+longer be cancelled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SendBatch(NamedTuple):
 
 
 def cumulative_cost_bytes(messages: Payloads) -> Sequence[int]:
-    """Return the bytes that the first 0, 1, 2, … messages take in a window."""
+    """Return the window bytes of the first 0, 1, 2, … messages."""
     if messages.uniform:
         step = messages.longest_bytes + LENGTH_BYTES
         return range(0, step * len(messages) + 1, step)
@@ -46,7 +46,7 @@ def cumulative_cost_bytes(messages: Payloads) -> Sequence[int]:
 
 
 class QueuedSend:
-    """One send in the queue: its messages, and how many of them have left."""
+    """A send in the queue: the messages, and how many of them have left."""
 
     __slots__ = (
         "blocked",
@@ -82,7 +82,7 @@ class QueuedSend:
 
     @property
     def cost_bytes(self) -> int:
-        """The bytes that all its messages take in a window."""
+        """The window bytes of all messages of the send."""
         return self.costs[-1]
 
     @property
@@ -98,15 +98,15 @@ class QueuedSend:
 
 
 class SendQueue:
-    """The sends that have messages without a seqno."""
+    """The sends with messages that have no seqno."""
 
     __slots__ = ("max_fragment_bytes", "max_run_bytes", "room_bytes", "sends")
 
     def __init__(self, room_bytes: int, max_run_bytes: int = 0) -> None:
         """Create an empty queue.
 
-        A frame has room for ``room_bytes`` of a run. A run holds that much, or ``max_run_bytes`` if
-        that is more.
+        A frame has room for ``room_bytes`` of a run. A run holds ``room_bytes``, or
+        ``max_run_bytes`` if larger.
         """
         self.room_bytes = min(room_bytes, MAX_ENTRY_BYTES)
         self.max_fragment_bytes = self.room_bytes - LENGTH_BYTES
@@ -132,7 +132,7 @@ class SendQueue:
 
     @property
     def partially_sent(self) -> QueuedSend | None:
-        """The send whose message was sent in part, if there is one."""
+        """The send with a partly sent message, if any."""
         return self.sends[0] if self.sends and self.sends[0].offset else None
 
     def seqno_count(self, messages: Payloads) -> int:
@@ -144,8 +144,8 @@ class SendQueue:
     def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> SendBatch | None:
         """Take the next run from the head: at most ``room`` messages and ``room_bytes`` bytes.
 
-        ``empty``: nothing is outstanding. Then one message is taken however large it is, because it
-        would never fit otherwise.
+        ``empty``: no message is outstanding. Then a message of any size is taken, because it would
+        never fit otherwise.
         """
         if not self.sends or room <= 0:
             return None
@@ -208,9 +208,9 @@ class SendQueue:
             self.sends.popleft()
 
     def give_up(self, ticket: int, reason: str) -> GivenUp | None:
-        """Cancel a queued send; return the outcome, or None if there is no such send.
+        """Cancel a queued send; return the outcome, or None without such a send.
 
-        A message that was sent in part stays: it was accepted with its first fragment.
+        A partly sent message stays: the first fragment made the message accepted.
         """
         send = next((send for send in self.sends if send.ticket == ticket), None)
         if send is None or send.given_up:
@@ -239,7 +239,7 @@ class SendQueue:
         return [send.ticket for send in self.sends]
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Return the tickets of sends whose deadline has passed."""
+        """Return the tickets of sends with an expired deadline."""
         return [
             send.ticket
             for send in self.sends

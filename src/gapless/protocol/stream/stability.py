@@ -1,18 +1,18 @@
 """Stability by votes: how a group learns what every member has delivered, without acks.
 
-Every interval, and whenever many bytes were received: a member that holds unstable messages votes.
-A vote goes to the coordinator (the first member of the view). For each stream the vote says how far
-the member has delivered the stream, and the highest seqno that the member knows of.
+Every interval, and whenever many bytes were received: a member with unstable messages votes. A vote
+goes to the coordinator (the first member of the view). For each stream the vote has the delivered
+mark of the member, and the highest seqno known to the member.
 
 On reception of a vote of this view: the coordinator keeps the newest vote of every member. The
 minimum of *delivered* over all members, never of merely received seqnos (N7-25), is stable; when
-the minimum rises the coordinator broadcasts STABLE. If a vote changes nothing then its voter is
-sent STABLE again, because a voter that had received it would not have voted. The cost of a vote
-follows the number of streams in the vote, not the number of members: the minimum is recomputed only
-when the last member at it has moved on.
+the minimum rises the coordinator broadcasts STABLE. If a vote changes nothing, the coordinator
+sends STABLE to the voter again, because a voter with the last STABLE would not have voted. The cost
+of a vote follows the number of streams in the vote, not the number of members: the minimum is
+recomputed only when the last member at the minimum has moved on.
 
-On reception of STABLE of this view: every stream is purged up to the stable seqno, never beyond
-what this member has delivered. A message that exists and is not here is a gap like any other.
+On reception of STABLE of this view: every stream is purged up to the stable seqno, never beyond the
+delivered mark of this member. A message that exists and is missing here is a gap like any other.
 
 On a view: all votes are void. Within a view votes only rise and are kept, so a lost vote or a lost
 STABLE delays a round by an interval and cannot block the next round.
@@ -38,12 +38,12 @@ _NO_VOTE = (-1, 0)
 
 
 def _progress(digest: Iterable[tuple[Address, Marks]]) -> list[StreamProgress]:
-    """Return the delivered and high marks of each stream as the wire has them."""
+    """Return the delivered and high marks of each stream in wire format."""
     return [StreamProgress(origin, marks.delivered, marks.high) for origin, marks in digest]
 
 
 class Stability:
-    """The votes of one member, and the table of all votes at the coordinator."""
+    """The votes of a member, and the table of all votes at the coordinator."""
 
     def __init__(self, me: Address, config: Config, rng: Random) -> None:
         self.me = me
@@ -69,6 +69,11 @@ class Stability:
         """Whether this member collects the votes."""
         return self._view is not None and self._view.members[0] == self.me
 
+    @property
+    def coordinator(self) -> tuple[Address, ...]:
+        """The member that collects the votes, as a tuple of one; empty without a view."""
+        return () if self._view is None else self._view.members[:1]
+
     def install(self, view: View) -> None:
         """Start the view with an empty table: votes of another view are void."""
         assert self.me in view, "a member installs its own view"
@@ -81,7 +86,7 @@ class Stability:
         self._received_bytes = self._received = 0
 
     def on_delivered(self, messages: int, size_bytes: int) -> bool:
-        """Record a delivery; return whether it makes a vote due at once."""
+        """Record a delivery; return whether a vote is due at once."""
         self._received += messages
         self._received_bytes += size_bytes
         # A quarter of a window triggers a vote: a sender that waits for room must not wait for the
@@ -90,7 +95,7 @@ class Stability:
         return self._received_bytes >= most_bytes or 4 * self._received >= self.config.reach
 
     def schedule_vote(self, now_ns: int, *, unstable: bool) -> None:
-        """Schedule the next vote while a message is unstable; otherwise cancel it."""
+        """Schedule the next vote while a message is unstable; otherwise cancel the vote."""
         # Nothing to purge: a group at rest is silent (S16).
         if not unstable:
             self.due_ns = None
@@ -104,7 +109,7 @@ class Stability:
     def vote(self, digest: Digest, out: ReadyBuilder) -> list[StreamProgress]:
         """Send the coordinator a vote.
 
-        As the coordinator, count it and return what became stable.
+        As the coordinator, count the vote and return the streams with new stable messages.
         """
         self.due_ns = None
         self._received_bytes = self._received = 0
@@ -129,10 +134,9 @@ class Stability:
     def on_vote(
         self, peer: Address, vote: Vote, marks: Callable[[Address], Marks | None], out: ReadyBuilder
     ) -> list[StreamProgress]:
-        """Count a vote of ``peer``; return the streams of which more became stable.
+        """Count a vote of ``peer``; return the streams with new stable messages.
 
-        ``marks`` returns this member's own marks of a stream, which are counted along with the
-        vote.
+        ``marks`` returns the own marks of a stream, which are counted along with the vote.
         """
         # Votes of another view are void: a lost view message must not purge anything.
         if vote.view != self._view_number or not self.is_coordinator:
@@ -219,7 +223,7 @@ class Stability:
             out.transmit(to, Stable(self.me, self._view_number, part))
 
     def accepts(self, peer: Address, stable: Stable, out: ReadyBuilder) -> bool:
-        """Return whether STABLE counts: it is of this view and from its coordinator."""
+        """Return whether STABLE counts: from this view and from its coordinator."""
         if stable.view != self._view_number or self._view is None or peer != self._view.members[0]:
             out.drop(
                 "other view" if stable.view != self._view_number else "not coordinator", peer=peer
@@ -242,7 +246,7 @@ class Stability:
         return tuple(member for member, delivered in votes if delivered < seqno)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if something counts as stable that a member has not delivered."""
+        """Raise AssertionError if a message counts as stable before every member delivered it."""
         assert self._received >= 0, f"{self._received} messages were delivered since the last vote"
         assert self._received_bytes >= 0, f"{self._received_bytes} bytes since the last vote"
         assert self.due_ns is None or self._view is not None, "nobody votes without a view"

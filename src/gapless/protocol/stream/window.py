@@ -1,21 +1,20 @@
-"""The window: what is stored of one stream, and the three marks ``low <= delivered <= high``.
+"""The window: the stored runs of a stream, and the three marks ``low <= delivered <= high``.
 
-One type serves sender and receiver, multicast and unicast. What a window does with a delivered run
-is its only
-difference: a sender's window keeps the run until it is purged (``keep_delivered=True``, low =
-acknowledged by everybody), a receiver's window erases the run (low = delivered).
+The same type serves sender and receiver, multicast and unicast, and differs only after a delivery:
+a sender's window keeps a delivered run until purged (``keep_delivered=True``, low = acknowledged by
+all), a receiver's window erases the run (low = delivered).
 
-On adding a run: each message is taken that is new and in the acceptance range, low+1 up to the
-policy's ceiling, and whose bytes fit. The rest is refused and counted by reason: ``old`` (at or
-below low), ``duplicate`` (stored already), ``far`` (beyond the ceiling), ``full`` (from the first
-message on whose bytes do not fit). A refused message does not move high.
+On adding a run: new messages in the acceptance range, from low+1 to the policy's ceiling, are
+stored if their bytes fit. All others are refused and counted by reason: ``old`` (at or below low),
+``duplicate`` (stored already), ``far`` (beyond the ceiling), ``full`` (from the first message on
+whose bytes do not fit). A refused message does not move high.
 
 On taking: runs are handed out from delivered+1 up to the first gap, and delivered moves.
 
 On purging: low moves up to the mark, never past delivered unless forced, and never back.
 
-The bytes of a run that is next in line, that is to say starts at delivered+1, are always taken: it
-is handed out at once, and refusing it would stop the stream for ever.
+The bytes of the next run in line, starting at delivered+1, are always taken: the run is handed out
+at once, and refusing it would stop the stream for ever.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class WindowPolicy(Protocol):
     """How far ahead of its marks a window accepts messages."""
 
     def ceiling(self, low: int, delivered: int) -> int:
-        """Return the highest seqno that is accepted."""
+        """Return the highest accepted seqno."""
         ...
 
 
@@ -58,7 +57,7 @@ class FixedWindow(NamedTuple):
 
 
 class GrowingWindow(NamedTuple):
-    """Any number of messages, but no seqno further than ``far_limit`` ahead of delivered."""
+    """Any number of messages, but no seqno further than ``max_seqno_ahead`` ahead of delivered."""
 
     max_seqno_ahead: int
 
@@ -68,7 +67,7 @@ class GrowingWindow(NamedTuple):
 
 
 class AddResult(NamedTuple):
-    """What became of the messages of a run, in numbers."""
+    """The number of accepted and refused messages of a run, by reason."""
 
     accepted: int
     duplicate: int = 0
@@ -78,10 +77,11 @@ class AddResult(NamedTuple):
 
 
 WindowSnapshot = tuple[int, int, int, int | None, tuple[Run, ...]]
+"""The state of a window as a hashable value."""
 
 
 class Window:
-    """Runs of one stream between ``low`` and the ceiling of its policy."""
+    """Runs of a stream between ``low`` and the ceiling of the policy."""
 
     __slots__ = (
         "_firsts",
@@ -153,7 +153,7 @@ class Window:
         return None if self.max_bytes is None else max(0, self.max_bytes - self.stored_bytes)
 
     def add(self, run: Run) -> AddResult:
-        """Store what is new of ``run``; return what became of each of its messages."""
+        """Store the new messages of ``run``; return how many were stored and refused."""
         first, last = run.first, run.last
         if first > self.high and last <= self.ceiling:
             stored_bytes = self.stored_bytes + run.size_bytes
@@ -204,12 +204,12 @@ class Window:
         assert self.high <= self.ceiling, "nothing is stored beyond the ceiling"
 
     def _index(self, seqno: int) -> int:
-        """Return the index of the first stored run whose last seqno is not below ``seqno``."""
+        """Return the index of the first stored run that ends at or after ``seqno``."""
         at = bisect_right(self._firsts, seqno, self._head) - 1
         return at if at >= self._head and self._runs[at].last >= seqno else max(at + 1, self._head)
 
     def missing_in(self, first: int, last: int, limit: int | None = None) -> list[Range]:
-        """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
+        """Return the missing ranges in ``first .. last``, at most ``limit``."""
         free: list[Range] = []
         at = self._index(first)
         while first <= last and (limit is None or len(free) < limit):
@@ -229,7 +229,7 @@ class Window:
         return self.missing_in(self.delivered + 1, upto, limit)
 
     def get(self, first: int, last: int) -> list[Run]:
-        """Return what is stored of ``first .. last``, cut to size; nothing if it is empty."""
+        """Return the stored runs of ``first .. last``, cut to size."""
         found: list[Run] = []
         at = self._index(first)
         while at < len(self._runs) and max(first, self._runs[at].first) <= last:
@@ -239,7 +239,7 @@ class Window:
         return found
 
     def next_run(self) -> Run:
-        """Return the whole stored run that holds the message after delivered; there must be one."""
+        """Return the whole stored run with the message after delivered, which must exist."""
         start = self.delivered + 1
         run = self._runs[-1]
         if run.first != start:
@@ -286,7 +286,7 @@ class Window:
     def _split_run(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
         """Halve the run at index ``at`` until the half with ``seqno`` has ``count`` messages.
 
-        To take a large run bit by bit would otherwise mean to copy the rest of it each time.
+        Taking a large run in small parts would otherwise copy the rest of the run each time.
         """
         run = self._runs[at]
         while run.count > count:
@@ -308,8 +308,8 @@ class Window:
     def evict_delivered(self, room_bytes: int) -> int:
         """Erase the oldest delivered messages until ``room_bytes`` more fit; return the count.
 
-        A receiver keeps delivered messages only as a service to others; its memory must not grow by
-        that.
+        A receiver keeps delivered messages only as a service to others; the service must not cost
+        more memory.
         """
         assert self.keep_delivered, "only a window that keeps delivered messages evicts"
         if self.max_bytes is None:
@@ -325,7 +325,7 @@ class Window:
         return self.purge(upto)
 
     def skip_to(self, seqno: int) -> int:
-        """Give up everything up to ``seqno``, stored or not; return how many were stored."""
+        """Give up all messages up to ``seqno``, stored or not; return how many were stored."""
         if seqno <= self.delivered:
             return 0
         assert self.low <= self.delivered, "marks are in order"
@@ -370,7 +370,7 @@ class Window:
         self._head = at
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the window contradicts its own law."""
+        """Raise AssertionError if the window contradicts the law of this file."""
         assert 0 <= self.low <= self.delivered <= self.high, self.marks
         assert self.keep_delivered or self.low == self.delivered, (
             "a receiver's window keeps nothing that was delivered"
@@ -392,7 +392,7 @@ class Window:
         return (self.low, self.delivered, self.high, self.max_bytes, self.runs)
 
     def restore(self, snapshot: WindowSnapshot) -> None:
-        """Become what ``snapshot`` says."""
+        """Take the state of ``snapshot``."""
         self.low, self.delivered, self.high, self.max_bytes, runs = snapshot
         self.ceiling = self.policy.ceiling(self.low, self.delivered)
         self._runs = list(runs)
