@@ -1,7 +1,7 @@
-"""Discovery: sources of the locators at which other members may be.
+"""Discovery: sources of the locators of other members.
 
 ``Discovery.parse("multicast://, seeds://a:7800,b:7800-7803", group="orders")`` parses sources;
-docs/discovery.md lists them.
+docs/guides/discovery.md lists all kinds.
 """
 
 from gapless.discovery.composite import Discovery

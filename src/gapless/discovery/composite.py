@@ -1,9 +1,9 @@
-"""Several sources as one: their locators are united, and a failing source does not stop the others.
+"""Several sources as one: locators are united, and a failing source does not stop the others.
 
 On start: the transport opens the multicast groups, and announces its locator.
 
-While running: a frame to everybody is sent to every multicast group and to every locator of
-``locate``: those of all sources and of members met before, without repeats and without the own one.
+While running: a frame to all is sent to every multicast group and to every locator of ``locate``:
+the locators of all sources and of members met before, without repeats and without the own locator.
 
 On leaving: ``withdraw``, then ``close``.
 """
@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from gapless.discovery.multicast import Multicast
+from gapless.discovery.seeds import Seeds
 from gapless.discovery.source import DiscoveryProblem, DiscoveryProblems
 from gapless.discovery.uri import parse_sources
 from gapless.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -35,8 +36,8 @@ MAX_REMEMBERED = 1024
 class Discovery:
     """The sources of one member, such as ``Discovery.parse("seeds://a:7800", group="orders")``.
 
-    Only ``wait`` and ``close`` block; the protocol thread may call the other methods. One thread
-    calls them all.
+    Only ``wait`` and ``close`` block; the protocol thread may call the other methods. All calls
+    come from one thread.
     """
 
     def __init__(self, sources: Iterable[DiscoverySource] = ()) -> None:
@@ -44,14 +45,18 @@ class Discovery:
         names = [source.name for source in self.sources]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ConfigError(f"{', '.join(twice)} is given more than once; omit the others")
+            raise ConfigError(f"{', '.join(twice)} is given more than once; keep one")
         self._own: Locator | None = None
         self._remembered: dict[Locator, None] = {}
         self._failures = {source.name: DiscoveryProblems() for source in self.sources}
 
     @classmethod
     def parse(cls, text: str, *, group: str) -> Self:
-        """Return the discovery of ``group`` from a discovery URL (docs/discovery.md)."""
+        """Return the discovery of ``group`` from a discovery URL (docs/guides/discovery.md).
+
+        Raises:
+            ConfigError: The URL is malformed, or an option has an impossible value.
+        """
         return cls(parse_sources(text, group=group))
 
     @property
@@ -59,14 +64,24 @@ class Discovery:
         """The multicast groups among the sources, for the transport to open."""
         return tuple(source for source in self.sources if isinstance(source, Multicast))
 
+    def seed_locators(self, timeout_s: float) -> list[Locator]:
+        """Return the locators of seeds; names are looked up, for at most ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        found: list[Locator] = []
+        for source in self.sources:
+            if isinstance(source, Seeds):
+                found += source.locate(time.monotonic_ns())
+                if not found:
+                    source.wait(max(0.0, deadline_s - time.monotonic()))
+                    found += source.locate(time.monotonic_ns())
+        return found
+
     def announce(self, member: RosterEntry) -> None:
-        """Announce this member at every source that can."""
+        """Announce this member at every source with announcements."""
         try:
             self._own = Locator.decode(member.locator)
         except RemoteProtocolError as error:
-            raise LocalProtocolError(
-                f"a member is announced with a locator that others can reach: {error}"
-            ) from error
+            raise LocalProtocolError(f"the member cannot be announced: {error}") from error
         for source in self.sources:
             self._call_guarded(source, None, source.announce, member)
 
@@ -76,14 +91,14 @@ class Discovery:
             self._call_guarded(source, None, source.withdraw)
 
     def remember(self, locator: Locator) -> None:
-        """Remember a locator of a member: after a partition no source may know it."""
+        """Remember a locator of a member: after a partition no source may know the member."""
         self._remembered.pop(locator, None)
         self._remembered[locator] = None
         if len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return the locators that are known now, without repeats and without the own one."""
+        """Return the known locators, without repeats and without the own locator."""
         found: dict[Locator, None] = {}
         for source in self.sources:
             none: list[Locator] = []

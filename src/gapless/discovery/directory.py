@@ -1,19 +1,20 @@
-"""A shared directory: each member writes a small entry file there, and reads those of the others.
+"""A shared directory: each member writes a small entry file, and reads the files of the others.
 
 On start: the member writes its entry, *then* reads the others. Of two members that start at the
 same time, at least one finds the other.
 
 While running: every ``refresh`` the member replaces its entry atomically, and reads the others. An
-entry that is older than ``stale`` is ignored, and removed by the first member that finds it, like
+entry older than ``stale`` is ignored, and removed by the first member that finds the entry, like
 the temporary files of crashed writers. Times are those of the file system of the directory; clocks
 of members are not compared.
 
-On leaving: the member removes its entry, unless a later incarnation of its node has replaced it.
+On leaving: the member removes its entry, unless a later incarnation of the node has replaced the
+entry.
 
-A missing directory is not created: it would hide that a share is not mounted. Problems are counted:
+A missing directory is not created: creating it would hide an unmounted share. Problems are counted:
 ``write`` (a full disk, no permission), ``read`` (no directory, no permission), ``garbage`` (a file
-that is not an entry), ``remove`` (a stale file that cannot be removed), ``superseded`` (the entry
-of a later incarnation of this node exists).
+without an entry), ``remove`` (a stale file cannot be removed), ``superseded`` (the entry of a later
+incarnation of this node exists).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _ENDING = ".member.json"
 
 
 class SharedPathSource(BackgroundSource):
-    """What a shared directory and a shared file have in common: path, group, refresh and stale."""
+    """The common part of a shared directory and a shared file: path, group, refresh and stale."""
 
     def __init__(
         self, scheme: str, path: str | Path, *, group: str, refresh_ns: int, stale_ns: int
@@ -59,13 +60,13 @@ class SharedPathSource(BackgroundSource):
         self._path = Path(path)
         if not self._path.is_absolute():
             raise ConfigError(
-                f"{str(path)!r} is not absolute, and members may run in different folders;"
-                f" write /{path}"
+                f"{str(path)!r} is not an absolute path; write a path such as /{path}, the same"
+                " for all members"
             )
         if stale_ns < 2 * refresh_ns:
             raise ConfigError(
-                f"entries written every {format_duration(refresh_ns)} cannot be stale after"
-                f" {format_duration(stale_ns)}; stale must be at least twice refresh"
+                f"stale={format_duration(stale_ns)} is too short for"
+                f" refresh={format_duration(refresh_ns)}; stale must be at least twice refresh"
             )
         super().__init__(f"{scheme}://{self._path}", refresh_ns)
         self._group = group
@@ -78,7 +79,17 @@ class SharedPathSource(BackgroundSource):
 
 
 class Directory(SharedPathSource):
-    """``Directory("/shared/orders", group="orders")``."""
+    """A shared directory as a source: ``Directory("/shared/orders", group="orders")``.
+
+    Args:
+        path: The absolute path of an existing directory, writable for all members.
+        group: The name of the group; several groups may share a directory.
+        refresh_ns: Time between two writes of the own entry.
+        stale_ns: Age at which an entry is ignored, at least twice ``refresh_ns``.
+
+    Raises:
+        ConfigError: The path is not absolute, or ``stale_ns`` is too short.
+    """
 
     def __init__(
         self,
@@ -114,14 +125,14 @@ class Directory(SharedPathSource):
         present = self._entry_at(path)
         if present is not None and present.address.incarnation > member.address.incarnation:
             self.problems.add(
-                "superseded", f"{path} is of the later incarnation {present.address}; it stays"
+                "superseded", f"{path} belongs to a later incarnation of this node and is kept"
             )
             return None
         try:
             now_ns = replace_file(path, lambda _: json.dumps(entry.to_json()).encode() + b"\n")
         except OSError as error:
             self.problems.add(
-                "write", f"cannot write {path}: {error}; others do not find this member here"
+                "write", f"cannot write {path}: {error}; other members cannot find this member here"
             )
             return None
         self._written = member
@@ -146,7 +157,8 @@ class Directory(SharedPathSource):
         except OSError as error:
             self.problems.add(
                 "read",
-                f"cannot read {self._path}: {error}; mount or create it, writable for members",
+                f"cannot read {self._path}: {error}; mount or create the directory, writable for"
+                " all members",
             )
             return None
         found: dict[Locator, None] = {}
@@ -176,13 +188,14 @@ class Directory(SharedPathSource):
             self.problems.add("read", f"cannot read {path}: {error}")
         except InvalidEntryError as error:
             self.problems.add(
-                "garbage", f"{path} is not an entry: {error}; remove it if it is not needed"
+                "garbage",
+                f"{path} is not a discovery entry: {error}; remove the file if no program needs it",
             )
             self._remove_if_stale(path, now_ns)
         return None
 
     def _remove_if_stale(self, path: Path, now_ns: int) -> None:
-        """Remove a file if it is still stale."""
+        """Remove a file if still stale."""
         try:
             stale = self._is_stale(path.lstat().st_mtime_ns, now_ns)
         except OSError:
@@ -195,5 +208,5 @@ class Directory(SharedPathSource):
             path.unlink(missing_ok=True)
         except OSError as error:
             self.problems.add(
-                "remove", f"cannot remove the stale {path}: {error}; remove it by hand"
+                "remove", f"cannot remove the stale entry {path}: {error}; remove the file by hand"
             )

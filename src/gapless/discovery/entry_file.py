@@ -1,6 +1,6 @@
-"""Entries that members share through files, and functions that read and replace such files safely.
+"""Entries that members share through files, and functions to read and replace the files safely.
 
-An entry states where one incarnation of a node of a group is reached. It is JSON::
+An entry holds the locator of one incarnation of a node of a group, as JSON:
 
     {"gapless": 1, "group": "orders", "node": "5f", "incarnation": "3", "locator": "192.0.2.1:7800"}
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gapless.errors import ConfigError
 from gapless.identity import U64_MAX, Address
 from gapless.locator import Locator
+from gapless.output.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ MAX_ENTRY_BYTES = 4096
 """Maximum size of a file with one entry; a larger file is garbage."""
 
 TEMPORARY = ".tmp"
-"""The end of the name of a file while it is written; it marks what a crashed writer left."""
+"""The suffix of a file during writing, which also marks the files of crashed writers."""
 
 
 class InvalidEntryError(ValueError):
@@ -36,7 +37,7 @@ class InvalidEntryError(ValueError):
 
 
 class DiscoveryEntry(NamedTuple):
-    """One incarnation of a node of a group, and its locator."""
+    """One incarnation of a node of a group, and the locator."""
 
     group: str
     address: Address
@@ -79,7 +80,8 @@ def _number(text: object) -> int:
         or not set(text) <= set("0123456789abcdef")
     ):
         raise InvalidEntryError(
-            f"a node and an incarnation are hexadecimal, up to {U64_MAX:x}, not {text!r:.40}"
+            f"expected a node and an incarnation in hexadecimal, up to {U64_MAX:x}, got"
+            f" {text!r:.40}"
         )
     return int(text, 16)
 
@@ -97,12 +99,12 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_file(path: Path, limit_bytes: int) -> tuple[bytes, int]:
-    """Return the content of a regular file, and its modification time by its file system.
+    """Return the content of a regular file, and the modification time in the file system's clock.
 
-    It does not block on a pipe.
+    Reading never blocks on a pipe.
 
     Raises:
-        InvalidEntryError: not a regular file, or larger than ``limit_bytes``.
+        InvalidEntryError: The file is not regular, or larger than ``limit_bytes``.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - by its descriptor
@@ -116,13 +118,13 @@ def read_file(path: Path, limit_bytes: int) -> tuple[bytes, int]:
 
 
 def replace_file(path: Path, content: Callable[[int], bytes]) -> int:
-    """Replace a file atomically: readers see the old content or the new one, never a part.
+    """Replace a file atomically: readers see the old content or the new content, never a part.
 
     ``content`` gets the present time of the file system, which is also returned. Members on several
-    machines share this clock, and need not agree on another.
+    machines share this clock, and need no other common clock.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - by its descriptor
             now_ns = os.fstat(descriptor).st_mtime_ns

@@ -1,10 +1,10 @@
 """A multicast group: one datagram reaches every member on the local network.
 
-``open`` returns a transport's sockets, one that sends to the group and one that receives from it.
-The transport closes them. The source itself sends nothing: all datagrams are those of the machine.
+``open`` returns two sockets for a transport: one sends to the group, one receives from the group.
+The transport closes both. The source sends no datagrams: all datagrams are those of the machine.
 
-The default address is derived from the name of the Gapless group, so it is the same at every
-member: in 239.255.0.0/16 for IPv4 (administratively scoped, local), in ff15::/16 for IPv6
+The default address is derived from the name of the Gapless group, so every member has the same
+address: in 239.255.0.0/16 for IPv4 (administratively scoped, local), in ff15::/16 for IPv6
 (transient, site-local).
 """
 
@@ -57,8 +57,16 @@ def default_group(group: str, family: Literal[4, 6] = 4) -> IPv4Address | IPv6Ad
 class Multicast:
     """A multicast group as a source: ``Multicast(default_group("orders"), interface="eth0")``.
 
-    ``interface`` is a name or, for IPv4, an address of this machine; without one the system
-    chooses. ``ttl`` is how many networks a datagram may cross: 1 stays on the local one.
+    Args:
+        address: The multicast address; ``default_group(name)`` derives one from the name of a
+            group.
+        port: The port of the multicast group, the same for all members.
+        interface: The name of an interface or, for IPv4, an address of this machine; by default the
+            interface of the member's address (``host=``).
+        ttl: How many networks a datagram may cross; 1 stays on the local network.
+
+    Raises:
+        ConfigError: An argument has an impossible value.
     """
 
     def __init__(
@@ -81,12 +89,11 @@ class Multicast:
             )
         if not 1 <= port <= 65535:
             raise ConfigError(
-                f"multicast port {port} does not exist; expected a number from 1 to 65535"
+                f"multicast port {port} is not valid; expected a number from 1 to 65535"
             )
         if not 0 <= ttl <= 255:
             raise ConfigError(
-                f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local"
-                " network"
+                f"ttl {ttl} is not valid; expected 0 (this machine) to 255, 1 for the local network"
             )
         if not interface.isprintable() or len(interface) > _MAX_INTERFACE_NAME or " " in interface:
             raise ConfigError(
@@ -105,7 +112,7 @@ class Multicast:
         self.problems = DiscoveryProblems()
 
     def announce(self, member: RosterEntry) -> None:
-        """Do nothing: datagrams to the group contain the locator of their sender."""
+        """Do nothing: datagrams to the group contain the locator of the sender."""
 
     def withdraw(self) -> None:
         """Do nothing."""
@@ -121,27 +128,31 @@ class Multicast:
     def close(self) -> None:
         """Do nothing: the transport closes the sockets."""
 
-    def open(self, send: socket.socket | None = None) -> MulticastSockets | None:
-        """Return the sockets of the group; None if that failed, as the problem ``open``.
+    def open(self, send: socket.socket | None = None, host: str = "") -> MulticastSockets | None:
+        """Return the sockets of the group; None after a failure, counted as the problem ``open``.
 
+        Without a given interface, the group is on the interface with the IPv4 address ``host``.
         With ``send``, a transport sends to the group from its own socket, so that replies to the
         source address reach the transport. A socket sends through one interface: two groups of the
         same family on different interfaces need two sockets. A failed call may be repeated later.
         """
         opened: list[socket.socket] = []
+        interface = self.interface or (host if self.address.version == 4 and _is_ipv4(host) else "")
         try:
             receive = self._new_socket(opened)
-            self._join(receive)
+            self._join(receive, interface)
             if send is None:
                 send = self._new_socket(opened)
-            self._prepare(send)
-            scope = (0, self._index()) if self.address.version == 6 else ()
+            self._prepare(send, interface)
+            scope = (0, _index(interface)) if self.address.version == 6 else ()
         except OSError as error:
             for one in opened:
                 one.close()
-            where = self.interface or "the default interface"
+            where = interface or "the default interface"
             self.problems.add(
-                "open", f"cannot use {self.address} on {where}: {error}; try another interface="
+                "open",
+                f"cannot use the multicast group {self.address} on {where}: {error}; try another"
+                " interface=",
             )
             return None
         return MulticastSockets(send, receive, (str(self.address), self.port, *scope))
@@ -153,7 +164,7 @@ class Multicast:
         made.setblocking(False)
         return made
 
-    def _join(self, receive: socket.socket) -> None:
+    def _join(self, receive: socket.socket, interface: str) -> None:
         # Bound to the group address: datagrams to another group on this port are not received.
         receive.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         group = self.address.packed
@@ -162,36 +173,34 @@ class Multicast:
             receive.setsockopt(
                 socket.IPPROTO_IP,
                 socket.IP_ADD_MEMBERSHIP,
-                _MREQN.pack(group, self._local(), self._index()),
+                _MREQN.pack(group, _local(interface), _index(interface)),
             )
         else:
-            receive.bind((str(self.address), self.port, 0, self._index()))
+            receive.bind((str(self.address), self.port, 0, _index(interface)))
             receive.setsockopt(
-                socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, _MREQ6.pack(group, self._index())
+                socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, _MREQ6.pack(group, _index(interface))
             )
 
-    def _prepare(self, send: socket.socket) -> None:
+    def _prepare(self, send: socket.socket, interface: str) -> None:
         if self.address.version == 4:
-            which = _MREQN.pack(bytes(4), self._local(), self._index())
+            which = _MREQN.pack(bytes(4), _local(interface), _index(interface))
             send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, which)
             send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, self.ttl)
             send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
         else:
-            send.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index())
+            send.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, _index(interface))
             send.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, self.ttl)
             send.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
 
-    def _local(self) -> bytes:
-        """Return the IPv4 address of the interface; all zero if it was given by name."""
-        return IPv4Address(self.interface).packed if _is_ipv4(self.interface) else bytes(4)
 
-    def _index(self) -> int:
-        """Return the number of the interface; 0 if it was not given by name."""
-        return (
-            socket.if_nametoindex(self.interface)
-            if self.interface and not _is_ipv4(self.interface)
-            else 0
-        )
+def _local(interface: str) -> bytes:
+    """Return the IPv4 address of the interface; all zero for an interface given by name."""
+    return IPv4Address(interface).packed if _is_ipv4(interface) else bytes(4)
+
+
+def _index(interface: str) -> int:
+    """Return the number of an interface given by name; otherwise 0."""
+    return socket.if_nametoindex(interface) if interface and not _is_ipv4(interface) else 0
 
 
 def _is_ipv4(text: str) -> bool:

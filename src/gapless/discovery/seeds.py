@@ -2,11 +2,11 @@
 
 On start: IP addresses are known at once; names are resolved in the thread of the source.
 
-While running: every address of a name (A and AAAA) is used, at each of its ports. ``locate``
-requests another look-up if the last one is older than the interval. A failed look-up is the problem
+While running: every address of a name (A and AAAA) is used, at each port. ``locate`` requests
+another look-up if the last look-up is older than the interval. A failed look-up is the problem
 ``lookup``; the last answer remains valid.
 
-Seeds announce nothing, so leaving withdraws nothing.
+Seeds have no announcements, so leaving withdraws none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REST_NS = parse_duration("5s")
 """Minimum time between two look-ups of the same names."""
 
 MAX_PORTS = 1024
-"""Maximum number of ports in a range: each of them gets a datagram with every join request."""
+"""Maximum number of ports in a range: each port gets a datagram with every join request."""
 
 _SEED = re.compile(
     r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^\[\]:]+)):(?P<low>[0-9]{1,5})(?:-(?P<high>[0-9]{1,5}))?",
@@ -45,7 +45,7 @@ _NUMBERS = re.compile(r"[0-9.]+", re.ASCII)
 
 
 class Seed(NamedTuple):
-    """A host, by address or by name, and the ports to try there."""
+    """A host, by address or by name, and the ports to try."""
 
     host: str
     ports: range
@@ -94,7 +94,17 @@ def resolve_host(name: str) -> list[str]:
 
 
 class Seeds(BackgroundSource):
-    """A list of hosts and ports; ``Seeds(["192.0.2.1:7800", "b.internal:7800-7803"])``."""
+    """A list of hosts and ports: ``Seeds(["192.0.2.1:7800", "b.internal:7800-7803"])``.
+
+    Args:
+        seeds: Hosts with a port or a range of ports, at least one.
+        rest_ns: Minimum time between two look-ups of the same names.
+        resolve: The function that looks up a name; by default the system's resolver.
+        name: The name of the source in problems and logs.
+
+    Raises:
+        ConfigError: A seed is malformed, or the list is empty.
+    """
 
     def __init__(
         self,
@@ -118,10 +128,10 @@ class Seeds(BackgroundSource):
         self._found = self._locators()
 
     def announce(self, member: RosterEntry) -> None:
-        """Do nothing: other members find this one in their own list of seeds."""
+        """Do nothing: other members find this member in their own list of seeds."""
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return the locators of the list; those of names as far as they are resolved."""
+        """Return the locators of the list, as far as names are resolved."""
         return super().locate(now_ns) if self._has_names else list(self._found)
 
     def wait(self, timeout_s: float) -> bool:

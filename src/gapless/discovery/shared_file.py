@@ -2,15 +2,15 @@
 
 On start: the member takes the lock ``<file>.lock``, adds its entry, and reads the others.
 
-While running: every ``refresh`` the member does the same, and removes stale entries of its group.
+While running: every ``refresh`` the member does the same, and removes stale entries of the group.
 The file is replaced atomically, so readers need no lock. Times are those of the file system.
 
-On leaving: the member takes the lock and removes its entry, unless a later incarnation of its node
-has replaced it.
+On leaving: the member takes the lock and removes its entry, unless a later incarnation of the node
+has replaced the entry.
 
-Problems: ``write``, ``read``, ``garbage`` (the file is started again; other members add themselves
-within ``refresh``), ``locked`` (another process holds the lock for too long), ``superseded``. A
-missing directory is not created.
+Problems: ``write``, ``read``, ``garbage`` (the file is started again; other members add their
+entries within ``refresh``), ``locked`` (another process holds the lock for too long),
+``superseded``. A missing directory is not created.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from gapless.discovery.entry_file import (
     replace_file,
 )
 from gapless.locator import Locator
+from gapless.output.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,14 +50,24 @@ _PAUSE_S = 0.005
 
 
 class TimedEntry(NamedTuple):
-    """An entry, and when it was written."""
+    """An entry, and the time of writing."""
 
     entry: DiscoveryEntry
     written_ns: int
 
 
 class SharedFile(SharedPathSource):
-    """``SharedFile("/shared/orders.json", group="orders")``."""
+    """A shared file as a source: ``SharedFile("/shared/orders.json", group="orders")``.
+
+    Args:
+        path: The absolute path of the file, in an existing directory.
+        group: The name of the group; several groups may share a file.
+        refresh_ns: Time between two writes of the own entry.
+        stale_ns: Age at which an entry is ignored, at least twice ``refresh_ns``.
+
+    Raises:
+        ConfigError: The path is not absolute, or ``stale_ns`` is too short.
+    """
 
     def __init__(
         self,
@@ -78,7 +89,8 @@ class SharedFile(SharedPathSource):
             self.problems.add("locked", str(error))
         except OSError as error:
             self.problems.add(
-                "write", f"cannot write {self._path}: {error}; others do not find this member here"
+                "write",
+                f"cannot write {self._path}: {error}; other members cannot find this member here",
             )
         return self._read_unlocked()
 
@@ -88,7 +100,7 @@ class SharedFile(SharedPathSource):
         except OSError as error:
             self.problems.add(
                 "read",
-                f"cannot read {self._path}: {error}; mount or create its directory",
+                f"cannot read {self._path}: {error}; mount or create the directory",
             )
             return None
 
@@ -108,7 +120,7 @@ class SharedFile(SharedPathSource):
         if later:
             self.problems.add(
                 "superseded",
-                f"{self._path} has the later incarnation {later[0].entry.address}; it stays",
+                f"{self._path} has an entry of a later incarnation of this node, which is kept",
             )
             self._written = None
             return self._peer_locators(rows, mine, time.time_ns())
@@ -161,7 +173,7 @@ class SharedFile(SharedPathSource):
         )
 
     def _read_entries(self) -> list[TimedEntry]:
-        """Return the entries of the file; none if it does not exist yet, or is garbage."""
+        """Return the entries of the file; none for a missing file or garbage."""
         try:
             fields = parse_json(read_file(self._path, MAX_FILE_BYTES)[0])
             if (
@@ -175,7 +187,7 @@ class SharedFile(SharedPathSource):
                 raise
             return []
         except InvalidEntryError as error:
-            self.problems.add("garbage", f"{self._path}: {error}; the next writer replaces it")
+            self.problems.add("garbage", f"{self._path}: {error}; the next write replaces the file")
             return []
         return [
             row for member in fields["members"] if (row := self._parse_entry(member)) is not None
@@ -186,10 +198,10 @@ class SharedFile(SharedPathSource):
             entry = DiscoveryEntry.from_json(fields)
             written_ns = fields.get("written_ns") if isinstance(fields, dict) else None
             if not isinstance(written_ns, int):
-                raise InvalidEntryError("an entry needs the time when it was written")
+                raise InvalidEntryError("an entry needs the time of writing")
         except InvalidEntryError as error:
             self.problems.add(
-                "garbage", f"{self._path} has an invalid entry: {error}; it is ignored"
+                "garbage", f"{self._path} has an invalid entry, which is ignored: {error}"
             )
             return None
         return TimedEntry(entry, written_ns)
@@ -197,7 +209,7 @@ class SharedFile(SharedPathSource):
     @contextmanager
     def _lock(self) -> Iterator[None]:
         path = self._path.with_name(self._path.name + ".lock")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             deadline_s = time.monotonic() + LOCK_S
             while True:
@@ -207,7 +219,7 @@ class SharedFile(SharedPathSource):
                 except BlockingIOError:
                     if time.monotonic() >= deadline_s:
                         raise TimeoutError(
-                            f"{path} is held for more than {LOCK_S:g} s by another process"
+                            f"another process has held the lock {path} for more than {LOCK_S:g} s"
                         ) from None
                 time.sleep(_PAUSE_S)
             yield

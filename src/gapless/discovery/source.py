@@ -1,15 +1,15 @@
-"""Sources of discovery: their interface, their problems, and a thread for work that may block.
+"""Sources of discovery: the interface, problems, and a thread for blocking work.
 
 On start: ``announce(member)`` once the own locator is known, and ``locate(now_ns)`` before each
-frame to everybody.
+frame to all.
 
-While running: ``locate`` returns at once what is known. Work that may block (a name server, a file
-server) runs in a thread of the source; a later ``locate`` returns its result. A failure is counted
-as a :class:`DiscoveryProblem` and the work is repeated after the interval; the last result remains
+While running: ``locate`` returns the known locators at once. Blocking work (a name server, a file
+server) runs in a thread of the source; a later ``locate`` returns the result. A failure is counted
+as a ``DiscoveryProblem`` and the work is repeated after the interval; the last result remains
 valid.
 
 On leaving: ``withdraw()`` withdraws the announcement. ``close()`` does so too, and ends the thread
-within a second, even if its work hangs.
+within a second, even during hanging work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_LOCATORS = 4096
 
 
 class DiscoveryProblem(NamedTuple):
-    """A problem of one source: its ``reason``, how often it occurred, and its last text."""
+    """A problem of one source: ``reason``, number of occurrences, and the last text."""
 
     source: str
     reason: str
@@ -40,7 +40,7 @@ class DiscoveryProblem(NamedTuple):
 
 
 class DiscoveryProblems:
-    """The problems of one source, counted by reason; any thread may add to them."""
+    """The problems of one source, counted by reason; any thread may add problems."""
 
     __slots__ = ("_counted", "_lock")
 
@@ -76,12 +76,12 @@ class DiscoverySource(Protocol):
         """Withdraw the announcement."""
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return the locators that are known now, without waiting."""
+        """Return the known locators, without waiting."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the source has refreshed once more; return whether it has.
+        """Wait until the source has refreshed once more; return whether the refresh was in time.
 
-        The protocol thread must not call this.
+        The protocol thread must not call ``wait``.
         """
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class DiscoverySource(Protocol):
 
 
 class BackgroundSource:
-    """A source whose work may block: ``_refresh`` runs in a thread, one call at a time.
+    """A source with blocking work: ``_refresh`` runs in a thread, one call at a time.
 
     A refresh is requested by ``announce``, ``withdraw`` and ``wait``; by ``locate`` if ``rest_ns``
     of the caller's time have passed since the last; and every ``rest_ns`` while a member is
@@ -122,7 +122,7 @@ class BackgroundSource:
                 self._request_refresh()
 
     def locate(self, now_ns: int) -> list[Locator]:
-        """Return the result of the last refresh; request another if it is too old."""
+        """Return the result of the last refresh; request another if too old."""
         with self._changed:
             busy = self._done < self._wanted
             if self._wanted and (busy or self._rests_since_ns is None):
@@ -151,7 +151,7 @@ class BackgroundSource:
             thread.join(CLOSE_S)
 
     def _refresh(self, member: RosterEntry | None) -> tuple[Locator, ...] | None:
-        """Refresh, possibly blocking; return the locators, or None if that failed."""
+        """Refresh, possibly blocking; return the locators, or None after a failure."""
         raise NotImplementedError
 
     def _request_refresh(self) -> int:
@@ -189,6 +189,6 @@ class BackgroundSource:
             return None
         if found is not None and len(found) > MAX_LOCATORS:
             self.problems.add(
-                "crowded", f"{len(found)} locators, of which only {MAX_LOCATORS} are used"
+                "crowded", f"{len(found)} locators found; only {MAX_LOCATORS} are used"
             )
         return found

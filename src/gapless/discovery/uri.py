@@ -115,11 +115,11 @@ def _multicast(text: str, options: dict[str, str], group: str) -> Multicast:
     address = match["v6"] or match["v4"]
     family = options.get("family", "6" if match["v6"] else "4")
     if family not in {"4", "6"}:
-        raise ConfigError(f"family={family} is not possible; expected 4 or 6")
+        raise ConfigError(f"family={family} is not valid; expected 4 or 6")
     version: Literal[4, 6] = 4 if family == "4" else 6
     if address and "family" in options:
         raise ConfigError(
-            f"family={family} is for a group without an address; {address} implies its family"
+            f"family={family} applies only to a group without an address; omit family= or {address}"
         )
     ttl = options.get("ttl", "1")
     if re.fullmatch("[0-9]{1,3}", ttl, re.ASCII) is None:
@@ -168,7 +168,7 @@ def _duration(options: dict[str, str], key: str, default_ns: int) -> int:
     except ConfigError as error:
         raise ConfigError(f"{key}={options[key]}: {error}") from error
     if not parse_duration("10ms") <= duration_ns <= parse_duration("24h"):
-        raise ConfigError(f"{key}={options[key]} is not sensible; expected 10ms to 24h")
+        raise ConfigError(f"{key}={options[key]} is out of range; expected 10ms to 24h")
     return duration_ns
 
 

@@ -1,4 +1,4 @@
-"""Names of 0.1 that both APIs keep until 0.3: each works, and warns with its new name.
+"""Names of 0.1, kept by both APIs until 0.3: each works, and warns with the new name.
 
 The aliases call the method of the same group, so one table serves asyncio and threads.
 """
@@ -21,7 +21,7 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 3) -> None:
 def _renamed(
     old: str, new: str, convert: Callable[[Any], Any] | None = None, shown: str = ""
 ) -> Callable[..., Any]:
-    """Return a method that warns, calls the method ``new``, and converts its result."""
+    """Return a method that warns, calls the method ``new``, and converts the result."""
 
     def method(self: object, *args: Any, **options: Any) -> Any:
         warn_renamed(f"Group.{old}", shown or new)
@@ -31,7 +31,7 @@ def _renamed(
         return _converted(result, convert) if inspect.isawaitable(result) else convert(result)
 
     method.__name__ = old
-    method.__doc__ = f"Deprecated: use :meth:`{new}`."
+    method.__doc__ = f"Deprecated: use ``{new}``."
     return method
 
 
@@ -40,7 +40,7 @@ async def _converted(result: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 class DeprecatedMethods:
-    """The methods of a group that were renamed in 0.2."""
+    """The methods of a group under their names of 0.1."""
 
     wait_for = _renamed("wait_for", "wait_for_member")
     stored = _renamed("stored", "confirm_stored")

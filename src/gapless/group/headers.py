@@ -1,12 +1,12 @@
-"""Headers: named values that travel with a message, beside its payload.
+"""Headers: named values that travel with a message, beside the payload.
 
 A wrapped message begins with a mark:
 
     mark (4 bytes) | kind (1) | number (8, little-endian) | body
 
 Any other message is only its payload. In a message of kind ``WITH_HEADERS`` the number is the
-length of the block of headers, which precedes the payload. The block holds for each header the
-length of its name (1 byte), the name, the length of its value (4 bytes), the value.
+length of the block of headers before the payload. The block holds, for each header: the length of
+the name (1 byte), the name, the length of the value (4 bytes), the value.
 
 On sending: a payload that begins with the mark is wrapped too (``PLAIN``), so a payload is never
 mistaken for a wrapped message.
@@ -31,7 +31,7 @@ from gapless.run import LENGTH_BYTES
 MARK = b"\x00Gq\xf7"
 """The first bytes of a wrapped message."""
 REQUEST, REPLY, ERROR_REPLY, PLAIN, SNAPSHOT_REQUEST, WITH_HEADERS = range(6)
-"""Kinds: a request, its reply, an error as reply, a payload that begins with the mark, a request
+"""Kinds: a request, a reply, an error as reply, a payload that begins with the mark, a request
 for a snapshot, a message with headers."""
 
 _END_OF_MARK = itemgetter(len(MARK) - 1)
@@ -60,12 +60,12 @@ def wrap(kind: int, number: int, body: bytes) -> bytes:
 
 
 def wrap_plain(payload: bytes) -> bytes:
-    """Return a payload, wrapped if it begins with the mark."""
+    """Return a payload, wrapped if the payload begins with the mark."""
     return wrap(PLAIN, 0, payload) if payload.startswith(MARK) else payload
 
 
 def wrap_all(messages: Sequence[bytes]) -> Sequence[bytes]:
-    """Return payloads, each wrapped if it begins with the mark; usually the same sequence.
+    """Return payloads, wrapped where a payload begins with the mark; usually the same sequence.
 
     Comparing one byte of each payload takes a third of the time of comparing the whole mark.
     """
@@ -88,7 +88,7 @@ def unwrap(message: bytes) -> Envelope | None:
 
 
 def attach_headers(payload: bytes, headers: Headers) -> bytes:
-    """Return a payload wrapped with its headers."""
+    """Return a payload wrapped with headers."""
     if not headers:
         return wrap_plain(payload)
     block = b"".join(_encode(headers))
@@ -98,16 +98,15 @@ def attach_headers(payload: bytes, headers: Headers) -> bytes:
 def _encode(headers: Any) -> list[bytes]:
     if not isinstance(headers, Mapping):
         raise PayloadError(
-            f"headers={headers!r}: expected values by name, such as {{'kind': b'order'}}"
+            f"headers={headers!r}: expected a mapping of names to bytes, such as"
+            f" {{'kind': b'order'}}"
         )
     parts: list[bytes] = []
     for name, value in headers.items():
         raw = value
         if type(value) is not bytes:
             if not isinstance(value, (bytes, bytearray, memoryview)):
-                raise PayloadError(
-                    f"header {name!r} is {type(value).__name__}: the value must be bytes"
-                )
+                raise PayloadError(f"header {name!r} is {type(value).__name__}; expected bytes")
             raw = bytes(value)
         parts += (_encode_name(name), _VALUE.pack(len(raw)), raw)
     return parts
@@ -125,7 +124,7 @@ def may_contain_wrapped(payload: bytes | memoryview, lengths: bytes = b"") -> bo
     """Return whether a message in ``payload`` may be wrapped; False is certain.
 
     ``lengths`` is the table of a run. Searching one byte is much faster than searching four, and
-    the last byte of the mark is rare: it occurs neither in text nor in zeros.
+    the last byte of the mark is rare: neither text nor zeros contain this byte.
     """
     if lengths == lengths[:LENGTH_BYTES] * (len(lengths) // LENGTH_BYTES):
         step = int.from_bytes(lengths[:LENGTH_BYTES], "little")
@@ -138,7 +137,7 @@ def may_contain_wrapped(payload: bytes | memoryview, lengths: bytes = b"") -> bo
 
 
 def detach_headers(message: bytes) -> tuple[dict[str, bytes], bytes]:
-    """Return the headers and the payload; a message without a valid wrapper is its own payload."""
+    """Return the headers and the payload; a message without a valid wrapper is all payload."""
     wrapped = unwrap(message)
     if wrapped is None or wrapped.kind not in {PLAIN, WITH_HEADERS}:
         return {}, message
@@ -149,7 +148,7 @@ def detach_headers(message: bytes) -> tuple[dict[str, bytes], bytes]:
 
 
 def _decode(body: bytes, size_bytes: int) -> dict[str, bytes] | None:
-    """Return the headers in the first ``size_bytes``; None if they are damaged."""
+    """Return the headers in the first ``size_bytes``; None for damaged headers."""
     if size_bytes > len(body):
         return None
     headers: dict[str, bytes] = {}

@@ -1,15 +1,15 @@
-"""The inbox of a member: messages, events and requests between its handle and the application.
+"""The inbox of a member: messages, events and requests between the handle and the application.
 
 On reception (the runtime calls ``put`` in a turn): messages and events go into one queue, in the
-order of the machine. Requests go into another queue, replies to the calls that wait for them.
-Nothing here blocks, and no code of the application runs.
+order of the machine. Requests go into another queue, replies to the waiting calls. The inbox never
+blocks and never runs code of the application.
 
 On reading: asking for the next message marks the messages read before as consumed, many at a time.
-Messages that nobody reads stay unconsumed: beyond ``unread_limit`` the machine delivers no more,
-and the senders wait. Rows that a sink has published before are removed here and not on reception,
-so that the record of published rows matches the position of the reader.
+Unread messages stay unconsumed: beyond ``unread_limit`` the machine delivers no more, and the
+senders wait. Repeated rows of a sink are removed on reading and not on reception, so the record of
+published rows matches the position of the reader.
 
-On leaving: every message counts as consumed at once, so that unread messages do not delay the end.
+On leaving: every message counts as consumed at once, so unread messages do not delay the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gapless.errors import ClosedError
-from gapless.events import LOGGED_EVENTS, GroupEvent, ViewChange, WindowBlocked
+from gapless.events import (
+    LOGGED_EVENTS,
+    DiscoveryFailed,
+    GroupEvent,
+    KeyMismatch,
+    NoPeersFound,
+    ViewChange,
+    WindowBlocked,
+)
 from gapless.group.headers import (
     MARK,
     PLAIN,
@@ -56,21 +64,24 @@ if TYPE_CHECKING:
     from gapless.runtime.delivery_queue import DeliveryItem
     from gapless.runtime.handle import MemberHandle
 
+RuntimeEvent = Event | DiscoveryFailed | NoPeersFound | KeyMismatch
+"""An event of the machine or of the runtime."""
 InboxEvent = GroupEvent | StateWanted | StateReceived
 """An event for the application, or for the session, which exchanges the application's state."""
 
 
 class Inbox:
-    """The queues between one handle and the application; any thread may use it.
+    """The queues between one handle and the application; any thread may use an inbox.
 
-    Without ``listens`` nobody reads: messages are consumed on arrival, and only requests and
-    replies are queued. With ``deduplicates`` a row that a sink has published twice is read once;
-    ``sink_dedup`` is the record of published rows.
+    Without ``listens`` messages are consumed on arrival, and only requests and replies are queued.
+    With ``deduplicates`` a row published twice by a sink is read once; ``sink_dedup`` is the record
+    of published rows.
     """
 
     def __init__(self, *, listens: bool, wants_state: bool, deduplicates: bool = True) -> None:
         self.view: View | None = None
         self.me: Address | None = None
+        self._is_member = False
         self.names: dict[Address, str] = {}
         self.display_names: dict[Address, str] = {}
         self._local_name = LocalName()
@@ -101,8 +112,13 @@ class Inbox:
         """Number of messages that have arrived and are not consumed."""
         return self._unconsumed
 
+    @property
+    def member_count(self) -> int:
+        """Number of members of the view; 0 between two incarnations, and before the first view."""
+        return len(self.view.members) if self._is_member and self.view is not None else 0
+
     def member_name(self, member: Address) -> str:
-        """Return the name of a member of the present or the last view, as far as it is known."""
+        """Return the name of a member of the present or the last view; "" if unknown."""
         names = self._known_names
         if self._handle is not None:
             names = {**names, **known_names(self._handle, self.display_names)}
@@ -111,7 +127,7 @@ class Inbox:
     # On reception
 
     def attach(self, handle: MemberHandle) -> None:
-        """Set the handle, and take the items that it has put before."""
+        """Set the handle, and take the items put before."""
         with self._lock:
             self._handle = handle
             self._local_name.register(handle.me, handle.display_name)
@@ -121,7 +137,7 @@ class Inbox:
                 self.end()
 
     def put(self, items: Sequence[DeliveryItem]) -> None:
-        """Take items of the machine, in its order."""
+        """Take items of the machine, in order."""
         with self._lock:
             # Read under the lock: ``attach`` sets the handle and takes the early items in one step.
             if (handle := self._handle) is None:
@@ -136,7 +152,7 @@ class Inbox:
         complete(waiters)
 
     def end(self) -> None:
-        """Note that no item follows: pending requests and calls that wait end."""
+        """End the inbox: no item follows, and pending requests and calls fail."""
         with self._lock:
             if (handle := self._handle) is None or self.ended:
                 return  # ``attach`` ends an inbox whose handle was closed before
@@ -176,7 +192,7 @@ class Inbox:
             self._consume(count)
 
     def _extract_requests(self, delivery: Delivery) -> list[Delivery]:
-        """Handle the requests and replies of a delivery; return its other messages."""
+        """Handle the requests and replies of a delivery; return the other messages."""
         others: list[Delivery] = []
         for at, message in enumerate(delivery.messages()):
             envelope = unwrap(message)
@@ -199,10 +215,10 @@ class Inbox:
         self._consume(1)
 
     def _on_reply(self, sender: Address, envelope: Envelope) -> None:
-        self.pending.on_reply(sender, envelope)
+        self.pending.on_reply(sender, envelope, self.member_name)
         self._consume(1)
 
-    def _on_event(self, event: Event, handle: MemberHandle) -> None:
+    def _on_event(self, event: RuntimeEvent, handle: MemberHandle) -> None:
         item = self._convert(event, handle)
         if isinstance(item, StateWanted) and not self._wants_state:
             transfer = item.transfer
@@ -219,9 +235,11 @@ class Inbox:
             self._items.append(item)
         if isinstance(event, Expelled):
             self.incarnations += 1
+            self._is_member = False
             self.pending.fail_all(
                 ClosedError(
-                    "this member was expelled; whether the request was carried out is not known"
+                    "this member was expelled before the reply; the request may have been carried"
+                    " out"
                 )
             )
         if (
@@ -230,9 +248,11 @@ class Inbox:
         ):
             self.ready.set_result(None)
 
-    def _convert(self, event: Event, handle: MemberHandle) -> InboxEvent | None:
-        """Return what the reader gets for an event of the machine; None for nothing."""
-        if isinstance(event, (StateWanted, StateReceived)):
+    def _convert(self, event: RuntimeEvent, handle: MemberHandle) -> InboxEvent | None:
+        """Return the public form of an event of the machine; None if the reader gets none."""
+        if isinstance(
+            event, (StateWanted, StateReceived, DiscoveryFailed, NoPeersFound, KeyMismatch)
+        ):
             return event
         if isinstance(event, ViewInstalled):
             return self._on_view(event.view, handle)
@@ -241,14 +261,14 @@ class Inbox:
 
     def _on_view(self, view: View, handle: MemberHandle) -> ViewChange:
         before = () if self.view is None else self.view.members
-        self.view, self.me = view, handle.me
+        self.view, self.me, self._is_member = view, handle.me, True
         self._local_name.register(handle.me, handle.display_name)
         if (roster := handle.roster) is not None:
             self.names.update((entry.address, entry.name) for entry in roster.entries if entry.name)
         for names in (self.names, self.display_names):
             for gone in [one for one in names if one not in view and one not in before]:
                 del names[gone]
-        self.pending.on_view(view.members)
+        self.pending.on_view(view.members, self.member_name)
         names_before, self._known_names = self._known_names, known_names(handle, self.display_names)
         return ViewChange(
             view,
@@ -259,14 +279,14 @@ class Inbox:
         )
 
     def log_event(self, event: InboxEvent) -> None:
-        """Log an event that the application does not read, if it matters."""
+        """Log an unread event, if important."""
         if isinstance(event, LOGGED_EVENTS) and self._handle is not None:
             self.problems.add(f"event.{event.kind}", f"{self._handle.group}: {event}")
 
     # On reading
 
     def try_next_message(self) -> Message | None:
-        """Return the next message if it is at the head of the queue and needs no unwrapping."""
+        """Return the message at the head of the queue; None if waiting or unwrapping is needed."""
         with self._lock:
             if not self._remaining:
                 head = self._items[0] if self._items and not self._deduplicated else None
@@ -288,14 +308,14 @@ class Inbox:
             return self._remaining.popleft()
 
     def _head_batch(self) -> Batch | None:
-        """Return the batch at the head of the queue; None if an event is there."""
+        """Return the batch at the head of the queue; None if the head is an event."""
         head = self._items[0]
         if type(head) is Delivery:
             head = self._items[0] = Batch(head, self.names)
         return head if type(head) is Batch else None
 
     def try_next_batch(self) -> Batch | None:
-        """Return the next batch if it is at the head of the queue and needs no unwrapping."""
+        """Return the batch at the head of the queue; None if waiting or unwrapping is needed."""
         with self._lock:
             if self._remaining or self._deduplicated or not self._items:
                 return None
@@ -308,7 +328,7 @@ class Inbox:
             return batch
 
     def mark_consumed(self) -> bool:
-        """Mark what was read as consumed, unless there is more to read; return whether there is."""
+        """Return whether more can be read; if not, mark the messages read before as consumed."""
         with self._lock:
             if self.is_readable():
                 return True
@@ -321,7 +341,7 @@ class Inbox:
             self._consume(read)
 
     def is_readable(self) -> bool:
-        """Return whether there is something to read, or the inbox has ended."""
+        """Return whether an item can be read, or the inbox has ended."""
         return bool(self._remaining or self._items or self._deduplicated or self.ended)
 
     def next_item(self) -> Message | InboxEvent | Future[None]:
@@ -348,7 +368,7 @@ class Inbox:
             return item
 
     def _next(self) -> Batch | InboxEvent | Future[None]:
-        """Mark what was read before as consumed; return the next batch, event or future."""
+        """Mark the items read before as consumed; return the next batch, event or future."""
         self._mark_consumed()
         while not self._deduplicated:
             if not self._items:
@@ -366,7 +386,7 @@ class Inbox:
         return self._deduplicated.popleft()
 
     def _deduplicate(self, batch: Batch) -> None:
-        """Queue a batch without the rows that a sink has published before."""
+        """Queue a batch without the repeated rows of a sink."""
         new_ranges = self.sink_dedup.new_ranges(batch.payload, batch._delivery.messages)
         if new_ranges is None:
             self._deduplicated.append(batch)
@@ -385,7 +405,7 @@ class Inbox:
             return self._requests.popleft()
 
     def take_state(self) -> StateReceived | None:
-        """Remove and return the application state that this member received, if any."""
+        """Remove and return the application state received by this member, if any."""
         with self._lock:
             found = next((item for item in self._items if isinstance(item, StateReceived)), None)
             if found is not None:
@@ -398,7 +418,7 @@ class Inbox:
             return None if holds() else self._new_waiter()
 
     def _new_waiter(self) -> Future[None]:
-        """Return a future that completes with the next item; who waits no longer cancels it."""
+        """Return a future that completes with the next item; cancel the future to stop waiting."""
         waiter: Future[None] = Future()
         if self.ended:
             waiter.set_result(None)
@@ -408,7 +428,7 @@ class Inbox:
         return waiter
 
     def _consume(self, messages: int) -> None:
-        """Count messages as consumed, and report them to the machine when it is time."""
+        """Count messages as consumed, and report the count to the machine when due."""
         consumed = min(messages, self._unconsumed)
         self._unconsumed -= consumed
         handle = self._handle
@@ -418,7 +438,7 @@ class Inbox:
     # On leaving
 
     def log_unread_events(self) -> None:
-        """Log the important events that were not read before the end."""
+        """Log the important events left unread at the end."""
         with self._lock:
             for item in self._items:
                 if not isinstance(item, (Delivery, Batch)):
@@ -433,7 +453,7 @@ class Inbox:
 
 
 def complete(waiters: Sequence[Future[None]]) -> None:
-    """Complete the futures of callers that still wait."""
+    """Complete the futures of waiting callers."""
     for waiter in waiters:
         with suppress(InvalidStateError):  # its caller timed out meanwhile
             waiter.set_result(None)

@@ -1,8 +1,8 @@
-"""The options of ``join``, and the handle that they describe.
+"""The options of ``join``, and how they become a handle.
 
 Without discovery options, members find each other by multicast and, on one machine, by a directory
-that only this user can write to, under the system's folder for temporary files. A first program
-thus needs no configuration, no privileges and no network.
+under the system's folder for temporary files, writable only for this user. A first program thus
+needs no configuration, no privileges and no network.
 """
 
 from __future__ import annotations
@@ -10,25 +10,32 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapless.config import Config
-from gapless.discovery import Directory, Discovery, Multicast, default_group
+from gapless.config import SETTINGS, Config
+from gapless.discovery import Directory, Discovery, Multicast, Seeds, default_group
 from gapless.errors import ConfigError
 from gapless.group.deprecated import warn_renamed
-from gapless.group.timeouts import Duration, duration_ns
+from gapless.group.option_checks import check_options, read_ports
+from gapless.group.timeouts import Duration
+from gapless.keys.ciphers import suites_of
+from gapless.keys.keyring import ENVIRONMENT_VARIABLE, Keyring
 from gapless.logger import log
 from gapless.runtime.handle import MemberHandle
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
+from gapless.units import NS_PER_MS, NS_PER_S
+from gapless.wire.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gapless.discovery import DiscoverySource
     from gapless.identity import Address
+    from gapless.locator import Locator
     from gapless.runtime.delivery_queue import DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -51,7 +58,7 @@ TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
 
 
 class StateHooks:
-    """The application's functions that provide its state and replace it."""
+    """The application's functions that provide and replace its state."""
 
     def __init__(self, hooks: Any) -> None:
         get: Any = getattr(hooks, "get_state", None)
@@ -67,11 +74,14 @@ class StateHooks:
             )
 
 
+FOUND_EARLY_NS = 75 * NS_PER_MS
+"""How long a member waits for an answer where an answer takes milliseconds."""
+
 _member_numbers = count(1)
 
 
 def default_display_name() -> str:
-    """Return the display name of a member that was given none: host, pid, number in the process."""
+    """Return the display name of a member without a given one: host, pid, number in the process."""
     return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{next(_member_numbers)}"
 
 
@@ -81,9 +91,11 @@ class MemberOptions:
 
     group: str
     timeout: Duration | None = None
-    """How long joining may take; None: as long as it takes."""
+    """How long joining may take; None for no limit."""
     discover: str | Discovery | None = None
     seeds: Sequence[str] = ()
+    min_members: int = 1
+    """How many members the group must have before joining succeeds."""
     transport: str | Transport = "auto"
     config: Config | Mapping[str, object] | str | Path | None = None
     display_name: str = ""
@@ -93,6 +105,12 @@ class MemberOptions:
     node: int | None = None
     listen: bool = True
     rejoin: bool = True
+    keys: str | Path | Keyring | None = None
+    """The keyring of a sealed group; by default the file that GAPLESS_KEYS names, if any."""
+    insecure: bool = False
+    """Whether the group is not sealed although GAPLESS_KEYS names a keyring."""
+    allow_lossy: bool = False
+    """Whether retransmission may be off although the transport may lose datagrams."""
     host: str | None = None
     ports: Iterable[int] | int | None = None
     resume: Mapping[Address, int] | None = None
@@ -101,8 +119,9 @@ class MemberOptions:
     trace_mode: str = ""
 
     def __post_init__(self) -> None:
-        if self.timeout is not None:
-            duration_ns(self.timeout)  # raises if it is not a duration
+        check_options(self)
+        object.__setattr__(self, "ports", read_ports(self.ports))
+        object.__setattr__(self, "seeds", tuple(self.seeds))
         if self.name is not None:
             # The level names the caller of join: __init__, join and this method lie between.
             warn_renamed("join(name=)", "durable_name=", stacklevel=5)
@@ -112,16 +131,14 @@ class MemberOptions:
             object.__setattr__(self, "display_name", display_name)
         if self.state is not None and not isinstance(self.state, StateHooks):
             object.__setattr__(self, "state", StateHooks(self.state))
-        if isinstance(self.seeds, str):
-            raise ConfigError(f"seeds={self.seeds!r}: expected a list such as ['host:7800']")
         if type(self.group) is not str or not self.group:
             raise ConfigError(f"group {self.group!r}: expected a name, the same for all members")
         if self.state is not None and not self.listen:
             raise ConfigError(
-                "a member that does not listen keeps no state: omit state= or listen=False"
+                "a member that does not listen keeps no state; omit state= or listen=False"
             )
         if self.stores and not self.durable_name:
-            raise ConfigError("stores=True needs a durable_name: give this member one")
+            raise ConfigError("stores=True needs a durable member; pass durable_name=")
         if self.trace_mode or self.trace is not None:
             self._check_trace()
         if isinstance(self.transport, str):
@@ -129,6 +146,10 @@ class MemberOptions:
                 raise ConfigError(
                     f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
                 )
+        elif self.keys is not None:
+            raise ConfigError(
+                "an open transport has its own keys: omit keys, or name the transport"
+            )
         elif (self.discover, self.host, self.ports) != (None, None, None) or self.seeds:
             raise ConfigError(
                 "an open transport has its own address and discovery: omit discover, seeds, host"
@@ -145,22 +166,37 @@ class MemberOptions:
             parse_recording_mode(self.trace_mode)
             if not isinstance(self.trace, (str, Path)):
                 raise ConfigError(
-                    "trace_mode is for the folder of trace=; a Recorder has its own mode"
+                    "trace_mode= needs a folder as trace=; a Recorder has its own mode"
                 )
         if not isinstance(self.trace, (str, Path, Recorder)):
             raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
 
+    def _warn_unsealed(self, transport: Transport) -> None:
+        """Say that the group has no keys although the environment names a keyring."""
+        if os.environ.get(ENVIRONMENT_VARIABLE) and transport.seal is None:
+            why = "insecure=True" if self.insecure else "the open transport has no seal"
+            log.warning(
+                "%s: %s names a keyring, and the group is not sealed: %s",
+                self.group,
+                ENVIRONMENT_VARIABLE,
+                why,
+            )
+
     def open(self, sink: DeliverySink) -> MemberHandle:
-        """Open the transport and return a handle that is joining; this may block for a moment."""
+        """Open the transport and return a joining handle; opening may block for a moment."""
         config = read_config(self.config)
+        self._check_loss(config)
         transport = (
             self.transport
             if not isinstance(self.transport, str)
             else self._open_transport(self.transport)
         )
+        self._warn_unsealed(transport)
         join: dict[str, Any] = {"state": self.state is not None}
         if self.durable_name:
             join.update(resume=self.resume, stores=self.stores)
+        elif self.state is None and _may_found_early(config, transport):
+            join["found_early_ns"] = FOUND_EARLY_NS
         try:
             return MemberHandle(
                 self.group,
@@ -173,10 +209,35 @@ class MemberOptions:
                 rejoin=self.rejoin,
                 sink=sink,
                 trace=self._recorder(),
+                keyring=self._keyring_path(),
             )
         except BaseException:
             transport.close()
             raise
+
+    def _check_loss(self, config: Config) -> None:
+        """Refuse a transport that may lose messages if nobody would send them again."""
+        if not config.retransmits:
+            how = (
+                f"profile {config.profile!r}" if config.profile == "ordered" else "xmit_interval=0"
+            )
+            self.check_loss_allowed(self.transport, how)
+
+    def check_loss_allowed(self, transport: Transport | str, how: str) -> None:
+        """Refuse to switch retransmission off by ``how`` over a transport that may lose messages.
+
+        Raises:
+            ConfigError: ``transport`` may lose messages, and ``allow_lossy`` is false.
+        """
+        if isinstance(transport, str):
+            may_lose, name = transport != "tcp", f"transport={transport!r} (UDP)"
+        else:
+            may_lose, name = transport.may_lose, f"the transport {type(transport).__name__}"
+        if may_lose and not self.allow_lossy:
+            raise ConfigError(
+                f"{how} never resends a message, and {name} may lose messages; use"
+                " transport='tcp', another profile, or allow_lossy=True"
+            )
 
     def _recorder(self) -> Recorder | None:
         if isinstance(self.trace, (str, Path)):
@@ -187,9 +248,78 @@ class MemberOptions:
 
     def _open_transport(self, name: str) -> Transport:
         ports = PORTS if self.ports is None else self.ports
-        return TRANSPORTS[name](
-            self.host, ports, discovery=read_discovery(self.discover, self.group, self.seeds)
-        )
+        seal = self._open_seal()
+        discovery = read_discovery(self.discover, self.group, self.seeds)
+        return TRANSPORTS[name](self.host, ports, discovery=discovery, seal=seal)
+
+    def _keyring_path(self) -> Path | None:
+        """Return the file with the keys of the group; None without a file."""
+        if isinstance(self.keys, Keyring) or self.insecure:
+            return None
+        if not isinstance(self.transport, str):
+            return None  # the seal of an open transport is the caller's
+        named = os.environ.get(ENVIRONMENT_VARIABLE) if self.keys is None else self.keys
+        if not named:
+            return None
+        try:
+            return Path(named).expanduser().absolute()
+        except RuntimeError as error:
+            raise ConfigError(f"keys={str(named)!r}: {error}; name the file in full") from None
+
+    def _open_seal(self) -> Seal | None:
+        """Return the envelope of the group; None for a group without keys."""
+        path = self._keyring_path()
+        if path is None and not isinstance(self.keys, Keyring):
+            return None
+        keyring = Keyring.read(path) if path is not None else self.keys
+        assert isinstance(keyring, Keyring), "a keyring is given, or read from its file"
+        return Seal(keyring.ring, suites_of(keyring.ring))
+
+
+def _may_found_early(config: Config, transport: Transport) -> bool:
+    """Return whether an answer to a join request takes milliseconds, so that silence means nobody.
+
+    That holds for multicast on the local network, and for processes of this machine; over TCP only
+    for the latter, because a lost SYN is repeated after a second. A member without multicast first
+    reads the directory of this machine. A setting ``found_after`` of the user is kept.
+    """
+    if config.found_after_ns != SETTINGS["found_after"].default:
+        return False
+    discovery, own = transport.book.discovery, transport.locator
+    if isinstance(transport, UdpMesh):
+        if not discovery.sources or not all(
+            isinstance(source, (Multicast, Directory)) or _are_seeds_here(source, own)
+            for source in discovery.sources
+        ):
+            return False
+        return isinstance(transport, UdpMulticast) or discovery.wait(FOUND_EARLY_NS / NS_PER_S)
+    # Multicast finds nobody over TCP, so the other sources decide.
+    sources = [source for source in discovery.sources if not isinstance(source, Multicast)]
+    return (
+        bool(sources)
+        and _is_tcp(transport)
+        and all(isinstance(source, Directory) or _are_seeds_here(source, own) for source in sources)
+        and discovery.wait(FOUND_EARLY_NS / NS_PER_S)
+        and all(_is_here(source, own) for source in sources)
+    )
+
+
+def _is_tcp(transport: Transport) -> bool:
+    from gapless.transport.tcp.transport import TcpMesh  # members without TCP never need it
+
+    return isinstance(transport, TcpMesh)
+
+
+def _are_seeds_here(source: DiscoverySource, own: Locator) -> bool:
+    """Return whether ``source`` has only known seeds, all on this machine."""
+    known = type(source) is Seeds and bool(source.locate(time.monotonic_ns()))
+    return known and _is_here(source, own)
+
+
+def _is_here(source: DiscoverySource, own: Locator) -> bool:
+    """Return whether all locators of ``source`` are ports of this machine."""
+    found = source.locate(time.monotonic_ns())
+    return all(one.ip.is_loopback or one.ip == own.ip for one in found)
 
 
 def read_config(config: Config | Mapping[str, object] | str | Path | None) -> Config:
@@ -204,7 +334,8 @@ def read_config(config: Config | Mapping[str, object] | str | Path | None) -> Co
         return Config.make(**config)
     except TypeError:
         raise ConfigError(
-            f"config={config!r}: expected a Config, settings by name, or the path of a TOML file"
+            f"config={config!r}: expected a Config, a mapping of settings, or the path of a"
+            " TOML file"
         ) from None
 
 
@@ -227,7 +358,7 @@ def read_discovery(
 
 
 def local_rendezvous() -> Path | None:
-    """Return the directory where this user's local members meet; None if it is not usable."""
+    """Return the directory where members of this user meet on this machine; None if not usable."""
     import tempfile  # slow to import
 
     path = Path(tempfile.gettempdir()).absolute() / f"gapless-{os.getuid()}"
@@ -235,11 +366,11 @@ def local_rendezvous() -> Path | None:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        log.warning("local discovery in %s is off: %s; use discover=", path, error)
+        log.warning("%s cannot be used for discovery: %s; pass discover= or seeds=", path, error)
         return None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         log.warning(
-            "%s is not used: others can write to it; use discover=",
+            "%s is not used for discovery: other users can write to it; pass discover= or seeds=",
             path,
         )
         return None

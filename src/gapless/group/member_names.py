@@ -1,8 +1,8 @@
 """Names of members for people: in logs, events and snapshots.
 
-Display names are not part of the protocol. A member knows its own display name, those of the
-members in the same process, and those of the members whose snapshot it has requested. Any other
-member is called by its durable name, which the roster contains, or by its locator.
+Display names are not part of the protocol. A member knows its own display name, the names of
+members in the same process, and the names of members whose snapshot was requested. Any other member
+is called by the durable name in the roster, or by the locator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LocalName:
-    """The display name of a member of this process; other members see it while it is referenced."""
+    """The display name of a member of this process, known to the others while referenced."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -33,13 +33,13 @@ class LocalName:
 
 
 _LOCAL_NAMES: WeakValueDictionary[Address, LocalName] = WeakValueDictionary()
-"""The members of this process. An entry ends with the member that registered it."""
+"""The members of this process. An entry ends together with the member."""
 
 
 def known_names(handle: MemberHandle, learned: Mapping[Address, str]) -> dict[Address, str]:
     """Return the name of every member of the roster, present or absent.
 
-    ``learned`` are the display names in snapshots that other members have sent.
+    ``learned`` are the display names in snapshots of other members.
     """
     roster = handle.roster
     found = {handle.me: handle.display_name}

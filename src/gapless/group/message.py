@@ -1,30 +1,30 @@
-"""What a reader receives: messages, and batches of consecutive messages of one sender."""
+"""Received messages, and batches of consecutive messages of one sender."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gapless.delivery_mode import DeliveryMode
 from gapless.group.headers import detach_headers, may_contain_wrapped
-from gapless.protocol.ready import OUT_OF_BAND, UNICAST, UNRELIABLE
-from gapless.run import ACKED, PRIVATE, Run
+from gapless.protocol.ready import UNICAST
+from gapless.run import PRIVATE, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gapless.delivery_mode import DeliveryMode
     from gapless.group.headers import Headers
     from gapless.identity import Address
     from gapless.protocol.ready import Delivery
 
 NO_HEADERS: Headers = MappingProxyType({})
-"""The headers of a message that has none."""
+"""The headers of a message without headers."""
 
 
 class Batch:
-    """Consecutive messages of one sender: ``for payload in batch``.
+    """Consecutive messages of one sender: ``for payload in batch`` iterates over the payloads.
 
-    ``view`` is the number of the view in which they were sent.
+    ``view`` is the number of the view in which the messages were sent.
     """
 
     __slots__ = ("_delivery", "_names", "_wrapped", "view")
@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """The durable name of the sender; empty if it has none."""
+        """The durable name of the sender; empty if the sender is not durable."""
         return self._names.get(self._delivery.origin, "")
 
     @property
@@ -65,12 +65,7 @@ class Batch:
     @property
     def mode(self) -> DeliveryMode:
         """The delivery mode in which the messages were sent."""
-        kind = self._delivery.kind
-        if kind == OUT_OF_BAND:
-            return DeliveryMode.OUT_OF_BAND
-        if kind == UNRELIABLE:
-            return DeliveryMode.UNRELIABLE
-        return DeliveryMode.ACKNOWLEDGED if self._send_info.flags & ACKED else DeliveryMode.ORDERED
+        return self._delivery.mode
 
     @property
     def private(self) -> bool:
@@ -133,7 +128,7 @@ class Batch:
 
 
 class Message:
-    """One message; ``payload`` and ``headers`` are what its sender gave to ``send``."""
+    """One message; ``payload`` and ``headers`` are the values passed to ``send``."""
 
     __slots__ = ("_at", "_batch", "headers", "payload")
 
@@ -152,14 +147,14 @@ class Message:
 
     @property
     def name(self) -> str:
-        """The durable name of the sender; empty if it has none."""
+        """The durable name of the sender; empty if the sender is not durable."""
         return self._batch.name
 
     @property
     def seqno(self) -> int:
-        """The number of the message in the stream of its sender; 0 if it has none.
+        """The number of the message in the stream of its sender; 0 for a message without a seqno.
 
-        A message sent in fragments has the seqno of its first fragment.
+        A message sent in fragments has the seqno of the first fragment.
         """
         first = self._batch._delivery.first
         return first + self._at if first else 0

@@ -1,8 +1,7 @@
-"""From the events of the machine to the public events of :mod:`gapless.events`.
+"""From the events of the machine to the public events of ``gapless.events``.
 
 The machine reports monotonic instants, and addresses without names. A public event has durations
-and the names of the members that it mentions. Events that concern only the runtime have no public
-form.
+and the names of mentioned members. Events of the runtime alone have no public form.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 _PUBLIC: Mapping[type, Callable[..., GroupEvent]] = {
     machine.Suspected: public.MemberSuspected,
+    machine.Unheard: public.LinkBroken,
     machine.Expelled: public.ExpelledFromGroup,
     machine.Left: public.LeftGroup,
     machine.Lost: public.MessagesLost,

@@ -1,15 +1,15 @@
-"""The session of one member: what a caller can do with a group, written once for both APIs.
+"""The session of one member: the operations of a group, written once for both APIs.
 
-An operation that may wait is a generator of steps. It yields a :class:`Wait`, and receives the
-result of its future, or the error that occurred meanwhile (a timeout, a cancellation, Ctrl-C). The
-asyncio API awaits each step and the threaded API blocks at each; neither knows the operation.
+An operation that may wait is a generator of steps. Each step yields a ``Wait``, and receives the
+result of the future, or an error raised meanwhile (a timeout, a cancellation, Ctrl-C). The asyncio
+API awaits each step, the API for threads blocks at each step; neither knows the operation.
 
-On sending: if a waiting send is cancelled, the machine gives it up and no gap remains. If the group
-expels this member meanwhile, the send is repeated by the next incarnation. If the member closes,
-the send raises ClosedError.
+On sending: a cancelled send is withdrawn from the machine and leaves no gap. If the group expels
+this member meanwhile, the next incarnation repeats the send. If the member closes, the send raises
+ClosedError.
 
-On closing: pending calls raise ClosedError, and accepted messages are retransmitted until they are
-acknowledged or the timeout passes. Then the group installs a view without this member.
+On closing: pending calls raise ClosedError, and accepted messages are resent until acknowledged or
+until the timeout. Then the group installs a view without this member.
 """
 
 from __future__ import annotations
@@ -48,14 +48,21 @@ from gapless.group.headers import (
 )
 from gapless.group.inbox import Inbox, InboxEvent
 from gapless.group.message import Batch, Message
+from gapless.group.option_checks import (
+    LOOPBACK_CHOICES,
+    check_marks,
+    check_member_count,
+    wrong_argument,
+)
 from gapless.group.rpc import RequestFrame
 from gapless.group.sink_dedup import SinkDedup
-from gapless.group.timeouts import Duration, deadline_ns
+from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.identity import Address, member_label
 from gapless.logger import log
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
 from gapless.run import LENGTH_BYTES
+from gapless.runtime.discovery_monitor import describe_sources
 from gapless.runtime.reactor import remaining_s, wait_for_future
 from gapless.runtime.send_requests import SendRequest, When
 from gapless.units import format_duration
@@ -82,25 +89,27 @@ AnyHeaders = Headers | Iterable[Headers]
 
 ERROR_CLOSE_TIMEOUT_S = 1.0
 """Maximum duration of closing after an error in the application, such as Ctrl-C."""
+MIN_MEMBERS_TIMEOUT_S = 30.0
+"""How long joining waits for ``min_members`` if the caller gave no timeout."""
 PUBLISHED = "gapless-published"
-"""The header of an application state that records which rows of sinks it contains."""
+"""The header of an application state that records the contained rows of sinks."""
 _MAX_REASON_CHARS = 1000
 """Maximum length of the error text in a reply."""
 
 
 class Wait(NamedTuple):
-    """The future that a step waits for, and the deadline at which TimeoutError is thrown."""
+    """A future to wait for, and the deadline after which TimeoutError is thrown."""
 
     future: Future[Any]
     until_ns: int | None = None
 
     def remaining_s(self) -> float | None:
-        """Return the time until the deadline; None without one."""
+        """Return the time until the deadline; None without a deadline."""
         return remaining_s(self.until_ns)
 
 
 Steps = Generator[Wait, Any, _T]
-"""An operation that may wait; its result has type ``_T``."""
+"""An operation that may wait, with a result of type ``_T``."""
 
 
 _ReceiptT = TypeVar("_ReceiptT", bound="ReceiptBase")
@@ -127,13 +136,21 @@ class ReceiptBase:
 
     @property
     def first(self) -> int:
-        """The seqno of the first message."""
+        """The seqno of the first message; 0 for a message without a seqno."""
         return self._resolved().first
 
     @property
     def last(self) -> int:
-        """The seqno of the last message."""
+        """The seqno of the last message; 0 for a message without a seqno."""
         return self._resolved().last
+
+    @property
+    def view(self) -> int:
+        """The number of the view in which the seqnos count; 0 if seqnos outlive a view.
+
+        Only in the profile ``classic`` seqnos restart with every view.
+        """
+        return self._resolved().view
 
     def _resolved(self) -> Accepted:
         if self._accepted is None:
@@ -173,7 +190,7 @@ class GroupSession:
     ) -> None:
         """Prepare to join.
 
-        The sending thread flushes each send at once, unless ``schedule_flush`` defers that.
+        The sending thread flushes each send at once, unless ``schedule_flush`` defers the flush.
         """
         self.options = options
         self._schedule_flush = schedule_flush
@@ -189,7 +206,7 @@ class GroupSession:
 
     @property
     def handle(self) -> MemberHandle:
-        """The handle of the member; it exists once the session is opened."""
+        """The handle of the member, once the session is open."""
         if self._handle is None or self._process is not ProcessToken.current:
             raise self._not_open_error()
         return self._handle
@@ -197,8 +214,8 @@ class GroupSession:
     def _not_open_error(self) -> GaplessError:
         self._check_process()
         return LocalProtocolError(
-            f"not in {self.options.group} yet: use join(...) as a context manager,"
-            " or open() it first"
+            f"this member has not joined {self.options.group} yet: use join() as a context"
+            " manager, or call open() first"
         )
 
     @property
@@ -213,24 +230,24 @@ class GroupSession:
 
     @property
     def in_joining_process(self) -> bool:
-        """Whether this is the process that joined, and not a fork of it."""
+        """Whether this is the process that joined, and not a fork."""
         return self._process is ProcessToken.current
 
     def _check_process(self) -> None:
         if self._process is not ProcessToken.current:
             raise ClosedError(
-                f"this member of {self.options.group} belongs to the process that forked:"
-                " join again in this one"
+                f"this member of {self.options.group} belongs to the parent process; join again"
+                " after a fork"
             )
 
     # Opening
 
     def open(self, until_ns: int | None) -> Steps[None]:
-        """Join the group: when this returns there is a view, and the application state."""
+        """Join the group: at the end there is a view, and the application state."""
         self._check_process()
         if self._handle is not None or self.closing:
             raise LocalProtocolError(
-                f"this member of {self.options.group} was opened before: join again"
+                f"this member of {self.options.group} was already opened; call join() again"
             )
         opening = in_thread(lambda: self.options.open(self.inbox))
         try:
@@ -239,14 +256,33 @@ class GroupSession:
             yield Wait(self.inbox.ready, until_ns)
             if (received := self.inbox.take_state()) is not None:
                 self._take_state(received)
+            if self.options.min_members > 1:
+                yield from self._wait_for_peers(until_ns)
         except BaseException as error:
             self.closing = True
             opening.add_done_callback(_abandon)
             if isinstance(error, TimeoutError) and not isinstance(error, GaplessError):
                 raise TimedOutError(
-                    f"{self.options.group} could not be joined within the timeout"
+                    f"{self.options.group} could not be joined within the timeout; check discover="
+                    " and the network with gapless doctor"
                 ) from None
             raise
+
+    def _wait_for_peers(self, until_ns: int | None) -> Steps[None]:
+        """Wait for ``min_members``; the error names what discovery found."""
+        count = self.options.min_members
+        try:
+            yield from self.wait_for_member_count(
+                count, until_ns or deadline_ns(MIN_MEMBERS_TIMEOUT_S)
+            )
+        except TimedOutError as error:
+            transport = self.handle.transport
+            found = yield Wait(in_thread(lambda: describe_sources(transport)))
+            found += [one for one in self.handle.discovery_problems if one not in found]
+            raise TimedOutError(
+                f"{error}; discovery found: {'; '.join(found) or 'no source to ask'}; start the"
+                " other members, or correct discover= or seeds="
+            ) from None
 
     def _take_state(self, received: StateReceived) -> None:
         assert self.options.state is not None
@@ -255,9 +291,16 @@ class GroupSession:
             if PUBLISHED in headers:
                 self.inbox.sink_dedup = SinkDedup.decode(headers[PUBLISHED])
             self.options.state.set(state)
+        elif received.failed:
+            log.warning(
+                "%s: joined without state: get_state failed in %s; the log there has the error",
+                self.options.group,
+                ", ".join(map(self.label, received.failed)),
+            )
         elif self.inbox.view is not None and len(self.inbox.view.members) > 1:
             log.warning(
-                "%s: no other member provided its state; a member provides it only if it reads",
+                "%s: joined without state: no other member provided its state; a member"
+                " provides state only while its application receives",
                 self.options.group,
             )
 
@@ -266,11 +309,23 @@ class GroupSession:
         state: bytes | None = None
         try:
             state = join_headers(as_payload(self.options.state.get()), self._state_headers())
+        except Exception as error:  # noqa: BLE001 - the joiner asks another member
+            log.error(
+                "%s: get_state failed: %s, which joins, gets no state from this member",
+                self.options.group,
+                self.label(wanted.peer),
+                exc_info=error,
+            )
         finally:
-            self.handle.call(lambda member, now_ns: member.provide(wanted.transfer, state, now_ns))
+            with suppress(ClosedError):  # the member ends, and the next read raises
+                self.handle.call(
+                    lambda member, now_ns: member.provide(
+                        wanted.transfer, state, now_ns, failed=state is None
+                    )
+                )
 
     def _state_headers(self) -> Headers:
-        """Return the headers of the own state: which rows of sinks it contains."""
+        """Return the headers of the own state: a record of the contained rows of sinks."""
         published = self.inbox.sink_dedup
         return {PUBLISHED: published.encode()} if published else {}
 
@@ -287,7 +342,9 @@ class GroupSession:
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
     ) -> Steps[SendRequest | None]:
-        """Send messages; the result is None if ``wait`` is false and there was no room."""
+        """Send messages; the result is None if ``wait`` is false and the window has no room."""
+        if loopback is not None and loopback is not True and loopback is not False:
+            raise wrong_argument("loopback", loopback, LOOPBACK_CHOICES)
         address = self.find(to)
         messages = as_payloads(payloads)
         if headers is not None:
@@ -310,8 +367,10 @@ class GroupSession:
     ) -> bool | None:
         """Send an ordered message without waiting; return whether this thread ran a turn.
 
-        Return None if the message was not sent: then ``send`` it.
+        Return None if the message was not sent: the caller then uses ``send``.
         """
+        if loopback is not None and loopback is not True and loopback is not False:
+            raise wrong_argument("loopback", loopback, LOOPBACK_CHOICES)
         address = None if to is None else self.find(to)
         handle = self._handle
         if handle is None:
@@ -332,7 +391,7 @@ class GroupSession:
             raise self._translate_error(error, address) from None
 
     def note_lone_send(self) -> None:
-        """Note that a message to the group was sent by a request."""
+        """Record that a request sent a message to the group."""
         if self._handle is not None:
             self._handle.note_lone_send()
 
@@ -343,9 +402,8 @@ class GroupSession:
             wait_for_future(self.handle.query(lambda _: None), None)
         assert receipt._bundled is not None
         bundle, index = receipt._bundled
-        ticket, first, last = wait_for_future(bundle, None)
-        seqno = first + index if last >= first else 0
-        return Accepted(ticket, seqno, seqno)
+        wait_for_future(bundle, None)
+        return bundle.seqno_of(index)
 
     def _send(
         self,
@@ -405,7 +463,7 @@ class GroupSession:
             if self.closing:
                 return self._closed()
             if to is not None and (self.inbox.view is None or to not in self.inbox.view.members):
-                return DepartedError(str(error))
+                return self._departed_error(to)
         return error
 
     def _given_up(
@@ -419,11 +477,12 @@ class GroupSession:
         if outcome.reason == "timeout":
             took = format_duration(after_ns // 1_000_000 * 1_000_000)
             return TimedOutError(
-                f"no room to send within {took}{sent}; snapshot() names who blocks the window",
+                f"the send window had no room for {took}{sent}; snapshot() names the members"
+                " that block the window",
                 outcome.accepted,
             )
         if outcome.reason == "departed":
-            return DepartedError(f"{self.label(to) if to else to} has left{sent}")
+            return DepartedError(f"{self.label(to) if to else to} has left the group{sent}")
         return self._closed(sent)
 
     def _closed(self, more: str = "") -> GaplessError:
@@ -445,7 +504,8 @@ class GroupSession:
             raise
         except TimeoutError:
             raise TimedOutError(
-                "not delivered by every member within the timeout; snapshot() names those that lag"
+                "not every member delivered the message within the timeout; snapshot() names"
+                " the members that lag"
             ) from None
         if isinstance(event, Unacknowledged):
             members = ", ".join(map(self.label, event.members))
@@ -454,45 +514,50 @@ class GroupSession:
                 event.members,
             )
 
-    def find(self, to: To | None) -> Address | None:
-        """Return the address of a member of the view."""
-        if to is None:
-            return None
+    def find(self, to: To | None, argument: str = "to") -> Address | None:
+        """Return the address of a member of the view; None for None."""
+        return None if to is None else self._find_member(to, argument)
+
+    def _find_member(self, to: To, argument: str) -> Address:
+        """Return the address of a member of the view, which the caller passed as ``argument``."""
         view = self.inbox.view
         if isinstance(to, str):
             found = [member for member, name in self.inbox.names.items() if name == to]
             found = [member for member in found if view is not None and member in view.members]
             if not found:
                 raise DepartedError(
-                    f"no member of {self.options.group} has the durable name {to!r} now"
+                    f"no present member of {self.options.group} has the durable name {to!r}"
                 )
             return max(found)
         if not isinstance(to, Address):
-            raise LocalProtocolError(
-                f"to={to!r}: expected an address, such as message.sender, or a durable name"
+            raise wrong_argument(
+                argument, to, "an address, such as message.sender, or a durable name"
             )
         if view is None or to not in view.members:
-            raise DepartedError(
-                f"{self.label(to)} is not in {self.options.group}: send to a member of group.view"
-            )
+            raise self._departed_error(to)
         return to
+
+    def _departed_error(self, to: Address) -> DepartedError:
+        return DepartedError(
+            f"{self.label(to)} is not in {self.options.group}: send to a member of group.view"
+        )
 
     # Receiving
 
     def try_next_message(self) -> Message | None:
-        """Return the next message if it needs no waiting and no unwrapping."""
+        """Return the next message; None if waiting or unwrapping is needed."""
         if self._process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_message()
 
     def try_next_batch(self) -> Batch | None:
-        """Return the next batch if it needs no waiting and no unwrapping."""
+        """Return the next batch; None if waiting or unwrapping is needed."""
         if self._process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_batch()
 
     def wait_until_readable(self, until_ns: int | None) -> None:
-        """Wait in this thread until there is something to read, or until the deadline."""
+        """Wait in this thread until an item can be read, or until the deadline."""
         if self._process is not ProcessToken.current:
             self._check_process()
         inbox, handle = self.inbox, self._handle
@@ -526,7 +591,16 @@ class GroupSession:
             elif isinstance(item, StateWanted):
                 self._give_state(item)
             elif isinstance(item, StateReceived):
-                self._take_state(item)
+                try:
+                    self._take_state(item)
+                except Exception as error:  # noqa: BLE001 - reading goes on
+                    log.error(
+                        "%s: set_state failed with the state of %s after this member joined"
+                        " again: its state is old",
+                        self.options.group,
+                        "nobody" if item.provider is None else self.label(item.provider),
+                        exc_info=error,
+                    )
             elif all_events or isinstance(item, (Message, Batch, RequestFrame)):
                 return item
             else:
@@ -534,9 +608,10 @@ class GroupSession:
 
     def wait_for_member_count(self, count: int, until_ns: int | None) -> Steps[None]:
         """Wait until the view has at least ``count`` members."""
+        check_member_count(count)
 
         def are_present() -> bool:
-            return self.inbox.view is not None and len(self.inbox.view) >= count
+            return self.inbox.member_count >= count
 
         while (waiter := self.inbox.wait_unless(are_present)) is not None:
             if not self.is_open:
@@ -544,13 +619,15 @@ class GroupSession:
             try:
                 yield from _wait_for_item(waiter, until_ns)
             except TimeoutError:
-                present = 0 if self.inbox.view is None else len(self.inbox.view)
                 raise TimedOutError(
-                    f"{present} of {count} members of {self.options.group} are present"
+                    f"{self.options.group} has {self.inbox.member_count} of {count} members after"
+                    " the timeout"
                 ) from None
 
     def wait_for_member(self, name: str, until_ns: int | None) -> Steps[None]:
         """Wait until the roster has a durable member ``name``, present or absent."""
+        if not isinstance(name, str):
+            raise wrong_argument("name", name, "a durable name as text")
 
         def belongs() -> bool:
             roster = self.handle.roster
@@ -565,15 +642,15 @@ class GroupSession:
                 yield from _wait_for_item(waiter, until_ns)
             except TimeoutError:
                 raise TimedOutError(
-                    f"no member of {self.options.group} has the durable name {name!r}"
+                    f"no member of {self.options.group} has the durable name {name!r} after the"
+                    " timeout"
                 ) from None
 
     # Requests
 
     def request(self, payload: Payload, to: To, timeout: Duration | None) -> Steps[bytes]:
-        """Send a request to a member, and return its reply."""
-        address, until_ns = self.find(to), deadline_ns(timeout)
-        assert address is not None
+        """Send a request to a member, and return the reply."""
+        address, until_ns = self._find_member(to, "to"), deadline_ns(timeout)
         return (
             yield from self._send_request(
                 REQUEST, as_payload(payload), address, until_ns, DeliveryMode.ORDERED
@@ -591,7 +668,8 @@ class GroupSession:
             raise
         except TimeoutError:
             raise TimedOutError(
-                f"{self.label(address)} did not answer within the timeout; it may still act on it"
+                f"{self.label(address)} did not answer within the timeout, and may still act on"
+                " the request"
             ) from None
         finally:
             self.inbox.pending.forget(number)
@@ -602,11 +680,11 @@ class GroupSession:
     ) -> Steps[None]:
         """Reply to a request with a payload, or with an error.
 
-        A reply that fits into one frame is sent out of band: the requesting member may read
-        nothing else while it waits.
+        A reply that fits into one frame is sent out of band, because the requesting member may read
+        no other message while waiting.
         """
         if error is not None:
-            body = f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS].encode()
+            body = describe_error(error)[:_MAX_REASON_CHARS].encode(errors="replace")
             message = wrap(ERROR_REPLY, request.number, body)
         else:
             message = wrap(REPLY, request.number, b"" if payload is None else as_payload(payload))
@@ -621,8 +699,7 @@ class GroupSession:
 
     def expel(self, member: To) -> Steps[None]:
         """Ask the coordinator to evict ``member``."""
-        address = self.find(member)
-        assert address is not None
+        address = self._find_member(member, "member")
 
         def command(machine: Member, now_ns: int) -> Ready:
             if (
@@ -630,18 +707,32 @@ class GroupSession:
                 or machine.membership.acting_coordinator == address
             ):
                 raise LocalProtocolError(
-                    f"{self.label(address)} cannot be expelled: it is the coordinator, or the"
-                    " group has only two members"
+                    f"{self.label(address)} cannot be expelled: the member is the coordinator,"
+                    " or the group has only two members"
                 )
             return machine.expel(address, now_ns)
 
         yield Wait(self.handle.call(command))
 
+    def set_xmit_interval(self, interval: Duration) -> Steps[None]:
+        """Set the retransmission interval of this member, for later incarnations too."""
+        handle, interval_ns = self.handle, duration_ns(interval, "interval")
+        if not interval_ns:
+            self.options.check_loss_allowed(handle.transport, "set_xmit_interval(0)")
+        yield Wait(handle.set_xmit_interval(interval_ns))
+
+    def close_connection(self, member: To) -> Steps[None]:
+        """Close the connection to ``member``."""
+        address = self._find_member(member, "member")
+        yield Wait(
+            self.handle.call(lambda machine, now_ns: machine.close_connection(address, now_ns))
+        )
+
     def snapshot(self, of: To | None, timeout: Duration | None) -> Steps[MemberSnapshot]:
-        """Take a snapshot of this member, also when it is closed, or request one of another."""
+        """Take a snapshot of this member, open or closed, or request one of another member."""
         from gapless.group import snapshot  # imported late: most members never need it
 
-        address, until_ns = self.find(of), deadline_ns(timeout)
+        address, until_ns = self.find(of, "of"), deadline_ns(timeout)
         handle = self.handle
         if address is None or address == self.inbox.me:
             if not handle.is_closed:
@@ -659,11 +750,12 @@ class GroupSession:
         return decoded
 
     def label(self, member: Address) -> str:
-        """Return a member for people: its name, as far as it is known here, and its short id."""
+        """Return a member for people: a name, as far as known here, and the short id."""
         return member_label(member, self.inbox.member_name(member))
 
     def confirm_stored(self, marks: Mapping[Address, int]) -> None:
-        """Acknowledge stored messages; the next incarnation keeps them."""
+        """Acknowledge stored messages, for this incarnation and the next."""
+        check_marks("marks", marks)
         if self.is_open:
             self.handle.call(lambda member, now_ns: member.confirm_stored(marks, now_ns))
 
@@ -690,7 +782,7 @@ class GroupSession:
             self.inbox.log_unread_events()
 
     def abandon(self) -> None:
-        """Leave without waiting, because the application dropped its last reference."""
+        """Leave without waiting, because the application dropped the last reference."""
         self.closing = True
         self.inbox.consume_all()
         if self._handle is not None:
@@ -698,7 +790,7 @@ class GroupSession:
 
 
 def _wait_for_item(waiter: Future[None], until_ns: int | None) -> Steps[None]:
-    """Wait for a future of the inbox; it is cancelled if the wait ends before, however it ends."""
+    """Wait for a future of the inbox; cancel the future when the wait ends for any reason."""
     try:
         yield Wait(waiter, until_ns)
     finally:
@@ -727,25 +819,56 @@ def in_thread(function: Callable[[], _T]) -> Future[_T]:
     return future
 
 
+def describe_error(error: BaseException) -> str:
+    """Return the type and the text of an error of the application, which may have no text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a __str__ of the application
+        return type(error).__name__
+
+
 def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[bytes]:
-    """Return messages with their headers: the same for all, or one mapping for each."""
-    each = [headers] * len(messages) if isinstance(headers, Mapping) else list(headers)
+    """Return messages with headers: the same for all, or one mapping for each."""
+    given: Any = headers  # of the application
+    if isinstance(given, Mapping):
+        each = [given] * len(messages)
+    elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+        each = list(given)
+    else:
+        raise PayloadError(
+            f"headers={given!r}: expected a mapping of names to bytes, such as"
+            " {'kind': b'order'}, or a list with a mapping for each message"
+        )
     if len(each) != len(messages):
         raise LocalProtocolError(
-            f"{len(each)} sets of headers for {len(messages)} messages:"
-            " give one for all, or one for each"
+            f"{len(each)} sets of headers for {len(messages)} messages; pass one for all, or"
+            " one for each"
         )
     return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
 
 
 def as_payloads(payloads: Iterable[object]) -> Payloads:
-    """Return at least one message as bytes; a list of bytes is used as it is."""
-    messages = list(payloads)
+    """Return at least one message as bytes; a list of bytes is used without a copy."""
+    try:
+        messages = list(payloads)
+    except TypeError:
+        if isinstance(payloads, Iterable):
+            raise  # by a generator of the application
+        raise _not_a_list(payloads) from None
     if not messages:
-        raise LocalProtocolError("nothing to send: give at least one message")
+        raise LocalProtocolError("no messages to send; pass at least one message")
     if set(map(type, messages)) == {bytes}:
         return Payloads.of_validated(messages)  # type: ignore[arg-type]
+    if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+        raise _not_a_list(payloads)
     return Payloads.of_validated([as_payload(message) for message in messages])
+
+
+def _not_a_list(payloads: object) -> PayloadError:
+    return PayloadError(
+        f"payloads={payloads!r}: expected a list of messages, such as [b'one', b'two']; send()"
+        " sends a single message"
+    )
 
 
 def as_payload(payload: object) -> bytes:
@@ -763,4 +886,4 @@ def as_payload(payload: object) -> bytes:
         if isinstance(payload, str)
         else "json.dumps(value).encode() or another encoding"
     )
-    raise PayloadError(f"a message is bytes, and this is {type(payload).__name__}: use {hint}")
+    raise PayloadError(f"a message must be bytes, not {type(payload).__name__}; use {hint}")

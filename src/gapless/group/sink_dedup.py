@@ -1,14 +1,14 @@
-"""Deduplication of sink rows: a receiver records the rows that a sink has published.
+"""Deduplication of sink rows: a receiver records the rows published by a sink.
 
-A sink sends rows in batches. If it does not know whether a batch has arrived, it sends the batch
-again from its first row, so a row can arrive several times, from several incarnations of the sink.
-Every copy has the same header :data:`SINK`: ``query/batch/partition/row``. Rows are numbered from 0
-through the whole batch, across its partitions in order.
+A sink sends rows in batches. A sink that does not know whether a batch has arrived sends the batch
+again from the first row, so a row can arrive several times, from several incarnations of the sink.
+Every copy has the same header ``SINK``: ``query/batch/partition/row``. Rows are numbered from 0
+through the whole batch, across partitions in order.
 
-The law: a new row is never taken for a repeated one. A sink starts a batch only when all members
-have the whole batch before. So rows of earlier batches of a query are repeated, and of the present
-batch the rows are recorded, usually as one range. The record is bounded: the query that was idle
-for the longest time is dropped first, and the lowest of too many ranges.
+The law: a new row is never taken for a repeated row. A sink starts a batch only when all members
+have the whole batch before. So rows of earlier batches of a query are repeated, and the rows of the
+present batch are recorded, usually as one range. The record is bounded: the query idle for the
+longest time is dropped first, and the lowest of too many ranges.
 
 One search for the name of the header shows that a run contains no rows of a sink.
 """
@@ -52,7 +52,7 @@ _RANGE = Struct("<QQ")
 
 
 class SinkRowId(NamedTuple):
-    """The identity of a row: query, batch, partition, and its number in the batch."""
+    """The identity of a row: query, batch, partition, and number in the batch."""
 
     query: str
     batch: int
@@ -87,7 +87,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _value_in(message: bytes) -> bytes | None:
-    """Return the sink header of a message; sinks send it first, which needs no decoding."""
+    """Return the sink header of a message; as the first header it needs no decoding."""
     if message.startswith(_FIRST, _AT) and message.startswith(_HEADED):
         start = _AT + len(_FIRST) + _SIZE.size
         if len(message) >= start:
@@ -95,6 +95,12 @@ def _value_in(message: bytes) -> bytes | None:
             if end <= _AT + _BLOCK.unpack_from(message, len(_HEADED))[0] <= len(message):
                 return message[start:end]
     return detach_headers(message)[0].get(SINK) if _NAME in message else None
+
+
+def row_id_of(message: bytes) -> SinkRowId | None:
+    """Return the identity of the row in a message as sent; None for another message."""
+    value = _value_in(message)
+    return None if value is None else parse_row_id({SINK: value})
 
 
 class _QueryProgress:
@@ -105,7 +111,7 @@ class _QueryProgress:
         self.rows: list[Range] = []
 
     def take(self, batch: int, row: int) -> bool:
-        """Record a row; return whether it is new."""
+        """Record a row; return whether the row is new."""
         if batch != self.batch:
             if batch < self.batch:
                 return False
@@ -132,7 +138,7 @@ class SinkDedup:
         return len(self._queries)
 
     def is_new(self, headers: Headers) -> bool:
-        """Record a message with these headers; return whether it is new."""
+        """Record a message with these headers; return whether the message is new."""
         row = parse_row_id(headers)
         return row is None or self._take(self._query(row), row.batch, row.row)
 
@@ -157,7 +163,8 @@ class SinkDedup:
     ) -> list[Range] | None:
         """Return the ranges of new messages of a run, counted from 0; None if all are new.
 
-        ``payload`` is all messages end to end; they are split only if a sink has sent one.
+        ``payload`` is all messages end to end; messages are split only if the run contains rows of
+        a sink.
         """
         if _NAME not in payload:
             return None
@@ -211,8 +218,8 @@ class SinkDedup:
             return record
         if data[0] != _VERSION:
             raise GaplessError(
-                f"the record of sink rows has version {data[0]}, and this code reads {_VERSION}:"
-                " use the version of Gapless that wrote it, or a later one"
+                f"the record of sink rows has version {data[0]}, expected {_VERSION}; use the"
+                " version of Gapless that wrote the record, or a later version"
             )
         at = 1
         try:

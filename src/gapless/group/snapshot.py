@@ -1,9 +1,9 @@
-"""Snapshots of a member: the protocol's, with what only the application side of a member knows.
+"""Snapshots of a member: the protocol's snapshot, completed with figures of the application side.
 
-The protocol thread takes a snapshot between two inputs (:mod:`gapless.protocol.snapshot`); here the
-group's name, display names, unread messages and the counters of the transport and of the inbox are
-added. On a snapshot request of another member the protocol thread answers, so that a member whose
-application hangs answers too.
+The protocol thread takes a snapshot between two inputs (``gapless.protocol.snapshot``); this module
+adds the group's name, display names, unread messages and the counters of the transport and of the
+inbox. The protocol thread also answers the snapshot requests of other members, so a member with a
+hanging application answers too.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def _local_fields(handle: MemberHandle, inbox: Inbox) -> dict[str, Any]:
         "unread_limit": handle.config.unread_limit,
         "incarnations": inbox.incarnations,
         "error": "" if handle.error is None else str(handle.error),
+        "discovery_problems": handle.discovery_problems,
     }
 
 
@@ -104,6 +105,10 @@ def _counters(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
         ("application", inbox.problems),
     ):
         found.update((f"{prefix}.{reason}", times) for reason, times in problems.counters.items())
+    if (seal := handle.transport.seal) is not None:
+        found.update(
+            (f"rejected.{reason}", times) for reason, times in seal.rejected.items() if times
+        )
     for problem in handle.transport.book.discovery.problems():
         name = f"discovery.{problem.reason}"
         found[name] = found.get(name, 0) + problem.times
@@ -119,10 +124,10 @@ def encode_snapshot(snapshot: MemberSnapshot) -> bytes:
 
 
 def decode_snapshot(text: bytes) -> MemberSnapshot:
-    """Return what :func:`encode_snapshot` made; keys of later versions are ignored.
+    """Return the snapshot in a text of ``encode_snapshot``; keys of later versions are ignored.
 
     Raises:
-        GaplessError: the text is not a snapshot.
+        GaplessError: The text is not a snapshot.
     """
     try:
         found = json.loads(text)
@@ -130,10 +135,11 @@ def decode_snapshot(text: bytes) -> MemberSnapshot:
         values["me"] = Address.parse(found["me"])
         values["view"] = None if found["view"] is None else _view(found["view"])
         values["streams"] = tuple(_stream(one) for one in found["streams"])
+        values["discovery_problems"] = tuple(found.get("discovery_problems", ()))
         values["peers"] = tuple(_peer(one) for one in found["peers"])
         return MemberSnapshot(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise GaplessError(f"not a snapshot of a member: {error}") from error
+        raise GaplessError(f"the answer is not a member snapshot: {error}") from error
 
 
 def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""One protocol thread for all groups of a process: it runs the machines over their transports."""
+"""The runtime: one protocol thread for all groups of a process, and the machines it runs."""

@@ -1,12 +1,12 @@
-"""The bundler: messages that are sent closely one after another leave together, in one frame.
+"""The bundler: messages sent closely one after another leave together, in one frame.
 
 On sending: a message that follows another within ``BUNDLE_GAP_NS`` joins the bundle, without a lock
-and without the machine, if the last turn left room for it in the window. The first message of a
-bundle wakes the leader. A message that fills a frame, or comes ``bundle_delay`` after the first,
-makes its own thread run a turn: a thread that sends without a pause does not wait for another one.
+and without the machine, if the last turn left room in the window. The first message of a bundle
+wakes the leader. A message that fills a frame, or comes ``bundle_delay`` after the first, makes the
+sending thread run a turn: a thread that sends without a pause does not wait for another thread.
 
-On a turn: the machine gets the bundle before any other command, so nothing overtakes it, and its
-messages get their seqnos.
+On a turn: the machine gets the bundle before any other command, so no command overtakes the bundle,
+and the messages get their seqnos.
 
 Any thread may add a message, and so may a signal handler: adding is one atomic step, and so is
 taking.
@@ -27,32 +27,44 @@ if TYPE_CHECKING:
     from gapless.protocol.events import GivenUp, Refused
 
 BUNDLE_GAP_NS = 100_000
-"""How closely a message must follow the last one to join a bundle: more of them are likely."""
+"""How closely a message must follow the last to join a bundle; then more messages are likely."""
 MAX_BUNDLED_BYTES = 1 << 18
 """Maximum number of bytes in a bundle."""
 
 
 class LoneReceipt(Protocol):
-    """The receipt of one message; a bundle records in it where the seqno will be found."""
+    """The receipt of one message; a bundle records where to find the seqno."""
 
     _accepted: Accepted | None
-    """The seqno, if the message was sent by itself."""
+    """The seqno of a message sent without others."""
     _bundled: tuple[Bundle, int] | None
-    """The bundle and the index in it, if the message left with others."""
+    """The bundle of a message sent with others, and the index in the bundle."""
 
 
 class Bundle(Future[Accepted]):
-    """Messages that left together; the result holds their seqnos. It acts as one send request."""
+    """Messages that left together, with their seqnos as the result; acts as one send request."""
 
     def __init__(self, payloads: Payloads) -> None:
         super().__init__()
         self.payloads = payloads
+        self.sent_before = 0
+        """How many messages a former incarnation has sent; ``payloads`` has the others."""
 
     def resolve(self, outcome: Accepted | Refused | GivenUp) -> None:
-        """Set the seqnos; if the group has ended and there are none, they are 0."""
+        """Set the seqnos; 0 if the group ended before the messages were sent."""
         accepted = outcome if isinstance(outcome, Accepted) else Accepted(outcome.ticket, 0, -1)
         if not self.done():
             self.set_result(accepted)
+
+    def seqno_of(self, index: int) -> Accepted:
+        """Return the seqno of one message, once there is a result.
+
+        The seqno is 0 if the message was not sent, or a former incarnation has sent it.
+        """
+        accepted = self.result()
+        at = index - self.sent_before
+        seqno = accepted.first + at if at >= 0 and accepted.last >= accepted.first else 0
+        return accepted._replace(first=seqno, last=seqno)
 
     def fail(self, error: BaseException) -> None:
         """Set the error of all messages."""
@@ -88,11 +100,11 @@ class Bundler:
     # Any thread
 
     def note_lone_send(self) -> None:
-        """Record that a message was sent by itself: the next one may follow it closely."""
+        """Record that a message was sent without others: the next may follow closely."""
         self.last_ns = time.monotonic_ns()
 
     def accepts(self, size_bytes: int) -> bool:
-        """Return whether a message may join the bundle: it follows another, and there is room."""
+        """Return whether a message may join the bundle: another came just before, and it fits."""
         count = len(self.items) + 1
         if count > self.room or count * size_bytes > self._room_bytes:
             return False

@@ -1,7 +1,7 @@
-"""Where a member puts its deliveries and events: runs, views and other events for the application.
+"""The destination of a member's deliveries and events: runs, views and other events.
 
-The thread that is in a turn puts items in the order of the machine. An inbox (group/inbox.py) takes
-them directly. A handle that is used without an inbox has a :class:`DeliveryQueue`.
+The thread in a turn puts items in the order of the machine. An inbox (group/inbox.py) takes the
+items directly. A handle without an inbox has a ``DeliveryQueue``.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from gapless.events import DiscoveryFailed, KeyMismatch, NoPeersFound
 from gapless.protocol.events import Event
 from gapless.protocol.ready import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DeliveryItem = Delivery | Event
+DeliveryItem = Delivery | Event | DiscoveryFailed | NoPeersFound | KeyMismatch
 """An item for the application."""
 
 
 class DeliverySink(Protocol):
-    """The receiver of the items of one member. It is called in a turn, so it must not block."""
+    """The receiver of the items of one member, called in a turn; the methods must not block."""
 
     def put(self, items: Sequence[DeliveryItem]) -> None:
-        """Take items, in this order."""
+        """Take items, in the given order."""
         ...
 
     def end(self) -> None:
@@ -32,7 +33,7 @@ class DeliverySink(Protocol):
 
 
 class DeliveryQueue:
-    """Items that wait until a thread of the application takes them."""
+    """Items that wait for a thread of the application."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -64,5 +65,5 @@ class DeliveryQueue:
             return bool(self._items)
 
     def is_ready(self) -> bool:
-        """Return whether there is an item, or the queue has ended."""
+        """Return whether an item waits, or the queue has ended."""
         return bool(self._items) or self._ended

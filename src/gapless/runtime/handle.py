@@ -1,14 +1,14 @@
-"""The handle of one member of one group. Any thread may call it; both APIs build on it.
+"""The handle of one member of one group. Any thread may call a handle; both APIs build on handles.
 
-On sending: ``submit`` queues a :class:`SendRequest`, whose result says what became of the messages.
+On sending: ``submit`` queues a ``SendRequest``, whose result is the outcome of the messages.
 ``send_lone`` is the short way for one message.
 
 On reception: ``take`` returns the runs, views and events that have arrived. ``consumed`` reports
-how many messages the application has finished with. When too many delivered messages are
-unconsumed the machine delivers no more, its window fills, and the senders wait. So nothing is
-dropped, and no turn ever waits for the application.
+how many messages the application has finished with. With too many unconsumed messages the machine
+delivers no more, the window fills, and the senders wait. So no message is dropped, and no turn ever
+waits for the application.
 
-On closing: the member leaves; after a timeout it ends. Every pending call gets an error.
+On closing: the member leaves; after a timeout the member ends. Every pending call gets an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weakref import WeakSet, finalize
 
 from gapless.config import SETTINGS, Config
 from gapless.delivery_mode import DeliveryMode
-from gapless.errors import ClosedError, GaplessError, LocalProtocolError
+from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError
 from gapless.fork_guard import ProcessToken
 from gapless.payloads import Payloads
 from gapless.runtime.delivery_queue import DeliveryQueue
@@ -30,9 +30,11 @@ from gapless.runtime.member_runtime import MemberRuntime, PendingCall
 from gapless.runtime.reactor import Reactor
 from gapless.runtime.send_requests import SendRequest, When
 from gapless.units import NS_PER_S
+from gapless.wire.seal import SEAL_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from gapless.identity import Address, Roster
     from gapless.protocol.member import Member
@@ -53,15 +55,17 @@ EXIT_TIMEOUT_S = 1.0
 
 
 class MemberHandle:
-    """One member of the group ``group``; it starts to join at once.
+    """One member of the group ``group``, which starts to join at once.
 
     Args:
-        name: the durable name, if the member has one.
-        join: options of ``Member.join``.
-        rejoin: whether an expelled member joins again, as a new incarnation.
-        sink: where deliveries and events go, in a turn; by default a queue to ``take`` from. A sink
-            that refers to the handle keeps it alive; a handle that is garbage collected leaves.
-        trace: the recorder of the trace, if there is one.
+        name: The durable name of a durable member, or "".
+        join: Options of ``Member.join``.
+        rejoin: Whether an expelled member joins again, as a new incarnation.
+        sink: The receiver of deliveries and events, called in a turn; by default a queue for
+            ``take``. A sink with a reference to the handle keeps the handle alive; a handle that is
+            garbage collected leaves.
+        trace: The recorder of the trace, or None.
+        keyring: The file with the keys of a sealed group, whose changes are followed.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class MemberHandle:
         rejoin: bool = True,
         sink: DeliverySink | None = None,
         trace: Recorder | None = None,
+        keyring: Path | None = None,
     ) -> None:
         self.group = group
         self.transport = transport
@@ -98,17 +103,19 @@ class MemberHandle:
             rejoin=rejoin,
             trace=trace,
             display_name=display_name,
+            keyring=keyring,
         )
         self.display_name = display_name or name
         self.add_consumed = self._runtime.add_consumed
         self.reactor = Reactor.shared()
         self.reactor.add(self._runtime)
         _OPEN.add(self)
-        finalize(self, _leave_abandoned, self._runtime, self.reactor).atexit = False
+        self._finalizer = finalize(self, _leave_abandoned, self._runtime, self.reactor)
+        self._finalizer.atexit = False
 
     @property
     def is_closed(self) -> bool:
-        """Whether this member has ended; items that were delivered before can still be taken."""
+        """Whether this member has ended; items delivered before can still be taken."""
         return self._runtime.closed.is_set()
 
     @property
@@ -118,8 +125,14 @@ class MemberHandle:
 
     @property
     def event_counts(self) -> dict[str, int]:
-        """How often each kind of event has happened."""
+        """Number of events of each kind."""
         return dict(self._runtime.event_counts)
+
+    @property
+    def discovery_problems(self) -> tuple[str, ...]:
+        """The present problems of discovery, for people."""
+        view = self._runtime.member.view
+        return self._runtime.discovery_monitor.problems(0 if view is None else len(view))
 
     @property
     def me(self) -> Address:
@@ -128,16 +141,16 @@ class MemberHandle:
 
     @property
     def roster(self) -> Roster | None:
-        """The present view, with the names and locators of its members."""
+        """The present view, with the names and locators of the members."""
         return self._runtime.member.roster
 
     # Sending
 
     def submit(self, request: SendRequest, when: When = When.WAKE) -> SendRequest:
-        """Queue a request; its result says what became of the messages.
+        """Queue a request; the result of the request is the outcome of the messages.
 
-        Before the first view a request waits for one. Requests that are queued before a turn takes
-        them up share frames.
+        Before the first view a request waits for the view. Requests queued before the next turn
+        share frames.
         """
         if self._process is not ProcessToken.current or self._leaving or self._runtime.ended:
             raise self._closed_error()
@@ -158,7 +171,7 @@ class MemberHandle:
     def flush(self) -> None:
         """Run a turn in this thread for requests submitted with ``When.LATER``.
 
-        If another thread is in a turn, that thread handles them.
+        If another thread is in a turn, the other thread handles the requests.
         """
         if not self.is_closed:
             self.reactor.run_now(self._runtime)
@@ -175,12 +188,12 @@ class MemberHandle:
     ) -> bool | None:
         """Send one message without a request, the short way from ``Group.send`` to the machine.
 
-        An ordered message to the group that closely follows another one joins its bundle and gets
-        its seqno when the bundle leaves. Any other message is sent in this thread if ``may_run``,
+        An ordered message to the group that closely follows another message joins a bundle and gets
+        a seqno when the bundle leaves. Any other message is sent in this thread if ``may_run``,
         there is room, and no other thread is in a turn.
 
-        Return whether this thread ran a turn. Return None if the message was not sent: then submit
-        a request.
+        Return whether this thread ran a turn. Return None if the message was not sent: the caller
+        then submits a request.
         """
         runtime = self._runtime
         if self._process is not ProcessToken.current or self._leaving or runtime.ended:
@@ -214,12 +227,12 @@ class MemberHandle:
         return True
 
     def note_lone_send(self) -> None:
-        """Record that a request sent a message to the group: the next may follow it closely."""
+        """Record that a request sent a message to the group: the next may follow closely."""
         self._runtime.bundler.note_lone_send()
 
     def _closed_error(self) -> GaplessError:
         self._check()
-        return ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
+        return ClosedError(f"this member of {self.group} is leaving and sends no more messages")
 
     def _too_long_error(self) -> LocalProtocolError:
         return LocalProtocolError(
@@ -227,7 +240,7 @@ class MemberHandle:
         )
 
     def cancel(self, request: SendRequest) -> None:
-        """Cancel a request that waits for room; its result says whether that was in time."""
+        """Cancel a request that waits for room; the result says whether the cancel was in time."""
         if not request.cancel():
             self._post(
                 lambda now_ns: self._runtime.send_requests.cancel(
@@ -238,7 +251,7 @@ class MemberHandle:
     # Receiving
 
     def take(self) -> list[DeliveryItem]:
-        """Return the items that have arrived since the last call, in order; without a wait."""
+        """Return the items that have arrived since the last call, in order, without waiting."""
         self._check_process()
         return self._queue.take()
 
@@ -265,7 +278,7 @@ class MemberHandle:
             self.report_consumed()
 
     def report_consumed(self) -> None:
-        """Run a turn that tells the machine how many messages the application has consumed."""
+        """Run a turn that reports the number of consumed messages to the machine."""
         if not self.is_closed:
             self._post(_no_command)
 
@@ -285,8 +298,20 @@ class MemberHandle:
         self._post(command, future)
         return future
 
+    def set_xmit_interval(self, interval_ns: int) -> Future[None]:
+        """Set the retransmission interval of this member and of later incarnations; 0: off."""
+        runtime = self._runtime
+
+        def command(member: Member, now_ns: int) -> Ready:
+            ready = member.set_xmit_interval(interval_ns, now_ns)
+            runtime.config = runtime.config.replace(xmit_interval=f"{interval_ns}ns")
+            self.transport.book.retransmits = interval_ns > 0
+            return ready
+
+        return self.call(command)
+
     def query(self, function: Callable[[Member], _T]) -> Future[_T]:
-        """Return what ``function(member)`` returns, in a turn; it must not change the machine."""
+        """Return the result of ``function(member)`` in a turn; it must not change the machine."""
         future: Future[_T] = Future()
 
         def command(_: int) -> None:
@@ -324,7 +349,7 @@ class MemberHandle:
     def close(self, timeout_s: float | None = None, *, seal: bool = True) -> None:
         """Leave within ``timeout_s`` (None: ``leave_timeout``), then end; pending calls fail.
 
-        The recorded trace is sealed, unless ``seal`` is False because there is no time for that.
+        The recorded trace is sealed, unless ``seal`` is False because the time is too short.
         """
         self._check_process()
         self.leave()
@@ -333,6 +358,8 @@ class MemberHandle:
         if not self._runtime.closed.wait(timeout_s):
             self.stop()
             self._runtime.closed.wait(STOP_TIMEOUT_S)
+        # The finalizer keeps the runtime, and so the sink, which may keep this handle.
+        self._finalizer.detach()
         self.transport.book.discovery.close()
         if self._runtime.trace is not None:
             self._runtime.trace.close(seal=seal)
@@ -359,36 +386,45 @@ class MemberHandle:
     def _check_process(self) -> None:
         if self._process is not ProcessToken.current:
             raise ClosedError(
-                f"this member of {self.group} belongs to the process that forked:"
-                " join again in this one"
+                f"this member of {self.group} belongs to the parent process; join again after a"
+                " fork"
             )
 
 
 def fit_config(config: Config, transport: Transport) -> Config:
     """Return ``config`` adapted to the transport.
 
-    Frames and runs are as large as the path carries well; a smaller frame size that the user set
-    stays, and runs are then cut into such frames. The advertised receive buffer is at most
+    Frames and runs are as large as the path carries well. A frame size set by the user stays, and
+    runs are cut into frames of this size. The advertised receive buffer is at most
     ``max_frames_ahead`` frames: the cost of receiving is per frame, and NAKs and repairs wait
-    behind the frames in the buffer. Messages that cannot be corrupted in transit need no checksum.
-    ``unread_limit`` gets a default: an application that does not read would fill the memory.
+    behind the frames in the buffer. Where messages cannot be corrupted in transit, or are sealed,
+    they need no checksum. ``unread_limit`` gets a default: an application that does not read would
+    fill the memory.
+
+    Raises:
+        ConfigError: The transport does not carry frames of the size set by the user.
     """
     asked_bytes = config.max_frame_bytes
-    if (
-        asked_bytes == SETTINGS["max_frame_bytes"].default
-        or asked_bytes > transport.max_frame_bytes
-    ):
+    if not _is_set(config, "max_frame_bytes"):
         asked_bytes = transport.max_frame_bytes
+    elif asked_bytes > transport.max_frame_bytes:
+        sealed = "" if transport.seal is None else f"; a seal takes {SEAL_OVERHEAD_BYTES} bytes"
+        raise ConfigError(
+            f"max_frame_bytes = {asked_bytes}: the path from {transport.locator} carries frames of"
+            f" at most {transport.max_frame_bytes} bytes; set a smaller size, or omit the setting"
+            f" to use the largest{sealed}"
+        )
     buffer_bytes = transport.receive_buffer_bytes
     if config.max_frames_ahead:
         buffer_bytes = max(1024, min(buffer_bytes, config.max_frames_ahead * asked_bytes))
     whole_runs = transport.whole_run_bytes > 0 and asked_bytes == transport.max_frame_bytes
     run_bytes = config.max_run_bytes
-    if whole_runs and run_bytes == SETTINGS["max_run_bytes"].default:
+    if whole_runs and not _is_set(config, "max_run_bytes"):
         run_bytes = transport.whole_run_bytes
     checksum = config.checksum
     if checksum == "auto":
-        checksum = "headers" if transport.preserves_bytes else "all"
+        protected = transport.preserves_bytes or transport.seal is not None
+        checksum = "headers" if protected else "all"
     return config.replace(
         checksum=checksum,
         max_frame_bytes=asked_bytes,
@@ -399,8 +435,13 @@ def fit_config(config: Config, transport: Transport) -> Config:
     )
 
 
+def _is_set(config: Config, name: str) -> bool:
+    """Return whether the user set a setting; a default may be adapted to the transport."""
+    return name in config.given or getattr(config, name) != SETTINGS[name].default
+
+
 def _leave_abandoned(runtime: MemberRuntime, reactor: Reactor) -> None:
-    """Make a member leave whose handle was garbage collected."""
+    """Make a member leave after its handle was garbage collected."""
     if not runtime.ended:
         runtime.calls.append(PendingCall(runtime.leave))
         reactor.wake_up(runtime)

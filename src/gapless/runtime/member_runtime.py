@@ -1,9 +1,9 @@
-"""The runtime of one member: its machine, its transport, and the queues to the application.
+"""The runtime of one member: the machine, the transport, and the queues to the application.
 
-Every input of the machine is given here, and every ``Ready`` is carried out here
-(``process_ready`` in reactor.py). When the group has expelled an incarnation, the next one joins,
-unless the application does not want that. The next incarnation takes over nothing from the former;
-messages that were delivered stay with the application.
+Every input of the machine is given here, and every ``Ready`` is carried out here (``process_ready``
+in reactor.py). After the group has expelled an incarnation the next incarnation joins, unless the
+application has switched rejoining off. The next incarnation takes over no state of the former;
+delivered messages stay with the application.
 """
 
 from __future__ import annotations
@@ -12,24 +12,30 @@ import logging
 import threading
 import time
 from collections import deque
-from random import Random
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gapless.errors import ClosedError, GaplessError
+from gapless.errors import ClosedError, GaplessError, NameInUseError, RemoteProtocolError
 from gapless.identity import Address, RosterEntry, group_id, member_label
+from gapless.locator import Locator
 from gapless.logger import log
 from gapless.protocol.events import (
     EVENT_NAMES,
     Accepted,
     Expelled,
     Located,
+    NameInUse,
     StateReceived,
     Suspected,
+    Unheard,
     ViewInstalled,
 )
 from gapless.protocol.member import Member
 from gapless.protocol.membership.membership import OVER
 from gapless.runtime.bundler import Bundler
+from gapless.runtime.discovery_monitor import DiscoveryMonitor
+from gapless.runtime.key_mismatch import describe_mismatches
+from gapless.runtime.keyring_watch import KeyringWatch
 from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES
 from gapless.transport.error_log import ErrorLog
@@ -38,6 +44,7 @@ from gapless.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     from gapless.config import Config
     from gapless.delivery_mode import DeliveryMode
@@ -48,32 +55,34 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
 
 DATAGRAMS_PER_TURN = 256
-"""How many datagrams a turn reads, about, before it sends the outcome."""
+"""About how many datagrams a turn reads before the answers are sent."""
 
 EVENT_LOG_INTERVAL_NS = NS_PER_S
-"""How long until the same kind of event is logged again."""
+"""Minimum time between two log lines about the same kind of event."""
 
 TICKS_PER_TURN = 16
 """Maximum number of ticks before the sockets are read again."""
 
 BACKLOG_GRACE_NS = 20_000_000
-"""How long timers wait for datagrams that have arrived and are not read yet."""
+"""How long timers wait for datagrams that have arrived and are unread."""
 
 NEVER_NS = 1 << 63
-"""A deadline that never comes."""
+"""A deadline that is never reached."""
 
 _CLOCK_SAMPLES = 5
+_RANDOM_MASK = 0xFFFF
+"""The random bits of the number of a sealed incarnation: 66 microseconds."""
 
 
 class PendingCall(NamedTuple):
-    """A command for the machine, and the future of the caller, if one waits."""
+    """A command for the machine, and the future of the caller, or None."""
 
     command: Callable[[int], Ready | None]
     future: Future[Any] | None = None
 
 
 class MemberRuntime:
-    """One member, through all its incarnations."""
+    """One member, through all incarnations."""
 
     def __init__(
         self,
@@ -88,6 +97,7 @@ class MemberRuntime:
         rejoin: bool,
         trace: Recorder | None,
         display_name: str = "",
+        keyring: Path | None = None,
     ) -> None:
         self.group = group
         self.transport = transport
@@ -126,17 +136,34 @@ class MemberRuntime:
             trace.claim()
             if watch is not None:
                 watch(trace.record_dropped)
+        self.discovery_monitor = DiscoveryMonitor(group, transport)
+        self.keyring_watch = (
+            None
+            if keyring is None or transport.seal is None
+            else KeyringWatch(group, keyring, transport.seal)
+        )
         self.expelled = self._has_backlog = False
-        self.member = self._new_incarnation(time.time_ns())
+        self.member = self._new_incarnation(self._incarnation_number())
         self.calls.append(PendingCall(self._join_group))
 
     # Incarnations
+
+    def _incarnation_number(self) -> int:
+        """Return the number of an incarnation that begins now."""
+        if self.transport.seal is None:
+            return time.time_ns()
+        # The key of an incarnation seals each counter once. Random low bits keep two incarnations
+        # apart, even if the clock was set back between them.
+        return time.time_ns() & ~_RANDOM_MASK | SystemRandom().getrandbits(
+            _RANDOM_MASK.bit_length()
+        )
 
     def _new_incarnation(self, incarnation: int) -> Member:
         entry = RosterEntry(
             Address(self._node, incarnation), self._name, self.transport.locator.encode()
         )
-        group = group_id(self.group)
+        seal = self.transport.seal
+        group = group_id(self.group) if seal is None else seal.ring.group_id(self.group)
         now_ns = wall_clock_offset_ns()
         if self.trace is not None:
             label, stores = (
@@ -156,6 +183,7 @@ class MemberRuntime:
             locator=entry.locator,
             tracing=0 if self.trace is None else self.trace.every,
             wall_offset_ns=now_ns,
+            sealed=seal is not None,
         )
 
     def _join_group(self, now_ns: int) -> Ready:
@@ -174,7 +202,7 @@ class MemberRuntime:
         return self.member.abort(now_ns)
 
     def rejoin_if_expelled(self) -> None:
-        """Begin the next incarnation if the group has expelled this one."""
+        """Begin the next incarnation if the group has expelled the present one."""
         if self.expelled and self.rejoin:
             self.expelled = False
             if self._name:
@@ -184,12 +212,14 @@ class MemberRuntime:
                 }
             self._former_outstanding += self.member.credit.outstanding
             self._machine_due_ns = None
-            self.member = self._new_incarnation(max(time.time_ns(), self.member.me.incarnation + 1))
+            self._join_options.pop("found_early_ns", None)  # there is a group
+            number = max(self._incarnation_number(), self.member.me.incarnation + 1)
+            self.member = self._new_incarnation(number)
             self.calls.append(PendingCall(self._join_group))
 
     @property
     def is_over(self) -> bool:
-        """Whether this member has nothing left to do."""
+        """Whether this member has no work left."""
         return self.stopped or (self.member.membership.phase == OVER and not self.calls)
 
     # Inputs
@@ -214,6 +244,8 @@ class MemberRuntime:
             if request_due_ns is not None and (due_ns is None or request_due_ns < due_ns):
                 due_ns = request_due_ns
         self.due_ns = NEVER_NS if due_ns is None else due_ns
+        if self.transport.book.evidence:
+            self.due_ns = 0  # sending has found a member that may be gone
         bundler = self.bundler
         if bundler.room or bundler.expects_more:
             bundler.set_room(self.member.endpoint)
@@ -221,11 +253,14 @@ class MemberRuntime:
 
     def run_commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine the commands of the application: sends first, then calls."""
+        # A request or call that arrives from here on waits for the next round: the message that its
+        # thread has sent before may have missed this bundle.
+        requests, calls = self.send_requests.count_new(), len(self.calls)
         yield from self.flush_bundle(now_ns)
-        yield from self.send_requests.flush(self.member, now_ns)
-        if self.calls and (owed := self._take_unreported()):
+        yield from self.send_requests.flush(requests, self.member, now_ns)
+        if calls and (owed := self._take_unreported()):
             yield self.report_consumed(owed, now_ns)
-        for _ in range(len(self.calls)):
+        for _ in range(calls):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
 
@@ -244,7 +279,7 @@ class MemberRuntime:
         mode: DeliveryMode,
         loopback: bool | None,
     ) -> tuple[Ready, Accepted | None]:
-        """Send without waiting for room; return the answer, and Accepted unless it refused."""
+        """Send without waiting for room; return the answer, and Accepted if not refused."""
         ready = self.member.send(payloads, now_ns, to=to, mode=mode, wait=False, loopback=loopback)
         accepted = None
         for at, event in enumerate(ready.events):
@@ -260,7 +295,17 @@ class MemberRuntime:
         self._has_backlog = (
             len(datagrams) >= DATAGRAMS_PER_TURN or sum(map(len, datagrams)) >= TURN_BYTES
         )
-        return self.member.receive_all(datagrams, now_ns) if datagrams else ()
+        answers = self.member.receive_all(datagrams, now_ns) if datagrams else []
+        if self.transport.book.evidence:
+            answers += self._note_evidence(now_ns)
+        return answers
+
+    def _note_evidence(self, now_ns: int) -> list[Ready]:
+        """Give the machine what the transport has seen of members that may be gone."""
+        return [
+            self.member.note_evidence(member, evidence, now_ns)
+            for member, evidence in self.transport.book.take_evidence()
+        ]
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether a timer of the machine is due."""
@@ -271,8 +316,12 @@ class MemberRuntime:
         """Tick the machine for as long as a timer is due.
 
         While more datagrams wait than one turn reads, timers wait a little too: many messages that
-        the machine would request have arrived already and are only not read yet.
+        the machine would request have arrived already and are only unread.
         """
+        if now_ns >= self.discovery_monitor.due_ns:
+            self._check_discovery(now_ns)
+        if self.keyring_watch is not None and now_ns >= self.keyring_watch.due_ns:
+            self.keyring_watch.check(now_ns)
         if self._has_backlog:
             now_ns -= BACKLOG_GRACE_NS
         for _ in range(TICKS_PER_TURN):
@@ -281,11 +330,24 @@ class MemberRuntime:
                 return
             yield self.member.tick(time.monotonic_ns())
 
+    def _check_discovery(self, now_ns: int) -> None:
+        view = self.member.view
+        members = 0 if view is None else len(view)
+        mismatches = (
+            describe_mismatches(self.transport, self.member.counters) if members <= 1 else {}
+        )
+        for event in self.discovery_monitor.check(now_ns, members, mismatches):
+            self.event_counts[event.kind] = self.event_counts.get(event.kind, 0) + 1
+            self._items.append(event)
+
     def add_consumed(self, messages: int) -> bool:
         """Count consumed messages, in any thread; return whether a turn should report them now."""
         with self._consumed_lock:
             self._consumed += messages
-            if self._consumed - self._requested < self._report_at:
+            if (
+                self._consumed - self._requested < self._report_at
+                and not self.member.credit.wants_report
+            ):
                 return False
             self._requested = self._consumed
             return True
@@ -298,7 +360,7 @@ class MemberRuntime:
             return unreported
 
     def report_consumed(self, messages: int, now_ns: int) -> Ready:
-        """Report consumed messages to the machine; those of former incarnations come first."""
+        """Report consumed messages to the machine; messages of former incarnations come first."""
         former = min(messages, self._former_outstanding)
         self._former_outstanding -= former
         return self.member.consumed(messages - former, now_ns)
@@ -306,7 +368,7 @@ class MemberRuntime:
     # Outputs
 
     def collect(self, ready: Ready) -> None:
-        """Collect what a ready holds for the application, in order."""
+        """Collect the items of a ready for the application, in order."""
         self._machine_due_ns = ready.deadline_ns
         if ready.events:
             events = [
@@ -322,13 +384,13 @@ class MemberRuntime:
             self.trace.record_ready(ready)
 
     def record(self, transmits: Sequence[Transmit]) -> None:
-        """Write the trace of this turn, before its datagrams leave."""
+        """Write the trace of this turn, before the datagrams leave."""
         assert self.trace is not None
         self.trace.flush(transmits)
         if self.trace.stopped and "trace_stopped" not in self.event_counts:
             self.event_counts["trace_stopped"] = 1
             log.error(
-                "%s: the trace in %s ends here: %s",
+                "%s: recording stopped in %s: %s",
                 self.group,
                 self.trace.folder,
                 self.trace.stopped,
@@ -346,14 +408,39 @@ class MemberRuntime:
                 self.expelled = True
                 label = self._label(self.member.me)
                 self._event_log.add(
-                    "expelled", f"{self.group}: the group continues without {label}"
+                    "expelled",
+                    f"{self.group}: {label} was expelled; the group continues without this"
+                    " incarnation",
+                )
+            elif isinstance(event, NameInUse):
+                self._refuse_name(event)
+            elif isinstance(event, Unheard):
+                sender, receiver = self._label(event.sender), self._label(event.receiver)
+                self._event_log.add(
+                    "link", f"{self.group}: {receiver} does not hear {sender}; one is expelled"
                 )
             elif isinstance(event, Suspected):
                 label = self._label(event.member)
-                self._event_log.add("suspected", f"{self.group}: {label} is silent, and is probed")
+                self._event_log.add(
+                    "suspected", f"{self.group}: {label} is silent and suspected; a probe was sent"
+                )
+
+    def _refuse_name(self, event: NameInUse) -> None:
+        """End, because another member is alive under the durable name."""
+        try:
+            where = str(Locator.decode(event.locator))
+        except RemoteProtocolError:
+            where = "an unknown address"
+        self.rejoin = False
+        self.error = NameInUseError(
+            f"the durable name {self._name!r} is in use in {self.group} by the member at {where} "
+            f"({event.holder.short}): choose another durable name, or stop that member",
+            event.holder,
+        )
+        log.error("%s: cannot join: %s", self.group, self.error)
 
     def _label(self, member: Address) -> str:
-        """Return a member for people: its own display name, or a durable name, and the short id."""
+        """Return a member for people: the own display name, or a durable name, and the short id."""
         roster = self.member.roster
         entries = () if roster is None else roster.entries
         names = {entry.address: entry.name for entry in entries}
@@ -368,8 +455,8 @@ class MemberRuntime:
     # The end
 
     def fail(self, error: BaseException) -> None:
-        """End because of a bug, here or in the machine."""
-        log.error("%s has failed and is closed", self.group, exc_info=error)
+        """End because of a bug, in the runtime or in the machine."""
+        log.error("%s: this member failed and was closed", self.group, exc_info=error)
         self.error = GaplessError(
             f"this member of {self.group} has failed: {type(error).__name__}: {error}"
         )
@@ -377,10 +464,10 @@ class MemberRuntime:
         self.stopped = True
 
     def end(self) -> None:
-        """Close the transport, and fail everything that waits."""
+        """Close the transport, and fail every pending call."""
         self.ended = True
         if self.trace is not None:
-            self.trace.finish(whole=self.error is None)
+            self.trace.finish(whole=self.error is None or isinstance(self.error, NameInUseError))
         self.transport.book.discovery.withdraw()
         self.transport.close()
         self.closed.set()
@@ -388,12 +475,14 @@ class MemberRuntime:
         self.reject_pending()
 
     def reject_pending(self) -> None:
-        """Fail every pending send and call, also those that arrived after the last turn."""
+        """Fail every pending send and call, also those submitted after the last turn."""
         self.send_requests.fail(self.closed_error())
         if (bundle := self.bundler.take()) is not None:
             bundle.fail(self.closed_error())
             log.warning(
-                "%s: %d messages were sent too late and are lost", self.group, len(bundle.payloads)
+                "%s: %d messages were not sent: the member closed first",
+                self.group,
+                len(bundle.payloads),
             )
         while self.calls:
             future = self.calls.popleft().future
@@ -417,9 +506,10 @@ def wall_clock_offset_ns() -> int:
 def in_delivery_order(
     deliveries: list[Delivery], events: list[Event], before_view: int
 ) -> list[DeliveryItem]:
-    """Return what one answer holds in the order in which the application is to see it.
+    """Return the items of one answer in the order for the application.
 
-    A state comes before the deliveries, a view between them, and every other event after them.
+    A state comes before the deliveries, a view between the deliveries of two views, and every other
+    event after the deliveries.
     """
     states = [event for event in events if type(event) is StateReceived]
     views = [event for event in events if type(event) is ViewInstalled]

@@ -7,19 +7,19 @@ arrived, and the time. ``process_ready`` then carries out the answers. A turn ne
 select on the sockets does. An application that does not read blocks no other group.
 
 Leader and followers. At any time at most one thread, the leader, selects on the sockets and runs
-the turns that follow. A thread of the application that waits for something becomes the leader if
-there is none, and leads until its wait is over; so a message reaches the thread that waits for it
-without a switch of threads. All other threads that wait are followers: the leader wakes them.
+the turns that follow. A waiting thread of the application becomes the leader if there is none, and
+leads until the end of the wait; so a message reaches the waiting thread without a switch of
+threads. All other waiting threads are followers: the leader wakes them.
 
-If no thread of the application leads, the protocol thread does. When it has served every follower
-it parks, because the thread it served often waits again at once and can lead by itself. It leads
-again if no thread does within ``POLL_HANDOVER_S``. It leads at once if a follower still waits,
-unless the last leader usually returns within microseconds.
+If no thread of the application leads, the protocol thread does. After serving every follower the
+protocol thread parks, because the served thread often waits again at once and can lead. The
+protocol thread leads again if no thread leads within ``POLL_HANDOVER_S``, and at once if a follower
+still waits, unless the last leader usually returns within microseconds.
 
-Sending. A thread that sends runs a turn itself if no other thread is in one. Otherwise the thread
-that is in a turn looks at the pending commands again before it stops.
+Sending. A sending thread runs a turn if no other thread is in a turn. Otherwise the other thread
+looks at the pending commands again before the end of its turn.
 
-A machine that raises ends its own group and reports the error to its application. Other groups
+A machine that raises ends its own group and reports the error to the application. Other groups
 continue.
 """
 
@@ -59,17 +59,17 @@ CAN_POLL_IN_CALLER = os.name == "posix"
 _REPOLL_NS = 500_000
 """A leader that returned within this time is expected to return again: no thread is woken."""
 _TURN_TIMEOUT_S = 0.05
-"""How long a thread waits for another's turn to end before it leaves its command to the leader."""
+"""How long a thread waits for the turn of another before leaving a command to the leader."""
 _AWAKE_NS = -1
 _MAX_PENDING_ROUNDS = 2
-"""How often a thread looks again for pending commands before it leaves them to the leader."""
+"""How often a thread looks for pending commands before leaving them to the leader."""
 
 
 def process_ready(readies: Iterable[Ready], member: MemberRuntime) -> None:
     """Carry out the answers of a machine.
 
-    The address book comes first, since datagrams are sent to its places. The trace is written
-    before a datagram leaves. Deliveries come last.
+    The address book comes first, since datagrams are sent to the targets of the book. The trace is
+    written before a datagram leaves. Deliveries come last.
     """
     transmits: list[Transmit] = []
     for ready in readies:
@@ -85,7 +85,7 @@ def process_ready(readies: Iterable[Ready], member: MemberRuntime) -> None:
 
 
 class TurnLock:
-    """The lock that a thread holds during a turn; it records its owner."""
+    """The lock held by a thread during a turn; the lock records its owner."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class TurnLock:
         self.locked = self._lock.locked
 
     def acquire(self, patience_s: float = 0.0) -> bool:
-        """Acquire the lock within ``patience_s``; return whether that succeeded."""
+        """Acquire the lock within ``patience_s``; return whether the lock was acquired."""
         if not self._lock.acquire(patience_s > 0, patience_s or -1):
             return False
         self.owner = threading.get_ident()
@@ -113,7 +113,7 @@ class TurnLock:
 
 
 class Reactor:
-    """Runs the members of this process; its thread ends with the last member."""
+    """Runs the members of this process; the protocol thread ends with the last member."""
 
     _shared: ClassVar[Reactor | None] = None
     _shared_lock = threading.Lock()
@@ -201,8 +201,8 @@ class Reactor:
     ) -> Accepted | None:
         """Let the machine send in this thread, without waiting for a turn or for room.
 
-        Return None if nothing was sent: another thread is in a turn, earlier requests go first, or
-        the window is full.
+        Return None if the message was not sent: another thread is in a turn, earlier requests go
+        first, the window is full, or the member is between two incarnations.
         """
         if not in_main_thread():
             return self._send(member, payloads, to, mode, loopback)
@@ -220,7 +220,12 @@ class Reactor:
         if not self._turn_lock.acquire():
             return None
         try:
-            if not member.registered or member.calls or member.send_requests.has_new:
+            if (
+                not member.registered
+                or member.calls
+                or member.send_requests.has_new
+                or member.member.endpoint.view is None
+            ):
                 return None
             try:
                 now_ns = time.monotonic_ns()
@@ -277,7 +282,7 @@ class Reactor:
         """Wait until ``done()`` or ``until_ns``: lead, or follow if another thread leads.
 
         ``new_waiter(done)`` returns a future that completes when ``done`` may have changed, or None
-        if ``done()`` holds. A future that is no longer needed is cancelled.
+        if ``done()`` holds. An unneeded future is cancelled.
         """
         if self.poll_until(done, until_ns) or (waiter := new_waiter(done)) is None:
             return
@@ -290,11 +295,11 @@ class Reactor:
             self.remove_waiter(done)
 
     def add_waiter(self, done: Callable[[], bool]) -> None:
-        """Note that a follower waits until ``done()``."""
+        """Record a follower that waits until ``done()``."""
         self._waiters.append(done)
 
     def remove_waiter(self, done: Callable[[], bool]) -> None:
-        """Note that the follower no longer waits."""
+        """Remove a follower."""
         self._waiters.remove(done)
         self._waiter_served = True
 
@@ -313,7 +318,7 @@ class Reactor:
                 self._wake_socket.sender.send(b"\0")
 
     def _wake_thread(self) -> None:
-        """Wake the protocol thread if it is parked."""
+        """Wake the protocol thread if parked."""
         if self._thread_parked:
             self._thread_parked = False
             with suppress(RuntimeError):  # another thread has released the gate
@@ -348,7 +353,7 @@ class Reactor:
         return True
 
     def _yield_polling(self) -> None:
-        """Let another thread lead although this one is still in select."""
+        """Let another thread lead while this thread is still in select."""
         self._poll_epoch += 1
         self._leader_done = None
         self._thread_must_poll = True
@@ -356,7 +361,7 @@ class Reactor:
         self._wake_thread()
 
     def _hand_over_polling(self) -> None:
-        """Stop leading, and wake the protocol thread if it has to lead."""
+        """Stop leading, and wake the protocol thread if no other thread can lead."""
         self._last_polled_ns = time.monotonic_ns()
         self._thread_must_poll = len(self._members) > 1 or self._has_waiters
         self._run_pending()
@@ -384,7 +389,7 @@ class Reactor:
         if guard is not None:
             guard.begin_wait()
         wanted = self._pending and not self._turn_waiters
-        # What another thread did before ``_select_until_ns`` was set has woken nobody.
+        # Commands submitted before ``_select_until_ns`` was set have not woken this thread.
         found = self._selector.select(
             0.0
             if wanted or self._new_members or self._ended or self._is_leader_done
@@ -406,9 +411,9 @@ class Reactor:
     # Turns
 
     def _run_pending(self, *, patient: bool = False) -> None:
-        """Run pending commands, unless another thread holds the turn lock (it will run them).
+        """Run pending commands, unless another thread holds the turn lock (and will run them).
 
-        A patient thread waits for the lock. Being woken by the other thread would cost more, and
+        A patient thread waits for the lock. A wake-up by the other thread would cost more, and
         threads that always did each other's work would starve.
         """
         for _ in range(_MAX_PENDING_ROUNDS):
@@ -560,7 +565,7 @@ class Reactor:
 
     @classmethod
     def _after_fork(cls) -> None:
-        """Close the parent's resources in the child without sending anything."""
+        """Close the parent's resources in the child without sending a datagram."""
         mark_forked()  # first: a transport must not flush from the child
         reactor, cls._shared, cls._shared_lock = cls._shared, None, threading.Lock()
         if reactor is not None:
@@ -583,7 +588,7 @@ def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:
 
 
 def remaining_s(until_ns: int | None) -> float | None:
-    """Return how much time is left until ``until_ns``; None: any amount."""
+    """Return the time left until ``until_ns``; None for no limit."""
     return None if until_ns is None else max(0.0, (until_ns - time.monotonic_ns()) / NS_PER_S)
 
 

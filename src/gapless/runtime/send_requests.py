@@ -1,10 +1,11 @@
-"""Send requests: from the application into the machine, and their outcome back.
+"""Send requests: from the application into the machine, and their outcomes back.
 
-On sending: a request waits here for the next turn, and before the first view for that view. Small
-requests that have room leave together, as if they were one, so that they share frames. A request
+On sending: a request waits here for the next turn, and before the first view for the view. Small
+requests that have room leave together, like one request, so that they share frames. A request
 without room waits in the machine, alone, so that it can be cancelled alone.
 
-On an event of the machine: it names a ticket, and the request with that ticket gets its result.
+On an event of the machine: the event has a ticket, and the request with the same ticket gets the
+result.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gapless.errors import LocalProtocolError
 from gapless.logger import log
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
+from gapless.runtime.bundler import Bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,29 +30,28 @@ if TYPE_CHECKING:
     from gapless.protocol.events import Event
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
-    from gapless.runtime.bundler import Bundle
 
 MAX_MERGED_BYTES = 1 << 18
-"""Maximum number of bytes of small requests that leave together."""
+"""Maximum number of bytes of small requests sent together."""
 
 
 class When(Enum):
-    """When a submitted request is handled."""
+    """The moment at which a submitted request is handled."""
 
     NOW = "now"
     """In the calling thread, as soon as no other thread is in a turn."""
     LATER = "later"
-    """With the next turn, in whichever thread; ``MemberHandle.flush`` runs one."""
+    """With the next turn, in any thread; ``MemberHandle.flush`` runs a turn."""
     WAKE = "wake"
-    """By the thread that polls the sockets; it is woken."""
+    """By the thread that polls the sockets, after a wake-up."""
 
 
 class SendRequest(Future[Accepted | Refused | GivenUp]):
-    """A send on its way; the result is its outcome.
+    """A send on its way; the result is the outcome.
 
     ``delivered`` exists for acknowledged messages, and completes when every member has delivered
-    them, or will never. A request that is cancelled before a turn takes it is not sent; afterwards
-    use ``MemberHandle.cancel``.
+    the messages, or a member never will. A request cancelled before a turn takes it is not sent;
+    later use ``MemberHandle.cancel``.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
         """
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(
-                f"a timeout of {timeout_ns} ns is over before it begins: use wait=False"
+                f"a timeout of {timeout_ns} ns is not positive; use wait=False to send without"
+                " waiting"
             )
         return cls(
             Payloads.of(payloads),
@@ -120,23 +122,25 @@ class SendRequest(Future[Accepted | Refused | GivenUp]):
             self.delivered.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """Set the error of the request, and of the wait for its delivery."""
+        """Set the error of the request, and of the wait for delivery."""
         for future in (self, self.delivered):
             if future is not None and not future.done():
                 future.set_exception(error)
 
 
 class SendRequests:
-    """The requests of one member. Any thread may call ``put``, only a turn the rest."""
+    """The requests of one member. Any thread may call ``put``; only a turn calls the rest."""
 
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
         self.queue: deque[SendRequest] = deque()
-        """Requests that no turn has taken yet."""
+        """Requests not taken by a turn yet."""
         self.has_new = False
         """Whether the next turn has a request to flush."""
         self._submitted: dict[int, list[SendRequest] | list[Bundle]] = {}
         self._undelivered: dict[int, SendRequest] = {}
+        self._unsent_bundles: deque[Bundle] = deque()
+        """Bundles that waited for room when their incarnation ended."""
 
     def put(self, request: SendRequest) -> None:
         """Queue a request."""
@@ -145,7 +149,7 @@ class SendRequests:
 
     def on_view(self) -> None:
         """Flush the queue with the next turn: there is a view."""
-        self.has_new = bool(self.queue)
+        self.has_new = bool(self.queue or self._unsent_bundles)
 
     @property
     def deadline_ns(self) -> int | None:
@@ -161,13 +165,21 @@ class SendRequests:
             default=None,
         )
 
-    def flush(self, member: Member, now_ns: int) -> Iterator[Ready]:
-        """Give the machine the requests queued by now; later ones wait for the next turn."""
+    def count_new(self) -> int:
+        """Return how many requests the next ``flush`` handles; later requests set ``has_new``."""
         self.has_new = False
+        return len(self.queue)
+
+    def flush(self, left: int, member: Member, now_ns: int) -> Iterator[Ready]:
+        """Give the machine the first ``left`` requests; later requests wait for the next turn."""
         if member.view is None:
             self._expire(now_ns)
             return
-        crowded, left = False, len(self.queue)
+        while self._unsent_bundles:
+            ready = self.submit_bundle(self._unsent_bundles.popleft(), member, now_ns)
+            if ready is not None:
+                yield ready
+        crowded = False
         while left > 0 and self.queue:
             left -= 1
             request = self.queue.popleft()
@@ -175,7 +187,7 @@ class SendRequests:
                 continue
             together = [request]
             if not crowded and left and self._is_small(request):
-                taken = self._merge_small(together, member)
+                taken = self._merge_small(together, left, member)
                 crowded = taken is None
                 left -= taken or 0
             ready = self._submit(together, member, now_ns)
@@ -198,9 +210,11 @@ class SendRequests:
     def _is_small(self, request: SendRequest) -> bool:
         return request.size_bytes <= self._small_bytes and request.is_mergeable
 
-    def _merge_small(self, together: list[SendRequest], member: Member) -> int | None:
-        """Take the small requests that follow; return how many, or None if they have no room."""
-        chosen = self._mergeable(together[0].size_bytes)
+    def _merge_small(
+        self, together: list[SendRequest], left: int, member: Member
+    ) -> int | None:
+        """Take some of the ``left`` requests that follow; return how many, or None without room."""
+        chosen = self._mergeable(together[0].size_bytes, left)
         payloads = Payloads.of_validated(
             [payload for request in (*together, *chosen) for payload in request.payloads]
         )
@@ -212,10 +226,10 @@ class SendRequests:
                 together.append(request)
         return len(chosen)
 
-    def _mergeable(self, size_bytes: int) -> list[SendRequest]:
-        """Return the small requests at the head of the queue that fit beside ``size_bytes``."""
+    def _mergeable(self, size_bytes: int, left: int) -> list[SendRequest]:
+        """Return the small ones of the next ``left`` requests that fit beside ``size_bytes``."""
         chosen: list[SendRequest] = []
-        for request in tuple(self.queue):  # at once: any thread may add to the queue
+        for request in tuple(self.queue)[:left]:  # at once: any thread may add to the queue
             size_bytes += request.size_bytes
             if size_bytes > MAX_MERGED_BYTES or not self._is_small(request):
                 break
@@ -223,7 +237,7 @@ class SendRequests:
         return chosen
 
     def _submit(self, together: list[SendRequest], member: Member, now_ns: int) -> Ready | None:
-        """Let the machine send; a request that it refuses gets the error."""
+        """Let the machine send; a refused request gets the error."""
         head = together[0]
         payloads = head.payloads
         if len(together) > 1:
@@ -266,7 +280,7 @@ class SendRequests:
                     request.resolve(GivenUp(0, 0, "timeout") if over else Refused(0))
 
     def cancel(self, request: SendRequest, member: Member, now_ns: int) -> Ready | None:
-        """Cancel a request that waits in the machine; one that left with others was accepted."""
+        """Cancel a request that waits in the machine; a merged request was already accepted."""
         return (
             member.cancel(request.ticket, now_ns)
             if self._submitted.get(request.ticket) == [request]
@@ -276,12 +290,14 @@ class SendRequests:
     # On an event
 
     def resolve(self, event: Event) -> bool:
-        """Set the result of the request that an event is about; return whether it is about one."""
+        """Set the result of the request with the ticket of an event; return whether one exists."""
         if type(event) is Accepted or type(event) is Refused or type(event) is GivenUp:
             together = self._submitted.pop(event.ticket, ())
             if type(event) is not Accepted:
                 self._undelivered.pop(event.ticket, None)
-            if len(together) == 1:
+            if type(event) is GivenUp and event.reason == "over":
+                self._give_up(together, event)
+            elif len(together) == 1:
                 together[0].resolve(event)
             else:
                 self._resolve_each(together, event)
@@ -293,15 +309,26 @@ class SendRequests:
             return True
         return False
 
+    def _give_up(self, together: Any, event: GivenUp) -> None:
+        """Report the end of an incarnation; keep a bundle, which has no caller to send it again."""
+        if len(together) != 1 or not isinstance(bundle := together[0], Bundle):
+            self._resolve_each(together, event)
+            return
+        bundle.sent_before += event.accepted
+        if unsent := bundle.payloads[event.accepted :]:
+            bundle.payloads = Payloads.of_validated(unsent)
+            self._unsent_bundles.append(bundle)
+        else:
+            bundle.resolve(event)
+
     def _resolve_each(self, together: Any, event: Accepted | Refused | GivenUp) -> None:
-        """Divide the seqnos, or the accepted messages, among requests that left together."""
+        """Divide the seqnos, or the accepted messages, among merged requests."""
         before = 0
         for request in together:
             count = len(request.payloads)
             if isinstance(event, Accepted):
-                request.resolve(
-                    Accepted(event.ticket, event.first + before, event.first + before + count - 1)
-                )
+                first = event.first + before
+                request.resolve(event._replace(first=first, last=first + count - 1))
             elif isinstance(event, GivenUp):
                 request.resolve(
                     event._replace(accepted=min(max(0, event.accepted - before), count))
@@ -311,9 +338,14 @@ class SendRequests:
             before += count
 
     def fail(self, error: BaseException) -> None:
-        """Fail every request that waits."""
+        """Fail every waiting request."""
         waiting = [request for together in self._submitted.values() for request in together]
         waiting += self._undelivered.values()
+        if self._unsent_bundles:
+            count = sum(len(bundle.payloads) for bundle in self._unsent_bundles)
+            log.warning("%d messages were not sent: %s", count, error)
+        while self._unsent_bundles:
+            self._unsent_bundles.popleft().fail(error)
         while self.queue:
             waiting.append(self.queue.popleft())
         self._submitted, self._undelivered = {}, {}

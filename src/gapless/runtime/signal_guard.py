@@ -3,10 +3,10 @@
 Python runs a signal handler in the main thread between any two bytecodes, and a handler may raise:
 Ctrl-C does. Raised in the middle of a turn, an exception would leave a machine inconsistent.
 
-On a signal during a turn: the signal is deferred, and its handler is called after the turn.
+On a signal during a turn: the signal is deferred, and the handler is called after the turn.
 
-On a signal during select: the thread stops leading first, so that another thread leads however
-long the handler takes. Then the handler is called, and its exception reaches the waiting caller.
+On a signal during select: the thread stops leading first, so that another thread leads however long
+the handler takes. Then the handler is called, and an exception reaches the waiting caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-"""Signals that programs handle. An exception of another signal's handler ends the group."""
+"""Signals that programs handle. An exception in the handler of another signal ends the group."""
 # The C functions: the wrappers of the module ``signal`` convert to enums, which costs more.
 _RAW_SIGNAL = sys.modules.get("_signal", signal)
 _handler_of: Callable[[int], Any] = _RAW_SIGNAL.getsignal
@@ -96,7 +96,7 @@ class SignalGuard:
                 self._run_deferred()
 
     def _restore_handlers(self) -> None:
-        """Restore the handlers; one that is restored may run and raise before the others are."""
+        """Restore the handlers; a restored one may run and raise before the next is restored."""
         raised: BaseException | None = None
         while self._installed:
             try:
@@ -109,7 +109,7 @@ class SignalGuard:
             raise raised
 
     def _run_deferred(self) -> None:
-        """Call the handler of every deferred signal, whatever another one raises."""
+        """Call the handler of every deferred signal, even after a handler has raised."""
         number, frame = self._deferred.pop(0)
         try:
             self._handlers[number](number, frame)

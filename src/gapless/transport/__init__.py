@@ -1,6 +1,7 @@
 """Transports: how datagrams travel between members. The only package with sockets.
 
-A :class:`Transport` sends and receives datagrams for one member; docs/transports.md compares them.
+A ``Transport`` sends and receives datagrams for one member. docs/internals/transports.md compares
+the transports.
 """
 
 from importlib import import_module
@@ -32,7 +33,7 @@ _WHERE = {
     "InProcessNetwork": "in_process",
     "TcpMesh": "tcp.transport",
 }
-"""Transports that few members need: they are imported on first use."""
+"""Transports needed by few members, imported on first use."""
 
 
 def __getattr__(name: str) -> Any:

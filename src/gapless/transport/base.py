@@ -1,11 +1,11 @@
 """The Transport protocol: the only interface between the runtime and the network.
 
-A transport has one locator where others reach it, and never blocks. It returns the datagrams that
-have arrived, and sends datagrams to one member, to all other members of the view, or to anyone
-whom discovery names. A datagram that the network refuses is counted under its reason and dropped:
-the machine retransmits. A transport does not interpret frames.
+A transport has one locator for all other members, and never blocks. A transport returns the
+datagrams that have arrived, and sends datagrams to one member, to all other members of the view, or
+to every locator known to discovery. A datagram refused by the network is counted under a reason and
+dropped: the machine retransmits. A transport does not interpret frames.
 
-The runtime keeps the transport's :class:`AddressBook` up to date from the events of the machine.
+The runtime keeps the ``AddressBook`` of the transport up to date from the events of the machine.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Transmit
     from gapless.transport.address_book import AddressBook
     from gapless.transport.error_log import ErrorLog
+    from gapless.wire.seal import Seal
 
 LOOPBACK_FRAME_BYTES = 65_000
-"""Largest frame where no hop fragments it; the cost of a frame hardly depends on its length."""
+"""Largest frame on a path without fragmentation; the cost hardly depends on the length."""
 NETWORK_FRAME_BYTES = 1400
 """Largest frame on a network, where losing one IP fragment would lose the whole frame."""
 WHOLE_RUN_BYTES = 256_000
 """Largest run sent as one datagram where no datagram is lost; the cost is mostly per run."""
 RECEIVE_BUFFER_BYTES = 4 << 20
-"""Receive buffer that a transport requests; a member advertises what the kernel grants."""
+"""Requested size of the receive buffer; a member advertises the size granted by the kernel."""
 TURN_BYTES = 1 << 20
-"""How many bytes a transport returns per turn, about, so that acks are not delayed."""
+"""About how many bytes a transport returns per turn, so that acks are not delayed."""
 
 
 class Selectable(Protocol):
-    """What a selector can wait for: a socket, or any object with a file descriptor."""
+    """An object that a selector can wait for: a socket, or any object with a file descriptor."""
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -45,22 +46,26 @@ class Selectable(Protocol):
 
 
 class Transport(Protocol):
-    """The network of one member of one group. One thread at a time uses it."""
+    """The network of one member of one group, used by one thread at a time."""
 
     locator: Locator
-    """Where others reach this member."""
+    """The locator at which others reach this member."""
     book: AddressBook[Any]
-    """Where the others are reached."""
+    """The targets of the other members."""
     max_frame_bytes: int
     """Largest datagram that the path carries without fragmentation."""
     whole_run_bytes: int
-    """Largest run that fits one datagram, if larger than a frame; otherwise 0."""
+    """Largest run in one datagram, if larger than a frame; otherwise 0."""
     receive_buffer_bytes: int
-    """Size of the receive buffer as granted; senders are told."""
+    """Granted size of the receive buffer, which is advertised to senders."""
     preserves_bytes: bool
-    """Whether no datagram can be corrupted in transit: it never leaves this machine."""
+    """Whether no datagram can be corrupted in transit, because none leaves this machine."""
+    may_lose: bool
+    """Whether a datagram between two running members may be lost, so that somebody must resend."""
     problems: ErrorLog
-    """Counted errors: datagrams that the network refused, and malformed input."""
+    """Counted errors: datagrams refused by the network, and malformed input."""
+    seal: Seal | None
+    """Seals every datagram that leaves, and opens every one that arrives; None without keys."""
 
     @property
     def deadline_ns(self) -> int | None:
@@ -68,7 +73,7 @@ class Transport(Protocol):
         ...
 
     def sockets(self) -> Sequence[Selectable]:
-        """Return what to select on. The result never changes; TCP returns its own poller."""
+        """Return the objects to select on, always the same objects; TCP returns a poller."""
         ...
 
     def receive(self, limit: int) -> list[bytes]:
@@ -76,7 +81,7 @@ class Transport(Protocol):
         ...
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Send datagrams, to each target in this order."""
+        """Send datagrams, to each target in the given order."""
         ...
 
     def close(self) -> None:

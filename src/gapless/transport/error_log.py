@@ -10,7 +10,7 @@ from gapless.logger import log
 from gapless.units import NS_PER_S
 
 LOG_INTERVAL_NS = 10 * NS_PER_S
-"""How long a reason stays quiet after it was logged; the next line says how often it occurred."""
+"""Minimum time between two log lines about one reason; the next line has the number of errors."""
 
 
 class ErrorLog:

@@ -1,21 +1,23 @@
 """Shared memory between members on one machine.
 
-Large datagrams are written to shared memory, and a small descriptor on the socket says where.
+Large datagrams are written to shared memory; a small descriptor on the socket has the places.
 
-On sending: large datagrams to members that can read this member's ring are written into the ring,
-one behind the other. Datagrams that leave together share one descriptor. That saves the kernel two
+On sending: large datagrams for members that can read this member's ring are written into the ring,
+one behind the other. Datagrams sent together share one descriptor. The ring saves the kernel two
 copies and most calls.
 
-On reception of a descriptor: its datagrams are copied out, unless they were overwritten meanwhile.
-A lost or late descriptor means lost datagrams, no more: the machine requests them, and repairs go
-through the socket.
+On reception of a descriptor: the datagrams are copied out, unless overwritten meanwhile. A lost or
+late descriptor only means lost datagrams: the machine requests them, and repairs go through the
+socket.
 
-A member can read the ring if it has answered a probe. Other members are probed now and then, when
-there is a large datagram for them; until they answer everything goes through the socket. A member
+In a sealed group the ring holds sealed datagrams, and every note about the ring is sealed, too.
+
+A member can read the ring after answering a probe. Other members are probed now and then, when a
+large datagram is to be sent to them; until the answer all datagrams go through the socket. A member
 of another user, or in a container with its own processes, cannot read the ring.
 
-The memory has no name in any file system, ends with its process however that ends, and is sealed
-against shrinking under a reader.
+The memory has no name in any file system, ends with the process in all cases, and is sealed against
+shrinking under a reader.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gapless.transport.error_log import ErrorLog
+    from gapless.wire.seal import Seal
 
 AVAILABLE = (
     sys.platform == "linux"
@@ -48,11 +51,11 @@ MAGIC = b"GLM1"
 LARGE_BYTES = 16_000
 """Minimum size of a datagram that goes through shared memory."""
 RING_BYTES = 8 << 20
-"""Minimum size of a ring: twice the default receive buffer, which limits what others send ahead."""
+"""Minimum size of a ring: twice the default receive buffer, the limit of sending ahead."""
 MAX_OPEN_RINGS = 64
-"""Maximum number of foreign rings that stay open; the least recently used is closed first."""
+"""Maximum number of open foreign rings; the least recently used is closed first."""
 
-PROBE, READABLE, UNREADABLE, DESCRIPTOR = range(1, 5)
+PROBE, READABLE, UNREADABLE, DESCRIPTOR, PROCESS = range(1, 6)
 _HEAD = Struct("<4sBBHII16s")
 _SLOT = Struct("<QI")
 _MAX_SLOTS = 64
@@ -65,11 +68,11 @@ _ALIGNED_BYTES = 64
 _MIN_BACKOFF_NS, _MAX_BACKOFF_NS = 100 * NS_PER_MS, 10 * NS_PER_S
 
 RingId = tuple[int, int, bytes]
-"""The identity of a ring: its process, its file descriptor there, and the token at its start."""
+"""The identity of a ring: process, file descriptor in the process, and the token at the start."""
 
 
 class SharedRing:
-    """The ring of this process, into which one transport writes its datagrams."""
+    """The ring of this process, into which one transport writes datagrams."""
 
     def __init__(self, ring_bytes: int = RING_BYTES) -> None:
         self._ring_bytes = ring_bytes
@@ -91,7 +94,7 @@ class SharedRing:
         self._write_offset = 0
 
     def write(self, datagrams: Sequence[bytes]) -> bytes:
-        """Write datagrams into the ring; return their descriptor."""
+        """Write datagrams into the ring; return the descriptor."""
         slots, ring_bytes = [], self._ring_bytes
         for datagram in datagrams:
             size_bytes = len(datagram)
@@ -123,7 +126,7 @@ class SharedRingReader:
         """Open the ring ``name``.
 
         Raises:
-            OSError: the ring cannot be opened, or is not the one that ``name`` says.
+            OSError: The ring cannot be opened, or is another ring.
         """
         process, number, token = name
         path = Path(f"/proc/{process}/fd/{number}")
@@ -133,20 +136,20 @@ class SharedRingReader:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-                raise OSError("the memfd is not sealed against shrinking")
+                raise OSError("memfd is not sealed against shrinking")
             self._ring_bytes = os.fstat(file).st_size - _HEADER_BYTES
             if not _MAX_DATAGRAM_BYTES <= self._ring_bytes <= _MAX_RING_BYTES:
-                raise OSError("unexpected size of the memfd")
+                raise OSError("unexpected memfd size")
             self._memory = mmap.mmap(file, _HEADER_BYTES + self._ring_bytes, prot=mmap.PROT_READ)
         finally:
             os.close(file)
         if self._memory[_TOKEN] != token:
             self._memory.close()
-            raise OSError("the memfd belongs to another member")
+            raise OSError("memfd belongs to another member")
         self._write_cursor = memoryview(self._memory).cast("Q")[:1]
 
     def copy(self, start: int, size_bytes: int) -> bytes | None:
-        """Return the bytes at ``start``; None if they were overwritten or never written."""
+        """Return the bytes at ``start``; None if overwritten or never written."""
         ring_bytes = self._ring_bytes
         at = start % ring_bytes
         if (
@@ -165,9 +168,9 @@ class SharedRingReader:
 
 
 class SharedMemory:
-    """The shared memory of one transport: its own ring, and the rings of others.
+    """The shared memory of one transport: the own ring, and the rings of others.
 
-    ``send`` sends a datagram through the socket.
+    ``send`` sends a note through the socket. With ``seal`` the datagrams in the ring are sealed.
     """
 
     def __init__(
@@ -175,11 +178,13 @@ class SharedMemory:
         send: Callable[[bytes, Any], None],
         problems: ErrorLog,
         receive_buffer_bytes: int = RING_BYTES // 2,
+        seal: Seal | None = None,
     ) -> None:
         self.readers: set[Any] = set()
         """The targets that can read our ring."""
         self._send = send
         self._problems = problems
+        self._seal = seal
         self._ring_bytes = max(RING_BYTES, 2 * receive_buffer_bytes)
         self._ring: SharedRing | None = None
         self._ring_retry_ns = 0
@@ -189,7 +194,7 @@ class SharedMemory:
     # On sending
 
     def publish(self, datagrams: Sequence[bytes], targets: Iterable[Any]) -> Sequence[bytes]:
-        """Return what to send: descriptors for large datagrams, if every target can read."""
+        """Return datagrams to send: descriptors of large datagrams, if every target can read."""
         if not self._can_read(targets):
             return datagrams
         assert self._ring is not None
@@ -201,20 +206,23 @@ class SharedMemory:
             if large and (not is_large or len(large) == _MAX_SLOTS):
                 found.append(self._ring.write(large))
                 large = []
-            (large if is_large else found).append(datagram)
+            if not is_large:
+                found.append(datagram)
+            else:
+                large.append(datagram if self._seal is None else self._seal.seal(datagram))
         if large:
             found.append(self._ring.write(large))
         return found
 
     def _can_read(self, targets: Iterable[Any]) -> bool:
-        """Return whether every target can read our ring; probe those that cannot."""
+        """Return whether every target can read our ring; probe the others."""
         others = [target for target in targets if target not in self.readers]
         if others:
             self._probe(others)
         return not others and self._ring is not None
 
     def _probe(self, targets: Sequence[Any]) -> None:
-        """Ask targets whether they can read our ring, less often while they do not answer."""
+        """Ask targets whether they can read our ring, less often without an answer."""
         now_ns = time.monotonic_ns()
         if self._ring is None:
             if now_ns < self._ring_retry_ns:
@@ -223,7 +231,8 @@ class SharedMemory:
                 self._ring = SharedRing(self._ring_bytes)
             except OSError as error:
                 self._problems.add(
-                    "shared.none", f"no memory to share, all goes by the socket: {error}"
+                    "shared.none",
+                    f"shared memory is not available, all datagrams use the socket: {error}",
                 )
                 self._ring_retry_ns = now_ns + _MAX_BACKOFF_NS
                 return
@@ -244,9 +253,11 @@ class SharedMemory:
     # On reception
 
     def read(self, data: bytes, source: Any) -> list[bytes]:
-        """Return the datagrams that a descriptor names; answer a probe."""
+        """Return the datagrams of a descriptor; answer a probe."""
         if len(data) < _HEAD.size:
-            self._problems.add("shared.short", f"a note of {len(data)} bytes")
+            self._problems.add(
+                "shared.short", f"a shared-memory descriptor of {len(data)} bytes is too short"
+            )
             return []
         _, kind, count, _, process, number, token = _HEAD.unpack_from(data)
         name = process, number, token
@@ -267,11 +278,13 @@ class SharedMemory:
         return []
 
     def _copy(self, name: RingId, data: bytes, source: Any) -> list[bytes]:
-        """Copy the datagrams of a descriptor, without those that were overwritten."""
+        """Copy the datagrams of a descriptor, without the overwritten datagrams."""
         memory = self._open(name)
         if memory is None:
             self._send(encode_control(UNREADABLE, name), source)
-            self._problems.add("shared.closed", f"the memory of {source} cannot be read")
+            self._problems.add(
+                "shared.closed", f"the shared memory of {_source_label(source)} cannot be read"
+            )
             return []
         copied = [
             memory.copy(start, size_bytes)
@@ -281,13 +294,13 @@ class SharedMemory:
         if len(found) < len(copied):
             self._problems.add(
                 "shared.late",
-                f"of {source}: overwritten before it was read",
+                f"datagrams of {_source_label(source)} were overwritten before they were read",
                 len(copied) - len(found),
             )
         return found
 
     def _open(self, name: RingId) -> SharedRingReader | None:
-        """Return the ring ``name``, or None if it cannot be read; both answers are remembered."""
+        """Return the ring ``name``, or None for an unreadable ring; both answers are remembered."""
         if name in self._open_rings:
             known = self._open_rings[name] = self._open_rings.pop(name)  # the most recently used
             return known
@@ -316,6 +329,19 @@ def refusal(data: bytes) -> bytes | None:
         return None
     _, _, _, _, process, number, token = _HEAD.unpack_from(data)
     return encode_control(UNREADABLE, (process, number, token))
+
+
+def _source_label(source: Any) -> str:
+    """Return the host and the port of a socket address as text."""
+    return f"{source[0]} port {source[1]}"
+
+
+def process_of(data: bytes) -> tuple[int, bytes] | None:
+    """Return the process id and the token of a control datagram of the kind PROCESS."""
+    if len(data) != _HEAD.size or data[4] != PROCESS:
+        return None
+    _, _, _, _, process, _, token = _HEAD.unpack_from(data)
+    return process, token
 
 
 def encode_control(kind: int, name: RingId, count: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""Options of sockets, each with a fallback where the kernel does not have it."""
+"""Options of sockets, each with a fallback for kernels without the option."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError, TransportError
+from gapless.logger import log
+from gapless.transport import interfaces
 from gapless.transport.base import LOOPBACK_FRAME_BYTES, NETWORK_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
-    from gapless.discovery import Multicast
+    from gapless.discovery import Discovery, Multicast
     from gapless.locator import Locator
 
 UDP = socket.IPPROTO_UDP
@@ -28,25 +31,84 @@ UDP_SEGMENT, UDP_GRO = 103, 104
 """Options of Linux: one call sends many datagrams, and one call receives many."""
 PROBE_S = 0.2
 """How long a multicast group may take to return a probe."""
+SEED_LOOKUP_S = 0.5
+"""How long the names of seeds may take to be looked up before the own address is chosen."""
 
 _IP_MTU, _IPV6_MTU = 14, 24
 _SO_ATTACH_FILTER = 26
 _REMOTE_ADDRESSES = {4: ("203.0.113.1", 9), 6: ("2001:db8::1", 9)}
-"""Addresses for documentation: the system routes them as it routes any remote address."""
+"""Addresses for documentation, routed by the system like any remote address."""
 _BPF_INSTRUCTION = Struct("=HBBI")
 _LOAD_PORT, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _NETWORK_HEADER = 0xFFF00000
 _BACKLOG = 128
+_IP_RECVERR, _IPV6_RECVERR, _MSG_ERRQUEUE = 11, 25, 0x2000
+_EXTENDED_ERROR = Struct("=IBBBxII")
+_MAX_ERRORS = 256
+"""Maximum number of errors that are read at once."""
+
+
+def choose_host(discovery: Discovery) -> str:
+    """Return the address of this machine from which members of ``discovery`` are reached.
+
+    In this order: the source address of the route to a seed; the address of the interface of a
+    multicast group; the address of the default route; the address of an interface with multicast;
+    loopback.
+    """
+    seeds = discovery.seed_locators(SEED_LOOKUP_S)
+    # A seed on loopback counts only if all are: a member on loopback is unreachable from elsewhere.
+    for seed in sorted(seeds, key=lambda locator: locator.ip.is_loopback):
+        if (source := _source_address(seed.family, seed.sockaddr)) is not None:
+            return source
+    for group in discovery.multicasts:
+        if (given := interfaces.address_of(group.interface)) is not None:
+            return given
+    return default_host()
 
 
 def default_host() -> str:
-    """Return the IPv4 address of this machine on its route to the outside, or loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    """Return the IPv4 address of this machine for others on its network, or loopback."""
+    source = _source_address(socket.AF_INET, _REMOTE_ADDRESSES[4])
+    if source is not None:
+        return source
+    found = interfaces.multicast_interfaces()
+    if not found:
+        return "127.0.0.1"
+    if len(found) > 1:
+        log.warning(
+            "no default route: using %s (%s) of the interfaces %s; pass host= to choose another",
+            found[0].address,
+            found[0].name,
+            ", ".join(f"{one.name} ({one.address})" for one in found),
+        )
+    return found[0].address
+
+
+def _source_address(family: int, target: tuple[str, int] | tuple[str, int, int, int]) -> str | None:
+    """Return the address of this machine on the route to ``target``; None without a route."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_REMOTE_ADDRESSES[4])
-            return str(probe.getsockname()[0])
+            probe.connect(target)
+            host, _, *scope = probe.getsockname()
         except OSError:
-            return "127.0.0.1"
+            return None
+    return f"{host}%{scope[1]}" if scope and scope[1] and "%" not in host else str(host)
+
+
+def describe_refusal(error: OSError, own: Locator, target: Sequence[object]) -> str:
+    """Return why the kernel refused a datagram from ``own`` to ``target``, and what to do."""
+    to = f"cannot send to {target[0]} port {target[1]}"
+    if error.errno == errno.EINVAL and own.ip.is_loopback:
+        return (
+            f"{to}: this member has the address {own.ip}, which reaches only this machine; pass"
+            " host= with an address on that network"
+        )
+    if error.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN}:
+        return (
+            f"{to}: no route from {own.ip} ({errno.errorcode[error.errno]}); check the network, or"
+            " pass host= with an address on that network"
+        )
+    return f"{to}: {error}"
 
 
 def path_frame_bytes(locator: Locator) -> int:
@@ -83,25 +145,28 @@ def request_buffers(sock: socket.socket, wanted_bytes: int) -> int:
 
 
 def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> socket.socket:
-    """Return a socket on the first free port of ``ports``, where 0 is any.
+    """Return a socket on the first free port of ``ports``; port 0 means any free port.
 
     A stream socket listens.
+
+    Raises:
+        ConfigError: The host or a port is not valid.
+        TransportError: No port is free, or the host is not an address of this machine.
     """
     try:
         ip = ip_address(host.partition("%")[0])
     except ValueError as error:
         raise ConfigError(
-            f"{host!r} is not an IP address; expected one of this machine such as 192.0.2.1 or ::1"
+            f"{host!r} is not an IP address; expected an address of this machine such as"
+            " 192.0.2.1 or ::1"
         ) from error
     if ip.is_unspecified or ip.is_multicast:
         raise ConfigError(
-            f"{host} is not an address that others reach one member at; name one that this machine"
-            " has"
+            f"{host} is not an address of one member; use an address of this machine that"
+            " others can reach"
         )
     if not ports or not all(0 <= port <= 65535 for port in ports):
-        raise ConfigError(
-            f"ports {list(ports)}: expected numbers from 0 (whichever is free) to 65535"
-        )
+        raise ConfigError(f"ports {list(ports)}: expected numbers from 0 (any free port) to 65535")
     family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
     reason = OSError()
     for port in ports:
@@ -130,11 +195,14 @@ def _bind_error(host: str, ports: Sequence[int], error: OSError) -> str:
     )
     if error.errno == errno.EADDRINUSE:
         return (
-            f"cannot use {asked} on {host}: in use; name a range of ports such as 7800 to 7899,"
-            " or 0 for any"
+            f"cannot use {asked} on {host}: already in use; try a range such as 7800 to"
+            " 7899, or 0 for any free port"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot use {host}: this machine does not have that address; name one that it has"
+        return (
+            f"cannot use {host}: not an address of this machine; use host= with an address"
+            " of this machine"
+        )
     return f"cannot use {asked} on {host}: {error}"
 
 
@@ -147,8 +215,35 @@ def supports_gso(sock: socket.socket) -> bool:
     return True
 
 
+def enable_error_queue(sock: socket.socket) -> bool:
+    """Let the kernel keep the errors that the network reports; return whether that is possible."""
+    if sys.platform != "linux":
+        return False
+    is_v4 = sock.family == socket.AF_INET
+    level = socket.IPPROTO_IP if is_v4 else socket.IPPROTO_IPV6
+    try:
+        sock.setsockopt(level, _IP_RECVERR if is_v4 else _IPV6_RECVERR, 1)
+    except OSError:
+        return False
+    return True
+
+
+def read_error_queue(sock: socket.socket) -> list[tuple[Any, int, bytes]]:
+    """Return the errors of the network: the target, the number, and the datagram's first bytes."""
+    found: list[tuple[Any, int, bytes]] = []
+    while len(found) < _MAX_ERRORS:
+        try:
+            data, ancillary, _, target = sock.recvmsg(512, 256, _MSG_ERRQUEUE)
+        except OSError:
+            break
+        for _, _, value in ancillary:
+            if len(value) >= _EXTENDED_ERROR.size:
+                found.append((target, _EXTENDED_ERROR.unpack_from(value)[0], data))
+    return found
+
+
 def enable_gro(sock: socket.socket) -> bool:
-    """Let one call receive many datagrams; return whether the kernel can."""
+    """Let one call receive many datagrams; return whether the kernel supports this."""
     try:
         sock.setsockopt(UDP, UDP_GRO, 1)
     except OSError:
@@ -157,10 +252,10 @@ def enable_gro(sock: socket.socket) -> bool:
 
 
 def drop_datagrams_from(sock: socket.socket, source: Locator) -> bool:
-    """Let the kernel drop datagrams from ``source``; return whether it can.
+    """Let the kernel drop datagrams from ``source``; return whether the kernel supports this.
 
-    A member receives its own multicast datagrams, because other members on the same machine have
-    to. Dropping them in the kernel saves copying them out.
+    A member receives its own multicast datagrams, because other members on the same machine have to
+    receive them. Dropping in the kernel saves copying.
     """
     start = 12 if source.ip.version == 4 else 8
     words = unpack(f">{len(source.packed) // 4}I", source.packed)
@@ -183,9 +278,9 @@ def drop_datagrams_from(sock: socket.socket, source: Locator) -> bool:
     return True
 
 
-def multicast_loops_back(group: Multicast) -> bool:
-    """Return whether a datagram to the group is soon received on its interface."""
-    pair = group.open()
+def multicast_loops_back(group: Multicast, host: str = "") -> bool:
+    """Return whether a datagram to the group soon returns on the interface of ``host``."""
+    pair = group.open(host=host)
     if pair is None:
         return False
     token = b"probe" + urandom(16)

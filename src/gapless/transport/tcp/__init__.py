@@ -1,1 +1,1 @@
-"""TCP: one connection between each two members, framed datagrams on it."""
+"""TCP: one connection between each two members, with framed datagrams."""

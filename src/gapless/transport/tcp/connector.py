@@ -1,13 +1,12 @@
-"""The streams of a TCP mesh: how they open, which of two stays, and what follows their end.
+"""The streams of a TCP mesh: how streams open, which of two stays, and the actions after an end.
 
-On opening: both sides send a hello; then the side that has connected sends START, and the other
+On opening: both sides send a hello; then the connecting side sends START, and the other side
 answers with START. From then on the stream is in use, and replaces any other.
 
-If both sides connect at once, the stream that the lower locator has opened stays. Streams are
-numbered, each one higher than the last that either side has used, so that a late hello is told from
-a new one.
+If both sides connect at once, the stream opened by the lower locator stays. Streams are numbered,
+each higher than the last stream used by either side, to distinguish a late hello from a new hello.
 
-On the end of a stream: if a datagram is unconfirmed, another stream is opened, soon if the last was
+On the end of a stream: if a datagram is unconfirmed, another stream is opened, soon after a stream
 in use, otherwise with back-off. Datagrams for an unreachable stranger are dropped.
 """
 
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.errors import RemoteProtocolError
 from gapless.fork_guard import ProcessToken
+from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.transport.base import errno_name
-from gapless.transport.tcp.link import Hello, Link, stream_number
+from gapless.transport.tcp.link import Link, stream_number
 from gapless.transport.tcp.stream import TcpStream, configure_socket, peer_label
 from gapless.units import NS_PER_MS, NS_PER_S
 
@@ -34,15 +34,17 @@ if TYPE_CHECKING:
     from gapless.locator import Locator
     from gapless.transport.address_book import AddressBook
     from gapless.transport.error_log import ErrorLog
+    from gapless.transport.tcp.handshake import Handshake
+    from gapless.transport.tcp.link import Hello
 
 HANDSHAKE_TIMEOUT_NS = 3 * NS_PER_S
 """How long a new stream may take until both sides use it."""
 DEAD_AFTER_NS = 10 * NS_PER_S
 """How long a stream may go without a confirmation before it is replaced."""
 MIN_BACKOFF_NS, MAX_BACKOFF_NS = 50 * NS_PER_MS, 2 * NS_PER_S
-"""Limits of the time between two tries to connect, which is drawn from its upper half."""
+"""Limits of the time between two attempts to connect, drawn from the upper half."""
 RECONNECT_NS = 20 * NS_PER_MS
-"""Maximum time before a stream that was in use is opened again."""
+"""Maximum time until a used stream is opened again."""
 ACCEPT_PAUSE_NS = 200 * NS_PER_MS
 """How long no connection is accepted after the system has run out of a resource."""
 POLL_INTERVAL_NS = 5 * NS_PER_MS
@@ -50,11 +52,11 @@ POLL_INTERVAL_NS = 5 * NS_PER_MS
 MAX_LINKS = 256
 """Maximum number of links to strangers."""
 MAX_DIALS = 64
-"""Maximum number of connections to strangers that are being opened."""
+"""Maximum number of connections being opened to strangers."""
 MAX_HANDSHAKES = 64
 """Maximum number of incoming connections without a hello; then the oldest is closed."""
 CONFIRM_DELAY_NS = 50 * NS_PER_MS
-"""Maximum time that a confirmation is delayed."""
+"""Maximum delay of a confirmation."""
 ACCEPTS_PER_TURN = 16
 """Maximum number of connections accepted per turn."""
 _MAX_TRIES = 3
@@ -62,7 +64,7 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class TcpConnector:
-    """The streams of one member, and the timers that open, confirm and close them."""
+    """The streams of one member, and the timers that open, confirm and close streams."""
 
     def __init__(
         self,
@@ -71,6 +73,10 @@ class TcpConnector:
         book: AddressBook[Locator],
         problems: ErrorLog,
         dead_after_ns: int,
+        handshake: Handshake,
+        seal: Callable[[bytes], bytes] | None = None,
+        *,
+        trusts_refusals: bool = True,
     ) -> None:
         self.locator = locator
         self.book = book
@@ -78,6 +84,9 @@ class TcpConnector:
         self.streams: set[TcpStream] = set()
         self._listener = listener
         self._dead_after_ns = dead_after_ns
+        self._handshake = handshake
+        self._seal = seal
+        self._trusts_refusals = trusts_refusals
         self._process = ProcessToken.current
         self._random = Random()
         self.links: dict[Locator, Link] = {}
@@ -98,7 +107,7 @@ class TcpConnector:
         return min(self.timers.values(), default=None)
 
     def run_due_timers(self, now_ns: int) -> None:
-        """Run every timer that is due."""
+        """Run every due timer."""
         for what in [what for what, at_ns in self.timers.items() if at_ns <= now_ns]:
             if self.timers.pop(what, None) is not None:
                 what[0](self, what[1])
@@ -114,7 +123,10 @@ class TcpConnector:
                 link.progress_ns = now_ns
             elif link.stream is not None and now_ns - link.progress_ns > self._dead_after_ns:
                 self.on_stream_lost(
-                    link.stream, "stream.silent", "nothing was confirmed for too long", loud=True
+                    link.stream,
+                    "stream.silent",
+                    "no datagram was confirmed for too long",
+                    loud=True,
                 )
         if self.streams:
             self.timers[TcpConnector._check_stalled, self] = now_ns + min(
@@ -124,14 +136,16 @@ class TcpConnector:
     # On a new stream
 
     def accept(self) -> None:
-        """Accept connections that other members open, a bounded number per turn."""
+        """Accept connections from other members, a bounded number per turn."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                self.problems.add(f"accept.{errno_name(error)}", error)
+                self.problems.add(
+                    f"accept.{errno_name(error)}", f"cannot accept a connection: {error}"
+                )
                 if error.errno in _EXHAUSTED:
                     self.poller.unregister(self._listener)
                     self.timers[TcpConnector._resume_accepting, self] = (
@@ -142,7 +156,7 @@ class TcpConnector:
                 self.on_stream_lost(
                     next(iter(self._handshakes)),
                     "accept.crowded",
-                    "too many are at the door",
+                    "too many incoming connections without a hello",
                     loud=True,
                 )
             if (stream := self._register_stream(sock, None, dialled=False)) is not None:
@@ -177,12 +191,14 @@ class TcpConnector:
     def _register_stream(
         self, sock: socket.socket, link: Link | None, *, dialled: bool
     ) -> TcpStream | None:
-        """Configure a socket and add its stream; None if the socket cannot be configured."""
+        """Configure a socket and add a stream; None if the socket cannot be configured."""
         try:
             configure_socket(sock, self._dead_after_ns // NS_PER_MS)
         except OSError as error:
             sock.close()
-            self.problems.add(f"stream.{errno_name(error)}", error)
+            self.problems.add(
+                f"stream.{errno_name(error)}", f"cannot configure a connection: {error}"
+            )
             return None
         stream = TcpStream(sock, link, dialled=dialled)
         self.streams.add(stream)
@@ -198,11 +214,13 @@ class TcpConnector:
     def on_handshake_timeout(self, stream: TcpStream) -> None:
         """Close a stream whose handshake took too long."""
         self.on_stream_lost(
-            stream, "connect.timeout" if stream.dialled else "accept.timeout", "it took too long"
+            stream,
+            "connect.timeout" if stream.dialled else "accept.timeout",
+            "the handshake took too long",
         )
 
     def on_writable(self, stream: TcpStream) -> None:
-        """Start the handshake of a connection that is established, or continue to write."""
+        """Start the handshake of an established connection, or continue to write."""
         if stream.dialled and stream.local_hello is None:
             code = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -216,17 +234,17 @@ class TcpConnector:
 
     def _send_hello(self, stream: TcpStream) -> None:
         assert stream.link is not None
-        stream.local_hello = stream.link.hello(self.book.group, self.book.address, self.locator)
-        stream.write_buffer.append(stream.local_hello.encode())
+        hello = stream.link.hello(self.book.group, self.book.address, self.locator)
+        self._handshake.write_hello(stream, hello)
 
     def on_hello(self, stream: TcpStream, data: memoryview) -> int:
-        """Handle the hello of the peer, if it is complete; return its length, or 0."""
-        peer = Hello.decode(data)
+        """Handle the hello of the peer, once complete; return the length, or 0."""
+        peer = self._handshake.read_hello(stream, data)
         if peer is None:
             return 0
         hello, size = peer
         if hello.group != self.book.group:
-            raise RemoteProtocolError("group", "somebody of another group spoke to this one")
+            raise RemoteProtocolError("group", "a member of another group connected")
         stream.peer_hello = hello
         if stream.dialled:
             self._on_hello_reply(stream, hello)
@@ -235,15 +253,15 @@ class TcpConnector:
         return size
 
     def _on_incoming_hello(self, stream: TcpStream, hello: Hello) -> None:
-        """Answer the hello of a peer that has connected, unless our own stream wins."""
+        """Answer the hello of a connecting peer, unless our own stream wins."""
         if hello.locator == self.locator:
             self._redirect_own_links(hello.token)
             self.on_stream_lost(
-                stream, "stream.self", f"somebody at {self.locator} speaks to itself"
+                stream, "stream.self", f"this member connected to its own locator {self.locator}"
             )
             return
         if hello.locator.family != self._listener.family:
-            raise RemoteProtocolError("locator", f"{hello.locator} is out of reach")
+            raise RemoteProtocolError("locator", f"{hello.locator} cannot be reached from here")
         link = self.get_link(hello.locator)
         ours_wins = (
             link.outgoing is not None
@@ -262,19 +280,21 @@ class TcpConnector:
         self.flush(stream)
 
     def _on_hello_reply(self, stream: TcpStream, hello: Hello) -> None:
-        """Use a stream that this side has opened, unless its peer has another locator."""
+        """Use a stream opened by this side, unless the peer has another locator."""
         link = stream.link
         assert link is not None
         # The system may connect a socket to itself on a free port.
         if hello.token == link.token:
-            self.on_stream_lost(stream, "connect.self", f"nobody else is at {link.locator}")
+            self.on_stream_lost(
+                stream, "connect.self", f"{link.locator} is a locator of this member"
+            )
         elif hello.locator == link.locator:
             self.activate(stream)
         else:
             self._move_link(link, hello.locator)
 
     def activate(self, stream: TcpStream) -> None:
-        """Use ``stream`` from now on, and close every other stream of its link."""
+        """Use ``stream`` from now on, and close every other stream of the link."""
         link, local, peer = stream.link, stream.local_hello, stream.peer_hello
         assert link is not None
         assert local is not None
@@ -292,11 +312,12 @@ class TcpConnector:
         link.stream, link.outgoing, link.incoming = stream, None, None
         written, last = len(link.sent), link.confirmed + len(link.sent)
         try:
-            stream.write_buffer.append(link.resume(local, peer, time.monotonic_ns()))
+            number = link.resume(local, peer, time.monotonic_ns())
         except RemoteProtocolError:
             # The two sides disagree about the numbers: start again with new ones.
             self.problems.counters["send.disputed"] += link.drop(self._token())
             raise
+        self._handshake.write_start(stream, number)
         again = min(written, last - link.confirmed)
         if again:
             self.problems.counters["sent.again"] += again
@@ -308,11 +329,11 @@ class TcpConnector:
     # Links
 
     def get_link(self, target: Locator) -> Link:
-        """Return the link to ``target``; create it if there is none."""
+        """Return the link to ``target``, created on first use."""
         link = self.links.get(target)
         if link is None:
             self._evict_strangers()
-            link = self.links[target] = Link(target, self._token())
+            link = self.links[target] = Link(target, self._token(), self._seal)
         return link
 
     def _token(self) -> int:
@@ -329,7 +350,7 @@ class TcpConnector:
                 self._remove(link)
 
     def _remove(self, link: Link) -> None:
-        """Close the streams of a link and forget it."""
+        """Close the streams of a link and forget the link."""
         for stream in (link.stream, link.outgoing, link.incoming):
             if stream is not None:
                 self._close(stream)
@@ -338,7 +359,7 @@ class TcpConnector:
             self.timers.pop((what, link), None)
 
     def _move_link(self, link: Link, target: Locator) -> None:
-        """Move a link to ``target``, the locator that its peer claims in its hello."""
+        """Move a link to ``target``, the locator in the hello of the peer."""
         if len(self.aliases) >= MAX_LINKS:
             self.aliases.clear()
         self.aliases[link.locator] = target
@@ -353,18 +374,18 @@ class TcpConnector:
                 self.flush(other.stream)
 
     def _redirect_own_links(self, token: int) -> None:
-        """Remove links that lead to this member itself."""
+        """Remove links that lead to this member."""
         for link in [link for link in self.links.values() if link.token == token]:
             self._move_link(link, self.locator)
 
     # Writing
 
     def confirm_later(self, link: Link) -> None:
-        """Schedule a confirmation, unless one is scheduled."""
+        """Schedule a confirmation, unless already scheduled."""
         self.timers.setdefault((TcpConnector.confirm, link), time.monotonic_ns() + CONFIRM_DELAY_NS)
 
     def confirm(self, link: Link) -> None:
-        """Send the confirmation that is owed."""
+        """Send the due confirmation."""
         self.timers.pop((TcpConnector.confirm, link), None)
         if link.stream is not None:
             self.flush(link.stream, confirm=True)
@@ -418,6 +439,8 @@ class TcpConnector:
         dialled, started = stream.dialled, stream.started
         used = link is not None and link.stream is stream
         self._close(stream)
+        if link is not None and used and started:
+            self.book.note_evidence(link.locator, DeathEvidence.CLOSED)
         if link is None or not (dialled or used):
             self._count(reason, text, loud=loud)
             if link is not None:
@@ -430,7 +453,7 @@ class TcpConnector:
             self._on_connect_failed(link, reason, text)
 
     def _count(self, reason: str, detail: object, *, loud: bool) -> None:
-        """Count a reason; ``loud`` logs it, too."""
+        """Count a reason; with ``loud`` also log the reason."""
         if loud:
             self.problems.add(reason, detail)
         else:
@@ -440,6 +463,8 @@ class TcpConnector:
         """Try again with back-off; drop the datagrams for an unreachable stranger."""
         member = link.locator in self.book.peers
         self._count(reason, detail, loud=member and link.failures > 0)
+        if reason == "connect.ECONNREFUSED":
+            self.book.note_refused(link.locator, trusted=self._trusts_refusals)
         if link.is_busy:
             return
         pause_ns = min(MIN_BACKOFF_NS << min(link.failures, 16), MAX_BACKOFF_NS)
@@ -456,7 +481,7 @@ class TcpConnector:
         }
 
     def _close(self, stream: TcpStream) -> None:
-        """Close a stream, and cancel its timers."""
+        """Close a stream, and cancel the timers of the stream."""
         if stream.closed:
             return
         stream.closed = True
@@ -478,7 +503,7 @@ class TcpConnector:
             link.incoming = None
 
     def close(self) -> None:
-        """Close every socket; bytes that the kernel accepts at once are still sent."""
+        """Close every socket; bytes accepted at once by the kernel are still sent."""
         # First, and as a whole: after a fork its streams are the parent's.
         self.poller.close()
         if self._process is ProcessToken.current:

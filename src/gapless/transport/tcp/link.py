@@ -2,15 +2,16 @@
 
 A stream may end at any byte. So each direction of a link numbers its datagrams, 1, 2, 3, …
 
-On sending: a datagram is kept until the peer has confirmed its number.
+On sending: a datagram is kept until the peer has confirmed its number. In a sealed group the plain
+datagram is kept, and sealed whenever it is written.
 
-On reception: a datagram whose number was received before is dropped; others are counted, and
-confirmed now and then.
+On reception: a datagram with a number received before is dropped; others are counted, and confirmed
+now and then.
 
-On a new stream: each side says in its hello how many datagrams it has received, and with START the
-number that it continues with, which is never higher. So datagrams that were lost with the old
-stream are sent again, and others are recognised as duplicates. A side without memory of the other
-(a new process, or one that has forgotten) has a new token, and its numbers start again.
+On a new stream: the hello of each side has the number of received datagrams, and START the number
+of the next datagram, which is never higher. So datagrams lost with the old stream are sent again,
+and duplicates are recognized. A side without memory of the other (a new process, or a forgotten
+link) has a new token, and the numbers start again.
 """
 
 from __future__ import annotations
@@ -24,19 +25,26 @@ from gapless.identity import MAX_LOCATOR_BYTES, Address
 from gapless.locator import Locator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gapless.transport.tcp.stream import TcpStream
 
 MAGIC = b"GLT1"
 MAX_DATAGRAM_BYTES = 1 << 18
 """Maximum size of a datagram on a stream; a longer one is a protocol error."""
 BATCH_BYTES = 1 << 18
-"""How many bytes are written in one call, about."""
+"""About how many bytes are written in one call."""
 BATCH_DATAGRAMS = 128
 """Maximum number of datagrams in one call, because a call takes a limited number of buffers."""
 CONFIRM_BYTES = 1 << 20
-"""How many received bytes make a confirmation due at once."""
+"""Number of received bytes after which a confirmation is due at once."""
 CONFIRM_DATAGRAMS = 256
-"""How many received datagrams make a confirmation due at once."""
+"""Number of received datagrams after which a confirmation is due at once."""
+
+MAX_SEALED_START_BYTES = 128
+"""Maximum size of a START in a sealed group."""
+MAX_STREAMS = 1 << 48
+"""Maximum number of a stream in a hello; a link that is told so many starts again from 0."""
 
 DATA, START, CONFIRM = 0, 1, 2
 _HEAD = Struct("<I")
@@ -47,11 +55,11 @@ RECORD_HEADER_BYTES = _HEAD.size
 
 
 class Hello(NamedTuple):
-    """The first record of a stream: who sends it, and the state of its side of the link.
+    """The first record of a stream: the sender, and the state of the sender's side of the link.
 
-    ``token`` names this side's memory of the link. ``peer_token`` is the peer's, as far as it is
-    known (0: unknown), and ``received`` is the number of datagrams received under it. ``streams``
-    is the number of the last stream that was in use.
+    ``token`` names this side's memory of the link. ``peer_token`` is the token of the peer, or 0 if
+    unknown, and ``received`` is the number of datagrams received under ``peer_token``. ``streams``
+    is the number of the last used stream.
     """
 
     group: int
@@ -63,23 +71,27 @@ class Hello(NamedTuple):
     locator: Locator
 
     def encode(self) -> bytes:
-        """Return the bytes that a stream begins with."""
+        """Return the first bytes of a stream."""
         where = self.locator.encode()
         numbers = (*self.address, self.token, self.peer_token, self.received, self.streams)
         return _HELLO.pack(MAGIC, self.group, *numbers, len(where)) + where
 
     @classmethod
     def decode(cls, data: memoryview) -> tuple[Hello, int] | None:
-        """Return the hello at the start of ``data`` and its length; None if it is incomplete."""
+        """Return the hello at the start of ``data`` and its length; None while incomplete."""
         if bytes(data[:4]) != MAGIC[: len(data)]:
-            raise RemoteProtocolError("hello", f"a stream began with {bytes(data[:16])!r}")
+            raise RemoteProtocolError(
+                "hello", f"expected a hello at the start of the stream, got {bytes(data[:16])!r}"
+            )
         if len(data) < _HELLO.size:
             return None
         _, group, node, incarnation, token, peer_token, received, streams, size = (
             _HELLO.unpack_from(data)
         )
         if size > MAX_LOCATOR_BYTES:
-            raise RemoteProtocolError("hello", f"a locator of {size} bytes")
+            raise RemoteProtocolError("hello", f"a locator of {size} bytes is too long")
+        if streams > MAX_STREAMS:
+            raise RemoteProtocolError("hello", f"no link has had {streams} streams")
         end = _HELLO.size + size
         if len(data) < end:
             return None
@@ -89,15 +101,20 @@ class Hello(NamedTuple):
         ), end
 
 
-def parse_record_header(data: memoryview, at: int) -> tuple[int, int]:
-    """Return kind and length of the record at ``at``, whose four header bytes must be complete."""
+def parse_record_header(data: memoryview, at: int, *, sealed: bool = False) -> tuple[int, int]:
+    """Return kind and length of the record at ``at``; the four header bytes must be complete.
+
+    In a ``sealed`` group START is a sealed datagram.
+    """
     (word,) = _HEAD.unpack_from(data, at)
     kind, size = word >> _KIND_SHIFT, word & ((1 << _KIND_SHIFT) - 1)
     if kind == DATA and 0 < size <= MAX_DATAGRAM_BYTES:
         return kind, size
+    if kind == START and sealed and 0 < size <= MAX_SEALED_START_BYTES:
+        return kind, size
     if kind in {START, CONFIRM} and size == _NUMBERED.size - RECORD_HEADER_BYTES:
         return kind, size
-    raise RemoteProtocolError("record", f"kind {kind} with {size} bytes")
+    raise RemoteProtocolError("record", f"unknown record: kind {kind} with {size} bytes")
 
 
 def encode_numbered(kind: int, number: int) -> bytes:
@@ -105,16 +122,24 @@ def encode_numbered(kind: int, number: int) -> bytes:
     return _NUMBERED.pack(kind << _KIND_SHIFT | (_NUMBERED.size - RECORD_HEADER_BYTES), number)
 
 
+def encode_record(kind: int, body: bytes) -> bytes:
+    """Return a record with any body."""
+    return _HEAD.pack(kind << _KIND_SHIFT | len(body)) + body
+
+
 def stream_number(local: Hello, peer: Hello) -> int:
-    """Return the number of the stream with these hellos; both sides compute the same."""
+    """Return the number of the stream with these hellos, the same at both sides."""
     return max(local.streams, peer.streams) + 1
 
 
 class Link:
-    """One peer: its unconfirmed datagrams in one direction, and what was received in the other."""
+    """One peer: unconfirmed datagrams in one direction, and received datagrams in the other."""
 
-    def __init__(self, target: Locator, token: int) -> None:
+    def __init__(
+        self, target: Locator, token: int, seal: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self.locator = target
+        self._seal = seal
         self.token = token
         self.peer_token = 0
         self.streams = 0
@@ -148,6 +173,9 @@ class Link:
 
     def hello(self, group: int, address: Address, locator: Locator) -> Hello:
         """Return the hello of this side for a new stream."""
+        if self.streams > MAX_STREAMS:
+            # The peer claimed so many: with a smaller number both sides agree on the next stream.
+            self.streams = 0
         return Hello(
             group, address, self.token, self.peer_token, self.received, self.streams, locator
         )
@@ -155,24 +183,26 @@ class Link:
     # On sending
 
     def enqueue(self, datagram: bytes) -> None:
-        """Keep a datagram until it is confirmed."""
+        """Keep a datagram until its confirmation."""
         self.waiting.append(datagram)
         self.buffered_bytes += len(datagram)
 
     def next_batch(self, *, confirm: bool) -> list[bytes | memoryview]:
         """Return buffers to write now, and count their datagrams as sent.
 
-        A confirmation that is owed goes along with datagrams, or alone if ``confirm``.
+        A due confirmation goes along with datagrams, or alone if ``confirm``.
         """
         buffers: list[bytes | memoryview] = []
         waiting, sent = self.waiting, self.sent
         if self.received > self.confirm_sent and (waiting or confirm):
             buffers.append(encode_numbered(CONFIRM, self.received))
             self.confirm_sent, self.unconfirmed_bytes = self.received, 0
-        left_bytes, pack = BATCH_BYTES, _HEAD.pack
+        left_bytes, pack, seal = BATCH_BYTES, _HEAD.pack, self._seal
         for _ in range(min(BATCH_DATAGRAMS, len(waiting))):
             datagram = waiting.popleft()
             sent.append(datagram)
+            if seal is not None:
+                datagram = seal(datagram)
             buffers += (pack(len(datagram)), datagram)
             left_bytes -= len(datagram)
             if left_bytes <= 0:
@@ -182,19 +212,19 @@ class Link:
         return buffers
 
     def on_confirm(self, number: int, now_ns: int) -> None:
-        """Release the datagrams up to ``number``, which the peer has received."""
+        """Release the datagrams up to ``number``, confirmed by the peer."""
         if not self.confirmed <= number <= self.confirmed + len(self.sent) + len(self.waiting):
             raise RemoteProtocolError(
-                "confirm", f"{number} is confirmed after {self.confirmed}, which was never sent"
+                "confirm", f"datagram {number} was confirmed after {self.confirmed}, but never sent"
             )
         self._confirmed_by_peer = max(self._confirmed_by_peer, number)
         self.progress_ns = now_ns
         self._release()
 
     def _release(self) -> None:
-        """Release datagrams that were sent and are confirmed.
+        """Release sent datagrams that are confirmed.
 
-        After a cut the peer may have received more than it has confirmed on this stream. Those
+        After a cut the peer may have received more datagrams than confirmed on this stream. Those
         datagrams are sent again all the same, because the numbers of a stream have no gaps.
         """
         sent = self.sent
@@ -216,8 +246,8 @@ class Link:
 
     # On a new stream
 
-    def resume(self, local: Hello, peer: Hello, now_ns: int) -> bytes:
-        """Continue over a new stream with these hellos; return the START record."""
+    def resume(self, local: Hello, peer: Hello, now_ns: int) -> int:
+        """Continue over a new stream with these hellos; return the number for START."""
         self.sent.extend(self.waiting)
         self.waiting.clear()
         # The peer remembers this link: continue behind what it has received.
@@ -233,13 +263,15 @@ class Link:
             self.received = self.confirm_sent = self.unconfirmed_bytes = 0
         self.streams = stream_number(local, peer)
         self.progress_ns = now_ns
-        return encode_numbered(START, self.confirmed + 1)
+        return self.confirmed + 1
 
     def on_start(self, number: int) -> int:
-        """Handle START; return how many of the datagrams that follow were received before."""
+        """Handle START; return how many of the following datagrams were received before."""
         if not 1 <= number <= self.received + 1:
             self.peer_token = 0  # the next stream starts with new numbers
-            raise RemoteProtocolError("start", f"{number} follows {self.received}")
+            raise RemoteProtocolError(
+                "start", f"the stream starts with datagram {number} after {self.received}"
+            )
         return self.received + 1 - number
 
     # On reception

@@ -1,4 +1,4 @@
-"""One TCP stream: writes as much as the kernel accepts, and reads what has arrived."""
+"""One TCP stream: writes as much as the kernel accepts, and reads all bytes that have arrived."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gapless.transport.tcp.link import Hello, Link
 
 LARGE_BYTES = 1 << 15
-"""Minimum size of a datagram that is read by itself once its first part has arrived."""
+"""Minimum size of a datagram that is read separately once the first part has arrived."""
 BUFFER_BYTES = LARGE_BYTES + BATCH_BYTES
 """Size of the read buffer: a partial record, and as much again as one call may return."""
 _KEEP_IDLE_S, _KEEP_INTERVAL_S, _KEEP_COUNT = 5, 2, 3
@@ -34,6 +34,8 @@ class TcpStream:
         """The events that the poller waits for."""
         self.local_hello: Hello | None = None
         self.peer_hello: Hello | None = None
+        self.local_note = self.peer_note = b""
+        """What the sealed hello of each side carries; empty without keys."""
         self.started = False
         """Whether START has arrived: only then does the peer use this stream."""
         self.duplicates_left = 0
@@ -49,10 +51,10 @@ class TcpStream:
         """Whether the last record was a large datagram: another is likely to follow."""
 
     def read(self, buffer: memoryview) -> memoryview | None:
-        """Return bytes that are not parsed yet; None at the end of the stream.
+        """Return bytes to parse; None at the end of the stream.
 
-        After a large datagram another one is likely: then only its length is read here, and the
-        rest by ``read_large``.
+        After a large datagram another is likely: then only the length is read here, and the rest by
+        ``read_large``.
         """
         size = len(self.read_remainder)
         buffer[:size] = self.read_remainder
@@ -62,11 +64,11 @@ class TcpStream:
         return buffer[: size + count] if count else None
 
     def begin_large(self, front: memoryview, size_bytes: int) -> None:
-        """Keep the first part of a large datagram; the rest is read by itself and copied once."""
+        """Keep the first part of a large datagram; the rest is read separately and copied once."""
         self._parts, self.missing_bytes = [bytes(front)] if front else [], size_bytes - len(front)
 
     def read_large(self) -> bytes | None:
-        """Return the large datagram if it is complete, b"" if it is not, None at the end."""
+        """Return the large datagram if complete, b"" if not, None at the end."""
         part = self.socket.recv(self.missing_bytes)
         if not part:
             return None

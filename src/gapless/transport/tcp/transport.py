@@ -1,19 +1,19 @@
-"""TCP: one listening port, and a stream to each peer that there are datagrams for.
+"""TCP: one listening port, and a stream to each peer with datagrams to send.
 
-On sending: a datagram waits in its link (link.py) until its number is confirmed. Many datagrams
+On sending: a datagram waits in its link (link.py) until the number is confirmed. Many datagrams
 leave in one call, without copies. Without a stream one is opened, at once or after a back-off that
 grows with each failure.
 
-On reception: a stream starts with a hello, then has datagrams, each with its length, and now and
-then a confirmation. Any other bytes end the stream, counted under the reason.
+On reception: a stream starts with a hello, followed by datagrams, each with a length, and now and
+then a confirmation. Any other bytes end the stream, counted under a reason.
 
-Both sides may connect at once: the stream that the lower locator has opened stays. Streams are
-numbered, so that a retry of one side is not mistaken for a late first try of the other.
+Both sides may connect at once: the stream opened by the lower locator stays. Streams are numbered,
+so that a retry of one side is not mistaken for a late first attempt of the other.
 
-A stream that ends loses and repeats nothing. A datagram can be refused: one for a stranger whose
-link is full, or for a member, if lost datagrams are retransmitted in this group or are unreliable.
-Without retransmission the link of a member accepts everything; docs/transports.md says why that is
-bounded.
+The end of a stream loses and repeats no datagram. A datagram can be refused: for a stranger with a
+full link, or for a member, if lost datagrams are retransmitted in this group or are unreliable.
+Without retransmission the link of a member accepts every datagram; docs/internals/transports.md
+explains why the link is bounded all the same.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from gapless.transport.base import (
 )
 from gapless.transport.error_log import ErrorLog
 from gapless.transport.tcp.connector import DEAD_AFTER_NS, MAX_DIALS, TcpConnector
+from gapless.transport.tcp.handshake import Handshake
 from gapless.transport.tcp.link import (
     CONFIRM,
     MAX_DATAGRAM_BYTES,
@@ -53,6 +54,7 @@ from gapless.transport.udp import PORTS
 from gapless.wire import decode
 from gapless.wire.codec import SENDER_FIELD, sender_of
 from gapless.wire.frames import Unreliable
+from gapless.wire.seal import SEAL_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,11 +63,12 @@ if TYPE_CHECKING:
     from gapless.transport.base import Selectable
     from gapless.transport.tcp.link import Link
     from gapless.transport.tcp.stream import TcpStream
+    from gapless.wire.seal import Seal
 
 QUEUE_BYTES = 64 << 20
-"""Maximum number of bytes that wait for one member, where lost datagrams are retransmitted."""
+"""Maximum number of bytes queued for one member, where lost datagrams are retransmitted."""
 STRANGER_QUEUE_BYTES = 1 << 20
-"""Maximum number of bytes that wait for a stranger."""
+"""Maximum number of bytes queued for a stranger."""
 
 _HEAD, _NUMBER = Struct("<I"), Struct("<Q")
 
@@ -73,11 +76,21 @@ _HEAD, _NUMBER = Struct("<I"), Struct("<Q")
 class TcpMesh:
     """TCP to each member.
 
-    ``host`` and ``ports`` are those of :class:`UdpMesh`; ``advertise`` is where others reach this
-    member if that differs, such as the published port of a container. ``queue_bytes`` limits what
-    waits for one member where lost datagrams are retransmitted. A stream without progress for
-    ``dead_after_ns`` is replaced.
+    Args:
+        host: The address of this machine for others; by default chosen by ``choose_host``
+            (socket_options.py).
+        ports: The ports to try in turn; 0 means any free port.
+        discovery: The source of candidates, with seeds, names or a directory; multicast finds no
+            members over TCP.
+        advertise: Another locator for the other members, such as the published port of a container.
+        queue_bytes: Maximum size of the queue for one member, where lost datagrams are
+            retransmitted.
+        receive_buffer_bytes: Requested size of the receive buffer.
+        dead_after_ns: How long a stream may go without progress before another stream replaces it.
+        seal: The envelope of a sealed group; None without keys.
     """
+
+    may_lose = False
 
     def __init__(
         self,
@@ -89,36 +102,51 @@ class TcpMesh:
         queue_bytes: int = QUEUE_BYTES,
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
         dead_after_ns: int = DEAD_AFTER_NS,
+        seal: Seal | None = None,
     ) -> None:
         ports = [ports] if isinstance(ports, int) else list(ports)
+        discovery = discovery or Discovery()
         listener = socket_options.bind(
-            host or socket_options.default_host(), ports, socket.SOCK_STREAM
+            host or socket_options.choose_host(discovery), ports, socket.SOCK_STREAM
         )
         self.problems = ErrorLog()
+        self.seal = seal
+        self._handshake = Handshake(seal)
         self._family = listener.family
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
-        self.max_frame_bytes = LOOPBACK_FRAME_BYTES
+        self.max_frame_bytes = LOOPBACK_FRAME_BYTES - (SEAL_OVERHEAD_BYTES if seal else 0)
         self.receive_buffer_bytes = receive_buffer_bytes
         self.preserves_bytes = advertise is None and self.locator.ip.is_loopback
         # A stream that ends within a datagram repeats the datagram: on a slow network it should be
         # small.
         self.whole_run_bytes = WHOLE_RUN_BYTES if self.preserves_bytes else 0
-        self.book = AddressBook(self.locator, discovery or Discovery(), self._resolve)
+        self.book = AddressBook(self.locator, discovery, self._resolve)
         self._connector = TcpConnector(
-            listener, self.locator, self.book, self.problems, dead_after_ns
+            listener,
+            self.locator,
+            self.book,
+            self.problems,
+            dead_after_ns,
+            self._handshake,
+            None if seal is None else self._seal_once,
+            trusts_refusals=seal is None or self.preserves_bytes,
         )
+        self._sealed: dict[int, tuple[bytes, bytes]] | None = None
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         multicasts = self.book.discovery.multicasts
         if multicasts and len(multicasts) == len(self.book.discovery.sources):
             self.problems.add(
                 "multicast",
-                f"{multicasts[0].name} finds nobody over TCP: name seeds or a directory too",
+                f"{multicasts[0].name} finds no members over TCP; add seeds or a directory to"
+                " discover=",
             )
 
     def _resolve(self, locator: Locator) -> Locator | None:
         if locator.family != self._family:
-            self.problems.add("family", f"{locator} is out of reach of {self.locator}")
+            self.problems.add(
+                "family", f"{locator} cannot be reached from {self.locator}: another address family"
+            )
             return None
         return locator
 
@@ -133,7 +161,7 @@ class TcpMesh:
         return self._connector.streams
 
     def close(self) -> None:
-        """Close every socket; data that the kernel accepts at once is still sent."""
+        """Close every socket; bytes accepted at once by the kernel are still sent."""
         self._connector.close()
 
     # On reception
@@ -143,7 +171,7 @@ class TcpMesh:
         return (self._connector.poller,) if hasattr(self._connector.poller, "fileno") else ()
 
     def receive(self, limit: int) -> list[bytes]:
-        """Return datagrams that have arrived; write what could not be written before."""
+        """Return datagrams that have arrived; write the bytes that could not be written before."""
         found: list[bytes] = []
         for key, mask in self._connector.poller.select(0):
             stream: TcpStream | None = key.data
@@ -163,7 +191,7 @@ class TcpMesh:
         return found
 
     def _on_readable(self, stream: TcpStream, found: list[bytes]) -> None:
-        """Read a stream for one turn, and handle its end."""
+        """Read a stream for one turn, and handle the end of the stream."""
         left_bytes = TURN_BYTES
         try:
             while left_bytes > 0:
@@ -174,7 +202,7 @@ class TcpMesh:
                 )
                 if not size_bytes:
                     self._connector.on_stream_lost(
-                        stream, "stream.ended", "the other side has closed it"
+                        stream, "stream.ended", "the peer closed the connection"
                     )
                 if stream.closed or not (stream.missing_bytes or stream.after_large):
                     return
@@ -184,7 +212,10 @@ class TcpMesh:
         except OSError as error:
             self._connector.on_stream_lost(stream, f"stream.{errno_name(error)}", error)
         except RemoteProtocolError as error:
-            self._connector.on_stream_lost(stream, f"stream.{error.reason}", error, loud=True)
+            # Strangers write no log lines in a sealed group; the seal counts them.
+            self._connector.on_stream_lost(
+                stream, f"stream.{error.reason}", error, loud=self.seal is None
+            )
 
     def _read(self, stream: TcpStream, found: list[bytes]) -> int:
         """Parse the bytes of one call; return how many there were, 0 at the end of the stream."""
@@ -221,7 +252,7 @@ class TcpMesh:
             (size,) = unpack(data, at)
             kind = 0
             if not 0 < size <= MAX_DATAGRAM_BYTES:
-                kind, size = parse_record_header(data, at)
+                kind, size = parse_record_header(data, at, sealed=self.seal is not None)
             body, stop = at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + size
             if stop > end:
                 if not kind and size >= LARGE_BYTES and stream.started:
@@ -229,9 +260,9 @@ class TcpMesh:
                     at = end
                 break
             if kind:
-                self._on_control_record(stream, kind, *_NUMBER.unpack_from(data, body))
+                self._on_control_record(stream, kind, bytes(data[body:stop]))
             elif not stream.started:
-                raise RemoteProtocolError("start", "a datagram came before it")
+                raise RemoteProtocolError("start", "a datagram arrived before START")
             elif self._accept_datagram(stream, bytes(data[body:stop]), found):
                 count, size_bytes = count + 1, size_bytes + size
             at = stop
@@ -240,18 +271,25 @@ class TcpMesh:
         return at
 
     def _accept_datagram(self, stream: TcpStream, datagram: bytes, found: list[bytes]) -> bool:
-        """Add a datagram; return whether it is new."""
+        """Add a datagram; return whether the datagram is new."""
         if stream.duplicates_left:
             stream.duplicates_left -= 1
             self.problems.counters["received.again"] += 1
             return False
+        if self.seal is not None:
+            try:
+                datagram = self.seal.open(datagram)
+            except RemoteProtocolError as error:
+                if error.reason not in {"key", "replay"}:
+                    raise  # a stream changes no bytes: somebody writes into this one
+                return True  # counted by the seal; the link counts every datagram
         if datagram[SENDER_FIELD] != stream.sender:
             self._learn_sender(stream, datagram)
         found.append(datagram)
         return True
 
     def _on_received(self, stream: TcpStream, count: int, size_bytes: int) -> None:
-        """Count received datagrams, and confirm them now or soon."""
+        """Count received datagrams, and confirm now or soon."""
         assert stream.link is not None
         if stream.link.on_received(count, size_bytes):
             self._connector.confirm(stream.link)
@@ -259,17 +297,18 @@ class TcpMesh:
             self._connector.confirm_later(stream.link)
 
     def _learn_sender(self, stream: TcpStream, datagram: bytes) -> None:
-        """Record where the sender of a datagram is reached."""
+        """Record the locator of the sender of a datagram."""
         sender = sender_of(datagram)
         if sender is not None and stream.link is not None:
             stream.sender = datagram[SENDER_FIELD]
             self.book.learn_source(sender, stream.link.locator)
 
-    def _on_control_record(self, stream: TcpStream, kind: int, number: int) -> None:
+    def _on_control_record(self, stream: TcpStream, kind: int, body: bytes) -> None:
         """Handle START or CONFIRM."""
         link = stream.link
         assert link is not None
         if kind == START and not stream.started:
+            number = self._handshake.read_start(stream, body)
             if link.stream is not stream:
                 self._connector.activate(stream)
                 if stream.closed:
@@ -281,15 +320,17 @@ class TcpMesh:
             if link.received > link.confirm_sent:
                 self._connector.confirm_later(link)
         elif kind == CONFIRM and stream.started:
-            link.on_confirm(number, time.monotonic_ns())
+            link.on_confirm(_NUMBER.unpack(body)[0], time.monotonic_ns())
         else:
-            raise RemoteProtocolError("record", f"kind {kind} out of turn")
+            raise RemoteProtocolError("record", f"unexpected record of kind {kind}")
 
     # On sending
 
     def send(self, transmits: Sequence[Transmit]) -> None:
-        """Send datagrams, to each target in this order."""
+        """Send datagrams, to each target in the given order."""
         links: dict[Link, None] = {}
+        if self.seal is not None:
+            self._sealed = {}
         for to, datagrams in group_by_target(transmits):
             for target in self._targets(to):
                 link = self._connector.links.get(target) or self._connector.get_link(target)
@@ -301,6 +342,23 @@ class TcpMesh:
         for link in links:
             if link.stream is not None and not link.stream.wants_write:
                 self._connector.flush(link.stream)
+        self._sealed = None
+
+    def _seal_once(self, datagram: bytes) -> bytes:
+        """Return the sealed form of a datagram that is written now.
+
+        Sealing waits until then: a datagram may wait through a rotation of the keys. The links of
+        one ``send`` share the sealed form.
+        """
+        assert self.seal is not None, "only a sealed group seals"
+        shared = self._sealed
+        if shared is None:
+            return self.seal.seal(datagram)
+        # The entry keeps the datagram alive, so that no other one gets its id.
+        entry = shared.get(id(datagram))
+        if entry is None:
+            entry = shared[id(datagram)] = datagram, self.seal.seal(datagram)
+        return entry[1]
 
     def _targets(self, to: Address | None) -> Sequence[Locator]:
         """Return the locators of a member, of all members, or of all candidates."""
@@ -312,12 +370,12 @@ class TcpMesh:
             return [target for target in targets if target != self.locator]
         target = self.book.lookup(to)
         if target is None:
-            self.problems.add("send.unknown", f"nobody knows where {to} is")
+            self.problems.add("send.unknown", f"the locator of member {to.short} is not known")
             return ()
         return (names.get(target, target),)
 
     def _enqueue(self, link: Link, datagrams: Sequence[bytes]) -> None:
-        """Queue datagrams for a peer as far as its limit allows."""
+        """Queue datagrams for a peer up to the limit."""
         size_bytes = sum(map(len, datagrams))
         if link.is_busy and link.buffered_bytes + size_bytes <= STRANGER_QUEUE_BYTES:
             for datagram in datagrams:
@@ -335,7 +393,8 @@ class TcpMesh:
                 link.enqueue(datagram)
             else:
                 self.problems.add(
-                    "send.full", f"{link.buffered_bytes} bytes wait for {link.locator}"
+                    "send.full",
+                    f"the queue for {link.locator} is full: {link.buffered_bytes} bytes",
                 )
 
     def _may_try(self, link: Link) -> bool:

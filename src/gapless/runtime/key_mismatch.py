@@ -1,0 +1,43 @@
+"""Why a member stays alone beside others: their datagrams and its keys do not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gapless.transport.base import Transport
+
+MIN_DATAGRAMS = 3
+"""How many datagrams of a kind are a reason to speak: a group is not one stray datagram."""
+_ADVICE = "give every member a copy of one keyring file, with keys= or GAPLESS_KEYS"
+
+
+def describe_mismatches(transport: Transport, dropped: Mapping[str, int]) -> dict[str, str]:
+    """Return a sentence by reason; ``dropped`` are the counters of the machine."""
+    seal = transport.seal
+    found: dict[str, str] = {}
+    if seal is None:
+        times = dropped.get("dropped.sealed", 0) + transport.problems.counters["stream.sealed"]
+        if times >= MIN_DATAGRAMS:
+            found["sealed"] = (
+                f"heard {times:,} datagrams of a sealed group, and this member has no keys;"
+                f" {_ADVICE}"
+            )
+        return found
+    # The ids of strangers are invented, each once; those of a group repeat.
+    key_id, times = max(seal.foreign_keys.items(), key=lambda item: item[1], default=(0, 0))
+    if times >= MIN_DATAGRAMS:
+        mark = f"{key_id:08x}"[:4]
+        if mark == seal.ring.label[:4]:
+            problem = f"key {key_id:08x}, which this member does not have or has retired"
+        else:
+            problem = f"ring {mark}…, which the ring {seal.ring.label} of this member cannot open"
+        found["key"] = f"heard {times:,} datagrams sealed with {problem}; {_ADVICE}"
+    times = seal.rejected["unsealed"]
+    if times >= MIN_DATAGRAMS:
+        found["unsealed"] = (
+            f"heard {times:,} datagrams without a seal: another member has no keys; {_ADVICE}"
+        )
+    return found
