@@ -6,7 +6,32 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
+    from gapless.cli.interrupts import (
+        EXIT_INTERRUPTED,
+        end_on_interrupt,
+        forget_interrupt,
+        ignore_interrupts,
+        was_interrupted,
+    )
+
+    end_on_interrupt()
+    try:
+        code = _run()
+    except BaseException as error:
+        # Ctrl-C before or after the command itself, or the error of an operation that it broke off.
+        if not (was_interrupted() or isinstance(error, KeyboardInterrupt)):
+            raise
+        code = EXIT_INTERRUPTED
+    if was_interrupted() or code == EXIT_INTERRUPTED:
+        code = EXIT_INTERRUPTED
+        forget_interrupt()
+    else:
+        ignore_interrupts()
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         from gapless.cli.app import run
     except ModuleNotFoundError as error:
@@ -15,5 +40,5 @@ def main() -> None:
         sys.stderr.write(
             f"gapless: {error.name} is not installed; run: pip install 'gapless[cli]'\n"
         )
-        sys.exit(2)
-    sys.exit(run(sys.argv[1:]))
+        return 2
+    return run(sys.argv[1:])

@@ -1,7 +1,7 @@
 """The list of commands, and the one place that turns errors into a line and an exit code.
 
-Exit codes: 0 all is well; 1 the command did its work and found violations; 2 the input was wrong
-(one line says what, what was expected and what to do); 130 interrupted.
+Exit codes: 0 for success; 1 if the command found violations; 2 for wrong input (one line names the
+mistake, the expected input and the remedy); 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gapless.cli.data.pipeline import pipeline
 from gapless.cli.data.report import report
 from gapless.cli.data.spool import spool
 from gapless.cli.data.verify import verify
+from gapless.cli.interrupts import EXIT_INTERRUPTED
 from gapless.cli.lab.bench import bench
 from gapless.cli.lab.chaos import chaos
 from gapless.cli.lab.compare import compare
@@ -33,53 +34,55 @@ from gapless.cli.rendering import DOCS_URL, docs_page
 from gapless.cli.use.chat import chat
 from gapless.cli.use.config import config
 from gapless.cli.use.doctor import doctor
+from gapless.cli.use.keys import keys
 from gapless.cli.use.listen import listen
 from gapless.cli.use.send import send
 from gapless.cli.use.top import top
 from gapless.errors import GaplessError
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 GROUPS: dict[str, dict[click.Command, tuple[str, str]]] = {
     "Use a group": {
-        chat: ("Talk in a group from the terminal.", "commands"),
-        send: ("Send lines or a file to a group.", "commands"),
-        listen: ("Print the messages of a group.", "commands"),
-        top: ("Watch members, windows, rates and repairs.", "metrics"),
-        doctor: ("Check this machine: network, buffers, clock, Java.", "operations"),
-        config: ("Check a configuration and explain its settings.", "configuration"),
+        chat: ("Talk in a group from the terminal.", "reference/cli"),
+        send: ("Send lines or a file to a group.", "reference/cli"),
+        listen: ("Print the messages of a group.", "reference/cli"),
+        top: ("Watch members, windows, rates and repairs.", "guides/operating/monitoring"),
+        doctor: ("Check this machine: network, buffers, clock, Java.", "guides/operating/index"),
+        config: ("Check a configuration and explain its settings.", "reference/settings"),
+        keys: ("Make, rotate and check the keys of sealed groups.", "guides/operating/keys"),
     },
     "Keep and examine data": {
-        collect: ("Store what a group sends in a spool.", "collector"),
-        spool: ("Inspect, check, repair and export a spool.", "spool"),
-        pipeline: ("Run a group into Spark tables, each message once.", "pipeline"),
-        verify: ("Check the invariants of a recorded trace.", "verify"),
-        report: ("Write a page about a run or a sweep.", "report"),
+        collect: ("Store the messages of a group in a spool.", "guides/collecting"),
+        spool: ("Inspect, check, repair and export a spool.", "reference/spool"),
+        pipeline: ("Run a group into Spark tables, each message once.", "guides/pipeline"),
+        verify: ("Check the invariants of a recorded trace.", "guides/verifying"),
+        report: ("Write a page about a run or a sweep.", "guides/report"),
     },
     "Simulate, measure and break": {
-        sim: ("Simulate groups from seeds.", "simulator"),
-        compare: ("Compare the protocols on a lossy network.", "compare"),
-        explore: ("Search every interleaving of a small group.", "testing"),
-        scenario: ("Play scenario files and compare the outcome.", "scenarios"),
-        shrink: ("Reduce a failing seed to a small scenario.", "scenarios"),
-        mutants: ("Plant bugs and count the seeds until one fails.", "testing"),
-        bench: ("Measure groups of real processes.", "commands"),
-        soak: ("Run real processes under faults, check their traces.", "soak"),
-        chaos: ("Kill parts of a Spark pipeline, check its table.", "chaos"),
-        sweep: ("Run a grid of simulations on Spark.", "sweep"),
-        demo: ("Show everything end to end on this machine.", "demo"),
+        sim: ("Simulate groups from seeds.", "internals/simulator"),
+        compare: ("Compare the protocols on a lossy network.", "internals/profiles"),
+        explore: ("Search every interleaving of a small group.", "internals/testing"),
+        scenario: ("Play scenario files and compare the outcome.", "internals/scenarios"),
+        shrink: ("Reduce a failing seed to a small scenario.", "internals/scenarios"),
+        mutants: ("Plant bugs and count the seeds until one fails.", "internals/testing"),
+        bench: ("Measure groups of real processes.", "reference/cli"),
+        soak: ("Run real processes under faults, check their traces.", "internals/soak"),
+        chaos: ("Kill parts of a Spark pipeline, check its table.", "internals/chaos"),
+        sweep: ("Run a grid of simulations on Spark.", "internals/sweeps"),
+        demo: ("Show everything end to end on this machine.", "start/demo"),
     },
 }
 """Every command with its summary and its page of the docs, in the order of the help."""
 
 
 class GroupedCommands(click.Group):
-    """A list of commands under a heading for each group; no summary is cut off at 80 columns."""
+    """A list of commands under a heading for each group, with full summaries at 80 columns."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list."""
@@ -109,7 +112,7 @@ for commands in GROUPS.values():
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return the exit code."""
     try:
         result = cli.main(args=list(arguments), prog_name="gapless", standalone_mode=False)
     except click.ClickException as error:
@@ -122,6 +125,7 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         return _print_error(str(error), None)
     except (KeyboardInterrupt, click.Abort):
+        # If the handler of Ctrl-C has said so already, nobody sees this line.
         return _print_error("interrupted", None, EXIT_INTERRUPTED)
     return result if isinstance(result, int) else 0
 
@@ -132,7 +136,7 @@ def _where(error: click.ClickException) -> str | None:
 
 
 def _print_error(message: str, path: str | None, code: int = EXIT_USAGE) -> int:
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     hint = f" (see: {path} --help)" if path else ""
     sys.stderr.write(f"{path or 'gapless'}: {line}{hint}\n")
     return code

@@ -1,4 +1,4 @@
-"""What commands that join a group share: options, joining, and how members are shown.
+"""The common part of commands that join a group: options, joining, and the display of members.
 
 On Ctrl-C and on SIGTERM the member leaves, within a second.
 """
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gapless.cli.interrupts import plain_interrupt
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import config_options, docs_page, read_config
 from gapless.errors import ConfigError
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     import threading
@@ -33,7 +35,7 @@ TRACE_OPTIONS = (
         "--trace",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help=f"Record a trace in this folder: {docs_page('traces')}",
+        help=f"Record a trace in this folder: {docs_page('reference/traces')}",
     ),
     click.option(
         "--trace-mode",
@@ -46,7 +48,9 @@ TRACE_OPTIONS = (
 
 _OPTIONS = (
     click.option(
-        "--discover", metavar="WHERE", help=f"Where to look for members: {docs_page('discovery')}"
+        "--discover",
+        metavar="WHERE",
+        help=f"Where to look for members: {docs_page('guides/discovery')}",
     ),
     click.option(
         "--transport",
@@ -56,7 +60,9 @@ _OPTIONS = (
     ),
     click.option("--host", metavar="ADDRESS", help="The local address to use."),
     click.option(
-        "--ports", metavar="FIRST[-LAST]", help="The ports to try, 0 for any; 7800-7899 by default."
+        "--ports",
+        metavar="FIRST[-LAST]",
+        help="The ports to try; 7800-7899 by default, 0 for any free port.",
     ),
     click.option(
         "--durable-name",
@@ -79,12 +85,35 @@ _OPTIONS = (
         show_default=True,
         help="How long to wait to join.",
     ),
+    click.option(
+        "--min-members",
+        type=click.IntRange(min=1),
+        default=1,
+        metavar="N",
+        help="Fail unless the group has N members within --join-timeout.",
+    ),
+    click.option(
+        "--keys",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The keyring of a sealed group; by default the file that GAPLESS_KEYS names.",
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Join without keys although GAPLESS_KEYS is set.",
+    ),
+    click.option(
+        "--allow-lossy",
+        is_flag=True,
+        help="Allow UDP with retransmission off (the profile ordered).",
+    ),
     *TRACE_OPTIONS,
 )
 
 
 def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of joining a group; :func:`joined_group` reads them."""
+    """Give a command the options of joining a group; ``joined_group`` reads the options."""
     command = config_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -92,14 +121,14 @@ def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that record a trace."""
+    """Give a command the options for recording a trace."""
     for option in reversed(TRACE_OPTIONS):
         command = option(command)
     return command
 
 
 def parse_ports(text: str | None) -> int | range | None:
-    """Return the ports that a text such as 7800-7899 names."""
+    """Return the ports in a text such as 7800-7899."""
     if text is None:
         return None
     first, dash, last = text.partition("-")
@@ -121,6 +150,10 @@ def joined_group(
     member = blocking.join(
         group,
         timeout=options["join_timeout"],
+        min_members=options["min_members"],
+        keys=options["keys"],
+        insecure=options["insecure"],
+        allow_lossy=options["allow_lossy"],
         discover=options["discover"],
         transport=options["transport"],
         host=options["host"],
@@ -159,7 +192,7 @@ class _ConsoleLogHandler(logging.Handler):
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
-    """Return the host and the port that a text such as 9464 or 0.0.0.0:9464 names."""
+    """Return the host and the port in a text such as 9464 or 0.0.0.0:9464."""
     host, colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (colon and not host):
         raise ConfigError(f"--serve {text}: expected a port such as 9464, or 0.0.0.0:9464")
@@ -170,7 +203,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 def metrics_served(
     snapshots: Callable[[], Iterable[MemberSnapshot]], endpoint: tuple[str, int] | None
 ) -> Iterator[None]:
-    """Serve metrics for Prometheus at ``endpoint``, if there is one."""
+    """Serve metrics for Prometheus at ``endpoint``, unless None."""
     if endpoint is None:
         yield
         return
@@ -207,18 +240,19 @@ def graceful_interrupt(stop: threading.Event, ending: str) -> Iterator[None]:
 def until_interrupted() -> Iterator[None]:
     """Let Ctrl-C end a command without an error."""
     try:
-        yield
+        with plain_interrupt():
+            yield
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             sys.stderr.write("\n")
 
 
 def display_name(address: Address, name: str = "") -> str:
-    """Return a member for people in a narrow column: its name, or its short id."""
-    return name or address.short
+    """Return a member for people in a narrow column: the printable name, or the short id."""
+    return printable(name) or address.short
 
 
 def note(text: str) -> None:
-    """Write a line for people to standard error."""
-    sys.stderr.write(f"{text}\n")
+    """Write a line for people to standard error; only newlines remain as control characters."""
+    sys.stderr.write(f"{printable(text, keep_newlines=True)}\n")
     sys.stderr.flush()

@@ -1,11 +1,10 @@
-"""Types of options: a share, a duration and a size are written the same way in every command.
+"""Types of options: shares, durations and sizes are written the same way in every command.
 
-- A share is ``5%`` or ``0.05``. A bare number above 1 could mean either, so it is refused.
+- A share is ``5%`` or ``0.05``. A bare number above 1 is ambiguous and refused.
 - A duration is ``500ms``, ``2s``, ``10min`` or a number of seconds.
 - A size is ``64KiB``, ``20GiB``, ``64kB`` or a number of bytes.
 
-A list of any of them is separated by commas. What a command does not accept ends with exit code 2
-and one sentence.
+Lists are separated by commas. A wrong value ends the command with exit code 2 and one sentence.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ else:
     _ParamType = click.ParamType
 
 MAX_SEED = 2**63 - 1
-"""Maximum seed of anything random."""
+"""Maximum random seed."""
 
 _SHARE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}|\d\.?\d{0,20}e-\d{1,2})\s*(%?)")
 _MAX_SECONDS = 1e9
 
 
 def parse_share(text: str) -> float:
-    """Return the share that ``5%`` or ``0.05`` names, from 0 to 1."""
+    """Return the share in ``5%`` or ``0.05``, from 0 to 1."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"{text!r} is not a share; write 5% or 0.05")
@@ -46,17 +45,17 @@ def parse_share(text: str) -> float:
     elif number > 1:
         raise ConfigError(f"{text} is larger than 1; write {match[1]}% for per cent")
     if number > 1:
-        raise ConfigError(f"{text} is more than all; a share is at most 100%")
+        raise ConfigError(f"{text} is too large; a share is at most 100%")
     return number
 
 
 def format_share(share: float) -> str:
-    """Return a share as a person writes it, such as ``5%``; :func:`parse_share` reads it back."""
+    """Return a share as text, such as ``5%``; ``parse_share`` is the inverse."""
     return f"{share * 100:.12g}%"
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds that ``500ms``, ``2s`` or a bare number of seconds names."""
+    """Return the seconds in ``500ms``, ``2s`` or a bare number of seconds."""
     try:
         found = float(text)
     except ValueError:
@@ -67,7 +66,7 @@ def parse_seconds(text: str) -> float:
 
 
 class _Quantity(_ParamType):
-    """A number with a unit, or a list of them."""
+    """A number with a unit, or a list of such numbers."""
 
     def __init__(
         self, name: str, parse: Callable[[str], Any], metavar: str, *, several: bool = False
@@ -78,12 +77,12 @@ class _Quantity(_ParamType):
         self._several = several
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return what stands for a value in the help; click 8.1 passes no context."""
+        """Return the placeholder of a value in the help; click 8.1 passes no context."""
         del param, ctx
         return self._metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read one value; a default that is a number already is left as it is."""
+        """Read one value; a default that is a number already is left unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -91,7 +90,7 @@ class _Quantity(_ParamType):
                 return self._parse(value)
             parts = [part.strip() for part in value.split(",")]
             if not all(parts):
-                self.fail(f"{value!r}: an item of the list is missing", param, ctx)
+                self.fail(f"{value!r}: the list has an empty item", param, ctx)
             return tuple(dict.fromkeys(self._parse(part) for part in parts))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
@@ -105,5 +104,5 @@ SIZES = _Quantity("sizes", parse_size, "SIZE", several=True)
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use: the default of ``--workers``."""
+    """Return the number of cores for this process, the default of ``--workers``."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

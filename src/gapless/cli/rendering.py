@@ -1,4 +1,4 @@
-"""What the commands share: options, tables, progress, JSON."""
+"""The common part of all commands: options, tables, progress, JSON."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from gapless.config import GROUP_PROFILE_NAMES, UNICAST_PROFILE_NAMES, Config
 from gapless.errors import ConfigError
+from gapless.output.printable import printable
 from gapless.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import IO
+
+    from rich.console import ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 DOCS_URL = "https://gapless.readthedocs.io/en/latest"
-"""Where the docs are; the same as Documentation in the package's metadata."""
+"""The address of the docs, the same as Documentation in the package's metadata."""
 
 
 def docs_page(name: str) -> str:
@@ -42,7 +48,7 @@ json_option = click.option(
 """``--json``, the same for every command."""
 
 PROFILE_NAMES = (*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)
-"""Every profile by name: those of messages to all, and those of messages to one member."""
+"""The names of all profiles: for messages to the group, then for messages to one member."""
 
 profile_option = click.option(
     "--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(PROFILE_NAMES)}."
@@ -61,14 +67,39 @@ properties_option = click.option(
 mutant_option = click.option(
     "--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants)."
 )
-"""``--mutant``, for commands that can plant a bug; :func:`resolve_mutant` reads it."""
+"""``--mutant``, for commands that can plant a bug; ``resolve_mutant`` reads the option."""
+
+
+SPARK_EXTRA = frozenset({"msgpack", "numpy", "pandas", "pyarrow", "pyspark", "pyspark_gapless"})
+"""The packages that only the extra ``spark`` installs."""
+
+master_option = click.option(
+    "--master",
+    metavar="URL",
+    help=f"Where Spark runs; local[*] by default: {docs_page('guides/spark')}",
+)
+"""``--master``, for commands that start Spark."""
+
+
+@contextmanager
+def spark_extra_needed(why: str) -> Iterator[None]:
+    """Raise ConfigError with the package to install if an import of the extra ``spark`` fails.
+
+    Other import errors are bugs.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SPARK_EXTRA:
+            raise
+        raise ConfigError(f"{error}: {why}; pip install 'gapless[spark]'") from None
 
 
 def resolve_mutant(name: str) -> str:
     """Return the full name of a planted bug; "" for none.
 
     Raises:
-        ConfigError: no planted bug has this name.
+        ConfigError: No planted bug has this name.
     """
     if not name:
         return ""
@@ -78,14 +109,14 @@ def resolve_mutant(name: str) -> str:
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the three ways to set settings."""
+    """Give a command the three ways to change settings."""
     return profile_option(config_option(properties_option(command)))
 
 
 def read_config(profile: str | None, config_file: Path | None, properties: str | None) -> Config:
-    """Return the config that the options describe."""
+    """Return the config described by the options."""
     if config_file is not None and properties is not None:
-        raise ConfigError("--config and --properties both change settings; give one of them")
+        raise ConfigError("--config and --properties exclude each other; give one of them")
     if profile is not None and profile not in PROFILE_NAMES:
         near = get_close_matches(profile, PROFILE_NAMES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -109,13 +140,40 @@ def print_json(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value, default=str))
 
 
-def console() -> Console:
-    """Return the console that tables go to."""
-    return Console()
+class PrintableConsole(Console):
+    """A console that shows control characters of a text as escapes, and ``[bold]`` as written.
+
+    Only the styles of Rich reach the terminal as control sequences. A command that wants a style
+    inside a text passes a ``Text``.
+    """
+
+    def render_str(self, text: str, **style: Any) -> Text:
+        """Turn a string into a ``Text``; Rich alone would drop or expand some controls."""
+        return super().render_str(printable(text, keep_newlines=True), **style)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render an object; every text of the object is printable."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield segment._replace(text=printable(segment.text, keep_newlines=True))
+
+
+def console(*, file: IO[str] | None = None, stderr: bool = False, **more: Any) -> PrintableConsole:
+    """Return a console for tables and progress bars."""
+    return PrintableConsole(file=file, stderr=stderr, markup=False, emoji=False, **more)
+
+
+def echo(text: str) -> None:
+    """Print a text for people; only newlines remain as control characters."""
+    click.echo(printable(text, keep_newlines=True))
 
 
 def make_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    """Return a table; numbers are aligned to the right."""
+    """Return a table; numbers are aligned to the right. A ``Text`` keeps its styles."""
     table = Table(title=title, title_justify="left", header_style="bold")
     body = [tuple(row) for row in rows]
     for at, column in enumerate(columns):
@@ -134,7 +192,9 @@ def short_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _shown(cell: object) -> str:
+def _shown(cell: object) -> str | Text:
+    if isinstance(cell, Text):
+        return cell
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
@@ -142,15 +202,16 @@ def _shown(cell: object) -> str:
 
 @contextmanager
 def progress_bar(label: str, total: int | None, *, quiet: bool) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on standard error, if that is a terminal.
+    """Show a progress bar on standard error, if standard error is a terminal.
 
-    Yield a function that takes how much is done, and optionally another label.
+    Yield a function that takes the completed amount, and optionally another label.
     """
-    if quiet or not Console(stderr=True).is_terminal:
+    screen = console(stderr=True)
+    if quiet or not screen.is_terminal:
         yield lambda _done, _label=None: None
         return
-    text = TextColumn("{task.description}")
+    text = TextColumn("{task.description}", markup=False)
     columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=screen, transient=True) as progress:
         task = progress.add_task(label, total=total)
         yield lambda done, label=None: progress.update(task, completed=done, description=label)

@@ -25,7 +25,15 @@ class MetricsEndpoint:
     """A small HTTP server of ``/metrics``, for a trusted network.
 
     ``with MetricsEndpoint(lambda: [group.snapshot()], port=9464): …`` with a group of
-    :mod:`gapless.blocking`. Port 0 takes any free port.
+    ``gapless.blocking``.
+
+    Args:
+        snapshots: Returns the snapshots to serve; called for every request.
+        host: The local address to listen on.
+        port: The port to listen on; 0 takes any free port.
+
+    Raises:
+        TransportError: The endpoint cannot listen on ``host`` and ``port``.
     """
 
     def __init__(
@@ -83,7 +91,15 @@ class MetricsEndpoint:
 def observe(snapshots: Callable[[], Iterable[MemberSnapshot]], meter: Any = None) -> None:
     """Export the same metrics to OpenTelemetry, under their Prometheus names.
 
-    It needs ``opentelemetry-api``. Each metric of the present snapshots gets an instrument.
+    Each metric of the present snapshots gets an instrument.
+
+    Args:
+        snapshots: Returns the snapshots to export; called for every collection.
+        meter: The meter for the instruments; by default the meter ``gapless`` of the global
+            provider.
+
+    Raises:
+        GaplessError: The package ``opentelemetry-api`` is not installed.
     """
     try:
         api: Any = import_module("opentelemetry.metrics")
@@ -113,7 +129,7 @@ def observe(snapshots: Callable[[], Iterable[MemberSnapshot]], meter: Any = None
 
 
 class _SnapshotCache:
-    """Snapshots that all instruments of one collection share."""
+    """Snapshots shared by all instruments of one collection."""
 
     def __init__(self, snapshots: Callable[[], Iterable[MemberSnapshot]]) -> None:
         self._take = snapshots

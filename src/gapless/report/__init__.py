@@ -1,4 +1,4 @@
-"""A run or a sweep as one page: pure functions from figures to HTML, without any dependency."""
+"""The report of a run or a sweep: pure functions from figures to a single HTML page."""
 
 from gapless.report.input_schema import validate_figures
 from gapless.report.page import render

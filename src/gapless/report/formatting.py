@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats of numbers, durations, sizes and shares for readers."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def percent(share: float | None) -> str:
 
 
 def plural(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun: ``1 gap``, ``2 gaps``."""
+    """Return a number with a noun: ``1 gap``, ``2 gaps``."""
     return f"{count(number)}{_NBSP}{one if number == 1 else many or one + 's'}"
 
 
 def seqnos(first: int, last: int) -> str:
-    """Return a range of messages: ``5``, ``5..9``."""
+    """Return a range of seqnos: ``5``, ``5..9``."""
     return f"{first}" if last <= first else f"{first}..{last}"

@@ -1,7 +1,7 @@
-"""Markup that no content can break: every text is escaped unless it is markup already.
+"""HTML markup: every text is escaped, unless the text is ``Html`` already.
 
-Names, messages and reasons in a report come from other processes. They reach the page only through
-:func:`tag` and :func:`to_markup`, so a name never becomes an element, an attribute or a script.
+Names, messages and reasons in a report come from other processes. All texts reach the page through
+``tag`` and ``to_markup``, so a name never becomes an element, an attribute or a script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Control characters are valid in no page; half of a surrogate pair is valid in JSON, and in no
+# Control characters are invalid in a page. Half of a surrogate pair is valid in JSON, but has no
 # encoding.
 _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _SPECIAL = re.compile("[&<>\"'\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
@@ -24,13 +24,13 @@ _SVG_LEAF = frozenset({"circle", "line", "path", "rect", "use"})
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Markup: a text for the page without further escaping."""
 
     __slots__ = ()
 
 
 def to_markup(value: object) -> Html:
-    """Return a value as markup: markup is unchanged, everything else is escaped."""
+    """Return a value as markup: markup unchanged, every other value escaped."""
     if isinstance(value, Html):
         return value
     plain = str(value)
@@ -40,12 +40,12 @@ def to_markup(value: object) -> Html:
 
 
 def join_markup(parts: Iterable[object]) -> Html:
-    """Return several values as one piece of markup."""
+    """Return the concatenated markup of several values."""
     return Html("".join(map(to_markup, parts)))
 
 
 def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
-    """Return an element; ``class_`` is ``class``, ``_`` is ``-``; None and False omit a name."""
+    """Return an element; ``class_`` is ``class``, ``_`` is ``-``, None and False omit a name."""
     shown = "".join(
         f" {key.rstrip('_').replace('_', '-')}"
         + ("" if value is True else f'="{to_markup(value)}"')
@@ -75,12 +75,12 @@ def shorten(name: str, max_chars: int) -> str:
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names as people do: ``node 2`` before ``node 10``."""
+    """Return a sort key for names with numbers: ``node 2`` before ``node 10``."""
     return [(len(part) if part.isdigit() else 0, part) for part in _NUMBERS.split(name)]
 
 
 def json_script(value: object) -> Html:
-    """Return a value as JSON in an element that no browser runs."""
+    """Return a value as JSON in a script element that browsers do not run."""
     packed = (
         json.dumps(value, separators=(",", ":"), allow_nan=False)
         .replace("<", "\\u003c")

@@ -1,8 +1,7 @@
-"""The schema of the figures of a report, and a reader that reports errors in a file.
+"""The schema of the figures of a report, and the validation of figures from a file.
 
-Figures come from a file, which may be old, truncated or invalid. :func:`validate_figures` gives
-every missing part an empty value, so that drawing needs no checks, and rejects a part of the wrong
-type.
+A file may be old, truncated or invalid. ``validate_figures`` gives every missing part an empty
+value, so drawing needs no checks, and rejects a part of the wrong type.
 """
 
 from __future__ import annotations
@@ -12,12 +11,17 @@ from typing import Any, Final
 from gapless.errors import GaplessError
 
 NUMBER: Final = "a number"
+"""Type: a finite number; a missing number is 0."""
 OPTIONAL_NUMBER: Final = "a number or null"
+"""Type: a finite number or None."""
 TEXT: Final = "a text"
+"""Type: a text; a missing text is empty."""
 BOOLEAN: Final = "true or false"
+"""Type: true or false; a missing value is false."""
 ANY: Final = "anything"
+"""Type: any JSON value."""
 MAX_NUMBER: Final = 1e100
-"""Maximum of a number; a larger one is treated as missing, like one that is not finite."""
+"""Maximum absolute value of a number; larger and non-finite numbers count as missing."""
 
 _CHECK = {
     "id": TEXT,
@@ -265,19 +269,23 @@ _MAX_QUOTED = 60
 
 
 def validate_figures(figures: object) -> dict[str, Any]:
-    """Return figures in which every part is present and has its type."""
+    """Return figures with every part present and of the expected type.
+
+    Raises:
+        GaplessError: ``figures`` is not a run or a sweep, or a part has the wrong type.
+    """
     if not isinstance(figures, dict) or "kind" not in figures:
         raise GaplessError(
-            'expected the figures of a run or a sweep: a JSON object with "kind", "verdict" and '
-            "others"
+            'expected the figures of a run or a sweep: a JSON object with "kind" and "verdict", as '
+            "gapless report --json prints"
         )
     kind = figures["kind"]
     if not isinstance(kind, str) or kind not in _KINDS:
         raise GaplessError(f'"kind" is {_brief(kind)}; figures are of kind "run" or "sweep"')
     whole = _validate(figures, _KINDS[kind], kind)
     assert isinstance(whole, dict)
-    # Nothing found and nothing looked for are not the same: a page must not call an unchecked run
-    # sound.
+    # A run without violations and a run without checks are different: the page must not call an
+    # unchecked run sound.
     whole["judged"] = (
         isinstance(figures.get("verdict"), dict) and figures.get("judged") is not False
     )
@@ -321,7 +329,7 @@ def _validate_scalar(value: object, shape: str, where: str) -> Any:
         and isinstance(value, (int, float))
         and not isinstance(value, bool)
     ):
-        if abs(value) <= MAX_NUMBER:  # which holds for nothing that is no number
+        if abs(value) <= MAX_NUMBER:  # false for NaN
             return value
         return 0 if shape == NUMBER else None
     raise _schema_error(where, value, shape)

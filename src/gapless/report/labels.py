@@ -1,7 +1,7 @@
-"""Labels of incarnations in a report: the name that people know, where there is one.
+"""Labels of incarnations in a report: display names of members, where known.
 
-The first incarnation of ``producer-1`` has that label, the next one ``producer-1'``, as in
-scenarios. The list of incarnations also shows the name in the trace.
+The first incarnation of ``producer-1`` has the label ``producer-1``, the next ``producer-1'``, as
+in scenarios. The table of incarnations also shows the name in the trace.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 INCARNATION_FIELDS = frozenset(
     {"from", "life", "maker", "member", "members", "origin", "peer", "to"}
 )
-"""The keys of figures whose values name an incarnation."""
+"""Keys of figures with the name of an incarnation as the value."""
 
 
 def with_display_names(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a run with the labels that people know."""
+    """Return the figures of a run with display names in place of trace names."""
     names = _display_names(figures)
     if not names:
         return figures
@@ -36,7 +36,7 @@ def with_display_names(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _display_names(figures: dict[str, Any]) -> dict[str, str]:
-    """Return the label of each incarnation, by its name in the trace; none if two are equal."""
+    """Return the label of each incarnation by trace name; no labels if two would be equal."""
     found: dict[str, str] = {}
     starts: dict[str, int] = {}
     for incarnation in sorted(
@@ -54,7 +54,7 @@ def _display_names(figures: dict[str, Any]) -> dict[str, str]:
 
 
 def _rename_incarnations(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:
-    """Return a value in which every incarnation has its label; other texts stay."""
+    """Return a value with a label for each incarnation; other texts stay unchanged."""
     if isinstance(value, str):
         return names.get(value, value) if is_life else value
     if isinstance(value, dict):

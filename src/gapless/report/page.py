@@ -1,4 +1,8 @@
-"""The page: one file, without scripts or styles from elsewhere, without network access."""
+"""The page of a report: one HTML file with its own style and scripts.
+
+A content security policy forbids every other script, every style sheet and every connection, so a
+page can be mailed and opened without a network. Equal figures give an equal page, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,14 @@ if TYPE_CHECKING:
 
     from gapless.report.sections.verdict import Judgement
 
-_GROUP = "Who was there, and which views they agreed on."
-_LATENCY = "From a send to its delivery at another member."
-_REPAIRS = "A gap is noticed, asked for, sent again."
-_WINDOWS = "What members keep, because somebody may still need it."
+_GROUP = "The incarnations of each member, and the views they installed."
+_LATENCY = "Time from a send to the delivery at another member."
+_REPAIRS = "How receivers noticed gaps, and how long the repairs took."
+_WINDOWS = "The messages a member keeps until every receiver has acknowledged them."
 
 
 class PageSection(NamedTuple):
-    """A part of the page with a heading, and its name in the bar at the top."""
+    """A section of the page: its anchor, its name in the navigation bar, its heading and body."""
 
     anchor: str
     name: str
@@ -75,9 +79,11 @@ def _run_sections(figures: dict[str, Any]) -> list[PageSection]:
     across = membership.run_time_axis(figures)
     made = [
         PageSection(
-            "violations", "Violations", "What was broken", "", violations.section(figures, across)
+            "violations", "Violations", "Violations", "", violations.section(figures, across)
         ),
-        PageSection("group", "Group", "The group", _GROUP, membership.section(figures, across)),
+        PageSection(
+            "group", "Group", "Group membership", _GROUP, membership.section(figures, across)
+        ),
         PageSection(
             "traffic", "Traffic", "Messages over time", "", throughput.traffic(figures, across)
         ),
@@ -91,12 +97,10 @@ def _run_sections(figures: dict[str, Any]) -> list[PageSection]:
         ),
         PageSection("windows", "Windows", "Windows", _WINDOWS, windows.section(figures, across)),
         PageSection(
-            "waiting", "Waiting", "Waiting for room", "", throughput.back_pressure(figures)
+            "waiting", "Back-pressure", "Back-pressure", "", throughput.back_pressure(figures)
         ),
-        PageSection("overhead", "Overhead", "What it cost", "", throughput.overhead(figures)),
-        PageSection(
-            "pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])
-        ),
+        PageSection("overhead", "Overhead", "Protocol overhead", "", throughput.overhead(figures)),
+        PageSection("pipeline", "Pipeline", "Pipeline", "", pipeline.section(figures["pipeline"])),
     ]
     return [part for part in made if part.body is not None]
 
@@ -148,12 +152,12 @@ def _page(
 
 
 def _package_file(name: str) -> str:
-    """Return a file of this package, also from an archive."""
+    """Return the text of a file of this package, also from an archive."""
     return files("gapless.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(style: str, *scripts: str) -> str:
-    """Return the content security policy: exactly these scripts and styles."""
+    """Return the content security policy that allows only the given scripts and style."""
     run = " ".join(_hash(script) for script in scripts)
     ours = f"style-src {_hash(style)}; script-src {run}; img-src data:"
     return f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
@@ -164,7 +168,7 @@ def _hash(content: str) -> str:
 
 
 def _raw(name: str, content: str) -> Html:
-    """Return our own script or style, which is not escaped."""
+    """Return a script or style of this package, unescaped."""
     assert f"</{name}" not in content
     return Html(f"<{name}>{content}</{name}>")
 

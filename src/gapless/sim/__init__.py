@@ -1,22 +1,22 @@
-"""Deterministic simulation of whole groups: one thread, one seed, virtual time.
+"""Deterministic simulation of whole groups: a single thread, a seed, and virtual time.
 
-``script`` holds what happens in a run: actions, and the fates of single frames. Nine packages, in
-the order of a run:
+``script`` describes a run: actions, and the fates of single frames. Nine packages, in the order of
+a run:
 
 1. ``swarm`` draws a plan from a seed: settings, faults, load, and a script.
 2. ``world`` plays a script: scheduler, processes, network, applications, and the trace.
-3. ``oracle`` watches every step and keeps a model of what every member must do.
-4. ``checkers`` compare each step with the model, one class for each invariant.
-5. ``coverage`` notes the situations that a sweep must have seen.
-6. ``mutants`` plant bugs in the protocol, to show that the checkers find them.
-7. ``scenario`` is the text form of a script and of its outcome: grammar, files, diagrams.
+3. ``oracle`` watches every step and models the obligations of every member.
+4. ``checkers`` compare each step with the model, with a class for each invariant.
+5. ``coverage`` records the situations that a sweep must have seen.
+6. ``mutants`` plant bugs in the protocol, to show that the checkers find bugs.
+7. ``scenario`` is the text form of a script and its outcome: grammar, files, diagrams.
 8. ``shrink`` reduces a failing script to a small scenario file.
-9. ``model_check`` searches every interleaving of a small group instead of one run.
+9. ``model_check`` searches every interleaving of a small group instead of a single run.
 
-For your own tests: :class:`SimulatedGroup` drives a group step by step, :func:`simulate` runs one
-seed, :func:`sweep` many, and :class:`World` plays a :class:`Script`. :data:`CHECKERS` are the
-checkers of every step; :data:`REQUIRED_STREAM_COVERAGE` and :data:`REQUIRED_MEMBERSHIP_COVERAGE`
-are the situations that a sweep must have seen.
+For your own tests: ``SimulatedGroup`` drives a group step by step, ``simulate`` runs a seed,
+``sweep`` runs many seeds, and ``World`` plays a ``Script``. ``CHECKERS`` are the checkers of every
+step; ``REQUIRED_STREAM_COVERAGE`` and ``REQUIRED_MEMBERSHIP_COVERAGE`` are the situations that a
+sweep must have seen.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from warnings import warn
 from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.coverage.membership_coverage import REQUIRED_MEMBERSHIP_COVERAGE
 from gapless.sim.coverage.stream_coverage import REQUIRED_STREAM_COVERAGE
-from gapless.sim.group import SimulatedGroup, SimulatedNode
+from gapless.sim.group import ReceivedMessage, SimulatedGroup, SimulatedNode
 from gapless.sim.oracle.checker import InvariantChecker
 from gapless.sim.oracle.oracle import InvariantViolation, Oracle
 from gapless.sim.runner import simulate, sweep
@@ -42,6 +42,7 @@ __all__ = [
     "InvariantChecker",
     "InvariantViolation",
     "Oracle",
+    "ReceivedMessage",
     "Script",
     "SeedResult",
     "SimulatedGroup",

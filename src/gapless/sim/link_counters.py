@@ -1,8 +1,8 @@
-"""The counters of one link: the network counts copies, the oracle checks their sum (S18)."""
+"""The counters of a link: the network counts copies, the oracle checks the sum (S18)."""
 
 
 class LinkCounters:
-    """What happened on one link, in copies."""
+    """Numbers of copies on a link, by the fate of the copy."""
 
     __slots__ = ("added", "changed", "dropped", "in_flight", "intact", "mislabelled", "sent")
 

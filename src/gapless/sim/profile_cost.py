@@ -1,11 +1,12 @@
 """The cost of every profile for the same work, on the same lossy network.
 
-Each cell is one simulated world with all checks. Every member sends the same messages at the same
-times: to the group, or to its neighbour with a unicast profile. A frame takes ``DELAY_NS``. The
-given share of frames is lost, on every link and in both directions, until well after the last send.
+Each cell is a simulated world with all checks. Every member sends the same messages at the same
+times: to the group, or to the next member with a unicast profile. A frame takes ``DELAY_NS``. Every
+link loses the given share of frames in both directions, until well after the last send.
 
-A second measurement loses one frame: how long does the delivery of its message take, where it is
-the first, the last or the only one? Protocols of similar cost differ most there.
+A second measurement loses a single frame, and measures how long the delivery of the lost message
+takes if the message is the first, the last or the only message. Protocols of similar cost differ
+most there.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ MAX_LOSS_PERCENT = 50
 MEMBERS = range(2, 27)
 """How many members a group may have."""
 MAX_MESSAGES = 100_000
-"""The most messages that a member may send."""
+"""Maximum number of messages of a member."""
 MAX_SIZE_BYTES = 1_000_000
 """The largest message."""
 PACES_NS = range(NS_PER_US, NS_PER_S + 1)
 """How much time may lie between two messages of a member."""
 
 KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
-"""What frames are counted as."""
+"""The kinds of frames in the count."""
 
 LOST_FRAMES = ("only", "first", "last")
 """The single losses: of the only message, or of the first or last of several."""
 SINGLE_LOSS_MESSAGES = 10
-"""How many messages that is."""
+"""The number of messages in a run that loses a single frame."""
 
 _KIND_OF_WORD = {
     "DATA": "data",
@@ -82,7 +83,7 @@ _PATIENCE_NS = 60 * NS_PER_S
 
 
 class ProfileWorkload(NamedTuple):
-    """What every member does: ``messages`` of ``size_bytes``, one every ``pace_ns``."""
+    """The work of every member: ``messages`` of ``size_bytes``, at intervals of ``pace_ns``."""
 
     members: int = 3
     messages: int = 300
@@ -93,12 +94,12 @@ class ProfileWorkload(NamedTuple):
 
 @dataclass(slots=True)
 class ProfileCell:
-    """The figures of one profile at one loss.
+    """The figures of a profile at a given loss.
 
     ``expected`` and ``delivered`` count messages at members other than their sender. ``frames`` and
     ``sizes_bytes`` count the traffic on all links by kind, lost frames included. ``span_ns`` ends
-    with the last delivery, or with the last send if that was later. ``peak_window`` is the maximum
-    number of outstanding messages of one sender, ``stalls`` the number of reported gaps.
+    with the last delivery, or with the last send if the last send was later. ``peak_window`` is the
+    maximum number of outstanding messages of a sender, ``stalls`` the number of reported gaps.
     ``latency_ns`` counts deliveries by latency; ``outcome`` is the result of the simulated run.
     """
 
@@ -137,7 +138,7 @@ class ProfileCell:
 
 @dataclass(slots=True)
 class SingleLoss:
-    """How long the delivery of a message took whose frame was lost; None if it never came."""
+    """How long the delivery of a message with a lost frame took; None if never delivered."""
 
     profile: str
     delivered_ns: dict[str, int | None] = field(default_factory=dict)
@@ -162,8 +163,8 @@ class ProfileComparison:
 class _ProfileMeter:
     """Counts outgoing frames, and measures the latency of every delivery.
 
-    The messages of an origin are delivered in order and without a gap, so their count identifies
-    them.
+    The messages of an origin are delivered in order and without a gap, so the count of deliveries
+    identifies the message.
     """
 
     def __init__(self, world: World, sent_ns: dict[Address, list[int]], receivers: int) -> None:
@@ -198,7 +199,7 @@ class _ProfileMeter:
             self.peak_window = max(self.peak_window, stream.window.high - stream.window.low)
 
     def _count(self, datagram: bytes, links: int) -> None:
-        """Count a datagram on each link that it takes; its header counts for its first frame."""
+        """Count a datagram on each of its links; the header counts for the first frame."""
         frames = decode(datagram).frames
         sizes_bytes = [size_bytes(frame) for frame in frames]
         sizes_bytes[0] += len(datagram) - sum(sizes_bytes)
@@ -216,7 +217,7 @@ class _ProfileMeter:
             self.latency_ns[now_ns - sent_ns] += 1
 
     def percentile_ns(self, percent: int) -> int | None:
-        """Return the latency that ``percent`` of all deliveries stay within; None without any."""
+        """Return the latency of ``percent`` of all deliveries; None without deliveries."""
         values = sorted(self.latency_ns)
         sums = list(accumulate(self.latency_ns[value] for value in values))
         return values[bisect_left(sums, sums[-1] * percent / 100)] if values else None
@@ -229,7 +230,7 @@ def config_of(profile: str, properties: str = "") -> Config:
 
 
 def properties_of(config: Config) -> str:
-    """Return the settings that differ from the profile's own: :func:`config_of` reads them."""
+    """Return the settings that differ from the profile's defaults, as ``config_of`` reads them."""
     words = format_settings(config).split()
     return ";".join(word for word in words if word.partition("=")[0] not in {"profile", "unicast"})
 
@@ -246,8 +247,9 @@ def compare(
 ) -> ProfileComparison:
     """Measure every profile at every loss, in per cent, in ``workers`` processes.
 
-    ``properties`` are other settings, and ``bug`` is planted. ``progress`` gets the number of
-    finished worlds: one for each profile and loss, and one more for each profile.
+    ``properties`` are further settings, and ``bug`` is a mutant to plant. ``progress`` gets the
+    number of finished worlds: a world for each profile and loss, and another world for each
+    profile.
     """
     work = work or ProfileWorkload()
     configs = {profile: config_of(profile, properties) for profile in profiles}
@@ -276,7 +278,7 @@ def run_cell(
     config: Config | None = None,
     bug: str = "",
 ) -> ProfileCell:
-    """Measure one profile at one loss."""
+    """Measure a profile at a given loss."""
     with plant(bug):
         world, meter = _whole_world(profile, loss_percent, work, config or config_of(profile))
         world.run()
@@ -310,7 +312,7 @@ def _whole_world(
     *,
     record: bool = False,
 ) -> tuple[World, _ProfileMeter]:
-    """Return the world in which every member does the work at one loss, and its meter."""
+    """Return the world in which every member does the work at a given loss, and the meter."""
     faults: list[Fault] = []
     if loss_percent:
         faults = [Loss(split(work.seed, "compare loss"), (loss_percent / 100,))]
@@ -319,7 +321,7 @@ def _whole_world(
 
 
 class ProfileCellOrigin(NamedTuple):
-    """The world of one cell, to be shrunk (see :mod:`gapless.sim.shrink.shrinker`)."""
+    """The world of a cell, for the shrinker (see ``gapless.sim.shrink.shrinker``)."""
 
     seed: int
     messages: int
@@ -330,7 +332,7 @@ class ProfileCellOrigin(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that repeats the run."""
+        """The command to repeat the run."""
         return compare_command(self.profile, self.loss_percent, self._work, self.config)
 
     @property
@@ -338,7 +340,7 @@ class ProfileCellOrigin(NamedTuple):
         return self.work._replace(seed=self.seed, messages=self.messages)
 
     def world(self) -> World:
-        """Return the world before its first event; it records what happens."""
+        """Return the world before its first event; the world records the run."""
         return _whole_world(self.profile, self.loss_percent, self._work, self.config, record=True)[
             0
         ]
@@ -347,7 +349,7 @@ class ProfileCellOrigin(NamedTuple):
 def compare_command(
     profile: str, loss_percent: float, work: ProfileWorkload, config: Config, bug: str = ""
 ) -> str:
-    """Return the command that runs one cell again."""
+    """Return the command to run a cell again."""
     options = _options(loss_percent, work, config, bug)
     return f"gapless compare --profiles {profile} --seed {work.seed} {options}"
 
@@ -355,13 +357,13 @@ def compare_command(
 def shrink_command(
     profile: str, loss_percent: float, work: ProfileWorkload, config: Config, bug: str = ""
 ) -> str:
-    """Return the command that shrinks the run of one cell."""
+    """Return the command to shrink the run of a cell."""
     options = _options(loss_percent, work, config, bug)
     return f"gapless shrink {work.seed} --profile {profile} {options}"
 
 
 def _options(loss_percent: float, work: ProfileWorkload, config: Config, bug: str) -> str:
-    """Return the options of a cell for either command, without those at their defaults."""
+    """Return the options of a cell for either command, without options at their defaults."""
     usual = ProfileWorkload()
     options = {
         "loss": f"{loss_percent:g}%",
@@ -378,7 +380,7 @@ def _options(loss_percent: float, work: ProfileWorkload, config: Config, bug: st
 def lose_one(
     profile: str, seed: int = 1, config: Config | None = None, bug: str = ""
 ) -> SingleLoss:
-    """Lose one frame of a few between two members, in the three ways of :data:`LOST_FRAMES`."""
+    """Lose a single frame between two members, in the three ways of ``LOST_FRAMES``."""
     result = SingleLoss(profile)
     config = config or config_of(profile)
     for what in LOST_FRAMES:
@@ -397,7 +399,7 @@ def lose_one(
 
 
 def _lose_data(seqno: int) -> Targeted:
-    """Return the fault that loses message ``seqno`` once; its repair gets through."""
+    """Return the fault that loses message ``seqno`` once; the repair gets through."""
     return Targeted(
         "one", lambda crossing: crossing.label.kind == "DATA" and crossing.label.first == seqno
     )
@@ -414,7 +416,7 @@ def _world(
     record: bool = False,
     tracer: RunTracer | None = None,
 ) -> tuple[World, _ProfileMeter]:
-    """Return the world in which ``senders``, some of ``names``, do the work, and its meter."""
+    """Return the world in which ``senders``, some of ``names``, do the work, and the meter."""
     sends = {
         incarnation_address(name): _sends(profile, work, names, at)
         for at, name in enumerate(senders)
@@ -455,7 +457,7 @@ def _world(
 def _sends(
     profile: str, work: ProfileWorkload, names: tuple[str, ...], at: int
 ) -> list[SendMessages]:
-    """Return what member number ``at`` sends: to all, or to the member after it."""
+    """Return the sends of member number ``at``: to all, or to the next member."""
     name = names[at]
     to = names[(at + 1) % len(names)] if profile in UNICAST_PROFILE_NAMES else ""
     payloads = [payload(name, number, work.size_bytes) for number in range(1, work.messages + 1)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def gapless_group() -> Iterator[Callable[..., SimulatedGroup]]:
-    """Make groups like :class:`gapless.sim.SimulatedGroup`; each is verified after the test."""
+    """Make groups like ``gapless.sim.SimulatedGroup``; each is verified after the test."""
     from gapless.sim.group import SimulatedGroup
 
     made: list[SimulatedGroup] = []
@@ -28,11 +28,12 @@ def gapless_group() -> Iterator[Callable[..., SimulatedGroup]]:
     yield make
     for group in made:
         group.verify()
+        group.verify_faults()
 
 
 @pytest.fixture
 def gapless_world() -> Iterator[Callable[..., World]]:
-    """Make worlds like :class:`gapless.sim.World`; each must be without violations at the end."""
+    """Make worlds like ``gapless.sim.World``; each must be without violations at the end."""
     from gapless.sim.world.world import World
 
     made: list[World] = []

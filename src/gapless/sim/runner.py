@@ -1,11 +1,9 @@
-"""Run one seed or many, and collect the results."""
+"""Run a seed or many seeds, and collect the results."""
 
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +21,7 @@ from gapless.sim.seed_result import SeedResult, SweepResult
 from gapless.sim.swarm import membership_swarm
 from gapless.sim.swarm.membership_swarm import draw_membership
 from gapless.sim.swarm.stream_swarm import MESSAGES, draw
+from gapless.sim.worker_pool import worker_pool
 from gapless.sim.world.trace_files import chunks, prepare_folder, write_set
 from gapless.sim.world.tracer import SimulationTracer
 from gapless.sim.world.world import World
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 def world_of(
     plan: SwarmPlan, *, record: bool = False, trace: bool = False, fail_fast: bool = False
 ) -> World:
-    """Return the world of a plan; with ``fail_fast`` it stops at the first violation."""
+    """Return the world of a plan; with ``fail_fast`` the world stops at the first violation."""
     # Without retransmission a lost message must be reported, and need not arrive.
     checks = (
         [
@@ -67,7 +66,7 @@ def default_messages(*, membership: bool) -> int:
 
 
 def thorough_seeds(*, membership: bool) -> int:
-    """Return how many seeds of all profiles must have seen everything that must happen."""
+    """Return how many seeds of all profiles suffice to see every required situation."""
     return 200 if membership else 300
 
 
@@ -107,7 +106,20 @@ def simulate(
     trace: bool = False,
     fail_fast: bool = False,
 ) -> SeedResult:
-    """Run one seed with every check; with ``membership`` the group makes its own views."""
+    """Run a seed with every check.
+
+    Args:
+        seed: The seed of the plan: settings, faults and load.
+        members: The number of members; None lets the seed draw the number.
+        messages: The number of messages of each node; None for the default.
+        character: The kind of run to draw; None lets the seed draw the character.
+        profile: The profile of every member; None lets the seed draw the profile.
+        config: The settings of the group; None lets the seed draw the settings.
+        membership: Whether members make their own views.
+        record: Whether the result holds the script of the run.
+        trace: Whether the result holds the rows of the trace.
+        fail_fast: Whether the run ends at the first violation.
+    """
     plan = plan_of(
         seed,
         members=members,
@@ -123,7 +135,7 @@ def simulate(
 
 
 def seed_result(seed: int, character: str, profile: str, world: World) -> SeedResult:
-    """Return the result of a world that has run."""
+    """Return the result of a world after its run."""
     outcome = SeedResult(
         seed,
         character,
@@ -179,7 +191,7 @@ def faults_of(world: World) -> dict[str, int]:
 
 
 def same_digest(seed: int, other: str) -> bool:
-    """S17: return whether ``seed`` still has the digest that another run of it had."""
+    """S17: return whether ``seed`` still has the digest of another run of the same seed."""
     return simulate(seed).digest == other
 
 
@@ -195,9 +207,18 @@ def sweep(
     progress: Callable[[int], None] | None = None,
     trace: Path | None = None,
 ) -> SweepResult:
-    """Run many seeds in ``workers`` processes; ``progress`` gets the number of finished seeds.
+    """Run many seeds, and collect the results.
 
-    With ``trace`` everything that happened is written to that folder.
+    Args:
+        seeds: The seeds to run.
+        workers: The number of processes.
+        members: The number of members; None lets each seed draw the number.
+        messages: The number of messages of each node; None for the default.
+        profile: The profile of every member; None lets each seed draw the profile.
+        config: The settings of every group; None lets each seed draw the settings.
+        membership: Whether members make their own views.
+        progress: A function to call with the number of finished seeds.
+        trace: The folder for the traces of all runs; None writes no traces.
     """
     result = SweepResult(
         required_coverage=REQUIRED_MEMBERSHIP_COVERAGE if membership else REQUIRED_STREAM_COVERAGE
@@ -228,22 +249,21 @@ def _outcomes(
     if workers <= 1:
         yield from map(run, seeds)
         return
-    # A fresh interpreter each: a copy of one that has threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with worker_pool(workers) as pool:
         yield from pool.map(run, seeds, chunksize=4)
 
 
 def _run_traced(
     run: Callable[..., SeedResult], seeds: Sequence[int], workers: int, folder: Path
 ) -> Iterable[SeedResult]:
-    """Run chunks of seeds, each of which writes its own files."""
+    """Run chunks of seeds; each chunk writes its own files."""
     prepare_folder(folder)
     write = partial(write_set, str(folder), partial(run, trace=True))
     if workers <= 1:
         for outcomes in map(write, chunks(seeds)):
             yield from outcomes
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with worker_pool(workers) as pool:
         for outcomes in pool.map(write, chunks(seeds)):
             yield from outcomes
 
@@ -252,12 +272,11 @@ Result = TypeVar("Result")
 
 
 def results(tasks: Sequence[Callable[[], Result]], workers: int) -> Iterator[Result]:
-    """Yield what each task returns; with one worker, or one task, in this process."""
+    """Yield the result of each task; with a single worker or task, run in this process."""
     if workers <= 1 or len(tasks) <= 1:
         yield from map(_call, tasks)
         return
-    # A fresh interpreter each: a copy of one that has threads may hang.
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("spawn")) as pool:
+    with worker_pool(min(workers, len(tasks))) as pool:
         yield from pool.map(_call, tasks)
 
 

@@ -1,18 +1,18 @@
 """The script of a simulated run: actions, fates of single frames, and late timers.
 
 Without a script no process starts and the network delivers every frame once, after ``delay_ns``. A
-script lists every deviation from that default:
+script lists every deviation:
 
 * *actions*: the inputs of processes and applications, each with its time and its subject;
-* *fates*: what the network does with single frames, each addressed by its stable frame name;
-* late timers, each addressed by its member and its number.
+* *fates*: the copies of single frames that arrive, each frame addressed by its stable name;
+* late timers, each addressed by member and number.
 
 A seeded run records its own script; playing the recorded script repeats the run. No entry refers to
 a position or to a count of events. Therefore any entry can be removed, and the others keep their
-meaning. The shrinker depends on this.
+meaning. The shrinker depends on independent entries.
 
-Each action class is named after the call that it makes. ``who`` is the subject: the name of an
-incarnation (``a``, after a restart ``a'``), or of a node where members make their own views.
+Each action class is named after its call. ``who`` is the subject: the name of an incarnation
+(``a``, after a restart ``a'``), or of a node where members make their own views.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, FORGED, INTACT, Copy, DriftingClock
+from gapless.protocol.membership.failure_detector import DeathEvidence
 
 if TYPE_CHECKING:
     from gapless.faults.faults import Crossing
@@ -32,12 +33,12 @@ ZERO = "zero"
 
 
 class StartProcess(NamedTuple):
-    """Start an incarnation, which is not a member of any view yet.
+    """Start an incarnation outside of any view.
 
-    Where members make their own views, the incarnation joins the group: under the ``durable`` name
-    unless that is empty, and with a request for the application's state if ``state``. With
+    Where members make their own views, the incarnation joins the group: under the ``durable`` name,
+    unless the name is empty, and with a request for the application's state if ``state``. With
     ``stores`` the application has a disk that outlasts its incarnations, and the member
-    acknowledges only what is on that disk.
+    acknowledges a message only after the message is on the disk.
     """
 
     at_ns: int
@@ -48,7 +49,7 @@ class StartProcess(NamedTuple):
 
 
 class LeaveGroup(NamedTuple):
-    """Leave the group in good order. The incarnation ends when a view excludes it."""
+    """Leave the group in good order. The incarnation ends when a view excludes the member."""
 
     at_ns: int
     who: str
@@ -57,7 +58,7 @@ class LeaveGroup(NamedTuple):
 class InstallView(NamedTuple):
     """Install view ``number``.
 
-    ``digest`` is empty, :data:`ZERO`, or the key of an earlier :class:`SaveDigest`.
+    ``digest`` is empty, ``ZERO``, or the key of an earlier ``SaveDigest``.
     """
 
     at_ns: int
@@ -84,7 +85,10 @@ class ApplyDigest(NamedTuple):
 
 
 class SendMessages(NamedTuple):
-    """Send messages to the group, or to the node ``to`` if the sender's view contains it."""
+    """Send messages to the group, or to the node ``to`` if the sender's view contains the node.
+
+    Without a ``mode`` a message is sent as ``SetNextMode`` says, by default ordered.
+    """
 
     at_ns: int
     who: str
@@ -93,11 +97,19 @@ class SendMessages(NamedTuple):
     timeout_ns: int | None = None
     loopback: bool | None = None
     to: str = ""
-    mode: DeliveryMode = DeliveryMode.ORDERED
+    mode: DeliveryMode | None = DeliveryMode.ORDERED
+
+
+class SetNextMode(NamedTuple):
+    """Switch the mode of the next message to the group that is sent without a mode."""
+
+    at_ns: int
+    who: str
+    mode: DeliveryMode
 
 
 class CancelSend(NamedTuple):
-    """Cancel the ``nth`` send of this incarnation (from 1)."""
+    """Cancel send number ``nth`` of the incarnation (from 1)."""
 
     at_ns: int
     who: str
@@ -105,7 +117,7 @@ class CancelSend(NamedTuple):
 
 
 class CloseConnection(NamedTuple):
-    """Close the connection to the node ``to`` once it is idle."""
+    """Close the connection to the node ``to`` once the connection is idle."""
 
     at_ns: int
     who: str
@@ -144,8 +156,20 @@ class CrashProcess(NamedTuple):
     who: str
 
 
+class NoteEvidence(NamedTuple):
+    """Give ``who`` a hint of its runtime that the process at the node ``to`` is gone.
+
+    The hint may be false, except for a refused datagram: a running process refuses none.
+    """
+
+    at_ns: int
+    who: str
+    to: str
+    evidence: DeathEvidence
+
+
 class SetReadDelay(NamedTuple):
-    """Set the read delay of the application to ``per_message_ns`` (0: it reads at once)."""
+    """Set the read delay of the application to ``per_message_ns`` (0 reads at once)."""
 
     at_ns: int
     who: str
@@ -153,14 +177,14 @@ class SetReadDelay(NamedTuple):
 
 
 PARTITION, ONE_WAY, HEAL = "partition", "one-way", "heal"
-"""What a partition change does: cut both directions, cut only traffic that leaves, or end."""
+"""The kinds of partition changes: cut both directions, cut only outgoing traffic, or heal."""
 
 
 class ChangePartition(NamedTuple):
-    """Cut the nodes ``who`` off, or heal their partition; ``what`` says which.
+    """Cut the nodes ``who`` off, or heal their partition, as ``what`` says.
 
-    Where members make their own views, the network really drops frames between the two sides. In
-    other runs the action only marks a partition that the fault chain makes.
+    Where members make their own views, the network drops frames between the two sides. In other
+    runs the action only marks a partition made by the fault chain.
     """
 
     at_ns: int
@@ -175,12 +199,14 @@ Action = (
     | SaveDigest
     | ApplyDigest
     | SendMessages
+    | SetNextMode
     | CancelSend
     | CloseConnection
     | SetRetransmitInterval
     | PauseProcess
     | ResumeProcess
     | CrashProcess
+    | NoteEvidence
     | SetReadDelay
     | ChangePartition
 )
@@ -188,9 +214,9 @@ Action = (
 
 
 class Fate(NamedTuple):
-    """What the network does with one frame: the copies that arrive, none if the frame is lost.
+    """The fate of a frame: the copies that arrive, or no copies if the frame is lost.
 
-    A copy is its delay, its bytes (``None`` for the bytes that were sent) and its mark.
+    A copy is a delay, the bytes (``None`` for unchanged bytes) and a mark.
     """
 
     copies: tuple[tuple[int, bytes | None, str], ...]
@@ -224,14 +250,13 @@ class Script:
     """Everything that determines a run, except the settings of the group.
 
     ``seed`` feeds the members' own randomness. No fault strikes from ``calm_ns`` on. ``only_loss``
-    promises that loss is the only fault, so that the cost of repairs can be compared with the
-    losses (L4). With ``fifo`` the links behave like TCP: no frame overtakes another on its link,
-    and the socket buffer of a paused process never overflows. ``rare`` names the rare branches of
-    :mod:`gapless.protocol.buggify` that are switched on.
+    promises loss as the only fault, so checks can compare the cost of repairs with the losses (L4).
+    With ``fifo`` the links behave like TCP: no frame overtakes another on its link, and the socket
+    buffer of a paused process never overflows. ``rare`` names the rare branches of
+    ``gapless.protocol.buggify`` that are switched on.
 
-    With ``membership`` no view is installed by the script: members find each other and agree on
-    their views. Actions then name nodes, and apply to the incarnation that the node has at that
-    time.
+    With ``membership`` the script installs no view: members find each other and agree on their
+    views. Actions then name nodes, and apply to the current incarnation of the node.
     """
 
     seed: int = 0
@@ -247,7 +272,7 @@ class Script:
     membership: bool = False
 
     def nodes(self) -> list[str]:
-        """Return the name of every node that the script starts, in order of appearance."""
+        """Return the name of every node of the script, in order of appearance."""
         return list(
             dict.fromkeys(
                 action.who.rstrip("'")
@@ -257,14 +282,14 @@ class Script:
         )
 
     def messages(self) -> int:
-        """Return the number of messages that the script sends."""
+        """Return the number of messages sent by the script."""
         return sum(
             len(action.payloads) for action in self.actions if isinstance(action, SendMessages)
         )
 
 
 class ScriptedFates:
-    """The fault that replays a script: a frame with a fate gets exactly that fate."""
+    """The fault that replays a script: a frame with a fate in the script gets exactly its fate."""
 
     name = "script"
 
@@ -272,7 +297,7 @@ class ScriptedFates:
         self.fates = fates
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Return the copies of the frame's fate, or ``copies`` if it has none."""
+        """Return the copies of the frame's fate, or ``copies`` for a frame without a fate."""
         fate = self.fates.get(crossing.name)
         if fate is None:
             return copies
@@ -283,7 +308,7 @@ class ScriptedFates:
 
 
 def payload(who: str, number: int, size_bytes: int) -> bytes:
-    """Return generated message ``number`` of ``who``, distinct as far as its size allows."""
+    """Return generated message ``number`` of ``who``, distinct as far as the size allows."""
     text = b"%s%d|" % (who.encode(), number)
     return (text * (size_bytes // len(text) + 1))[:size_bytes]
 
@@ -312,12 +337,14 @@ __all__ = [
     "Fate",
     "InstallView",
     "LeaveGroup",
+    "NoteEvidence",
     "PauseProcess",
     "ResumeProcess",
     "SaveDigest",
     "Script",
     "ScriptedFates",
     "SendMessages",
+    "SetNextMode",
     "SetReadDelay",
     "SetRetransmitInterval",
     "StartProcess",

@@ -1,4 +1,4 @@
-"""Results of simulated runs: of one seed, and of many seeds together."""
+"""Results of simulated runs: of a seed, and of many seeds together."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ FAULT_KINDS = (
     "truncate",
     "view",
 )
-"""Every kind of fault that a sweep counts and reports, even if it never struck."""
+"""Every kind of fault in the counts and reports of a sweep, even without a strike."""
 
 
 @dataclass(slots=True)
 class SeedResult:
-    """The result of one seed; ``script`` and ``trace`` only on request."""
+    """The result of a seed; ``script`` and ``trace`` only on request."""
 
     seed: int
     character: str
@@ -90,7 +90,7 @@ class SweepResult:
     required_coverage: tuple[str, ...] = REQUIRED_STREAM_COVERAGE
 
     def add(self, outcome: SeedResult) -> None:
-        """Count one seed in."""
+        """Add the result of a seed."""
         self.seeds += 1
         self.events += outcome.events
         self.messages += outcome.messages
@@ -105,10 +105,10 @@ class SweepResult:
 
     @property
     def never_seen(self) -> list[str]:
-        """Required situations that did not occur."""
+        """Required situations without an occurrence."""
         return [what for what in self.required_coverage if not self.seen[what]]
 
     @property
     def digest(self) -> str:
-        """The digests of all seeds in one: equal for equal sweeps (S17)."""
+        """The digest of all seeds: equal for equal sweeps (S17)."""
         return blake2b("".join(self.digests).encode(), digest_size=16).hexdigest()

@@ -1,6 +1,7 @@
-"""The spool: what a group has sent, on disk, for Spark and others to read. See docs/spool.md.
+"""The spool: the messages of a group on disk, for Spark and other readers.
 
-:class:`SpoolWriter` is the one writer, :class:`SpoolReader` reads.
+``SpoolWriter`` is the only writer of a spool, ``SpoolReader`` reads. docs/reference/spool.md
+describes the files.
 """
 
 from __future__ import annotations

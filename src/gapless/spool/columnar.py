@@ -1,14 +1,14 @@
 """Reads byte ranges of segments into columns: many records at a time, for Spark.
 
-The file is read block by block. The scan of headers checks each header; the headers are then
-joined, and numpy takes them apart, selects the wanted records and joins lengths and payloads. A
-record costs a few microseconds, and a message within it next to nothing. Every checksum is checked
-before a chunk is handed on.
+The file is read block by block. The scan of headers checks each header; numpy then splits the
+joined headers, selects the wanted records and joins lengths and payloads. A record costs a few
+microseconds, and a message within the record almost nothing. Every checksum is checked before a
+chunk is handed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
@@ -39,11 +39,14 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 StreamRanges = Mapping[tuple[int, int], tuple[int, int, int]]
 """(node, incarnation) to (stream index, above, up to): seqnos above + 1 .. up to are wanted."""
 
+SeqnoSets = dict[str, list[tuple[int, int]]]
+"""Some seqnos of each stream, as first and last of each range, in order."""
+
 _NUMPY_CODES = {"I": "<u4", "B": "u1", "x": "u1", "Q": "<u8", "q": "<i8"}
 
 
 def _header_dtype() -> list[tuple[str, str]]:
-    """Return the numpy type of a header, derived from the struct that writes it."""
+    """Return the numpy type of a header, derived from the struct used by the writer."""
     names = iter(RecordHeader._fields)
     codes = HEADER.format.removeprefix("<")
     return [("padding" if code == "x" else next(names), _NUMPY_CODES[code]) for code in codes]
@@ -52,8 +55,8 @@ def _header_dtype() -> list[tuple[str, str]]:
 class RecordChunk(NamedTuple):
     """Messages of many records, as columns.
 
-    The first seven columns have one entry a record, ``lengths`` has one a message. ``stream`` is
-    the index of the stream as given in ``wanted``; ``payload`` holds all messages end to end.
+    The first seven columns have an entry per record, ``lengths`` has an entry per message.
+    ``stream`` is the index of the stream in ``wanted``; ``payload`` holds all messages end to end.
     """
 
     stream: np.ndarray[Any, Any]
@@ -70,11 +73,11 @@ class RecordChunk(NamedTuple):
 def scan(
     root: Path, spool_id: bytes, segment: int, begin: int, end: int, wanted: StreamRanges
 ) -> Iterator[RecordChunk]:
-    """Read the wanted messages of one byte range of a segment, in the order of the file.
+    """Read the wanted messages of a byte range of a segment, in the order of the file.
 
     Args:
         root: The folder of the spool.
-        spool_id: The id of the spool, which its checksums start from.
+        spool_id: The id of the spool, the start value of the checksums.
         segment: The number of the segment.
         begin: The offset of the first record.
         end: The offset behind the last record.
@@ -82,15 +85,15 @@ def scan(
 
     Raises:
         SpoolTrimmed: The segment was deleted after the range was planned.
-        SpoolCorrupt: A record is damaged. All chunks before it have been returned.
+        SpoolCorrupt: A record is damaged. All earlier chunks have been returned.
     """
     path = segment_path(root, segment)
     try:
         file = SegmentFile(path, segment, spool_id)
     except FileNotFoundError:
         raise SpoolTrimmed(
-            f"{path}: the segment is not there (any more): it was trimmed after the batch was "
-            "planned, or this machine does not see the folder of the spool",
+            f"{path}: the segment is missing: it was trimmed after the batch was planned, or "
+            "the folder of the spool is not mounted on this machine",
             path,
         ) from None
     except OSError as error:
@@ -101,9 +104,9 @@ def scan(
                 yield from _chunks(block, path, wanted)
             if block.damage_bytes:
                 header = parse_header(block.data, block.end - block.base, block.end, file.seed)
-                reason = "its header is not what was written"
+                reason = "the checksum of the header does not match"
                 if header is not None:
-                    reason = "the segment ends within it"
+                    reason = "the segment ends within the record"
                 raise damaged_record_error(path, block.end, reason)
 
 
@@ -178,7 +181,7 @@ def _chunk(
         bodies.tolist(), ends.tolist(), head["body_crc"].tolist(), strict=True
     ):
         if crc(block[begin:end]) != expected:
-            reason = "its messages are not what was written"
+            reason = "the checksum of the messages does not match"
             raise damaged_record_error(path, base + begin - HEADER_BYTES, reason)
     whole = head["kind"] == MESSAGE
     first = np.where(whole, head["last"], head["first"]).astype(np.int64)
@@ -208,6 +211,43 @@ def _chunk(
         head["collected_ns"],
         lengths,
         payload,
+    )
+
+
+def without_seqnos(chunk: RecordChunk, unwanted: SeqnoSets, keys: Sequence[str]) -> RecordChunk:
+    """Return a chunk without some seqnos; ``keys`` has the stream of each index in the chunk.
+
+    A record with unwanted messages in between becomes several records.
+    """
+    import numpy as np
+
+    record = np.repeat(np.arange(len(chunk.rows)), chunk.rows)
+    seqno = (
+        chunk.first[record] + np.arange(len(record)) - (np.cumsum(chunk.rows) - chunk.rows)[record]
+    )
+    keep = np.ones(len(record), bool)
+    for at in np.unique(chunk.stream).tolist():
+        for first, last in unwanted.get(keys[at], ()):
+            keep &= (chunk.stream[record] != at) | (seqno < first) | (seqno > last)
+    if keep.all():
+        return chunk
+    kept = np.flatnonzero(keep)
+    begins = np.flatnonzero(np.diff(kept, prepend=-2) + np.diff(record[kept], prepend=-1) > 1)
+    counts = np.diff(begins, append=len(kept))
+    of = record[kept[begins]]
+    ends = np.cumsum(chunk.lengths, dtype=np.int64)
+    starts = ends - chunk.lengths
+    pairs = zip(kept[begins].tolist(), (kept[begins] + counts - 1).tolist(), strict=True)
+    return RecordChunk(
+        chunk.stream[of],
+        seqno[kept[begins]],
+        counts,
+        chunk.flags[of],
+        chunk.view[of],
+        chunk.sent_ns[of],
+        chunk.collected_ns[of],
+        chunk.lengths[keep],
+        b"".join([chunk.payload[starts[low] : ends[high]] for low, high in pairs]),
     )
 
 

@@ -1,6 +1,6 @@
-"""Registered readers. Each reader writes its own small file; the writer only reads them.
+"""Registered readers. Each reader writes a small file; the writer only reads the files.
 
-A reader without a position in a stream needs the whole stream. Without any reader nothing is
+A reader without a position in a stream needs the whole stream. Without any reader, no message is
 trimmed.
 """
 
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.output.private_files import make_inner_folder
 from gapless.spool.errors import SpoolMismatch, from_os_error
 from gapless.spool.format import is_stream_key
 from gapless.spool.segment_file import write_atomically
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONSUMER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+"""The pattern of the name of a reader."""
 
 
 class Consumer(NamedTuple):
-    """A registered reader: its position in each stream (by key), and when it was registered."""
+    """A registered reader: a position in each stream (by key), and the time of registration."""
 
     name: str
     digest: dict[str, int]
@@ -31,7 +33,7 @@ class Consumer(NamedTuple):
 
 
 def consumer_path(root: Path, name: str) -> Path:
-    """Return the file of a reader; the name must be fit for one."""
+    """Return the file of a reader; the name must be valid as a file name."""
     if not CONSUMER_NAME.fullmatch(name):
         raise SpoolMismatch(
             f"reader = {name!r}: expected 1 to 100 letters, digits, '_', '-' or '.', not "
@@ -41,7 +43,7 @@ def consumer_path(root: Path, name: str) -> Path:
 
 
 def validate_digest(digest: Mapping[str, object]) -> dict[str, int]:
-    """Return ``digest`` if it maps keys of streams to seqnos; raise otherwise."""
+    """Return ``digest`` if all keys are stream keys and all values seqnos; raise otherwise."""
     found: dict[str, int] = {}
     for key, seqno in sorted(digest.items()):
         if is_stream_key(key) and isinstance(seqno, int) and seqno >= 0:
@@ -56,11 +58,11 @@ def validate_digest(digest: Mapping[str, object]) -> dict[str, int]:
 
 
 def register(root: Path, name: str, digest: Mapping[str, int]) -> Consumer:
-    """Register that the reader ``name`` needs no message at or below the digest any more."""
+    """Register that the reader ``name`` no longer needs messages at or below the digest."""
     path = consumer_path(root, name)
     reader = Consumer(name, validate_digest(digest), time.time_ns())
     try:
-        path.parent.mkdir(exist_ok=True)
+        make_inner_folder(path.parent)
         write_atomically(path, json.dumps(reader._asdict()).encode() + b"\n")
     except OSError as error:
         raise from_os_error(error, path, "registering the reader") from error
@@ -68,7 +70,7 @@ def register(root: Path, name: str, digest: Mapping[str, int]) -> Consumer:
 
 
 def unregister(root: Path, name: str) -> bool:
-    """Take a reader off the list; False if it was not there."""
+    """Remove a reader from the registry; return False if the reader was not registered."""
     path = consumer_path(root, name)
     try:
         path.unlink()
@@ -82,8 +84,8 @@ def unregister(root: Path, name: str) -> bool:
 def read_consumers(root: Path) -> list[Consumer]:
     """Return the registered readers by name.
 
-    A reader whose file cannot be read needs everything: its positions count as 0, so that nothing
-    is trimmed.
+    A reader with an unreadable file needs all messages: the positions count as 0, so that no
+    message is trimmed.
     """
     found = []
     try:

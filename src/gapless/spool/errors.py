@@ -1,7 +1,7 @@
 """Errors of a spool; each names the file and the remedy.
 
-After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a
-commit nothing is lost: records that are not durable stay in memory, and the commit can be retried.
+After a ``SpoolFull``, ``SpoolReadOnly``, ``SpoolGone`` or ``SpoolFailed`` of a commit no message is
+lost: records that are not durable stay in memory, and the commit can be retried.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SpoolReadOnly(SpoolError):  # noqa: N818
 
 
 class SpoolGone(SpoolError):  # noqa: N818
-    """The folder or the segment was deleted, moved or replaced while it was in use."""
+    """The folder or the segment was deleted, moved or replaced while in use."""
 
 
 class SpoolFailed(SpoolError):  # noqa: N818
@@ -42,7 +42,7 @@ class SpoolFailed(SpoolError):  # noqa: N818
 
 
 class SpoolLocked(SpoolError):  # noqa: N818
-    """Another process writes to the spool; the message names it."""
+    """Another process writes to the spool; the message names the process."""
 
 
 class SpoolCorrupt(SpoolError):  # noqa: N818
@@ -66,11 +66,11 @@ class SpoolMismatch(SpoolError):  # noqa: N818
 
 
 class SpoolGap(SpoolError):  # noqa: N818
-    """Earlier messages are missing; ``append_lost`` records that they will never arrive."""
+    """Earlier messages are missing; ``append_lost`` records messages that will never arrive."""
 
 
 def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorrupt:
-    """Return the error for a record whose bytes differ from the written ones.
+    """Return the error for a record whose bytes differ from the written bytes.
 
     Args:
         path: The segment.
@@ -89,43 +89,42 @@ def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorr
 
 
 def segment_trimmed_error(path: Path) -> SpoolTrimmed:
-    """Return the error for a segment that was trimmed."""
+    """Return the error for a trimmed segment."""
     return SpoolTrimmed(
-        f"{path}: is not there any more: all registered readers had passed it, or a limit dropped "
-        f"it; register a "
-        "reader so that what it needs is kept, or raise the limit",
+        f"{path}: the segment was deleted, because all registered readers had passed it or a "
+        "limit dropped it; register a reader to keep unread messages, or raise the limit",
         path,
     )
 
 
 def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
-    """Return the spool error for what the system said about ``path``."""
+    """Return the spool error for a system error about ``path``."""
     text = error.strerror or str(error)
     if error.errno in _FULL:
         return SpoolFull(
-            f"{path}: {doing} failed: {text}; make room on that disk or raise its quota, the "
-            f"spool goes on by itself",
+            f"{path}: {doing} failed: {text}; free space on the disk or raise the quota, and the "
+            f"spool continues",
             path,
         )
     if error.errno in _READ_ONLY:
         return SpoolReadOnly(
-            f"{path}: {doing} failed: {text}; make it writable for this user (mount -o "
-            f"remount,rw, chown, chmod), "
-            "the spool goes on by itself",
+            f"{path}: {doing} failed: {text}; make the path writable for this user (mount -o "
+            "remount,rw, chown, chmod), and the spool continues",
             path,
         )
     if error.errno in _GONE:
         return SpoolGone(
-            f"{path}: {doing} failed: {text}; bring the folder back to where it was (mount it, "
-            f"move it back)",
+            f"{path}: {doing} failed: {text}; restore the folder at the same path (mount it, move "
+            f"it back)",
             path,
         )
     if error.errno in _PATH_CONFLICT:
         return SpoolMismatch(
-            f"{path}: {doing} failed: {text}; something else stands there: name another place", path
+            f"{path}: {doing} failed: {text}; the path is taken: use another path",
+            path,
         )
     return SpoolFailed(
-        f"{path}: {doing} failed: {text}; look at the disk (dmesg, smartctl), what was not "
-        f"committed is kept in memory",
+        f"{path}: {doing} failed: {text}; check the disk (dmesg, smartctl); uncommitted messages "
+        f"stay in memory",
         path,
     )

@@ -1,6 +1,6 @@
-"""Export of a spool, or a part of it, as JSON lines or Parquet.
+"""Export of a spool, or a part of a spool, as JSON lines or Parquet.
 
-The file exists completely or not at all: it gets its name when it is complete.
+The file exists completely or not at all: a temporary file is renamed once complete.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from gapless.spool.record_reader import Record
 
 JSON_LINES = "jsonl"
+"""Format: a JSON object per line and message."""
 PARQUET = "parquet"
+"""Format: a Parquet file with a row per message."""
 FORMATS = (JSON_LINES, PARQUET)
+"""All export formats."""
 BATCH_ROWS = 16_384
+"""Maximum number of rows of a row group."""
 BATCH_BYTES = 16 * 1024 * 1024
+"""Payload size at which a row group is written."""
 
 Progress = Callable[[int], None]
 """Called with the number of exported messages."""
@@ -44,7 +49,7 @@ def export(
     end: Mapping[str, int] | None = None,
     progress: Progress = lambda _done: None,
 ) -> int:
-    """Write the messages above ``start`` up to ``end``; return their number.
+    """Write the messages above ``start`` up to ``end``; return the number of messages.
 
     Streams are in the order of their keys, messages in the order of their seqnos.
     """
@@ -65,7 +70,7 @@ def export(
         part.replace(target)
     except FileNotFoundError:
         raise ConfigError(
-            f"{target}: there is no folder {target.parent}; make it, or name another file"
+            f"{target}: there is no folder {target.parent}; create the folder, or name another file"
         ) from None
     except OSError as error:
         raise from_os_error(error, target, "writing it") from error

@@ -1,15 +1,15 @@
 """The bytes of a segment: a preamble, then consecutive records.
 
-A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload.
-The header has its own checksum, so that an index can be built from headers alone. The header also
-has the offset of the record, and the offset of the first record of the same commit:
+A record is a fixed header, a table (the lengths of a run, in wire format) and a payload. The header
+has a checksum of its own, so that an index can be built from headers alone. The header also has the
+offset of the record, and the offset of the first record of the same commit:
 
 * ``offset`` and a checksum that starts from the spool's id and the segment's number: a block of
-  another file, or from another offset of this file, is never accepted as a record.
-* ``group``: everything before this offset was durable before this record was written. So a bad
-  record before the group of a good one is damage, and a bad record followed by nothing but its own
-  group is a torn tail.
-* ``COMMIT_END``: the last record of its group. A commit exists completely or not at all.
+  another file, or from another offset of the same file, is never accepted as a record.
+* ``group``: all bytes before this offset were durable before the record was written. A bad record
+  before the group of a good record is therefore damage, and a bad record followed only by records
+  of the same group is a torn tail.
+* ``COMMIT_END``: the last record of a group. A commit exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT = 1
-"""The version of the format that this code writes; it reads this and all earlier ones."""
+"""The format version of written spools; all earlier versions are readable as well."""
 
 RUN = 1
 """A run: the table is its lengths (16 bits each), the payload its messages end to end."""
@@ -50,17 +50,21 @@ COMMIT_END = 0x01
 MAGIC = b"\xf1GLR"
 """The first bytes of every record; the checksum of the header follows them."""
 HEADER = Struct("<IBBBxIIQQQQQQQQqq")
-"""The fields of a header behind the magic number and the checksum: :class:`RecordHeader`."""
+"""The fields of a header after the magic number and the checksum: ``RecordHeader``."""
 HEADER_START_BYTES = len(MAGIC) + 4
+"""Size of the magic number and the checksum."""
 HEADER_BYTES = HEADER_START_BYTES + HEADER.size
+"""Size of a whole header."""
 _SCANNED = Struct("<4sI12xIQQ")
 """What a scan needs of a header: magic, checksum, table_bytes, payload_bytes, offset."""
 _LATEST_NS = 2**63 - 1
 """Maximum time in a record: a sender may send any 64-bit number, and a time here is signed."""
 
 SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
+"""The first bytes of a segment."""
 _PREAMBLE = Struct("<8sII16sQqI")
 PREAMBLE_BYTES = 64
+"""Size of the preamble of a segment."""
 
 SEGMENT_REPAIRED = 0x01
 """Flag of a segment: rewritten by repair; it ends where its file ends."""
@@ -119,16 +123,16 @@ class RecordDraft(NamedTuple):
 
 
 def checksum_seed(spool_id: bytes, segment: int) -> int:
-    """Return the start value of the header checksums of one segment."""
+    """Return the start value of the header checksums of a segment."""
     return crc32(segment.to_bytes(8, "little"), crc32(spool_id))
 
 
 class HeaderScan(NamedTuple):
     """The consecutive records at the start of a block.
 
-    ``headers`` are their checked headers, without magic number and checksum; ``end`` is the offset
-    behind the last of them. ``need_bytes`` is 0 if there is no valid header at ``end``; otherwise
-    it is the number of bytes that the next record needs (or its header, if that is incomplete).
+    ``headers`` are the checked headers, without magic number and checksum; ``end`` is the offset
+    behind the last record. ``need_bytes`` is 0 without a valid header at ``end``; otherwise
+    ``need_bytes`` is the number of bytes of the next record (or of its header, if incomplete).
     """
 
     headers: list[bytes]
@@ -137,18 +141,17 @@ class HeaderScan(NamedTuple):
 
 
 def scan_headers(block: bytes, base: int, limit: int, seed: int) -> HeaderScan:
-    """Walk from header to header and check each of them: the only such walk.
+    """Walk from header to header and check each header. No other code walks headers.
 
     Args:
         block: Bytes of a segment, beginning with a record.
         base: The offset of the block in its segment.
-        limit: The offset by which a record has to end. Behind the end of the block it makes the
-            walk skip bodies that are not in the block.
+        limit: The offset by which a record has to end. With a limit behind the end of the block,
+            the walk skips bodies outside the block.
         seed: The checksum seed of the segment.
 
     Returns:
-        The headers found before the end of the block, a bad header or a record that exceeds
-        ``limit``.
+        The headers before the end of the block, a bad header or a record beyond ``limit``.
     """
     unpack, crc, header_bytes, size_bytes = _SCANNED.unpack_from, crc32, HEADER_BYTES, len(block)
     headers: list[bytes] = []
@@ -172,8 +175,8 @@ def parse_header(buffer: bytes, at: int, offset: int, seed: int) -> RecordHeader
 
     Args:
         buffer: Bytes of a segment.
-        at: Where in the buffer the header is expected.
-        offset: The offset of that byte in the segment.
+        at: The index of the expected header in the buffer.
+        offset: The offset of the same byte in the segment.
         seed: The checksum seed of the segment.
     """
     headers = scan_headers(buffer[at : at + HEADER_BYTES], offset, U64_MAX, seed).headers
@@ -181,7 +184,7 @@ def parse_header(buffer: bytes, at: int, offset: int, seed: int) -> RecordHeader
 
 
 def unpack_header(header: bytes) -> RecordHeader:
-    """Return the fields of a header that a scan has checked."""
+    """Return the fields of a header already checked by a scan."""
     return RecordHeader._make(HEADER.unpack(header))
 
 
@@ -204,7 +207,7 @@ class SegmentPreamble(NamedTuple):
 
 
 def parse_preamble(buffer: bytes) -> SegmentPreamble | None:
-    """Return the preamble of a segment, or None if it is not a segment."""
+    """Return the preamble of a segment, or None if the file is not a segment."""
     if len(buffer) < PREAMBLE_BYTES:
         return None
     magic, version, crc, spool_id, segment, created_ns, flags = _PREAMBLE.unpack_from(buffer)
@@ -214,7 +217,7 @@ def parse_preamble(buffer: bytes) -> SegmentPreamble | None:
 
 
 class StreamState(NamedTuple):
-    """One stream in a STATE record."""
+    """A stream in a STATE record."""
 
     key: str
     high: int
@@ -227,9 +230,8 @@ class StreamState(NamedTuple):
 class StateRecord(NamedTuple):
     """The content of a STATE record.
 
-    ``previous`` is the segment before this one and its end; ``first`` the oldest segment that
-    should exist. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can be rebuilt
-    from them.
+    ``previous`` is the preceding segment and its end; ``first`` the oldest segment that should
+    exist. ``group``, ``name`` and ``node`` repeat ``spool.json``, so that the file can be rebuilt.
     """
 
     group: str
@@ -245,7 +247,7 @@ class StateRecord(NamedTuple):
 
     @classmethod
     def unpack(cls, table: bytes | memoryview) -> StateRecord:
-        """Return the state in the table of the record; ValueError if it is not a state."""
+        """Return the state in the table of the record; ValueError if the bytes are not a state."""
         content: dict[str, Any] = json.loads(bytes(table))
         try:
             streams = tuple(StreamState(*entry) for entry in content["streams"])
@@ -263,7 +265,7 @@ def parse_stream_key(key: str) -> Address:
 
 
 def is_stream_key(text: object) -> bool:
-    """Whether a text is the key of a stream, as ``str`` of its address gives it."""
+    """Whether a text is the key of a stream, in the form ``str(address)``."""
     try:
         return isinstance(text, str) and str(parse_stream_key(text)) == text
     except ValueError:
@@ -282,7 +284,7 @@ def make_lost_drafts(origin: Address, first: int, last: int, now_ns: int) -> lis
 def encode_records(
     drafts: Sequence[RecordDraft], offset: int, seed: int
 ) -> tuple[list[bytes], list[int]]:
-    """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
+    """Return the buffers to write for a commit at ``offset``, and the offset of each record."""
     buffers: list[bytes] = []
     offsets: list[int] = []
     group, left, pack = offset, len(drafts), HEADER.pack

@@ -3,7 +3,7 @@
 Check only reads. Beside a running writer, check reads as far as readers may.
 
 Repair locks the spool. Damaged bytes are saved in ``damaged/``; the segment is rewritten without
-them, and their seqnos are recorded as lost. Indexes, the description of the spool and the
+the damage, and missing seqnos are recorded as lost. Indexes, the description of the spool and the
 ``committed`` file are rebuilt.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gapless.identity import Address
+from gapless.output.private_files import make_inner_folder
 from gapless.spool.errors import SpoolError, SpoolMismatch, from_os_error
 from gapless.spool.format import (
     HEADER_BYTES,
@@ -65,7 +66,7 @@ Progress = Callable[[int], None]
 
 
 class FsckProblem(NamedTuple):
-    """One problem: where, what, and which messages are lost (``stream`` is empty if unknown)."""
+    """A problem: the place, the cause, and the lost messages (``stream`` is empty if unknown)."""
 
     path: Path
     offset: int
@@ -77,7 +78,7 @@ class FsckProblem(NamedTuple):
 
 @dataclass
 class FsckReport:
-    """What a check found or a repair did; ``notes`` are no damage and resolve themselves."""
+    """The findings of a check or the results of a repair; ``notes`` need no repair."""
 
     segments: int = 0
     records: int = 0
@@ -105,7 +106,7 @@ class _SegmentWalker:
     previous_at_start: tuple[int, int] = (0, 0)
 
     def walk_segment(self, number: int, end: int) -> None:
-        """Go through one segment up to ``end``."""
+        """Check a segment up to ``end``."""
         path = segment_path(self.root, number)
         self.drafts, self.changed, self.has_start_state, self.previous_at_start = (
             [],
@@ -122,7 +123,7 @@ class _SegmentWalker:
                 or preamble.segment != number
             ):
                 self._add_problem(
-                    FsckProblem(path, 0, "the first bytes are not those of this segment")
+                    FsckProblem(path, 0, "the preamble does not belong to this segment")
                 )
             for item in verify_records(file, PREAMBLE_BYTES, end):
                 if isinstance(item, DamagedRange):
@@ -132,7 +133,9 @@ class _SegmentWalker:
             if not self.has_start_state and end > PREAMBLE_BYTES:
                 self._add_problem(
                     FsckProblem(
-                        path, PREAMBLE_BYTES, "the state that a segment begins with is not there"
+                        path,
+                        PREAMBLE_BYTES,
+                        "the STATE record at the start of the segment is missing",
                     )
                 )
         for key, high in owed.items():
@@ -163,7 +166,7 @@ class _SegmentWalker:
             )
         else:
             self._add_problem(
-                FsckProblem(file.path, damage.offset, f"{damage.size_bytes} bytes are no record")
+                FsckProblem(file.path, damage.offset, f"{damage.size_bytes} bytes are not a record")
             )
 
     def _on_record(self, file: SegmentFile, header: RecordHeader, owed: dict[str, int]) -> None:
@@ -197,7 +200,7 @@ class _SegmentWalker:
         before, _ = state.previous
         if header.offset == PREAMBLE_BYTES and self.previous[0] and before > self.previous[0]:
             path = segment_path(self.root, before)
-            self._add_problem(FsckProblem(path, 0, "the segment is not there"))
+            self._add_problem(FsckProblem(path, 0, "the segment is missing"))
         for each in state.streams:
             self.streams[each.key] = each
             self.high.setdefault(each.key, each.high)
@@ -205,7 +208,7 @@ class _SegmentWalker:
                 owed[each.key] = each.high
 
     def _without_missing(self, table: bytes) -> bytes:
-        """Return a state that does not refer to a missing segment before it."""
+        """Return a state without a reference to a missing preceding segment."""
         state = StateRecord.unpack(table)
         is_missing = self.previous_at_start[0] and state.previous[0] > self.previous_at_start[0]
         return state._replace(previous=self.previous_at_start).pack() if is_missing else table
@@ -227,7 +230,7 @@ class _SegmentWalker:
 
     def _save_damaged(self, file: SegmentFile, damage: DamagedRange) -> None:
         folder = self.root / "damaged"
-        folder.mkdir(exist_ok=True)
+        make_inner_folder(folder)
         path = folder / f"{file.number:020d}-{damage.offset}.bytes"
         write_atomically(path, file.read(damage.offset, damage.size_bytes))
 
@@ -253,7 +256,7 @@ class _SegmentWalker:
         write_atomically(segment_path(self.root, number), b"".join((preamble, *pieces)))
 
     def _start_seqnos(self) -> dict[str, int]:
-        """Where each stream is before the first record of this segment."""
+        """The position of each stream before the first record of the segment."""
         found = dict(self.high)
         for draft in reversed(self.drafts):
             if 0 < draft.kind <= LOST:
@@ -269,9 +272,7 @@ def check(path: Path | str, *, progress: Progress = lambda _done: None) -> FsckR
     walk = _SegmentWalker(root, info, report, collects_drafts=False)
     beside = is_locked(root)
     if beside:
-        report.notes.append(
-            "a collector writes to the spool; what it had not committed was not looked at"
-        )
+        report.notes.append("a collector writes to the spool; uncommitted bytes were not checked")
     for number, end in _segment_extents(walk, beside=beside):
         try:
             walk.walk_segment(number, end)
@@ -290,7 +291,7 @@ def _read_info(root: Path) -> SpoolInfo:
         return SpoolInfo.read(root)
     except FileNotFoundError:
         raise SpoolMismatch(
-            f"{root}: there is no spool here (no spool.json); give the folder of one", root
+            f"{root}: there is no spool here (no spool.json); pass the folder of a spool", root
         ) from None
 
 
@@ -326,7 +327,7 @@ def _segment_extents(walk: _SegmentWalker, *, beside: bool) -> list[tuple[int, i
             found.append((number, end))
     if hint is not None and numbers and hint.segment > numbers[-1]:
         walk.report.problems.append(
-            FsckProblem(segment_path(root, hint.segment), 0, "the segment is not there")
+            FsckProblem(segment_path(root, hint.segment), 0, "the segment is missing")
         )
     return found
 
@@ -342,15 +343,18 @@ def _check_index(walk: _SegmentWalker, number: int) -> None:
         return
     except (OSError, CorruptIndex, ValueError, KeyError, TypeError) as error:
         walk.report.notes.append(
-            f"{path}: {error}; readers make it again from the segment, repair writes it anew"
+            f"{path}: {error}; readers rebuild the index, and repair rewrites it"
         )
 
 
 def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> FsckReport:
-    """Repair a damaged spool; :class:`SpoolLocked` while a collector writes to it.
+    """Repair a damaged spool.
 
-    The report lists every problem, to the message. Messages that cannot be read any more are
-    recorded as lost. A spool without damage is left as it is.
+    The report lists every problem, to the message. Unreadable messages are recorded as lost. A
+    spool without damage stays unchanged.
+
+    Raises:
+        SpoolLocked: A collector writes to the spool.
     """
     root = Path(path)
     if not (root / "segments").is_dir():
@@ -375,7 +379,7 @@ def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> Fsck
 
 
 def _repair_segment(walk: _SegmentWalker, number: int, end: int) -> tuple[int, int]:
-    """Repair one segment; return its number and its new end."""
+    """Repair a segment; return the number and the new end of the segment."""
     root = walk.root
     with SegmentFile(segment_path(root, number), number, walk.info.spool_id) as file:
         preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
@@ -412,7 +416,7 @@ def _restore_info(root: Path, report: FsckReport) -> SpoolInfo:
             )
             info.write(root)
             report.problems.append(
-                FsckProblem(info_path(root), 0, "the description was not readable")
+                FsckProblem(info_path(root), 0, "the description was unreadable")
             )
             return info
     raise SpoolError(

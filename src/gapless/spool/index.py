@@ -1,11 +1,11 @@
 """The index of a segment: the offset and the seqnos of every record, by stream.
 
-A sealed segment has its index in a file beside it, so that finding a record does not need the
-segment. The file is a cache: if it is missing, torn or does not fit the segment, the index is
-rebuilt from the segment's headers.
+A sealed segment has an index file, so that finding a record does not need the segment. The index
+file is a cache: if the file is missing, torn or does not fit the segment, the index is rebuilt from
+the segment's headers.
 
-The entries of a stream are one array of 64-bit numbers, ``ENTRY_WIDTH`` for each record. The array
-is read as it is, and a column is a slice of it; no code runs for each record.
+The entries of a stream are an array of 64-bit numbers, ``ENTRY_WIDTH`` per record. The array is
+read without conversion, and a column is a slice of the array; no code runs for each record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAGIC = b"\xf1GLIDX\x01\n"
 
 
 class StreamIndex:
-    """The records of one stream in one segment, in order."""
+    """The records of a stream in a segment, in order."""
 
     __slots__ = (
         "_columns",
@@ -68,7 +68,7 @@ class StreamIndex:
         payload_bytes: int,
         place: tuple[int, int, int],
     ) -> None:
-        """Add the next record; ``place`` is its offset, its size and when it was collected."""
+        """Add the next record; ``place`` is the offset, the size and the collection time."""
         if not self.records:
             self.first = first
         self.last = last
@@ -84,7 +84,7 @@ class StreamIndex:
             self._columns = {}
 
     def column(self, which: int) -> array[int]:
-        """Return one number of every record."""
+        """Return a column: the same number of every record."""
         found = self._columns.get(which)
         if found is None:
             if self._source is not None:
@@ -93,7 +93,7 @@ class StreamIndex:
         return found
 
     def find_record(self, seqno: int) -> int:
-        """Return the position of the first record that reaches ``seqno`` or beyond."""
+        """Return the position of the first record that ends at or after ``seqno``."""
         return bisect_left(self.column(LAST), seqno)
 
     def rows_upto(self, seqno: int) -> int:
@@ -149,7 +149,7 @@ class StreamIndex:
         return _little_endian(self._data).tobytes()
 
     def summary(self) -> list[int]:
-        """Return what is known without the entries."""
+        """Return the figures known without the entries."""
         return [
             self.first,
             self.last,
@@ -163,7 +163,7 @@ class StreamIndex:
     def lazy(
         cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]
     ) -> StreamIndex:
-        """Return an index whose entries are read when needed, or made ``again`` if bad."""
+        """Return an index with entries read on demand, or rebuilt by ``again`` if bad."""
         index = cls()
         index._source = (path, at, crc, again)
         (
@@ -194,7 +194,7 @@ class StreamIndex:
 
 
 class CorruptIndex(ValueError):  # noqa: N818 - never seen outside: the index is made again
-    """The file of an index is not what was written."""
+    """The bytes of an index file differ from the written bytes."""
 
 
 def _little_endian(data: array[int]) -> array[int]:
@@ -225,7 +225,7 @@ class Hole(NamedTuple):
 
 
 class SegmentIndex:
-    """The index of one segment, up to ``end``."""
+    """The index of a segment, up to ``end``."""
 
     def __init__(self, number: int, end: int = 0) -> None:
         self.number = number
@@ -234,6 +234,8 @@ class SegmentIndex:
         self.streams: dict[str, StreamIndex] = {}
         self.names: dict[str, str] = {}
         self.holes: list[Hole] = []
+        self.unreadable: list[tuple[int, int]] = []
+        """Offset and size of bytes that are no record; found only when the index is built."""
         self.first_state: StateRecord | None = None
         self.latest_state: StateRecord | None = None
         self.blob: tuple[int, int] | None = None
@@ -259,7 +261,7 @@ class SegmentIndex:
         stream.add_record(kind, first, last, count, payload_bytes, place)
 
     def add_state(self, state: StateRecord) -> None:
-        """Add a STATE record; the first one has the marks at the start of the segment."""
+        """Add a STATE record; the first STATE record has the marks at the start of the segment."""
         if self.first_state is None:
             self.first_state = state
         self.latest_state = state
@@ -270,7 +272,7 @@ class SegmentIndex:
         return max((stream.collected_ns for stream in self.streams.values()), default=0)
 
     def pack(self) -> bytes:
-        """Return the file of this index."""
+        """Return the content of the index file."""
         entries = [
             (key, stream.packed_entries(), stream.summary()) for key, stream in self.streams.items()
         ]
@@ -299,10 +301,14 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
-        """Read the file of an index; CorruptIndex if it is bad, OSError if it is missing.
+        """Read an index file.
 
-        The entries of streams are read when needed; ``again`` rebuilds the index from the segment
-        if they are bad.
+        The entries of streams are read on demand; ``again`` rebuilds the index from the segment if
+        the entries are bad.
+
+        Raises:
+            CorruptIndex: The file is bad.
+            OSError: The file is missing.
         """
         with path.open("rb") as file:
             start = file.read(64 * 1024)

@@ -1,4 +1,4 @@
-"""The limits of a spool, and what happens when they are exceeded."""
+"""The limits of a spool, and the policies for a full spool."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from gapless.errors import ConfigError
 from gapless.units import GIB, MIB, NS_PER_S
 
 WAIT = "wait"
-"""Policy: a commit raises SpoolFull until readers have passed something; senders wait meanwhile."""
+"""Policy: commits raise SpoolFull until readers advance; senders wait meanwhile."""
 DROP_OLDEST = "drop-oldest"
 """Policy: delete the oldest segments even if a reader needs them; count them as dropped."""
 POLICIES = (WAIT, DROP_OLDEST)
+"""All policies for a full spool."""
 
 
 @dataclass(frozen=True)
 class SpoolLimits:
     """The limits of a spool; 0 is no limit.
 
-    ``max_bytes`` limits the size of all segments, ``max_age_ns`` the age of the oldest message that
-    a reader still needs. A segment is sealed at ``segment_bytes`` or at the age ``segment_age_ns``.
-    The stream of an ended incarnation is forgotten ``forget_after_ns`` after its last message, if
-    none of its messages is left.
+    ``max_bytes`` limits the size of all segments, ``max_age_ns`` the age of the oldest message
+    needed by a reader. A segment is sealed at ``segment_bytes`` or at the age ``segment_age_ns``.
+    The stream of an ended incarnation is forgotten ``forget_after_ns`` after the last message, if
+    no message of the stream is left.
     """
 
     max_bytes: int = 10 * GIB

@@ -1,4 +1,4 @@
-"""One writer: a lock on ``<spool>/lock`` that the system releases when its process ends."""
+"""The writer lock: a lock on ``<spool>/lock``, released by the system when the process ends."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import socket
 import time
 from pathlib import Path
 
+from gapless.output.private_files import open_private
 from gapless.spool.errors import SpoolLocked, from_os_error
 
 
 class SpoolLock:
-    """The writer's lock; it is held from construction until ``release``."""
+    """The writer's lock, held from construction until ``release``."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "lock"
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise from_os_error(error, self.path, "opening the lock") from error
         try:
@@ -31,8 +32,8 @@ class SpoolLock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise from_os_error(error, self.path, "locking it") from error
             raise SpoolLocked(
-                f"{root}: another process writes to this spool: {holder}; stop that one, or use "
-                f"another folder",
+                f"{root}: another process writes to this spool: {holder}; stop the other process, "
+                f"or use another folder",
                 self.path,
             ) from None
         content = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
@@ -42,10 +43,10 @@ class SpoolLock:
             os.pwrite(self._descriptor, json.dumps(content).encode() + b"\n", 0)
 
     def ensure_held(self) -> SpoolLock:
-        """Return this lock, or a new one if the lock file was deleted.
+        """Return this lock, or a new lock if the lock file was deleted.
 
         Raises:
-            SpoolLocked: another writer was faster.
+            SpoolLocked: Another writer was faster.
         """
         if self._descriptor < 0:
             return self
@@ -70,12 +71,12 @@ class SpoolLock:
 
 
 def describe_holder(root: Path) -> str:
-    """Return who wrote into the lock last."""
+    """Return a description of the last holder of the lock."""
     try:
         content = json.loads((root / "lock").read_bytes())
         return f"pid {int(content['pid'])} on {content['host']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "its name is not in the lock"
+        return "the lock file does not name it"
 
 
 def is_locked(root: Path) -> bool:

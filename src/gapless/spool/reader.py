@@ -1,9 +1,8 @@
-"""The reader of a spool: cheap to open, and safe while the writer works, trims or is dead.
+"""The reader of a spool: cheap to open, and safe beside a running, trimming or dead writer.
 
-Positions are digests: for each stream, by its key, the seqno up to which everything was read. A
-stream that a digest does not name starts where the spool does (``low``). A fragmented message
-belongs to its last seqno, so a digest that points into the middle of it neither loses nor repeats
-it.
+Positions are digests: a digest maps the key of a stream to the last seqno that was read. A stream
+missing from a digest starts where the spool does (``low``). A fragmented message belongs to its
+last seqno, so a digest with a position inside a fragmented message neither loses nor repeats it.
 """
 
 from __future__ import annotations
@@ -55,19 +54,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MAX_REFRESH_ATTEMPTS = 10
+"""Maximum number of attempts of a refresh beside a trimming writer."""
 CACHED_SEGMENTS = 8
-"""Of how many segments the entries stay in memory from one refresh to the next."""
+"""Maximum number of segments whose entries stay in memory between refreshes."""
 
 Digest = dict[str, int]
 """A position: for each stream, by its key, the seqno up to which everything was read."""
 
 
 class SpoolReader:
-    """A spool to read. ``refresh`` looks for news; all other methods answer from the last refresh.
+    """A spool for reading. ``refresh`` looks for new commits; other methods use the last refresh.
 
-    Readers read what the writer has reported durable. ``is_behind`` says that there is more: a
-    commit is in progress, or the report is old, and then a stream may be missing here. With
-    ``whole`` readers read all complete commits: for a spool whose writer is gone for good.
+    A reader reads the messages reported durable by the writer. ``is_behind`` is true if there are
+    more: a commit is in progress, or the report is old, and a stream may be missing here.
+
+    Args:
+        path: The folder of the spool.
+        all_commits: Whether to read all complete commits, also beyond the writer's report, for
+            a spool whose writer will not return.
     """
 
     def __init__(self, path: Path | str, *, all_commits: bool = False) -> None:
@@ -76,7 +80,7 @@ class SpoolReader:
             self.info = SpoolInfo.read(self.path)
         except FileNotFoundError:
             raise SpoolMismatch(
-                f"{self.path}: there is no spool here (no spool.json); give the folder of one",
+                f"{self.path}: there is no spool here (no spool.json); pass the folder of a spool",
                 self.path,
             ) from None
         self._all_commits = all_commits
@@ -93,18 +97,18 @@ class SpoolReader:
 
     @property
     def group(self) -> str:
-        """The group whose messages the spool holds."""
+        """The group of the collected messages."""
         return self.info.group
 
     @property
     def spool_id(self) -> str:
-        """The random name of the spool, in hex; replicas have different ones."""
+        """The random id of the spool, in hex; replicas have different ids."""
         return self.info.spool_id.hex()
 
     # Looking
 
     def refresh(self) -> None:
-        """Look for what has been committed, sealed and trimmed since the last time."""
+        """Look for commits, sealed segments and trims since the last refresh."""
         for _ in range(MAX_REFRESH_ATTEMPTS):
             if self._scan_segments():
                 break
@@ -146,7 +150,7 @@ class SpoolReader:
         return size_bytes > hint.offset or list_segments(self.path)[-1:] > [hint.segment]
 
     def _evict(self) -> None:
-        """Drop streams that the writer has forgotten, and entries that can be read again."""
+        """Drop streams forgotten by the writer, and entries that can be read again."""
         newest = next(reversed(self._segments.values()), None)
         state = None if newest is None else newest.latest_state
         if state is not None:
@@ -197,7 +201,7 @@ class SpoolReader:
             return known
 
     def _add_segment(self, number: int, index: SegmentIndex) -> None:
-        """Add a segment that is new, has grown, or was sealed; segments come in order."""
+        """Add a new, grown or newly sealed segment; segments come in order."""
         low, high, names = self._low, self._high, self._names
         fresh = number not in self._missing
         missing = self._missing.setdefault(number, [])
@@ -226,7 +230,7 @@ class SpoolReader:
         names.update(index.names)
 
     def _remove_segments(self, gone: set[int]) -> None:
-        """Drop what was trimmed: ``low`` rises to the start of the first segment."""
+        """Drop trimmed segments: ``low`` rises to the start of the first segment."""
         self._stream_indexes = {
             key: kept
             for key, parts in self._stream_indexes.items()
@@ -252,26 +256,26 @@ class SpoolReader:
     # What is there
 
     def low(self) -> Digest:
-        """For each stream the seqno before the first that can be read."""
+        """The seqno before the first readable message, by stream."""
         return dict(sorted(self._refreshed()._low.items()))
 
     def high(self) -> Digest:
-        """For each stream the last seqno that can be read."""
+        """The last readable seqno, by stream."""
         return dict(sorted(self._refreshed()._high.items()))
 
     def names(self) -> dict[str, str]:
-        """For each stream the durable name of its origin, if it has one."""
+        """The durable name of the origin, by stream; streams without a name are omitted."""
         return dict(self._refreshed()._names)
 
     def lost(self) -> list[Hole]:
-        """The seqnos between low and high that cannot be read: recorded as lost, or missing."""
+        """The unreadable seqnos between low and high: recorded as lost, or missing."""
         self._refreshed()
         found = [hole for index in self._segments.values() for hole in index.holes]
         found += [hole for holes in self._missing.values() for hole in holes]
         return sorted(hole for hole in found if hole.last > self._low.get(hole.stream, 0))
 
     def dropped(self) -> dict[str, int]:
-        """For each stream how many messages a limit has deleted before every reader had them."""
+        """The number of messages deleted by a limit before every reader had them, by stream."""
         for index in reversed(self._refreshed()._segments.values()):
             if index.latest_state is not None:
                 return {
@@ -280,11 +284,16 @@ class SpoolReader:
         return {}
 
     def segments(self) -> list[SegmentIndex]:
-        """The segments that can be read, oldest first."""
+        """The readable segments, oldest first."""
         return list(self._refreshed()._segments.values())
 
+    @property
+    def has_sink_rows(self) -> bool:
+        """Whether the collector has stored rows of a Spark sink, and with them a record of them."""
+        return any(index.blob is not None and index.blob[1] for index in self.segments())
+
     def at_time(self, when_ns: int) -> Digest:
-        """The digest before the first record that was collected at or after a time."""
+        """Return the digest before the first record collected at or after ``when_ns``."""
         self._refreshed()
         found: Digest = {}
         for key, high in self._high.items():
@@ -316,7 +325,7 @@ class SpoolReader:
         return lo, max(lo, min(end.get(key, high), high))
 
     def _indexes_between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
-        """Return the parts of a stream that have messages of ``lo + 1 .. hi``."""
+        """Return the parts of a stream with messages of ``lo + 1 .. hi``."""
         parts = self._stream_indexes.get(key, [])
         if lo >= hi:
             return []
@@ -338,8 +347,14 @@ class SpoolReader:
     ) -> Digest:
         """Return a position from ``start`` towards ``end`` within the limits.
 
-        Fair between streams and to the message. Every stream that has something gets at least one
-        message, if need be beyond the limit. ``max_bytes`` counts payload.
+        The limits are shared fairly between streams, to the message. Every stream with new messages
+        gets at least one message, if need be beyond the limit.
+
+        Args:
+            start: The position of the reader.
+            end: The position to reach.
+            max_rows: Maximum number of messages; None for no limit.
+            max_bytes: Maximum number of payload bytes; None for no limit.
         """
         self._refreshed()
         reach = {key: self._bounds(key, start, end) for key in end}
@@ -374,7 +389,7 @@ class SpoolReader:
         return hi
 
     def _payload_between(self, key: str, lo: int, hi: int) -> int:
-        """Return the payload of ``lo + 1 .. hi``; of runs that are cut, in proportion."""
+        """Return the payload of ``lo + 1 .. hi``; of cut runs, in proportion."""
         return sum(
             stream.payload_upto(hi) - stream.payload_upto(lo)
             for _, stream in self._indexes_between(key, lo, hi)
@@ -444,13 +459,20 @@ class SpoolReader:
         target_bytes: int | None = None,
         skip_missing: bool = False,
     ) -> list[Slice]:
-        """Return where the messages after ``start`` up to ``end`` are, by stream and seqno.
+        """Return the slices with the messages after ``start`` up to ``end``, by stream and seqno.
 
-        With ``target_bytes`` a slice ends, between records, when its payload has that size. If
-        messages are missing because of damage, :class:`SpoolCorrupt` is raised; with
-        ``skip_missing`` they are skipped.
+        Args:
+            start: The position of the reader.
+            end: The position to read up to.
+            target_bytes: Payload size at which a slice ends, between records; None for no limit.
+            skip_missing: Whether to skip damaged messages.
+
+        Raises:
+            SpoolCorrupt: Messages are missing because of damage, and ``skip_missing`` is not set.
         """
         self._refreshed()
+        if not skip_missing:
+            self._check_unreadable()
         found: list[Slice] = []
         damage = self._missing_by_stream()
         for key in sorted(end):
@@ -467,7 +489,7 @@ class SpoolReader:
         return found
 
     def _missing_by_stream(self) -> dict[str, list[Hole]]:
-        """Return what is missing of each stream, in order."""
+        """Return the missing ranges of each stream, in order."""
         found: dict[str, list[Hole]] = {}
         for number, index in self._segments.items():
             for hole in (*self._missing.get(number, ()), *index.holes):
@@ -475,13 +497,37 @@ class SpoolReader:
                     found.setdefault(hole.stream, []).append(hole)
         return found
 
+    def _check_unreadable(self) -> None:
+        """Raise SpoolCorrupt for damage that no gap in the seqnos of a stream explains.
+
+        The record may have been the first or the last of its stream: nothing else names its
+        messages.
+        """
+        numbers = list(self._segments)
+        for number, after in zip(numbers, [*numbers[1:], 0], strict=False):
+            unreadable = self._segments[number].unreadable
+            if not unreadable:
+                continue
+            holes = [hole for hole in self._segments[number].holes if hole.reason == HOLE_MISSING]
+            # The state at the start of the next segment shows what is missing at the end of this.
+            gaps = (*holes, *self._missing.get(number, ()), *self._missing.get(after, ()))
+            if len(unreadable) > len(gaps):
+                path, (offset, size_bytes) = segment_path(self.path, number), unreadable[-1]
+                raise SpoolCorrupt(
+                    f"{path}: the {size_bytes} bytes at {offset} are no record, and messages may "
+                    f"be missing; `gapless spool check {self.path}` lists all damage; to continue "
+                    f"without them, stop the collector and run `gapless spool repair {self.path}`,"
+                    " or read from a replica",
+                    path,
+                    offset,
+                )
+
     def _missing_error(self, hole: Hole) -> SpoolCorrupt:
         return SpoolCorrupt(
-            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see "
-            f"`gapless spool check "
-            f"{self.path}`; to go on without them, stop the collector and run `gapless spool "
-            f"repair {self.path}`, or "
-            "read from a replica",
+            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; "
+            f"`gapless spool check {self.path}` lists all damage; to continue without these "
+            f"messages, stop the collector and run `gapless spool repair {self.path}`, or read "
+            "from a replica",
             self.path,
         )
 
@@ -507,11 +553,13 @@ class SpoolReader:
             lo, at = upto, stop + 1
 
     def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
-        """Read the messages of one or more slices; slices of one segment are read in one pass.
+        """Read the messages of one or more slices; slices of a segment are read in a single pass.
 
-        The records of each stream come in the order of their seqnos if the slices do. Every
-        checksum is checked: :class:`SpoolCorrupt` names the file, the offset and the command that
-        repairs it.
+        The records of each stream are in the order of their seqnos if the slices are.
+
+        Raises:
+            SpoolCorrupt: A checksum does not match. The error names the file, the offset and the
+                command that repairs the spool.
         """
         wanted = (
             [slices] if isinstance(slices, Slice) else sorted(slices, key=lambda each: each.segment)
@@ -532,7 +580,7 @@ class SpoolReader:
     # Readers
 
     def register(self, name: str, digest: Mapping[str, int]) -> registry.Consumer:
-        """Register that the reader ``name`` needs no message at or below the digest any more."""
+        """Register that the reader ``name`` no longer needs messages at or below the digest."""
         return registry.register(self.path, name, digest)
 
     def consumers(self) -> list[registry.Consumer]:
@@ -540,12 +588,12 @@ class SpoolReader:
         return registry.read_consumers(self.path)
 
     def unregister(self, name: str) -> bool:
-        """Unregister a reader: nothing is retained for it. False if it was not registered."""
+        """Unregister a reader, which ends retention for the reader. False if not registered."""
         return registry.unregister(self.path, name)
 
 
 def _ranges_between_holes(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
-    """Return the parts of ``lo + 1 .. hi`` between what is missing."""
+    """Return the parts of ``lo + 1 .. hi`` between missing ranges."""
     for hole in holes:
         if lo < hole.last and hole.first <= hi:
             if hole.first - 1 > lo:
@@ -556,7 +604,7 @@ def _ranges_between_holes(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple
 
 
 def fair_share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Share ``limit`` fairly: a small demand is met, all other demands get the same.
+    """Share ``limit`` fairly: small demands are met, all other demands get equal shares.
 
     Every demand gets at least 1, if need be beyond the limit, so that every stream makes progress.
     """

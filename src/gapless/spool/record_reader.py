@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from gapless.spool.segment_file import SegmentFile
 
 READ_BYTES = 4 * 1024 * 1024
+"""Number of bytes per read of a segment."""
 
 
 class Slice(NamedTuple):
-    """Messages ``lo + 1 .. hi`` of one stream in one segment; picklable.
+    """Messages ``lo + 1 .. hi`` of a stream in a segment; picklable.
 
     ``offset`` and ``size_bytes`` span the records, with records of other streams between them.
-    ``rows`` is the number of messages, ``payload_bytes`` their size (in proportion for a run that
-    is cut).
+    ``rows`` is the number of messages, ``payload_bytes`` the size of the messages (in proportion
+    for a cut run).
     """
 
     stream: str
@@ -49,10 +50,10 @@ class Slice(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A run, or one message that travelled in pieces (``kind`` is RUN or MESSAGE).
+    """A run, or a reassembled fragmented message (``kind`` is RUN or MESSAGE).
 
-    ``lengths`` is the run's table of 16-bit little-endian lengths, empty for a message in pieces;
-    ``payload`` the messages end to end. Both are views into what was read.
+    ``lengths`` is the run's table of 16-bit little-endian lengths, empty for a fragmented message;
+    ``payload`` holds the messages end to end. Both are views into the bytes of the file.
     """
 
     kind: int
@@ -78,7 +79,7 @@ class Record(NamedTuple):
         return [payload[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def seqnos(self) -> range:
-        """Return the seqno of each message; a fragmented message has its last."""
+        """Return the seqno of each message; a fragmented message has its last seqno."""
         return (
             range(self.first, self.last + 1)
             if self.kind == RUN
@@ -96,7 +97,7 @@ def decode_lengths(table: memoryview | bytes) -> array[int]:
 
 
 class _SliceCursor:
-    """One slice while it is read: ``after`` is the seqno up to which the stream has been seen."""
+    """A slice during reading: ``after`` is the last seqno seen of the stream."""
 
     __slots__ = ("origin", "read_upto", "slice")
 
@@ -107,9 +108,9 @@ class _SliceCursor:
 
 
 def read_records(file: SegmentFile, slices: Sequence[Slice]) -> Iterator[Record]:
-    """Read slices of one segment in one pass.
+    """Read slices of a segment in a single pass.
 
-    The records of a stream come in order, streams as they were written.
+    The records of a stream come in order, streams in the order of writing.
     """
     wanted: dict[tuple[int, int], list[_SliceCursor]] = {}
     for each in sorted(slices, key=lambda one: one.lo):
@@ -124,7 +125,7 @@ def read_records(file: SegmentFile, slices: Sequence[Slice]) -> Iterator[Record]
 
 
 def _byte_ranges(slices: Sequence[Slice]) -> list[tuple[int, int]]:
-    """Return the stretches of the file that the slices span, without overlap."""
+    """Return the byte ranges of the slices, without overlap."""
     found: list[tuple[int, int]] = []
     for start, end in sorted((each.offset, each.offset + each.size_bytes) for each in slices):
         if found and start <= found[-1][1]:
@@ -139,7 +140,7 @@ def _scan_records(
 ) -> Iterator[Record]:
     """Yield the wanted records between two offsets.
 
-    Damage is skipped here: the seqnos of the next record of a stream show what is missing.
+    Damage is skipped here: the seqnos of the next record of a stream reveal missing messages.
     """
     unpack, make = HEADER.unpack, Record._make
     for block in file.blocks(start, end, READ_BYTES):
@@ -218,10 +219,9 @@ def _cut_record(
 def _missing_error(file: SegmentFile, wanted: Slice, first: int, last: int) -> SpoolCorrupt:
     root = file.path.parent.parent
     return SpoolCorrupt(
-        f"{file.path}: messages {first}..{last} of {wanted.stream} are not where they should be; "
-        f"see `gapless spool "
-        f"check {root}`; to go on without them, stop the collector and run `gapless spool repair "
-        f"{root}`",
+        f"{file.path}: messages {first}..{last} of {wanted.stream} are missing; "
+        f"`gapless spool check {root}` lists all damage; to continue without these messages, stop "
+        f"the collector and run `gapless spool repair {root}`",
         file.path,
         wanted.offset,
     )

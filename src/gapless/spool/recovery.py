@@ -1,6 +1,6 @@
 """Opening a spool after a crash: cut off a torn write and continue behind the last whole commit.
 
-The last segment is read record by record (:mod:`gapless.spool.segment_scan`). A torn tail is
+The last segment is read record by record (``gapless.spool.segment_scan``). A torn tail is
 truncated. Damage before the last proven commit is reported and left to ``gapless spool repair``;
 the spool then continues in a new segment.
 """
@@ -57,9 +57,14 @@ def recover(store: SegmentStore) -> RecoveryResult:
         cut_bytes += tail.torn_bytes
         if tail.damage or preamble is None:
             findings += [
-                f"{path}: {each.size_bytes} bytes at {each.offset}" for each in tail.damage
+                f"{path}: {each.size_bytes} bytes at {each.offset} are damaged"
+                for each in tail.damage
             ]
-            findings += [f"{path}: its first {PREAMBLE_BYTES} bytes"] if preamble is None else []
+            findings += (
+                [f"{path}: the first {PREAMBLE_BYTES} bytes are damaged"]
+                if preamble is None
+                else []
+            )
             store.sealed[number] = index
             store.previous = (number, index.end)
         else:
@@ -67,8 +72,8 @@ def recover(store: SegmentStore) -> RecoveryResult:
         break
     if hint is not None and hint.segment > segment:
         findings.append(
-            f"{segment_path(root, hint.segment)}: is not there, though messages were committed to "
-            f"it"
+            f"{segment_path(root, hint.segment)}: the segment is missing, although it has "
+            f"committed messages"
         )
     for number in numbers:
         store.sealed[number] = load_index(root, info, number)
@@ -96,7 +101,7 @@ def _reopen(store: SegmentStore, path: Path, index: SegmentIndex) -> ActiveSegme
 
 
 def _delete_leftovers(root: Path, numbers: set[int]) -> None:
-    """Delete what crashed attempts have left: temporary files, indexes without a segment."""
+    """Delete the remains of crashed attempts: temporary files, indexes without a segment."""
     for folder in (root, root / "segments"):
         for path in folder.glob(".*.tmp"):
             _unlink(path)

@@ -1,4 +1,4 @@
-"""Retention: which segments every reader has passed, and the size of a spool."""
+"""Retention: the segments passed by every reader, and the size of a spool."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class ConsumerPositions(NamedTuple):
-    """The positions of all readers; without a reader everything is retained."""
+    """The positions of all readers; without a reader all messages are retained."""
 
     consumers: tuple[Consumer, ...]
 
     def min_position(self, key: str) -> int:
-        """Return the seqno that every reader has passed; 0 if one has no position in the stream."""
+        """Return the seqno passed by every reader; 0 if a reader has no position in the stream."""
         return min((reader.digest.get(key, 0) for reader in self.consumers), default=0)
 
     def is_consumed(self, index: SegmentIndex) -> bool:
-        """Whether no reader needs anything of the segment."""
+        """Whether no reader needs any message of the segment."""
         return bool(self.consumers) and all(
             stream.last <= self.min_position(key) for key, stream in index.streams.items()
         )
 
     def oldest_unread_ns(self, index: SegmentIndex) -> int:
-        """Return the collection time of the oldest record that a reader needs; 0 if none does."""
+        """Return the collection time of the oldest record needed by a reader; 0 without any."""
         found_ns = []
         for key, stream in index.streams.items():
             passed = self.min_position(key)
@@ -41,7 +41,7 @@ class ConsumerPositions(NamedTuple):
 
 
 def consumer_positions(readers: Iterable[Consumer]) -> ConsumerPositions:
-    """Return the positions of these readers."""
+    """Return the positions of the given readers."""
     return ConsumerPositions(tuple(readers))
 
 
@@ -55,9 +55,9 @@ def unread_rows(reader: Consumer, indexes: Sequence[SegmentIndex]) -> int:
 
 
 def rows_after(stream: StreamIndex, seqno: int) -> int:
-    """Return how many messages of a stream in a segment are above ``seqno``; unload its entries.
+    """Return how many messages of a stream in a segment are above ``seqno``; unload the entries.
 
-    A segment that was deleted has none.
+    A deleted segment has none.
     """
     try:
         return stream.rows - stream.rows_upto(seqno)
@@ -76,13 +76,14 @@ class TrimResult(NamedTuple):
 
 
 class SpoolUsage(NamedTuple):
-    """What a spool holds now.
+    """The content of a spool now.
 
-    ``room_bytes`` is None without a limit; ``limited`` is the limit that keeps commits waiting
-    (``bytes`` or ``age``), or empty; ``lag`` is how many messages each reader has not passed yet;
-    ``dropped`` how many were dropped so far.
+    ``messages`` is the number of durable messages; ``room_bytes`` is None without a limit;
+    ``limited`` is the limit that blocks commits (``bytes`` or ``age``), or empty; ``lag`` is the
+    number of unread messages of each reader; ``dropped`` the number of messages dropped so far.
     """
 
+    messages: int
     used_bytes: int
     pending_bytes: int
     room_bytes: int | None

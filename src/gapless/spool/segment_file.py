@@ -1,4 +1,4 @@
-"""The files of a spool: their names, and how a segment is walked through from header to header."""
+"""The files of a spool: file names, and the walk through a segment from header to header."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zlib import crc32
 
 from gapless.identity import Address
+from gapless.output.private_files import open_private
 from gapless.spool.errors import SpoolMismatch, SpoolVersion, from_os_error
 from gapless.spool.format import (
     BLOB,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEGMENT_NAME = re.compile(r"(\d{20})\.run")
+"""The pattern of the file name of a segment."""
 _COMMITTED = Struct("<8sQQI")
 _COMMITTED_MAGIC = b"\xf1GLCMT\x01\n"
 SMALL_RECORD_BYTES = 8 * 1024
@@ -62,7 +64,7 @@ def index_path(root: Path, number: int) -> Path:
 
 
 def info_path(root: Path) -> Path:
-    """Return the path of the description of a spool, which is written once."""
+    """Return the path of the description of a spool, a file written once."""
     return root / "spool.json"
 
 
@@ -70,21 +72,21 @@ def folder_version(root: Path) -> tuple[int, int]:
     """Return a value that changes when a spool is deleted and created again at the same path.
 
     Raises:
-        OSError: There is no spool, or it cannot be read.
+        OSError: There is no spool, or the spool cannot be read.
     """
     status = info_path(root).stat()
     return status.st_ino, status.st_mtime_ns
 
 
 def foreign_entries(root: Path) -> list[str]:
-    """Return the visible names in a folder that no spool without a description has, sorted."""
+    """Return the sorted visible names in a folder that cannot belong to a new spool."""
     with os.scandir(root) as entries:
         names = {entry.name for entry in entries} - {"lock", "segments", "readers", "committed"}
     return sorted(name for name in names if not name.startswith("."))
 
 
 def list_segments(root: Path) -> list[int]:
-    """Return the numbers of the segments that are there, oldest first."""
+    """Return the numbers of the existing segments, oldest first."""
     try:
         with os.scandir(root / "segments") as entries:
             return sorted(
@@ -104,10 +106,10 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write a small file; after a crash it has the old or the new content, never a mix."""
+    """Write a small file; after a crash the file has the old or the new content, never a mix."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "xb", opener=open_private) as file:
             file.write(data)
             file.flush()
             if sync:
@@ -122,7 +124,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @dataclass(frozen=True)
 class SpoolInfo:
-    """The content of ``spool.json``, which is written once."""
+    """The content of ``spool.json``, a file written once."""
 
     group: str
     spool_id: bytes
@@ -145,15 +147,15 @@ class SpoolInfo:
 
     @classmethod
     def read(cls, root: Path) -> SpoolInfo:
-        """Read ``spool.json``; FileNotFoundError if there is none."""
+        """Read the file; None if missing or torn."""
         path = info_path(root)
         try:
             content: dict[str, Any] = json.loads(path.read_bytes())
             version = int(content["format"])
             if version > FORMAT:
                 raise SpoolVersion(
-                    f"{path}: the spool has format {version}, this Gapless reads up to {FORMAT}; "
-                    f"install a later one",
+                    f"{path}: the spool has format {version}, but this Gapless reads "
+                    f"up to {FORMAT}; install a newer Gapless",
                     path,
                 )
             return cls(
@@ -171,7 +173,7 @@ class SpoolInfo:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SpoolMismatch(
                 f"{path}: not the description of a spool ({type(error).__name__}: {error}); "
-                f"`gapless spool repair {root}` makes it again from the segments",
+                f"`gapless spool repair {root}` rebuilds the file from the segments",
                 path,
             ) from error
 
@@ -211,9 +213,9 @@ class CommittedOffset(NamedTuple):
 class SegmentBlock(NamedTuple):
     """Whole records of a segment, as read with their bodies.
 
-    ``data`` begins at offset ``base`` with the first of the records; ``headers`` are the checked
-    headers (:func:`~gapless.spool.format.unpack_header`); ``end`` is the offset behind the last
-    record, and ``damage_bytes`` is how many bytes without a good header follow there.
+    ``data`` begins at offset ``base`` with the first record; ``headers`` are the checked headers
+    (``gapless.spool.format.unpack_header``); ``end`` is the offset behind the last record, and
+    ``damage_bytes`` is the number of following bytes without a good header.
     """
 
     base: int
@@ -225,7 +227,7 @@ class SegmentBlock(NamedTuple):
 
 @dataclass
 class SegmentFile:
-    """One segment, open for reading."""
+    """A segment, open for reading."""
 
     path: Path
     number: int
@@ -269,7 +271,7 @@ class SegmentFile:
         """Read the records from ``start`` to ``end``, block by block.
 
         A block that ends at damage has ``damage_bytes``; the next block begins at the next valid
-        header. A caller that must not skip anything raises then.
+        header. A caller that must not skip damage raises then.
         """
         at, size_bytes = start, block_bytes
         while at < end:
@@ -287,7 +289,7 @@ class SegmentFile:
             at, size_bytes = after + damage_bytes, block_bytes
 
     def _header_fields(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Walk like ``headers``, but yield plain tuples: that takes half the time."""
+        """Walk like ``headers``, but yield plain tuples, which takes half the time."""
         at, size_bytes = start, WINDOW_BYTES
         while at + HEADER_BYTES <= end:
             data = self.read(at, min(size_bytes, end - at))
@@ -324,8 +326,8 @@ class SegmentFile:
             index.created_ns = preamble.created_ns
             if preamble.format > FORMAT:
                 raise SpoolVersion(
-                    f"{self.path}: has format {preamble.format}, this reads up to {FORMAT}; "
-                    f"install a later Gapless",
+                    f"{self.path}: the segment has format {preamble.format}, this Gapless reads "
+                    f"up to {FORMAT}; install a newer Gapless",
                     self.path,
                 )
         return index
@@ -348,13 +350,13 @@ class SegmentFile:
             index.end = offset + size_bytes
 
     def index_control_record(self, index: SegmentIndex, header: RecordHeader) -> None:
-        """Put a record that holds no messages into an index."""
+        """Add a record without messages to an index."""
         if header.kind not in KINDS:
             if header.kind & OPTIONAL_KIND:
                 return
             raise SpoolVersion(
                 f"{self.path}: a record of the unknown kind {header.kind} at {header.offset}; "
-                f"install a later Gapless",
+                f"install a newer Gapless",
                 self.path,
             )
         body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)

@@ -1,12 +1,12 @@
-"""Scans of one segment: which records are valid, where the segment ends, and its index.
+"""Scans of a segment: the valid records, the end of the segment, and the index.
 
-These functions only read. The writer opens a spool with them (recovery), readers rebuild a missing
+All functions only read. The writer opens a spool with them (recovery), readers rebuild a missing
 index, and ``gapless spool check`` reads every record.
 
-Bytes that are proven durable are never cut off: everything that the ``committed`` file covers, and
-everything before the commit of any valid record. Behind those, a segment ends with its last
-complete commit; the rest is a torn write that was never reported durable. A bad record before the
-proof is damage.
+Bytes proven durable are never cut off: all bytes covered by the ``committed`` file, and all bytes
+before the commit of any valid record. Behind the proven bytes, a segment ends with its last
+complete commit; the rest is a torn write that was never reported durable. A bad record within the
+proven bytes is damage.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class DamagedRange(NamedTuple):
-    """Bytes of a segment that are no record. ``header`` is there if only the body is wrong."""
+    """Bytes of a segment that are no record. ``header`` is set if only the body is wrong."""
 
     offset: int
     size_bytes: int
@@ -73,7 +73,7 @@ def verify_records(
 
 
 class SegmentTail(NamedTuple):
-    """The end of a segment; ``torn_bytes`` behind it are a torn write, ``damage`` is before it."""
+    """The end of a segment; ``torn_bytes`` follow the end, ``damage`` precedes the end."""
 
     end: int
     torn_bytes: int
@@ -81,7 +81,7 @@ class SegmentTail(NamedTuple):
 
 
 def find_tail(file: SegmentFile, proven: int = 0) -> SegmentTail:
-    """Return where an unsealed segment ends; what is before ``proven`` is known to be durable."""
+    """Return the end of an unsealed segment; bytes before ``proven`` are known to be durable."""
     size_bytes = file.size_bytes
     damage: list[DamagedRange] = []
     ends: list[int] = []
@@ -92,7 +92,7 @@ def find_tail(file: SegmentFile, proven: int = 0) -> SegmentTail:
         if item.kind not in KINDS and not item.kind & OPTIONAL_KIND:
             raise SpoolVersion(
                 f"{file.path}: a record of the unknown kind {item.kind} at {item.offset}; install "
-                f"a later Gapless",
+                f"a newer Gapless",
                 file.path,
             )
         proven = max(proven, item.commit_offset)
@@ -107,17 +107,19 @@ def find_tail(file: SegmentFile, proven: int = 0) -> SegmentTail:
 
 
 def build_index_upto(file: SegmentFile, end: int) -> SegmentIndex:
-    """Return the index of a segment made from its headers up to ``end``, around damage."""
+    """Return the index of a segment made from the headers up to ``end``, around damage."""
     index = file.new_index()
     while index.end < end:
         file.extend_index(index, end)
         if index.end < end:
-            index.end = file.find_header(index.end + 1, end)
+            found = file.find_header(index.end + 1, end)
+            index.unreadable.append((index.end, found - index.end))
+            index.end = found
     return index
 
 
 def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
-    """Return the index of a sealed segment, from its file or made again."""
+    """Return the index of a sealed segment, from the index file or rebuilt."""
     try:
         return SegmentIndex.load(
             index_path(root, number), number, partial(rebuild_index, root, info, number)
@@ -127,7 +129,7 @@ def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 
 
 def rebuild_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
-    """Make an index again whose file was bad; the segment may be trimmed meanwhile."""
+    """Rebuild an index with a bad file; the segment may be trimmed meanwhile."""
     try:
         return build_index(root, info, number)
     except FileNotFoundError as error:
@@ -135,17 +137,17 @@ def rebuild_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 
 
 def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
-    """Make the index of a sealed segment from its headers; it ends where the next segment says."""
+    """Build the index of a sealed segment from the headers; the next segment names the end."""
     state = next_segment_state(root, info, number)
     with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
         return build_index_upto(file, sealed_end(file, state))
 
 
 def sealed_end(file: SegmentFile, after: StateRecord | None) -> int:
-    """Return the end of a sealed segment: as the next segment says, unless it was repaired since.
+    """Return the end of a sealed segment: as the next segment says, unless repaired since.
 
-    A segment that its successor does not name as its predecessor was never committed: its end is
-    its start.
+    A segment that its successor does not name as the predecessor was never committed: the end is
+    the start.
     """
     preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
     repaired = preamble is not None and preamble.flags & SEGMENT_REPAIRED

@@ -1,8 +1,8 @@
 """The writer's files: the active segment, the sealed segments, and the ``committed`` file.
 
-A failed write leaves the spool as it was: the bytes that it may have written are cut off again.
-After a failed fdatasync the content on disk is unknown, so that file is never written again: it
-ends where the last good commit ended, and the next segment says so in its first record
+A failed write leaves the spool unchanged: bytes of the failed write are cut off again. After a
+failed fdatasync the content on disk is unknown, so the file is never written again: the segment
+ends with the last good commit, and the next segment records the end in its first record
 (``previous``).
 """
 
@@ -17,6 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gapless.output.private_files import (
+    make_inner_folder,
+    make_private_folder,
+    open_private,
+    unsafe_folder,
+)
 from gapless.spool.errors import SpoolGone, SpoolMismatch, from_os_error
 from gapless.spool.format import (
     PREAMBLE_BYTES,
@@ -41,12 +47,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 JOIN_BELOW_BYTES = 256 * 1024
+"""Total size below which buffers are joined before a write."""
 MAX_IOVECS = 1024
+"""Maximum number of buffers per write, a limit of the system."""
 
 
 @dataclass
 class ActiveSegment:
-    """The segment that is written to; ``index.end`` is where the last good commit ended."""
+    """The segment open for writing; ``index.end`` is the end of the last good commit."""
 
     path: Path
     descriptor: int
@@ -64,7 +72,7 @@ class ActiveSegment:
 
 
 class SegmentStore:
-    """The files of one spool, for its writer."""
+    """The files of a spool, for the writer."""
 
     def __init__(self, root: Path, info: SpoolInfo, *, sync: bool) -> None:
         self.root = root
@@ -80,7 +88,7 @@ class SegmentStore:
 
     @property
     def used_bytes(self) -> int:
-        """What the segments take."""
+        """The size of all segments."""
         active_bytes = 0 if self.active is None else self.active.index.end
         return active_bytes + sum(index.end for index in self.sealed.values())
 
@@ -96,27 +104,25 @@ class SegmentStore:
             self._check_identity()
             self._abandon_active(lost=True)
             raise SpoolGone(
-                f"{active.path}: {error.strerror or error}; somebody has deleted the segment that "
-                f"was written to; the "
-                "messages in it are recorded as lost, the spool goes on in a new segment",
+                f"{active.path}: {error.strerror or error}; the segment was deleted while in use; "
+                "its messages are recorded as lost, and the spool continues in a new segment",
                 active.path,
             ) from error
         if (found.st_dev, found.st_ino) != active.identity:
             self._check_identity()
             self._abandon_active(lost=False)
             raise SpoolGone(
-                f"{active.path}: somebody has replaced the segment that was written to; the spool "
-                f"goes on in another, "
-                f"run `gapless spool check {self.root}`",
+                f"{active.path}: the segment was replaced while in use; the spool continues in a "
+                f"new segment; run `gapless spool check {self.root}`",
                 active.path,
             )
         if found.st_size != active.index.end:
             end = active.index.end
             self._abandon_active(lost=False)
             raise SpoolGone(
-                f"{active.path}: has {found.st_size} bytes where this writer left {end}: somebody "
-                f"has changed it; "
-                f"the spool goes on in a new segment; run `gapless spool check {self.root}`",
+                f"{active.path}: the segment was changed while in use: {found.st_size} bytes, "
+                f"expected {end}; the spool continues in a new segment; run "
+                f"`gapless spool check {self.root}`",
                 active.path,
             )
 
@@ -125,18 +131,16 @@ class SegmentStore:
             found = SpoolInfo.read(self.root)
         except FileNotFoundError as error:
             raise SpoolGone(
-                f"{self.root}: the folder of the spool was deleted or moved while in use; bring "
-                f"it back to where "
-                "it was (mount it, move it back) and the spool goes on by itself; to begin a new "
-                "one, stop the "
-                "collector first",
+                f"{self.root}: the folder of the spool was deleted or moved while in use; restore "
+                "the folder at the same path (mount it, move it back) and the spool continues; "
+                "before creating a new spool, stop the collector",
                 self.root,
             ) from error
         if found.spool_id != self.info.spool_id:
             raise SpoolGone(
-                f"{self.root}: another spool stands here now (id {found.spool_id.hex()}, this one "
-                f"was "
-                f"{self.info.spool_id.hex()}); bring the old folder back, or stop the collector",
+                f"{self.root}: the folder now has another spool (id {found.spool_id.hex()}, "
+                f"expected {self.info.spool_id.hex()}); restore the old folder, or stop the "
+                "collector",
                 self.root,
             )
 
@@ -152,9 +156,7 @@ class SegmentStore:
         preamble = pack_preamble(self.info.spool_id, number, created_ns)
         descriptor = -1
         try:
-            descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+            descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
             write_all(descriptor, [preamble, *pieces], end)
             if self.sync:
                 os.fdatasync(descriptor)
@@ -173,7 +175,7 @@ class SegmentStore:
         return offsets
 
     def append_commit(self, drafts: Sequence[RecordDraft]) -> list[int]:
-        """Append one commit to the active segment; return the offsets of its records."""
+        """Append a commit to the active segment; return the offsets of the records."""
         active = self.active
         assert active is not None
         start = active.index.end
@@ -220,9 +222,9 @@ class SegmentStore:
             self._add_sealed(active.index)
 
     def _add_sealed(self, index: SegmentIndex) -> None:
-        """Write the index of a sealed segment, and drop what can be read again from it.
+        """Write the index of a sealed segment, and drop entries that can be read again.
 
-        The index is a cache: a disk that refuses it stops nothing.
+        The index is a cache: if the disk refuses the index file, writing continues.
         """
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
@@ -254,9 +256,7 @@ class SegmentStore:
                 os.close(self._committed_fd)
                 self._committed_fd = -1
             if self._committed_fd < 0:
-                self._committed_fd = os.open(
-                    self.root / "committed", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644
-                )
+                self._committed_fd = open_private(self.root / "committed", os.O_WRONLY | os.O_CREAT)
             os.pwrite(self._committed_fd, data, 0)
             self._publish_due = False
         except OSError:
@@ -279,7 +279,7 @@ class SegmentStore:
 
 
 def write_all(descriptor: int, buffers: list[bytes], size_bytes: int) -> None:
-    """Write buffers with one call if possible; small or many buffers are joined first."""
+    """Write buffers with a single call if possible; small or many buffers are joined first."""
     if size_bytes <= JOIN_BELOW_BYTES or len(buffers) > MAX_IOVECS:
         buffers = [b"".join(buffers)]
     written = os.writev(descriptor, buffers)
@@ -291,18 +291,26 @@ def write_all(descriptor: int, buffers: list[bytes], size_bytes: int) -> None:
 
 
 def create_directories(root: Path) -> None:
-    """Make the folders of a spool where they are not there."""
+    """Create the missing folders of a spool; refuse a folder that is not safe."""
     try:
-        for folder in (root, root / "segments", root / "readers"):
-            folder.mkdir(parents=folder is root, exist_ok=True)
+        make_private_folder(root)
+        check_safe(root)
+        for folder in (root / "segments", root / "readers"):
+            make_inner_folder(folder)
     except OSError as error:
         raise from_os_error(error, root, "making the folders of the spool") from error
+
+
+def check_safe(root: Path) -> None:
+    """Raise SpoolMismatch if other users could replace the files of a spool."""
+    if reason := unsafe_folder(root):
+        raise SpoolMismatch(reason, root)
 
 
 def read_or_create_info(
     root: Path, group: str, name: str, node: int | None, *, create: bool
 ) -> SpoolInfo:
-    """Return the description of the spool, or create it; it must fit group and collector."""
+    """Return or create the description of the spool, which must fit group and collector."""
     try:
         info = SpoolInfo.read(root)
     except FileNotFoundError:

@@ -1,16 +1,16 @@
 """The writer of a spool.
 
-On appending: a run is queued as it is, without work for each message. Messages that the spool has
-are left out.
+On appending: a run is queued unchanged, without work for each message. Messages already in the
+spool are left out.
 
-On commit: the whole queue is one write and one fdatasync; then the ``committed`` file says how far
-readers may read.
+On commit: the whole queue becomes durable with one write and one fdatasync; then the ``committed``
+file tells readers how far to read.
 
 On a failure: the queue stays, and the commit can be retried.
 
 On opening: the remains of a crash are repaired (see ``recovery.py``).
 
-On trimming: the oldest segments that every reader has passed are deleted; the newest one stays,
+On trimming: the oldest segments passed by every reader are deleted; the newest segment stays,
 because it has all marks.
 """
 
@@ -54,7 +54,12 @@ from gapless.spool.retention import (
     unread_rows,
 )
 from gapless.spool.segment_file import SpoolInfo, segment_path
-from gapless.spool.segment_store import SegmentStore, create_directories, read_or_create_info
+from gapless.spool.segment_store import (
+    SegmentStore,
+    check_safe,
+    create_directories,
+    read_or_create_info,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,10 +67,11 @@ if TYPE_CHECKING:
 __all__ = ["SpoolUsage", "SpoolWriter", "TrimResult"]
 
 NO_ORIGIN = Address(0, 0)
+"""The origin of records without a stream."""
 
 
 class WriterStream:
-    """State of one stream: ``appended`` counts what is pending, ``high`` what is durable."""
+    """State of a stream: ``appended`` is the last pending seqno, ``high`` the last durable."""
 
     __slots__ = (
         "appended",
@@ -88,11 +94,14 @@ class WriterStream:
 
 
 class SpoolWriter:
-    """The one writer of a spool: open it, append deliveries, commit. Not thread-safe.
+    """The only writer of a spool: open the spool, append deliveries, commit. Not thread-safe.
 
-    ``marks`` says up to where each stream is durable here. ``blob`` is data of the caller: the next
-    commit makes it durable together with the messages appended before, all or nothing. ``live`` are
-    the origins whose streams must not be forgotten, ``recovered`` the findings of opening.
+    ``marks`` has the last durable seqno of each stream. ``blob`` is data of the caller: the next
+    commit makes the blob durable together with the messages appended before, all or nothing.
+    ``committed_messages`` and ``committed_bytes`` count what this writer has made durable,
+    ``pending_messages`` the queue.
+    ``live`` are the origins whose streams must not be forgotten, ``recovered`` the findings of
+    opening.
     """
 
     def __init__(
@@ -104,7 +113,8 @@ class SpoolWriter:
         self.recovered = RecoveryResult()
         self.marks: dict[Address, int] = {}
         self.live_origins: frozenset[Address] | set[Address] = frozenset()
-        self.pending_bytes = 0
+        self.pending_bytes = self.pending_messages = 0
+        self.committed_messages = self.committed_bytes = 0
         self._lock = lock
         self._store = SegmentStore(root, info, sync=sync)
         self._streams: dict[Address, WriterStream] = {}
@@ -132,16 +142,26 @@ class SpoolWriter:
     ) -> Self:
         """Lock the spool at ``path``, repair the remains of a crash, and get ready to append.
 
-        A new spool is created if there is none and ``create`` is set; ``name`` and ``node`` (drawn
-        if None) are those of its collector and are stored in it. An existing one must belong to
-        ``group``. Without ``sync`` no call waits for the disk: a killed process loses nothing, a
-        power failure may.
+        Args:
+            path: The folder of the spool.
+            group: The group of the messages; an existing spool must belong to the same group.
+            limits: The limits of the spool; None for the defaults.
+            sync: Whether commits wait for the disk. If not, a power failure may lose messages; a
+                killed process loses none.
+            create: Whether to create a missing spool.
+            name: The durable name of the collector of a new spool.
+            node: The node id of the collector of a new spool; drawn if None.
+
+        Raises:
+            SpoolLocked: Another process writes to the spool.
+            SpoolMismatch: The spool belongs to another group or collector.
         """
         root = Path(path)
         if create:
             create_directories(root)
         elif not root.is_dir():
-            raise SpoolMismatch(f"{root}: there is no spool here; give the folder of one", root)
+            raise SpoolMismatch(f"{root}: there is no spool here; pass the folder of a spool", root)
+        check_safe(root)
         lock = SpoolLock(root)
         try:
             info = read_or_create_info(root, group, name, node, create=create)
@@ -154,7 +174,7 @@ class SpoolWriter:
 
     @property
     def group(self) -> str:
-        """The group whose messages the spool holds."""
+        """The group of the collected messages."""
         return self.info.group
 
     @property
@@ -175,12 +195,17 @@ class SpoolWriter:
     ) -> None:
         """Queue a delivery for the next commit.
 
-        Messages that the spool has are left out. A stream that is new here may start anywhere.
-        ``name`` is the durable name of the origin; ``view`` counts where the delivery has none.
+        Messages already in the spool are left out. A new stream may start at any seqno.
+
+        Args:
+            delivery: The delivery of the member.
+            name: The durable name of the origin.
+            view: The view number, used if the delivery has none.
+            collected_ns: The collection time; None for now.
 
         Raises:
-            SpoolGap: earlier messages are missing, and ``append_lost`` has not recorded them as
-            lost.
+            SpoolGap: Earlier messages are missing, and ``append_lost`` has not recorded them as
+                lost.
         """
         content: Any = delivery.content
         origin, first, last = delivery.origin, delivery.first, delivery.last
@@ -192,9 +217,8 @@ class SpoolWriter:
             return
         if first > expected:
             raise SpoolGap(
-                f"{stream.key}: {first}..{last} comes after {stream.appended}; append "
-                f"{expected}..{first - 1} first, "
-                "or append_lost if they will never come"
+                f"{stream.key}: {first}..{last} does not follow {stream.appended}; append "
+                f"{expected}..{first - 1} first, or record them with append_lost"
             )
         now_ns = self._now(collected_ns)
         if isinstance(content, Run):
@@ -211,9 +235,10 @@ class SpoolWriter:
             stream.name = name
         self._pending.append(draft)
         self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
+        self.pending_messages += draft[4]
 
     def last_appended(self, origin: Address) -> int | None:
-        """Return up to where a stream is in line or durable; None if it is new here."""
+        """Return the last pending or durable seqno of a stream; None for a new stream."""
         stream = self._streams.get(origin)
         return None if stream is None else stream.appended
 
@@ -226,13 +251,15 @@ class SpoolWriter:
         collected_ns: int | None = None,
         repeated: bool = False,
     ) -> None:
-        """Record that messages ``first .. last`` of a stream will never arrive; stored ones stay.
+        """Record that messages ``first .. last`` of a stream will never arrive.
 
-        With ``repeated`` they do not count as lost: the spool has the same messages in another
-        stream.
+        Stored messages stay. With ``repeated`` the messages do not count as lost: the spool has the
+        same messages in another stream.
         """
         if not 0 < first <= last:
-            raise LocalProtocolError(f"{first}..{last} is no range of messages")
+            raise LocalProtocolError(
+                f"{first}..{last} is not a range of seqnos: expected 0 < first <= last"
+            )
         stream = self._streams.get(origin)
         if stream is None:
             stream = self._streams[origin] = WriterStream(origin, first - 1)
@@ -240,8 +267,8 @@ class SpoolWriter:
             return
         if first > stream.appended + 1:
             raise SpoolGap(
-                f"{stream.key}: {first}..{last} is lost, but nothing is said of "
-                f"{stream.appended + 1}..{first - 1}"
+                f"{stream.key}: {first}..{last} is recorded as lost, but "
+                f"{stream.appended + 1}..{first - 1} is missing: append or record it first"
             )
         first = stream.appended + 1
         stream.appended = last
@@ -253,11 +280,19 @@ class SpoolWriter:
     # Committing
 
     def commit(self) -> dict[Address, int]:
-        """Make everything pending durable, all or nothing; return how far each stream is durable.
+        """Make all pending messages durable, all or nothing.
 
-        Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or
-        :class:`SpoolFailed`; the rest then stays queued, ``marks`` has the durable positions, and
-        the commit can be retried.
+        After an error the rest stays queued, ``marks`` has the durable positions, and the commit
+        can be retried.
+
+        Returns:
+            The last durable seqno of each stream.
+
+        Raises:
+            SpoolFull: The disk or a limit has no room.
+            SpoolReadOnly: The file system is read-only.
+            SpoolGone: The folder or the segment was deleted, moved or replaced.
+            SpoolFailed: The disk reported another error.
         """
         if self._closed:
             raise LocalProtocolError("the spool is closed")
@@ -277,7 +312,7 @@ class SpoolWriter:
         return dict(self.marks)
 
     def _write(self) -> None:
-        """Write the queue as one commit."""
+        """Write the queue as a single commit."""
         store = self._store
         if self._must_rotate():
             store.seal()
@@ -300,12 +335,12 @@ class SpoolWriter:
         self._durable_blob = self._blob
         self._blob_changed = self._state_record_due = False
         self._pending.clear()
-        self.pending_bytes = 0
+        self.pending_bytes = self.pending_messages = 0
         store.publish_committed()
         self._delete_dropped()
 
     def _begin_segment(self, drafts: list[RecordDraft]) -> None:
-        """Begin a segment with a STATE and these records."""
+        """Begin a segment with a STATE and the given records."""
         self._forget_streams({draft.origin for draft in drafts})
         drafts = [self._state_draft(self._durable_blob), *drafts]
         self._apply_commit(drafts, self._store.begin_segment(drafts, time.time_ns()))
@@ -343,7 +378,7 @@ class SpoolWriter:
         return drafts, named
 
     def _apply_commit(self, drafts: list[RecordDraft], offsets: list[int]) -> None:
-        """Take note of what has become durable."""
+        """Record the newly durable positions."""
         active = self._store.active
         assert active is not None
         index = active.index
@@ -356,6 +391,9 @@ class SpoolWriter:
                     stream.high = marks[origin] = last
                 if kind == LOST:
                     stream.lost += count
+                else:
+                    self.committed_messages += count
+                    self.committed_bytes += len(payload)
                 place = (offset, HEADER_BYTES + len(table) + len(payload), collected_ns)
                 index.add_record(kind, stream.key, first, last, count, len(payload), place)
             elif kind == NAME:
@@ -405,7 +443,7 @@ class SpoolWriter:
     # Limits
 
     def _enforce_limits(self) -> None:
-        """Raise if a limit refuses what is pending; trim first, and drop if the policy says so."""
+        """Raise if a limit refuses the pending messages; trim first, drop if the policy allows."""
         limits = self.limits
         if limits.max_age_ns and self._limit_reached == "age":
             self.trim()
@@ -443,19 +481,18 @@ class SpoolWriter:
 
     def _full_error(self, limit: str) -> SpoolFull:
         what = (
-            f"holds {self._store.used_bytes} bytes, {self.pending_bytes} more are waiting, and "
-            f"the limit is "
-            f"{self.limits.max_bytes}"
+            f"the spool holds {self._store.used_bytes} bytes, {self.pending_bytes} more are "
+            f"waiting, and the limit is {self.limits.max_bytes}"
             if limit == "bytes"
-            else f"its oldest unread message is older than the limit of {self.limits.max_age_ns} ns"
+            else f"the oldest unread message is older than the limit of {self.limits.max_age_ns} ns"
         )
         readers = (
             ", ".join(reader.name for reader in read_consumers(self.path)) or "none is registered"
         )
         return SpoolFull(
-            f"{self.path}: the spool {what}; it goes on when its readers ({readers}) have read "
-            f"on; start them, forget "
-            f"one that is gone (`gapless spool forget {self.path} NAME`), or raise the limit",
+            f"{self.path}: {what}; commits wait until the readers ({readers}) advance; start the "
+            f"readers, forget a removed reader (`gapless spool forget {self.path} NAME`), or "
+            "raise the limit",
             self.path,
         )
 
@@ -467,7 +504,7 @@ class SpoolWriter:
     ) -> bool:
         """Choose the oldest segments until ``over_bytes`` are free; delete them once recorded.
 
-        With ``keep_newest`` they may be deleted at once: the newest has the marks of all.
+        With ``keep_newest`` the segments may be deleted at once: the newest has the marks of all.
         """
         need = need or consumer_positions(read_consumers(self.path))
         active = self._store.active
@@ -500,14 +537,14 @@ class SpoolWriter:
                 known.dropped += rows_after(stream, need.min_position(key))
 
     def _delete_dropped(self) -> None:
-        """Delete what is recorded as dropped."""
+        """Delete the segments recorded as dropped."""
         for number in [each for each in self._store.sealed if each < self._first_segment]:
             self._store.delete(number)
 
     # Trimming
 
     def trim(self) -> TrimResult:
-        """Delete the oldest segments that every reader has passed; seal a segment that is old."""
+        """Delete the oldest segments passed by every reader; seal an old segment."""
         if self._closed:
             raise LocalProtocolError("the spool is closed")
         self._lock = self._lock.ensure_held()
@@ -536,7 +573,7 @@ class SpoolWriter:
         return TrimResult(segments, freed_bytes)
 
     def _replace_active(self, need: ConsumerPositions) -> None:
-        """Replace an active segment that every reader has passed by a new one."""
+        """Replace an active segment passed by every reader."""
         active = self._store.active
         if active is not None and active.index.streams:
             self._store.seal()
@@ -567,12 +604,13 @@ class SpoolWriter:
         return TrimResult(count, doomed)
 
     def usage(self) -> SpoolUsage:
-        """Return what the spool holds now, and how far behind each reader is."""
+        """Return the content of the spool now, and the lag of each reader."""
         indexes = [index for index in self._indexes() if index.streams]
         used_bytes = self._store.used_bytes
         limit = self.limits.max_bytes
         oldest_ns = min((index.created_ns for index in indexes), default=0)
         return SpoolUsage(
+            messages=sum(stream.rows for index in indexes for stream in index.streams.values()),
             used_bytes=used_bytes,
             pending_bytes=self.pending_bytes,
             room_bytes=max(0, limit - used_bytes - self.pending_bytes) if limit else None,
@@ -645,7 +683,7 @@ class SpoolWriter:
             raise from_os_error(error, path, "reading what the collector keeps") from error
 
     def close(self) -> None:
-        """Commit and release the lock; if the commit fails, release it and raise."""
+        """Commit and release the lock; if the commit fails, release the lock and raise."""
         if self._closed:
             return
         try:
@@ -674,14 +712,14 @@ class SpoolWriter:
     def _new_stream(self, delivery: Delivery) -> WriterStream:
         if delivery.kind != GROUP:
             raise LocalProtocolError(
-                f"a spool keeps messages to the group; this one is of the kind {delivery.kind!r}"
+                f"a spool stores only messages to the group, not of the kind {delivery.kind!r}"
             )
         stream = self._streams[delivery.origin] = WriterStream(delivery.origin, delivery.first - 1)
         return stream
 
 
 def _fragmented_message_draft(delivery: Delivery, view: int, now_ns: int) -> RecordDraft:
-    """Return the record of a message that travelled in pieces."""
+    """Return the record of a fragmented message."""
     content: Any = delivery.content
     plain = isinstance(content, (bytes, bytearray, memoryview))
     knows = delivery if plain else content

@@ -1,1 +1,1 @@
-"""Commands about what a group has sent: spools, tables, traces and reports."""
+"""Commands about recorded data: spools, tables, traces and reports."""

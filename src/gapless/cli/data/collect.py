@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -23,8 +22,9 @@ from gapless.cli.group_options import (
     until_interrupted,
 )
 from gapless.cli.parameters import SECONDS, SIZE
-from gapless.cli.rendering import json_option, print_json, read_config, short_size
+from gapless.cli.rendering import console, json_option, print_json, read_config, short_size
 from gapless.errors import GaplessError
+from gapless.output.printable import printable
 from gapless.units import format_duration
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ def collect(
 ) -> int:
     """Store the messages of GROUP, in order, in the spool DIR, until Ctrl-C.
 
-    A message is acknowledged to its sender when it is on disk. When the spool is full, senders wait
-    until readers advance. A collector that ends or is killed continues where it stopped if it
-    returns within retention_timeout. With --json it prints one object a second and one at the end.
+    A message is acknowledged to the sender once on disk. While the spool is full, senders wait
+    until readers advance. A collector that was stopped or killed continues where it stopped, if it
+    returns within retention_timeout. With --json the command prints one object a second and one at
+    the end.
     """
     from gapless.spool.collector import Collector
 
@@ -102,7 +103,7 @@ def collect(
     if as_json:
         print_json({**collector.status.as_dict(), **rates(collector.status, None)})
     else:
-        note(_summary(collector.status))
+        note(summary(collector.status))
     return code
 
 
@@ -128,8 +129,9 @@ def _run(collector: Collector, *, as_json: bool) -> int:
 def _greeting(collector: Collector) -> str:
     retained = format_duration(collector.retention_timeout_ns)
     return (
-        f"{collector.group}: collecting into {collector.path} as {collector.name!r}; messages are"
-        f" retained for {retained} while it is absent (retention_timeout); Ctrl-C ends"
+        f"{collector.group}: collecting into {collector.path} as {collector.name!r};"
+        f" while this collector is absent, messages are retained for {retained}"
+        " (retention_timeout); Ctrl-C ends"
     )
 
 
@@ -142,6 +144,10 @@ _FORWARDED_OPTIONS = (
     "segment_bytes",
     "rotate",
     "join_timeout",
+    "min_members",
+    "keys",
+    "insecure",
+    "allow_lossy",
     "trace",
     "trace_mode",
 )
@@ -169,7 +175,7 @@ def _watch(collector: Collector, *, as_json: bool) -> None:
     if shows:
         live = Live(
             status_line(before, None),
-            console=Console(stderr=True),
+            console=console(stderr=True),
             auto_refresh=False,
             transient=True,
         )
@@ -208,14 +214,14 @@ def status_line(now: CollectorStatus, before: CollectorStatus | None) -> Text:
         f"spool {short_size(now.used_bytes)}{limit} in {now.segments} segments",
         consumers_text(now),
     ]
-    text = Text.assemble((now.group, "bold"), "  ", ", ".join(parts))
+    text = Text.assemble((printable(now.group), "bold"), "  ", printable(", ".join(parts)))
     if now.waits_for:
-        text.append(f"\nwaiting: {now.waits_for}", "red")
+        text.append(f"\nwaiting: {printable(now.waits_for)}", "red")
     return text
 
 
 def consumers_text(now: CollectorStatus) -> str:
-    """Return each reader with the number of messages that it has not read."""
+    """Return each reader with the number of unread messages."""
     if not now.lag:
         return "no reader"
     return "; ".join(
@@ -223,15 +229,21 @@ def consumers_text(now: CollectorStatus) -> str:
     )
 
 
-def _summary(status: CollectorStatus) -> str:
+def summary(status: CollectorStatus) -> str:
+    """Return the last line of the command: what is on disk, and what is not."""
     parts = [
         f"{status.messages:,} messages",
         f"{status.size_bytes / 1e6:,.1f} MB",
         f"{status.commits:,} commits",
     ]
+    unwritten = "received but not on disk, so not acknowledged"
     parts += [
         f"{count:,} {what}"
-        for what, count in (("lost", status.lost), ("dropped", status.dropped))
+        for what, count in (
+            (unwritten, status.pending),
+            ("lost", status.lost),
+            ("dropped", status.dropped),
+        )
         if count
     ]
     parts += [
@@ -239,4 +251,5 @@ def _summary(status: CollectorStatus) -> str:
         for what, count in status.uncollected.items()
         if count
     ]
-    return f"{status.group}: {', '.join(parts)}; the spool has {short_size(status.used_bytes)}"
+    stored = f"{status.spool_messages:,} messages, {short_size(status.used_bytes)}"
+    return f"{status.group}: {', '.join(parts)}; the spool has {stored}"

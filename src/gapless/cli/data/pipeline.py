@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,17 @@ import click
 from gapless.cli.group_options import graceful_interrupt, signals_and_logs_handled
 from gapless.cli.lab.common import (
     RunDisplay,
+    flag_option,
     folder_option,
-    master_option,
+    loss_option,
     number_option,
     option,
     print_result,
+    print_table,
     print_verdict,
 )
-from gapless.cli.parameters import MAX_SEED, SECONDS, SHARE
-from gapless.cli.rendering import console, docs_page, json_option, make_table
+from gapless.cli.parameters import MAX_SEED, SECONDS
+from gapless.cli.rendering import docs_page, json_option, master_option
 
 if TYPE_CHECKING:
     from gapless_lab.sensor_pipeline.report import PipelineReport
@@ -28,34 +31,34 @@ ENDING = "what is collected still goes into the tables"
 
 
 @click.command()
-@folder_option("--output", default="gapless-pipeline", help="Where everything is kept.")
-@number_option("--producers", default=3, help="Members that send.")
-@number_option("--messages", help="Of each, over all runs; 20000, or no end with --follow.")
-@number_option("--rate", default=2000.0, type=float, help="Of each a second; 0: no limit.")
-@option("--loss", default="5%", type=SHARE, help="Datagrams to lose.")
+@folder_option("--output", default="gapless-pipeline", help="Folder of spool and tables.")
+@number_option("--producers", default=3, help="Number of producers.")
+@number_option("--messages", help="Total of each producer; 20000, or endless with --follow.")
+@number_option("--rate", default=2000.0, type=float, help="Messages a second each; 0: no limit.")
+@loss_option(default="5%")
 @number_option(
-    "--seed", type=click.IntRange(0, MAX_SEED), help="Of readings and losses; 1 for a new DIR."
+    "--seed", type=click.IntRange(0, MAX_SEED), help="Seed of readings and losses; 1 by default."
 )
-@option("--seconds", type=SECONDS, help="Send and follow for so long at most.")
+@option("--seconds", type=SECONDS, help="Maximum time to send and follow.")
 @master_option
 @click.option(
-    "--group", default="", metavar="NAME", help="Collect what this group sends; no producers."
+    "--group", default="", metavar="NAME", help="Collect from an existing group; no producers."
 )
 @option(
     "--discover",
     metavar="WHERE",
-    help=f"Where the members of --group could be: {docs_page('discovery')}",
+    help=f"Discovery of the members of --group: {docs_page('guides/discovery')}",
 )
-@folder_option("--spool", help="Read this spool; no collector either.")
-@click.option("--once", is_flag=True, help="Take what is there and end.")
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C; producers send without end.")
+@folder_option("--spool", help="Read an existing spool; start no producers and no collector.")
+@flag_option("--once", help="Read to the end of the spool, and exit.")
+@flag_option("--follow", help="Run until Ctrl-C; producers send without end.")
 @json_option
 def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any) -> int:
     """Send readings through a lossy group into tables: bronze raw, silver typed, gold by minute.
 
-    Tables, checkpoints and the spool are in --output; the next run with the same one goes on where
-    this one stopped, also if it was killed. At the end bronze is compared with what was
-    acknowledged; the exit code is 1 if something is lost or repeated.
+    Tables, checkpoints and the spool are in --output. The next run with the same --output continues
+    after the last row, also after a kill. At the end bronze is compared with the acknowledged
+    messages; the exit code is 1 if a message is lost or repeated.
     """
     from gapless_lab.sensor_pipeline.plan import MESSAGES, PipelinePlan
     from gapless_lab.sensor_pipeline.runner import run
@@ -66,7 +69,8 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     stop, display = threading.Event(), RunDisplay(f"gapless pipeline → {plan.output}")
     with (
         signals_and_logs_handled(quiet=as_json),
-        graceful_interrupt(stop, ENDING),
+        # The next run continues after the last row, so only an endless run has to end in order.
+        graceful_interrupt(stop, ENDING) if plan.follow else nullcontext(),
         display.shown(quiet=as_json) as on_progress,
     ):
         report = run(plan, on_progress, stop)
@@ -76,16 +80,11 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
 
 def show(report: PipelineReport) -> None:
     """Print the report of a run."""
-    screen = console()
-    screen.print(
-        make_table(f"gapless pipeline → {report.output}", ("what", "found", ""), summary(report))
-    )
+    print_table(f"gapless pipeline → {report.output}", ("what", "found", ""), summary(report))
     if report.rejected:
-        screen.print(
-            make_table("Rejected rows, in silver", ("problem", "rows"), report.rejected.items())
-        )
+        print_table("Rejected rows, in silver", ("problem", "rows"), report.rejected.items())
     tables = [(name, getattr(report, name), path) for name, path in report.tables.items()]
-    screen.print(make_table("Tables", ("table", "rows", "path"), tables))
+    print_table("Tables", ("table", "rows", "path"), tables)
     print_verdict(
         report.problems,
         "exact: bronze has every acknowledged message once",

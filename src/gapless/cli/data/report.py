@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -20,7 +18,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
+from gapless.cli.rendering import (
+    console,
+    docs_page,
+    json_option,
+    make_table,
+    print_json,
+    spark_extra_needed,
+)
 from gapless.errors import ConfigError, GaplessError
 from gapless.report import formatting, render, validate_figures
 
@@ -28,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIGURES = "figures.json"
-"""The name of the file with figures in a folder."""
+"""The name of a file with figures."""
 PAGE = "report.html"
-"""The name of the page in the folder that it describes."""
-_EXTRA = frozenset({"msgpack", "numpy", "pandas", "pyarrow", "pyspark", "pyspark_gapless"})
+"""The name of the page in the folder of a run."""
 MAX_BYTES = 200_000_000
 """Maximum size of a file with figures, whose lists are bounded."""
 
@@ -48,18 +52,19 @@ MAX_BYTES = 200_000_000
 @click.option(
     "--master",
     metavar="URL",
-    help=f"Where Spark runs, for a trace; local[*] by default: {docs_page('spark')}",
+    help=f"Where Spark runs, for a trace; local[*] by default: {docs_page('guides/spark')}",
 )
 @json_option
 def report(
     path: Path, output: Path | None, title: str | None, master: str | None, as_json: bool
 ) -> int:
-    """Make one page of a run or a sweep: the verdict first, then pictures, each with its table.
+    """Make one page of a run or a sweep: the verdict first, then pictures, each with a table.
 
     PATH is the folder of a trace, which is checked and measured on Spark first; the --output of
-    gapless sweep; a folder with a figures.json, such as that of gapless demo; or such a file
-    itself. The page is one file and needs no network. With --json the figures are printed and no
-    page is made; saved as a file, they are a PATH. Exits with 1 if the page reports violations.
+    gapless sweep; a folder with a figures.json, such as the folder of gapless demo; or a
+    figures.json. The page is one file and needs no network. With --json the figures are printed and
+    no page is made; a file with this output is a PATH, too. The exit code is 1 if the page reports
+    violations.
     """
     with _shown(quiet=as_json) as tell:
         figures = load_figures(path, master=master, progress=tell)
@@ -118,7 +123,7 @@ def load_figures(
     if next(path.rglob("lives.jsonl"), None) is not None:
         return _trace(path, master, progress)
     raise ConfigError(
-        f"{path}: nothing to report on is there; expected the folder of a trace (with "
+        f"{path}: no trace, sweep or figures found; expected the folder of a trace (with "
         f"lives.jsonl), the --output of "
         f"gapless sweep (with runs/*.parquet), or a folder with {FIGURES}"
     )
@@ -127,8 +132,8 @@ def load_figures(
 def _read(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError(
-            f"{path}: figures are never larger than {formatting.size(MAX_BYTES)}; is this another "
-            f"file?"
+            f"{path}: larger than {formatting.size(MAX_BYTES)}, the maximum of figures;"
+            f" expected a {FIGURES}"
         )
     try:
         headline_figures = json.loads(path.read_bytes())
@@ -149,7 +154,7 @@ def _looks_like_figures(path: Path, found: object) -> dict[str, Any]:
 
 
 def _sweep(path: Path) -> dict[str, Any]:
-    with _missing_extra_error("the results of a sweep are read with pyarrow"):
+    with spark_extra_needed("the results of a sweep are read with pyarrow"):
         from pyspark_gapless.sweep.report_input import figures
     return figures(path)
 
@@ -157,20 +162,9 @@ def _sweep(path: Path) -> dict[str, Any]:
 def _trace(
     path: Path, master: str | None, tell: Callable[[str, float], None] | None
 ) -> dict[str, Any]:
-    with _missing_extra_error("a trace is checked on Spark"):
+    with spark_extra_needed("a trace is checked on Spark"):
         from pyspark_gapless.trace_report import trace_figures
     return trace_figures(path, master=master, tell=tell)
-
-
-@contextmanager
-def _missing_extra_error(why: str) -> Iterator[None]:
-    """Say what to install if a package of the extra is missing; other import errors are bugs."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        raise ConfigError(f"{error}: {why}; pip install 'gapless[spark]'") from None
 
 
 # What is shown
@@ -178,24 +172,24 @@ def _missing_extra_error(why: str) -> Iterator[None]:
 
 @contextmanager
 def _shown(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Show on standard error what is done, if that is a terminal."""
+    """Show the current step on standard error, if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _what, _share: None
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task("reading", total=1.0)
         yield lambda what, share: progress.update(task, description=what, completed=share)
 
 
 def _show(page: Path, figures: dict[str, Any]) -> None:
-    """Print the verdict of the page, and its path on a line of its own."""
+    """Print the verdict of the page, and the path on a line of its own."""
     from gapless.report.page import judgement
 
     screen, verdict = console(), judgement(figures)
@@ -204,7 +198,7 @@ def _show(page: Path, figures: dict[str, Any]) -> None:
         ("found", found(figures)),
         ("size", formatting.size(page.stat().st_size)),
     ]
-    screen.print(make_table(escape(figures["title"]), ("what", "value"), rows))
+    screen.print(make_table(figures["title"], ("what", "value"), rows))
     screen.print(f"page: {page}", soft_wrap=True, markup=False, highlight=False)
 
 

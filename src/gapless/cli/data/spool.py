@@ -1,4 +1,4 @@
-"""``gapless spool``: look into a spool, check it, repair it, export it, forget a reader."""
+"""``gapless spool``: inspect, check, repair and export a spool, unregister a reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
+from gapless.cli.rendering import console, echo, json_option, make_table, print_json, progress_bar
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MAX_LINES = 50
 
 @click.group()
 def spool() -> None:
-    """Inspect, check, repair and export what a collector has stored; unregister readers.
+    """Inspect, check, repair and export the spool of a collector; unregister readers.
 
     PATH is the folder of the spool. Every command here takes --json.
     """
@@ -128,9 +128,9 @@ def _format_time(when_ns: int) -> str:
 @path_argument
 @json_option
 def check(path: Path, as_json: bool) -> int:
-    """Look at every checksum and every message number. The exit code is 1 if something is damaged.
+    """Check every checksum and every seqno. The exit code is 1 if the spool is damaged.
 
-    Nothing is changed. It may run while a collector writes.
+    The check changes no file, and may run while a collector writes.
     """
     from gapless.spool.fsck import check as look
 
@@ -144,10 +144,10 @@ def check(path: Path, as_json: bool) -> int:
 @path_argument
 @json_option
 def repair(path: Path, as_json: bool) -> int:
-    """Cut out damage, record the messages it cost as lost, and list them.
+    """Cut out damage, record the affected messages as lost, and list them.
 
     Stop the collector first. Damaged bytes are kept in PATH/damaged. A spool without damage is left
-    as it is.
+    unchanged.
     """
     from gapless.spool.fsck import repair as mend
 
@@ -190,7 +190,7 @@ def _show(path: Path, report: FsckReport, *, as_json: bool, repaired: bool) -> N
         )
         for each in report.problems
     ]
-    title = "Was damaged, and is repaired" if repaired else "Damaged"
+    title = "Repaired damage" if repaired else "Damaged"
     out.print(make_table(title, ("file", "offset", "what", "stream", "messages"), rows[:MAX_LINES]))
     if len(rows) > MAX_LINES:
         out.print(f"… and {len(rows) - MAX_LINES} more; --json lists them all")
@@ -204,25 +204,25 @@ def _show(path: Path, report: FsckReport, *, as_json: bool, repaired: bool) -> N
     "--format",
     "format_",
     metavar="NAME",
-    help="jsonl or parquet; by default what the file's name says.",
+    help="jsonl or parquet; by default taken from the name of the file.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The file; without it JSON lines are printed.",
+    help="The file to write; by default JSON lines are printed.",
 )
 @click.option(
     "--from",
     "start",
     metavar="DIGEST",
-    help="After these numbers, such as '{\"a1.5\": 100}', or a file.",
+    help="Only messages after these seqnos, such as '{\"a1.5\": 100}', or a file with them.",
 )
 @click.option(
     "--to",
     "end",
     metavar="DIGEST",
-    help="Up to and with these numbers; streams not named are left out.",
+    help="Only messages up to these seqnos; streams without a seqno are left out.",
 )
 @json_option
 def export(
@@ -234,7 +234,7 @@ def export(
     end: str | None,
     as_json: bool,
 ) -> int:
-    """Write the messages of a spool, or of a range of it, as JSON lines or Parquet.
+    """Write the messages of a spool, or of a part of the spool, as JSON lines or Parquet.
 
     One row for each message: group, origin, name, number, mode, view, times, headers and payload.
     """
@@ -243,7 +243,7 @@ def export(
     from gapless.spool.lock import is_locked
 
     if as_json and output is None:
-        raise click.UsageError("--json tells what was written to a file: name one with -o")
+        raise click.UsageError("--json describes the written file; name the file with -o")
     guessed = PARQUET if output is not None and output.suffix == ".parquet" else JSON_LINES
     view = SpoolReader(path, all_commits=not is_locked(path))
     begin, until = _digest(start, "--from"), _digest(end, "--to")
@@ -262,7 +262,7 @@ def export(
             }
         )
     elif output is not None:
-        click.echo(f"{output}: {count:,} messages")
+        echo(f"{output}: {count:,} messages")
     return 0
 
 
@@ -295,7 +295,10 @@ def _digest(text: str | None, option: str) -> dict[str, int] | None:
 @click.argument("reader")
 @json_option
 def forget(path: Path, reader: str, as_json: bool) -> int:
-    """Unregister READER: the spool retains nothing for it. Exit code 1 if it was not registered."""
+    """Unregister READER, so that the spool retains no messages for it.
+
+    The exit code is 1 if the reader was not registered.
+    """
     from gapless.spool import SpoolReader
 
     view = SpoolReader(path)
@@ -304,7 +307,7 @@ def forget(path: Path, reader: str, as_json: bool) -> int:
     if as_json:
         print_json({"path": str(path), "reader": reader, "forgotten": gone})
     elif gone:
-        click.echo(f"{reader} is forgotten")
+        echo(f"reader {reader} is unregistered")
     else:
-        click.echo(f"{path} has no reader {reader!r}; it has: {', '.join(known) or 'none'}")
+        echo(f"{path} has no reader {reader!r}; registered readers: {', '.join(known) or 'none'}")
     return 0 if gone else 1

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,21 +17,25 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
-from gapless.cli.rendering import console, docs_page, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table, master_option, print_json
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.console import Console
+
     from pyspark_gapless.verify import TraceVerdict
 
 PROGRESS_AFTER_S = 2.0
-"""Whoever waits longer than this is told what for."""
+"""How long a check runs before the progress is shown."""
 SMALL_BYTES = 50_000_000
 """Maximum size of a local trace that is verified by a JVM tuned for a quick start."""
 FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MAX_SHOWN = 8
-"""So many violations are shown on a terminal with the rows around them."""
+"""Maximum number of violations on a terminal, each with the rows around it."""
 EXIT_NOT_JUDGED = 2
 """The exit code if no check could be made."""
 COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
@@ -41,20 +44,19 @@ COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
 @click.command()
 @click.argument("path")
 @click.option("--only", default="", metavar="IDS", help="Run only these checks, such as S1,S3.")
-@click.option(
-    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
-)
+@master_option
 @json_option
 def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
     """Check every invariant that a trace can show on the trace in the folder PATH, with Spark.
 
     A trace is recorded with --trace by the commands that join a group, by gapless sim, or by
-    gapless.join(trace=…). Several traces under one folder are one. What a process that was killed
-    has left is put in order first. Exits with 1 if an invariant is violated.
+    gapless.join(trace=…). Several traces under one folder are one trace. The remains of a killed
+    process are put in order first. The exit code is 1 if an invariant is violated.
     """
     from pyspark_gapless.runtime.spark_install import find_installation
 
     find_installation()
+    from pyspark_gapless.quiet_session import own_interrupts
     from pyspark_gapless.session import session
     from pyspark_gapless.trace import Trace
     from pyspark_gapless.verify.runner import resolve_check_ids, verify as run
@@ -63,7 +65,8 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
     Trace.seal(path)
     with _progress_shown(quiet=as_json) as tell:
         tell("start Spark", 0)
-        spark = session("gapless verify", master=master, settings=_spark_settings(path, master))
+        with own_interrupts():
+            spark = session("gapless verify", master=master, settings=_spark_settings(path, master))
         try:
             tell("read", 0)
             verdict = run(Trace.read(spark, path), only=ids, progress=tell)
@@ -79,7 +82,7 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
 
 
 def _spark_settings(path: str, master: str | None) -> dict[str, str]:
-    """Return how a Spark of this process alone is set up for a trace of this size."""
+    """Return the settings of a Spark of this process alone for a trace of this size."""
     if not (master or "local").startswith("local") or "://" in path:
         return {}
     size_bytes = sum(file.stat().st_size for file in Path(path).rglob("*.parquet"))
@@ -99,7 +102,7 @@ def _progress_shown(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
         return
     # A copy of the descriptor: while Spark starts, the other one leads to its log.
     with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
-        screen = Console(file=file)
+        screen = console(file=file)
         if not screen.is_terminal:
             yield CheckProgress(lambda text, _: screen.print(text, highlight=False))
             return
@@ -108,7 +111,7 @@ def _progress_shown(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
         )
         with Progress(*columns, console=screen, transient=True) as progress:
             task = progress.add_task("", total=None)
@@ -126,7 +129,7 @@ def _steps() -> int:
 
 
 class CheckProgress:
-    """Turns what runs now into a line, with how many rows a second the one before has looked at."""
+    """Turns the running check into a line, with the rate of rows of the check before."""
 
     def __init__(
         self, write: Callable[[str, int], None], patience_s: float = PROGRESS_AFTER_S
@@ -138,7 +141,7 @@ class CheckProgress:
         self._done = 0
 
     def __call__(self, check: str, rows: int) -> None:
-        """Take note that ``check`` begins, which looks at ``rows`` rows."""
+        """Record the start of ``check``, which reads ``rows`` rows."""
         now_s = time.monotonic()
         name, count = self._before
         took_s = max(now_s - self._before_s, 1e-3)
@@ -159,37 +162,45 @@ def show(verdict: TraceVerdict) -> None:
             one.name,
             one.rows,
             one.violations,
-            f"[{COLORS[one.state]}]{one.state}[/]",
+            Text(one.state, COLORS[one.state]),
             one.why,
         )
         for one in verdict.checks
     ]
     of = f"{verdict.seeds:,} simulated groups" if verdict.simulated else "a real run"
-    title = f"{verdict.events:,} events of {verdict.incarnations:,} lives, {of}"
+    title = f"{verdict.events:,} events of {verdict.incarnations:,} incarnations, {of}"
     out.print(make_table(title, ("id", "invariant", "rows", "violations", "state", "note"), rows))
     for life in verdict.incomplete:
-        what = life["why"] or f"{life['missing_rows']:,} rows of this life are missing"
+        what = life["why"] or f"{life['missing_rows']:,} rows of this incarnation are missing"
         out.print(f"{life['life']}: {what}", style="yellow", markup=False)
     for violation in verdict.violations[:MAX_SHOWN]:
         _show_violation(out, violation)
     if len(verdict.violations) > MAX_SHOWN:
         out.print(f"… and {len(verdict.violations) - MAX_SHOWN} more; --json has them")
     if not verdict.has_checks:
-        out.print("[bold yellow]no check could be made: this trace shows nothing, good or bad[/]")
+        out.print(
+            "no check is applicable to this trace: it proves neither success nor failure",
+            style="bold yellow",
+        )
         return
-    what = "no violation" if verdict.ok else f"{verdict.violation_count:,} violations"
+    made = [one for one in verdict.checks if one.state != "not checked"]
+    left_out = len(verdict.checks) - len(made)
+    omitted = f" ({left_out} not applicable)" if left_out else ""
+    what = (
+        f"All {len(made)} {'applicable ' if left_out else ''}checks passed{omitted}"
+        if verdict.ok
+        else f"{verdict.violation_count:,} violations"
+    )
     color = "red" if not verdict.ok else "yellow" if verdict.incomplete else "green"
-    out.print(f"[bold {color}]{what}[/] in {verdict.seconds:.1f} s")
+    out.print(Text.assemble((what, f"bold {color}"), f" in {verdict.seconds:.1f} s"))
 
 
 def _show_violation(out: Console, violation: dict[str, Any]) -> None:
     """Print one violation with the rows around it."""
     where = f"seed {violation['seed']}, " if violation["seed"] else ""
     of = f" (messages of {violation['origin']})" if violation["origin"] else ""
-    out.print(
-        f"\n[bold red]{violation['check']}[/] {where}{violation['member']}{of}: "
-        f"{violation['message']}"
-    )
+    about = printable(f"{where}{violation['member']}{of}: {violation['message']}")
+    out.print(Text.assemble("\n", (printable(violation["check"]), "bold red"), " ", about))
     if not violation["rows"]:
         return
     begin_ns = violation["rows"][0]["t_ns"]

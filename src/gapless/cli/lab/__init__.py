@@ -1,1 +1,1 @@
-"""Commands that simulate groups, measure them and try to break them."""
+"""Commands to simulate, measure and break groups."""

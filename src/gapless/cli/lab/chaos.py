@@ -1,4 +1,4 @@
-"""``gapless chaos``: kill the processes of a whole pipeline, and check the table it writes."""
+"""``gapless chaos``: kill the processes of a Spark pipeline, and check the table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import click
 from gapless.cli.group_options import note
 from gapless.cli.lab.common import (
     MAX_SHOWN,
+    flag_option,
     folder_option,
+    loss_option,
     number_option,
-    option,
     print_findings,
     print_result,
+    print_table,
 )
-from gapless.cli.parameters import SHARE
-from gapless.cli.rendering import console, json_option, make_table, progress_bar
+from gapless.cli.rendering import console, json_option, progress_bar, spark_extra_needed
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,48 +30,36 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@number_option("--seeds", default=20, type=click.IntRange(1, 100_000), help="How many seeds.")
-@number_option("--first", default=1, help="The first of them.")
-@number_option("--seed", "only", help="Run this seed alone, such as one that has failed.")
-@number_option("--producers", default=2, help="Producers.")
-@number_option("--rate", default=100, help="Messages a second of each.")
-@option("--loss", default="2%", type=SHARE, help="Datagrams to lose.")
-@number_option("--group-kills", default=4, help="Of producers and collector.")
-@number_option("--spark-kills", default=3, help="Of driver and executors.")
-@click.option(
-    "--back-pressure",
-    is_flag=True,
-    help="Stop Spark until the spool is full, instead of killing anything.",
-)
-@folder_option("--folder", help="Where it all happens; a temporary folder by default.")
-@click.option(
-    "--keep", is_flag=True, help="Keep the folders of all seeds, not only of those that fail."
-)
+@number_option("--seeds", default=20, type=click.IntRange(1, 100_000), help="Number of seeds.")
+@number_option("--first", default=1, help="The first seed.")
+@number_option("--seed", "only", help="Run only this seed, for example to repeat a failure.")
+@number_option("--producers", default=2, help="Number of producers.")
+@number_option("--rate", default=100, help="Messages a second of each producer.")
+@loss_option(default="2%")
+@number_option("--group-kills", default=4, help="Kills of producers and the collector.")
+@number_option("--spark-kills", default=3, help="Kills of driver, executors, Python workers.")
+@flag_option("--back-pressure", help="Stop Spark until the spool is full; kill no processes.")
+@folder_option("--folder", help="Working folder; a temporary folder by default.")
+@flag_option("--keep", help="Keep the folders of all seeds, not only of failed seeds.")
 @json_option
-def chaos(
-    *, seeds: int, first: int, only: int | None, back_pressure: bool, as_json: bool, **options: Any
-) -> int:
+def chaos(*, seeds: int, first: int, only: int | None, as_json: bool, **options: Any) -> int:
     """Kill producers, the collector, the Spark driver and executors, and check the table.
 
-    Each seed draws the victims and the moments. The processes are real: producers on a network that
-    loses datagrams, gapless collect, and a Spark cluster on this machine that writes a table of
-    Parquet files. In the end every acknowledged message has to be in the table once, and each
-    stream in order. The exit code is 1 if that is not so; the folder of a seed that fails is kept.
+    Each seed draws the victims and the moments. The processes are real: producers on a lossy
+    network, gapless collect, and a local Spark cluster writing a table of Parquet files. At the end
+    every acknowledged message has to be in the table exactly once, and each stream in order; else
+    the exit code is 1. The folder of a failed seed is kept.
     """
-    try:
+    with spark_extra_needed("gapless chaos needs Spark"):
         import gapless_lab.chaos.runner as running
         from gapless_lab.chaos.plan import ChaosPlan
-    except ImportError as error:
-        raise ConfigError(
-            f"{error}: gapless chaos needs Spark; pip install 'gapless[spark]'"
-        ) from None
 
     if not Path("/proc/self/stat").exists():
         raise ConfigError(
             "gapless chaos finds the processes that it kills under /proc; run it on Linux"
         )
     numbers = range(first, first + seeds) if only is None else [only]
-    if back_pressure:
+    if options["back_pressure"]:
         numbers = numbers[:1]
     folder, keep = options.pop("folder"), options.pop("keep")
     plans = [ChaosPlan(seed=number, **options) for number in numbers]
@@ -80,11 +69,10 @@ def chaos(
             plans,
             folder=folder,
             keep=keep,
-            back_pressure=back_pressure,
             on_progress=lambda seed, what: progress(len(found), f"seed {seed}: {what}"),
         ):
             found.append(result)
-            progress(len(found), f"seed {result.seed}: done")
+            progress(len(found), f"seed {result.plan.seed}: done")
             if not as_json and not sys.stderr.isatty():
                 note(_line(result))
     totals = running.totals(found)
@@ -104,14 +92,14 @@ def _line(result: ChaosResult) -> str:
     if not result.is_sound:
         found = f"WRONG, see {result.folder}: {'; '.join(verdict.findings[:3])}"
     took = f"{result.seconds['all']:.0f} s"
-    return f"seed {result.seed}: killed {struck or 'nobody'}; {figures}; {took}; {found}"
+    return f"seed {result.plan.seed}: killed {struck or 'nobody'}; {figures}; {took}; {found}"
 
 
 def _show(results: list[ChaosResult], totals: dict[str, Any]) -> None:
     screen = console()
     rows = [
         (
-            str(result.seed),
+            str(result.plan.seed),
             _kills(result.kills),
             *_figures(vars(result.verdict)),
             result.seconds["all"],
@@ -123,7 +111,7 @@ def _show(results: list[ChaosResult], totals: dict[str, Any]) -> None:
     sound = all(result.is_sound for result in results)
     rows.append(("all", _kills(totals["kills"]), *_figures(totals), spent_s, sound))
     columns = ("seed", "kills", "acked", "rows", "missing", "repeated", "other", "s", "sound")
-    screen.print(make_table("Killed under load, and what the table has", columns, rows))
+    print_table("Killed under load, and what the table has", columns, rows)
     screen.print(
         "kills of: producer, collector, driver, executor, Python worker, source beside the driver",
         style="dim",
@@ -132,9 +120,8 @@ def _show(results: list[ChaosResult], totals: dict[str, Any]) -> None:
         if result.pressure is not None:
             _show_pressure(result.pressure)
         if not result.is_sound:
-            screen.print(
-                f"seed {result.seed} is in {result.folder}; once more: {result.plan.replay_command}"
-            )
+            replay = result.plan.replay_command
+            screen.print(f"seed {result.plan.seed} is in {result.folder}; once more: {replay}")
             print_findings(result.verdict.findings[:MAX_SHOWN], indent="  ")
 
 
@@ -149,17 +136,11 @@ def _figures(found: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _show_pressure(seen: Mapping[str, Any]) -> None:
     memory = [
-        (
-            name,
-            *(round(size_bytes / 1e6, 1) for size_bytes in (samples[0], max(samples), samples[-1])),
-        )
+        (name, *(round(size / 1e6, 1) for size in (samples[0], max(samples), samples[-1])))
         for name, samples in seen["memory"].items()
         if samples
     ]
     rows = [(key.replace("_", " "), value) for key, value in seen.items() if key != "memory"]
-    console().print(make_table("Spark stopped, the spool full", ("what", "found"), rows))
-    console().print(
-        make_table(
-            "Memory while everything waited, MB", ("process", "first", "most", "last"), memory
-        )
-    )
+    print_table("Spark stopped, the spool full", ("what", "found"), rows)
+    columns = ("process", "first", "most", "last")
+    print_table("Memory while everything waited, MB", columns, memory)

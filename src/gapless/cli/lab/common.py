@@ -1,4 +1,4 @@
-"""What bench, soak, chaos, demo and pipeline share: options, progress, the verdict at the end.
+"""Shared parts of bench, soak, chaos, demo and pipeline: options, progress, the verdict.
 
 Progress goes to standard error, the result to standard output. The exit code is 0 if the result is
 sound, else 1.
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.rendering import console, docs_page, print_json, read_config, short_size
+from gapless.cli.parameters import SHARE
+from gapless.cli.rendering import console, make_table, print_json, read_config, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,26 +40,29 @@ RIGHT = ("rows", "rows/s")
 
 option = partial(click.option, show_default=True)
 """An option whose default is part of its help."""
+flag_option = partial(click.option, is_flag=True)
 number_option = partial(option, metavar="N", type=int)
+loss_option = partial(option, "--loss", type=SHARE, help="Share of datagrams to drop.")
 folder_option = partial(option, metavar="DIR", type=click.Path(path_type=Path))
-master_option = click.option(
-    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
-)
 
 
 def pop_changed_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the three config options out of ``options``; return the settings that they change."""
+    """Remove the three config options from ``options``; return the changed settings."""
     from gapless.config import Config
 
     usual = Config().as_dict()
     chosen = read_config(*(options.pop(name) for name in ("profile", "config_file", "properties")))
-    return {key: value for key, value in chosen.as_dict().items() if value != usual[key]}
+    return {
+        key: value
+        for key, value in chosen.as_dict().items()
+        if value != usual[key] or key in chosen.given
+    }
 
 
 class RunDisplay:
     """The progress of a run: a check-list of phases, and how many messages reached each stage.
 
-    It is redrawn in place on a terminal; else it is a line a second, and one for each new phase.
+    A terminal shows a table, redrawn in place. A log gets a line a second, and for each new phase.
     """
 
     def __init__(self, title: str, labels: Mapping[str, str] | None = None) -> None:
@@ -70,13 +74,13 @@ class RunDisplay:
 
     @contextmanager
     def shown(self, *, quiet: bool) -> Iterator[Callable[[PipelineProgress], None]]:
-        """Show the progress on standard error; yield a function that takes it."""
+        """Show the progress on standard error; yield a function to update the progress."""
         if quiet:
             yield lambda _: None
             return
         # A copy of the descriptor: while Spark starts, the other one leads to its log.
         with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
-            screen = Console(file=file)
+            screen = console(file=file)
             if screen.is_terminal:
                 with Live(console=screen, auto_refresh=False, transient=True) as live:
                     yield lambda progress: live.update(self.view(progress), refresh=True)
@@ -143,7 +147,7 @@ class RunDisplay:
         return table
 
     def line(self, progress: PipelineProgress) -> str:
-        """Return the progress in one line; empty if none is due."""
+        """Return the progress in a line; empty if no line is due."""
         if not self.sample(progress) or not progress.phase:
             return ""
         expected = f" of {progress.expected:,}" if progress.expected else ""
@@ -173,8 +177,13 @@ def print_result(
     return 0 if is_sound else 1
 
 
+def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table."""
+    console().print(make_table(title, columns, rows))
+
+
 def print_verdict(findings: Iterable[object], good: str, bad: str, *, is_sound: bool) -> None:
-    """Print the findings, and a verdict in one sentence."""
+    """Print the findings, and a verdict in a sentence."""
     print_findings(findings)
     console().print(good if is_sound else bad, style=f"bold {'green' if is_sound else 'red'}")
 

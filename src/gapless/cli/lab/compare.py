@@ -1,4 +1,4 @@
-"""``gapless compare``: the same work for every profile, on networks that lose frames."""
+"""``gapless compare``: the same work for every profile, on lossy networks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SHOWN_VIOLATIONS = 10
     default="0,1%,5%,10%",
     show_default=True,
     type=SHARES,
-    help="Shares of the frames lost.",
+    help="Shares of frames to drop.",
 )
 @click.option(
     "--profiles", default=None, metavar="LIST", help="Profiles to compare (default: all)."
@@ -47,14 +47,14 @@ _SHOWN_VIOLATIONS = 10
     type=click.IntRange(2, 26),
     default=3,
     show_default=True,
-    help="Members, all sending.",
+    help="Number of members, all senders.",
 )
 @click.option(
     "--messages",
     type=click.IntRange(1, 100_000),
     default=300,
     show_default=True,
-    help="Per member.",
+    help="Messages per member.",
 )
 @click.option(
     "--size",
@@ -101,10 +101,10 @@ def compare(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Compare the profiles: the same work, on the same network, at several rates of loss.
 
-    Everything is simulated, with every check on, and all times are virtual. Profiles of messages to
-    all multicast; with those of messages to one every member sends to its neighbour. LIST is
-    separated by commas. The same seed gives the same numbers. The settings of --properties apply to
-    every profile. Exits with 1 if an invariant is violated.
+    All runs are simulated, with every check on, and all times are virtual. With a multicast profile
+    every member sends to the group; with a unicast profile every member sends to a neighbour. LIST
+    is separated by commas. The same seed gives the same numbers. The settings of --properties apply
+    to every profile. The exit code is 1 if an invariant is violated.
     """
     from gapless.sim.profile_cost import ProfileWorkload, compare as run
 
@@ -137,7 +137,7 @@ def _split_list(text: str, option: str, example: str) -> list[str]:
 
 
 def loss_percent(share: float) -> float:
-    """Return a share of the frames in per cent, as the simulator counts it."""
+    """Return a share of the frames in per cent, as the simulator counts shares."""
     from gapless.sim.profile_cost import MAX_LOSS_PERCENT
 
     # Rounded, so that 7% is 7 and not 7.000000000000001: the rate is part of what a seed means.
@@ -180,7 +180,7 @@ def pace_ns(text: str) -> int:
 
 
 def as_dict(result: ProfileComparison, wall_s: float) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
+    """Return the output of ``--json``."""
     from gapless.sim.profile_cost import DELAY_NS
 
     work = result.work
@@ -346,7 +346,7 @@ def _single_table(singles: Sequence[SingleLoss]) -> Table:
 
 
 def _share(cell: ProfileCell) -> str:
-    """Return how much was delivered; only all of it is 100 %."""
+    """Return the delivered share; only a complete delivery is 100 %."""
     percent = 100 * cell.delivered / cell.expected
     return "100 %" if cell.delivered == cell.expected else f"{min(percent, 99.9):.1f} %"
 

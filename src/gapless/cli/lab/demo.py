@@ -1,4 +1,4 @@
-"""``gapless demo``: the whole pipeline on this machine, with a report at the end."""
+"""``gapless demo``: the whole pipeline on the local machine, with a report at the end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import click
 from gapless.cli.group_options import note, signals_and_logs_handled
 from gapless.cli.lab.common import (
     RunDisplay,
+    flag_option,
     folder_option,
-    master_option,
+    loss_option,
     number_option,
     option,
     print_result,
+    print_table,
     print_verdict,
 )
-from gapless.cli.parameters import MAX_SEED, SHARE
-from gapless.cli.rendering import console, json_option, make_table
+from gapless.cli.parameters import MAX_SEED
+from gapless.cli.rendering import console, json_option, master_option
 
 if TYPE_CHECKING:
     from gapless_lab.demo.result import DemoResult
@@ -33,28 +35,20 @@ STAGES = {
 
 
 @click.command()
-@number_option("--messages", default=10_000, help="Of each producer.")
-@option("--loss", default="5%", type=SHARE, help="Datagrams lost.")
+@number_option("--messages", default=10_000, help="Messages of each producer.")
+@loss_option(default="5%")
 @option("--seed", default=1, type=click.IntRange(0, MAX_SEED), help="Seed of all randomness.")
-@click.option(
-    "--no-spark",
-    is_flag=True,
-    help="No tables, no report: the group alone, its trace checked here.",
-)
+@flag_option("--no-spark", help="Run the group without Spark: no tables and no report.")
 @master_option
-@folder_option(
-    "--output",
-    default="gapless-demo",
-    help="Where everything is kept; a former demo there is removed.",
-)
+@folder_option("--output", default="gapless-demo", help="Output folder; replaces a former demo.")
 @json_option
 def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
     """Send through a lossy group into tables, kill a member, verify the traces, write a report.
 
-    Three producers and a collector, each a process of its own, talk over UDP on this machine and
-    lose datagrams; one of them is killed and comes back. Spark fills tables from what is collected,
-    checks the trace of every process against the invariants, and makes a page of it. The exit code
-    is 1 if anything is lost, repeated, out of order or violated.
+    Three producers and a collector, each a separate process, communicate over lossy UDP on the
+    local machine. A producer is killed and restarted. Spark fills tables from the collected
+    messages, checks the trace of every process against the invariants, and writes a report page.
+    The exit code is 1 if a message is lost, duplicated or out of order, or an invariant violated.
     """
     from gapless_lab.demo.plan import DemoPlan
     from gapless_lab.demo.runner import run
@@ -74,11 +68,11 @@ def demo(*, no_spark: bool, as_json: bool, **options: Any) -> int:
 
 def show(result: DemoResult) -> None:
     """Print the result."""
-    screen = console()
-    kill = "one killed and back" if result.kills else "none killed"
-    loss = f"{result.loss_percent:g} % of the datagrams lost"
-    title = f"{result.members} processes over UDP, {loss}, {kill}"
-    screen.print(make_table(title, ("what", "found", ""), summary(result)))
+    found = result.figures
+    kill = "one killed and back" if found["kills"] else "none killed"
+    loss = f"{found['loss_percent']:g} % of the datagrams lost"
+    title = f"{found['members']} processes over UDP, {loss}, {kill}"
+    print_table(title, ("what", "found", ""), summary(result))
     print_verdict(
         result.problems,
         "every message once, in order, and every invariant held",
@@ -86,27 +80,28 @@ def show(result: DemoResult) -> None:
         is_sound=result.is_sound,
     )
     if result.report:
-        screen.print(f"report: {result.report}", soft_wrap=True, markup=False, highlight=False)
+        console().print(f"report: {result.report}", soft_wrap=True, markup=False, highlight=False)
 
 
 def summary(result: DemoResult) -> list[tuple[str, object, str]]:
     """Return the figures, each with an explanation."""
-    where = "the bronze table" if result.rows is not None else "the spool"
-    repairs = f"messages in {result.repairs:,} repairs, for {result.naks:,} naks"
-    latency = f"{result.latency_p50_ms:,.2f} / {result.latency_p99_ms:,.1f} ms"
+    of = result.figures
+    where = "the bronze table" if of["rows"] is not None else "the spool"
+    repairs = f"messages in {of['repairs']:,} repairs, for {of['naks']:,} naks"
+    latency = f"{of['latency_p50_ms']:,.2f} / {of['latency_p99_ms']:,.1f} ms"
     found = [
-        ("sent", result.sent, "different messages, each acknowledged"),
-        ("delivered", result.delivered, "at all members but their senders together"),
-        ("lost", result.lost, f"acknowledged and not in {where}, or missed by a member"),
-        ("duplicated", result.duplicates, "delivered twice, or twice in the table"),
-        ("out of order", result.out_of_order, "deliveries that were not the next of their stream"),
-        ("datagrams lost", result.frames_lost, "thrown away on purpose"),
-        ("repaired", result.repaired, repairs),
+        ("sent", of["sent"], "different messages, each acknowledged"),
+        ("delivered", of["delivered"], "at all members but their senders together"),
+        ("lost", of["lost"], f"acknowledged and not in {where}, or missed by a member"),
+        ("duplicated", of["duplicates"], "delivered twice, or twice in the table"),
+        ("out of order", of["out_of_order"], "deliveries that were not the next of their stream"),
+        ("datagrams lost", of["frames_lost"], "thrown away on purpose"),
+        ("repaired", of["repaired"], repairs),
         ("latency", latency, "send to delivery, p50 / p99"),
     ]
-    if result.rows is not None:
-        found.append(("rows", result.rows, f"in {result.tables.get('bronze', 'bronze')}"))
-    held = f"of {result.checks} invariants, checked on {result.events:,} events"
-    found.append(("violations", result.violations, held))
+    if of["rows"] is not None:
+        found.append(("rows", of["rows"], f"in {result.tables.get('bronze', 'bronze')}"))
+    held = f"of {of['checks']} invariants, checked on {of['events']:,} events"
+    found.append(("violations", of["violations"], held))
     took = ", ".join(f"{name} {took_s:.0f}" for name, took_s in result.seconds.items())
     return [*found, ("seconds", f"{sum(result.seconds.values()):.0f}", took)]

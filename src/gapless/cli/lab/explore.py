@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     type=click.Choice((*GROUP_PROFILE_NAMES, *UNICAST_PROFILE_NAMES)),
     default=GROUP_PROFILE_NAMES[0],
     show_default=True,
-    help="The protocol; one of messages to one member sends them to the first receiver.",
+    help="Protocol; with a unicast profile the sender sends to the first receiver.",
 )
 @click.option(
     "--receivers",
     type=click.IntRange(1, 4),
     default=2,
     show_default=True,
-    help="Members that only receive.",
+    help="Number of receivers.",
 )
 @click.option(
     "--capacity",
     type=click.IntRange(1, 64),
     default=2,
     show_default=True,
-    help="Messages in a window.",
+    help="Capacity of the send window, in messages.",
 )
 @click.option(
     "--messages",
     type=click.IntRange(1, 64),
     default=3,
     show_default=True,
-    help="Messages that are sent.",
+    help="Number of messages to send.",
 )
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 16),
     default=3,
     show_default=True,
-    help="Frames the network holds.",
+    help="Maximum number of frames in flight.",
 )
 @click.option(
     "--ack-threshold",
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
     type=click.Choice(("sender", "receiver")),
     default="sender",
     show_default=True,
-    help="Who counts the votes, where a profile has votes.",
+    help="Member that counts stability votes, in profiles with votes.",
 )
 @click.option(
     "--any-holder",
     is_flag=True,
-    help="Ask any member for what is missing, not only its origin (nakack).",
+    help="Request missing messages from any member, not only the origin (nakack).",
 )
 @click.option(
-    "--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment."
+    "--forgets", is_flag=True, help="Let the receiver remove the connection at any moment."
 )
-@click.option("--acknowledged", is_flag=True, help="Report to the sender when all have a message.")
+@click.option("--acknowledged", is_flag=True, help="Report complete delivery to the sender.")
 @click.option(
-    "--max-states", type=click.IntRange(1), default=None, help="Stop after so many states."
+    "--max-states", type=click.IntRange(1), default=None, help="Maximum number of states."
 )
 @json_option
 def explore(
@@ -91,10 +91,10 @@ def explore(
     max_states: int | None,
     as_json: bool,
 ) -> int:
-    """Search every interleaving of deliver, drop, duplicate, reorder and any timer for one sender.
+    """Search every interleaving of deliver, drop, duplicate, reorder and timers for a sender.
 
-    Checks the safety invariants in every state, and that from every state the goal (all delivered,
-    all acknowledged) can still be reached. Prints the shortest path to a violation, if any.
+    Checks the safety invariants in every state, and whether the goal (all delivered, all
+    acknowledged) can still be reached from every state. Prints the shortest path to a violation.
     """
     from gapless.sim.model_check.search import SearchBounds, explore as search
 

@@ -1,4 +1,4 @@
-"""``gapless mutants``: plant bugs in the machine and see which check catches each."""
+"""``gapless mutants``: plant bugs in the machine, and find the check to catch each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seeds to try for each bug.",
 )
-@click.option("--only", default=None, metavar="NAME", help="Plant only the bug of that name.")
+@click.option("--only", default=None, metavar="NAME", help="Plant only the bug with this name.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 )
 @json_option
 def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) -> int:
-    """Plant bugs one by one, and count the seeds until a check fails.
+    """Plant bugs in turn, and count the seeds until a check fails.
 
-    Each bug is one small change to one function of the real machine. Exits with 1 if a bug
+    Each bug is a small change to a function of the real machine. The exit code is 1 if a bug
     survives.
     """
     from gapless.sim.mutants.catalogue import MUTANTS, mutant_by_name

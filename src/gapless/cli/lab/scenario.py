@@ -1,4 +1,4 @@
-"""``gapless scenario``: play scenario files and compare the outcome with the golden one."""
+"""``gapless scenario``: play scenario files and compare with the golden outcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, echo, json_option, make_table, print_json
 
 if TYPE_CHECKING:
     from gapless.sim.scenario.scenario_file import Scenario, ScenarioResult
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--rewrite", is_flag=True, help="Write what happens into the files, below their rule."
-)
+@click.option("--rewrite", is_flag=True, help="Write the outcome into the files, below the rule.")
 @json_option
 def scenario(files: tuple[Path, ...], rewrite: bool, as_json: bool) -> int:
-    """Play scenario files; a folder stands for all files in it.
+    """Play scenario files; a folder stands for all files inside.
 
-    Shows how the outcome differs from the golden one, as a patch. With --rewrite the outcome
-    becomes the golden one: look at it before you commit it.
+    Prints the difference to the golden outcome as a patch. With --rewrite the outcome becomes the
+    golden outcome: review the change before a commit.
     """
     from gapless.sim.scenario.scenario_file import difference, load, play
 
@@ -70,12 +68,12 @@ def _result(
 def _show(results: list[dict[str, Any]]) -> None:
     for result in results:
         if result["patch"]:
-            click.echo(
+            echo(
                 f"{result['file']}: the outcome differs"
                 f"{' and was rewritten' if result['rewritten'] else ''}"
             )
             for line in result["patch"]:
-                click.echo(f"  {line}")
+                echo(f"  {line}")
     rows = [
         (result["file"], result["planted"], result["verdict"], _state(result)) for result in results
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from gapless.cli.parameters import SHARE, available_cores
 from gapless.cli.rendering import (
     config_options,
     console,
+    echo,
     json_option,
     make_table,
     mutant_option,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--output",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the scenario is written.",
+    help="Folder of the scenario.",
 )
 @mutant_option
 @click.option(
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     "--workers", type=click.IntRange(1, 256), default=None, help="Processes for --all-mutants."
 )
 @click.option(
-    "--membership", is_flag=True, help="The groups find and make their views by themselves."
+    "--membership", is_flag=True, help="Let the groups form their views, as in gapless sim."
 )
 @click.option(
     "--loss",
@@ -90,13 +90,13 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     properties: str | None,
     as_json: bool,
 ) -> int:
-    """Shrink the failing run of SEED to a scenario file, and show it.
+    """Shrink the failing run of SEED to a scenario file, and print the scenario.
 
-    The options that say what is run are those of "gapless sim"; with --loss they are those of
-    "gapless compare". With --mutant and no SEED the seeds are tried until the bug shows. The
-    scenario is written to the folder of -o (if it is not given: tests/scenarios, or its folder
-    planted) under the name of the check that fails, or of the planted bug. Exits with 1 if the seed
-    fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to shrink.
+    The run has the options of "gapless sim"; with --loss, the options of "gapless compare". With
+    --mutant and without SEED, seeds are tried until the bug shows. The scenario is written to the
+    folder of -o (default: tests/scenarios, for a planted bug tests/scenarios/planted), under the
+    name of the failed check or of the planted bug. The exit code is 1 if the seed fails without a
+    planted bug, 0 with a planted bug, 2 if the run does not fail.
     """
     config = read_config(profile, config_file, properties)
     given = config_file is not None or properties is not None
@@ -145,7 +145,7 @@ def _cell(
     pace: str | None,
     properties: str | None,
 ) -> ProfileCellOrigin:
-    """Return the run of "gapless compare" that the options name; its defaults hold."""
+    """Return the run of "gapless compare" for the options, with the same defaults."""
     from gapless.sim.profile_cost import ProfileCellOrigin, ProfileWorkload, config_of
 
     if profile is None:
@@ -192,23 +192,24 @@ def _print_result(found: ShrinkResult, folder: Path, as_json: bool) -> int:
     if as_json:
         print_json({"file": str(path), **found.as_dict()})
     else:
-        click.echo(found.scenario.text())
-        click.echo(f"{found.script_lines} lines after {found.tries} replays, written to {path}")
+        echo(found.scenario.text())
+        echo(f"{found.script_lines} lines after {found.tries} replays, written to {path}")
         if not bug and "gapless sim" in found.origin.command:
-            click.echo("For the list of seeds that once failed, tests/seeds/regressions.txt:")
-            click.echo(f"{found.origin.seed} {found.origin.messages}  # {found.check}")
+            echo("For the list of seeds that once failed, tests/seeds/regressions.txt:")
+            echo(f"{found.origin.seed} {found.origin.messages}  # {found.check}")
     return 0 if bug else 1
 
 
 def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
     from gapless.sim.mutants.catalogue import MUTANTS
     from gapless.sim.shrink.shrinker import shrink_bug
+    from gapless.sim.worker_pool import worker_pool
 
     results: dict[str, ShrinkResult | None] = {}
     quiet = as_json or not sys.stderr.isatty()
     with (
         progress_bar("planted bugs", len(MUTANTS), quiet=quiet) as done,
-        ProcessPoolExecutor(workers) as pool,
+        worker_pool(workers) as pool,
     ):
         names = [mutant.name for mutant in MUTANTS]
         for name, found in zip(names, pool.map(shrink_bug, names), strict=True):

@@ -35,7 +35,7 @@ _MIN_MEMBERS, _MAX_MEMBERS = 2, 26
     type=click.IntRange(1, 10_000_000),
     default=None,
     metavar="N",
-    help="Run N seeds instead of one.",
+    help="Run N seeds instead of a single seed.",
 )
 @click.option(
     "--first",
@@ -63,7 +63,9 @@ _MIN_MEMBERS, _MAX_MEMBERS = 2, 26
     help="Processes (default: one per core).",
 )
 @click.option(
-    "--membership", is_flag=True, help="Let the groups find and make their views by themselves."
+    "--membership",
+    is_flag=True,
+    help="Let the groups form their views: joins, leaves, crashes, merges.",
 )
 @click.option("--scenario", default=None, hidden=True)
 @click.option(
@@ -92,14 +94,14 @@ def sim(  # noqa: PLR0917 - one parameter per option
     properties: str | None,
     as_json: bool,
 ) -> int:
-    """Simulate groups: replay one SEED, or run many with --seeds.
+    """Simulate groups: replay a SEED, or run many with --seeds.
 
-    The seed draws everything about a run: members, settings, messages, faults, and the profile
-    unless --profile names one. The same seed gives the same digest every time. Settings given here
-    replace those that the seed draws. With --membership the groups start without a view: members
-    join, leave, crash, freeze and are cut off, and have to agree on the members of the group. Exits
-    with 1 if an invariant is violated, or if a sweep of 300 seeds or more (200 with --membership)
-    of all profiles never reached a branch that it must reach.
+    The seed draws a whole run: members, settings, messages, faults, and the profile unless
+    --profile is given. The same seed gives the same digest every time. Settings given here replace
+    drawn settings. With --membership the groups start without a view: members join, leave, crash,
+    freeze and are cut off, and have to agree on the members of the group. The exit code is 1 if an
+    invariant is violated, or if a sweep of 300 seeds or more (200 with --membership) of all
+    profiles never reached a required branch.
     """
     if scenario is not None:
         raise click.UsageError(

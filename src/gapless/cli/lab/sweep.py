@@ -11,18 +11,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from gapless import __version__
 from gapless.cli.group_options import graceful_interrupt
+from gapless.cli.interrupts import EXIT_INTERRUPTED
 from gapless.cli.parameters import MAX_SEED, available_cores
 from gapless.cli.rendering import (
     console,
-    docs_page,
     json_option,
     make_table,
+    master_option,
     mutant_option,
     print_json,
     resolve_mutant,
@@ -42,7 +42,6 @@ SHOWN_FAILURES = 10
 """Maximum number of failures that are printed; --json and the table of results have more."""
 GRID_SEEDS, HUNT_SEEDS = 10, 300
 """Seeds of each cell, by default."""
-EXIT_INTERRUPTED = 130
 ENDING = "what is under way is still kept"
 
 
@@ -66,7 +65,7 @@ ENDING = "what is under way is still kept"
     type=click.IntRange(0, MAX_SEED),
     default=0,
     show_default=True,
-    help="The first seed.",
+    help="The first seed of each cell.",
 )
 @click.option(
     "--output",
@@ -74,17 +73,17 @@ ENDING = "what is under way is still kept"
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where results are kept; runs that are there are not repeated.",
+    help="Folder of the results; runs with a result are not repeated.",
 )
+@master_option
+@click.option("--no-spark", is_flag=True, help="Use local processes instead of Spark.")
 @click.option(
-    "--master", metavar="URL", help=f"Where Spark runs; local[*] by default: {docs_page('spark')}"
+    "--workers", type=click.IntRange(1, 256), help="Number of processes, with --no-spark."
 )
-@click.option("--no-spark", is_flag=True, help="Use processes of this machine instead of Spark.")
-@click.option("--workers", type=click.IntRange(1, 256), help="How many processes, with --no-spark.")
 @click.option(
     "--print-grid",
     is_flag=True,
-    help="Print the grid file of the --preset, as a start for your own.",
+    help="Print the grid file of the --preset, as a template.",
 )
 @mutant_option
 @json_option
@@ -105,10 +104,9 @@ def sweep(  # noqa: PLR0917 - one parameter per option
 
     A grid file names profiles, group sizes, losses and settings; every combination is a cell. The
     preset "protocols" compares all profiles; "hunt" draws whole groups and faults from the seeds
-    and looks for violations. A sweep that was stopped or killed goes on where it was if it is
-    started again with the same --output. Runs that fail are listed with the commands that repeat
-    and shrink them. Exits with 1 if there are any, or if a hunt of all profiles never saw something
-    that must happen.
+    and looks for violations. A stopped or killed sweep continues when started again with the same
+    --output. Failed runs are listed with the commands to repeat and shrink each. The exit code is 1
+    after a failed run, or if a hunt of all profiles never saw a required situation.
     """
     if (grid_file is None) == (preset is None):
         raise click.UsageError("give either a --grid FILE or a --preset: protocols or hunt")
@@ -169,20 +167,20 @@ def _check_spark_options(master: str | None, workers: int | None, *, no_spark: b
 
 @contextmanager
 def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[SweepProgress], None]]:
-    """Show the progress on standard error, if that is a terminal."""
+    """Show the progress if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[speed]}", markup=False),
     )
     # A copy of the descriptor: while Spark starts, the other one leads to its log.
     with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
-        screen = Console(file=file, force_terminal=True)
+        screen = console(file=file, force_terminal=True)
         with Progress(*columns, console=screen, transient=True) as progress:
             task = progress.add_task("Spark starts" if spark else "runs", total=None, speed="")
 
@@ -203,7 +201,7 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[SweepProgress], No
 
 
 def progress_text(status: SweepProgress) -> str:
-    """Return the rate and the remaining time; nothing before the first runs are done."""
+    """Return the rate and the remaining time; empty before the first runs are done."""
     if status.done == status.before:
         return ""
     left_s = round((status.total - status.done) / status.per_s)
@@ -216,7 +214,7 @@ def progress_text(status: SweepProgress) -> str:
 
 
 def as_dict(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
+    """Return the output of ``--json``."""
     from pyspark_gapless.sweep.cell import code_digest
 
     progress = done.progress
@@ -273,7 +271,7 @@ def show(plan: SweepPlan, done: SweepOutcome, wall_s: float) -> None:
 
 
 def _axes(cells: Sequence[SweepCell]) -> list[str]:
-    """Return the columns that vary; the last one varies within a section."""
+    """Return the varying columns; the last column varies within a section."""
     conditions = [cell.describe() for cell in cells]
     names = list(dict.fromkeys(name for each in conditions for name in each))
     differ = [name for name in names if len({each.get(name, "") for each in conditions}) > 1]
@@ -317,7 +315,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _share(part: CellSummary) -> str:
-    """Return how much was delivered; only all of it is 100 %."""
+    """Return the delivered share; only a complete delivery is 100 %."""
     delivered, expected = part.sums["delivered"], part.sums["expected"]
     return (
         "100 %"
@@ -414,7 +412,7 @@ def _cell(value: object) -> str:
 
 
 def show_failures(summary: SweepSummary) -> None:
-    """Print the runs that failed, with the commands that repeat and shrink them."""
+    """Print the failed runs, with the commands to repeat and shrink each."""
     screen = console()
     for failure in summary.failures[:SHOWN_FAILURES]:
         drawn = f" ({failure.profile})" if failure.profile else ""

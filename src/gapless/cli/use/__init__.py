@@ -1,1 +1,1 @@
-"""Commands of people who use a group."""
+"""Commands for using a group."""

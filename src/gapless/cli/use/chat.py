@@ -8,13 +8,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from gapless.cli.group_options import group_options, joined_group, until_interrupted
-from gapless.cli.rendering import json_option, print_json
+from gapless.cli.rendering import console, json_option, print_json
 from gapless.cli.use.listen import event_row, message_row
 from gapless.errors import GaplessError
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,8 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 def chat(group: str, nick: str | None, as_json: bool, **options: Any) -> None:
     """Talk in GROUP: send each typed line to all members, and show the lines of others.
 
-    The end of the input, or Ctrl-C, ends it. Each line is one message, "NICK: text", so `gapless
-    listen` and `gapless send` can take part.
+    The end of the input, or Ctrl-C, ends the chat. Each line is one message, "NICK: text", so
+    `gapless listen` and `gapless send` can take part.
     """
     screen = ChatScreen(as_json=as_json)
     with until_interrupted(), joined_group(group, options) as member:
@@ -61,7 +61,7 @@ class ChatScreen:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._typing = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = console(highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
 
     def lines(self) -> Iterator[str]:
@@ -88,13 +88,13 @@ class ChatScreen:
                 elif isinstance(item, ViewChange):
                     self._show_view_change(item)
         except GaplessError as error:
-            self._print(Text(str(error), "red"))
+            self._print(Text(printable(str(error)), "red"))
 
     def _show_message(self, message: Message) -> None:
         if self._as_json:
             print_json(message_row(message))
             return
-        text = message.payload.decode(errors="replace")
+        text = printable(message.payload.decode(errors="replace"))
         nick, colon, line = text.partition(": ")
         colour = _COLOURS[message.sender.node % len(_COLOURS)]
         self._print(Text.assemble((nick, colour), colon, line) if colon else Text(text, colour))
@@ -103,7 +103,7 @@ class ChatScreen:
         if self._as_json:
             print_json(event_row(change))
         else:
-            self._print(Text(f"* {change}", "dim"))
+            self._print(Text(printable(f"* {change}"), "dim"))
 
     def _print(self, text: Text) -> None:
         with self._lock:

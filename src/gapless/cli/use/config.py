@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def config(
     profile: str | None, config_file: Path | None, properties: str | None, as_json: bool
 ) -> None:
-    """Check a configuration and explain every setting of it.
+    """Check a configuration and explain every setting.
 
-    Without options this is the default configuration.
+    Without options the command explains the default configuration.
     """
     settings = read_config(profile, config_file, properties)
     if as_json:

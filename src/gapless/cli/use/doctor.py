@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from gapless.cli.group_options import parse_ports
 from gapless.cli.rendering import console, json_option, print_json
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     from gapless.doctor import DoctorFinding
@@ -53,8 +54,8 @@ def _table(findings: list[DoctorFinding]) -> Table:
         table.add_column(column, overflow="fold")
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
-        advice = f"\n[dim]→ {escape(finding.advice)}[/dim]" if finding.advice else ""
-        table.add_row(
-            f"[{colour}]{mark}[/{colour}]", finding.check, f"{escape(finding.found)}{advice}"
-        )
+        found = Text(printable(finding.found, keep_newlines=True))
+        if finding.advice:
+            found.append(printable(f"\n→ {finding.advice}", keep_newlines=True), "dim")
+        table.add_row(Text(mark, colour), finding.check, found)
     return table

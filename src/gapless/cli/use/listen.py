@@ -21,6 +21,7 @@ from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import json_option, print_json
 from gapless.errors import TimedOutError
 from gapless.identity import Address, View, ViewId
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     "--timeout",
     "timeout_s",
     type=SECONDS,
-    help="End when no message arrives for this long (exit code 1 before --count).",
+    help="End when no message arrives for this long; exit code 1 if fewer than --count arrived.",
 )
 @click.option("--raw", is_flag=True, help="Write only the bytes of the messages.")
 @click.option("--events", is_flag=True, help="Also print views and other events.")
@@ -53,10 +54,11 @@ def listen(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Print the messages of GROUP as they arrive, until Ctrl-C.
+    r"""Print the messages of GROUP as they arrive, until Ctrl-C.
 
-    Each message is one line: its sender and its text. With --json each line is an object. With
-    --raw the bytes are written unchanged, so that a file sent to the group is restored.
+    Each message is one line: the sender and the text, with control characters as escapes such as
+    \x1b. With --json each line is an object. With --raw the bytes are written unchanged, so that a
+    file sent to the group is restored; a terminal obeys control characters in such bytes.
     """
     if raw and (as_json or events):
         raise click.UsageError("--raw writes only bytes: omit --json and --events")
@@ -98,11 +100,11 @@ def show_message(message: Message, *, raw: bool = False, as_json: bool = False) 
     else:
         mark = " (to you)" if message.private else ""
         sender = display_name(message.sender, message.name)
-        click.echo(f"{sender}{mark}: {message.payload.decode(errors='replace')}")
+        click.echo(f"{sender}{mark}: {printable(message.payload.decode(errors='replace'))}")
 
 
 def message_row(message: Message) -> dict[str, object]:
-    """Return a message for a program: its text, or base64 if its bytes are not UTF-8."""
+    """Return a message for a program: as text, or as base64 if the bytes are not UTF-8."""
     row: dict[str, object] = {
         "kind": "message",
         "sender": str(message.sender),
@@ -121,11 +123,11 @@ def message_row(message: Message) -> dict[str, object]:
 
 def show_event(event: GroupEvent, *, as_json: bool = False) -> None:
     """Print one event."""
-    print_json(event_row(event)) if as_json else click.echo(f"* {event}")
+    print_json(event_row(event)) if as_json else click.echo(f"* {printable(str(event))}")
 
 
 def event_row(event: GroupEvent) -> dict[str, object]:
-    """Return an event for a program: its kind, its sentence, and its fields as plain values."""
+    """Return an event for a program: the kind, the sentence, and the fields as plain values."""
     row: dict[str, object] = {"kind": event.kind, "text": str(event)}
     for field in fields(event):
         value = getattr(event, field.name)

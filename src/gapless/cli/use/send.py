@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -22,7 +21,7 @@ from rich.progress import (
 
 from gapless.cli.group_options import group_options, joined_group, note
 from gapless.cli.parameters import SECONDS
-from gapless.cli.rendering import json_option, print_json
+from gapless.cli.rendering import console, json_option, print_json
 from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError, TimedOutError
 from gapless.units import parse_size
@@ -72,7 +71,7 @@ class SendSummary(NamedTuple):
     "--timeout",
     "timeout_s",
     type=SECONDS,
-    help="How long to wait for members and for room.",
+    help="How long to wait for members, and for room in the send window.",
 )
 @group_options
 @json_option
@@ -90,8 +89,8 @@ def send(
     """Send lines of standard input, or FILE, to GROUP.
 
     The command ends when every member has delivered all messages. Without FILE each line is a
-    message. FILE is sent in messages of --chunk bytes, and `gapless listen --raw` restores it; with
-    --lines each line of FILE is a message.
+    message. FILE is sent in messages of --chunk bytes, and `gapless listen --raw` restores FILE;
+    with --lines each line of FILE is a message.
     """
     if lines and chunk is not None:
         raise ConfigError("--lines and --chunk exclude each other; give one of them")
@@ -130,13 +129,13 @@ def _source(file: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield sys.stdin.buffer, None
         return
     if file.is_dir():
-        raise ConfigError(f"{file} is a directory; name a file")
+        raise ConfigError(f"{file} is a directory; expected a file")
     with file.open("rb") as opened:
         yield opened, file.stat().st_size
 
 
 def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
-    """Iterate over lists of messages; input of a pipe or a terminal is sent as it arrives."""
+    """Iterate over lists of messages; input of a pipe or a terminal is sent as soon as read."""
     rest = b""
     number = source.fileno()
     while block := os.read(
@@ -208,13 +207,13 @@ def _progress(
         yield lambda _done: None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
     )
     with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+        *columns, TimeElapsedColumn(), console=console(stderr=True), transient=True
     ) as progress:
         task = progress.add_task(label, total=size_bytes)
         yield lambda done: progress.update(task, completed=done)

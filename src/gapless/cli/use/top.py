@@ -1,4 +1,4 @@
-"""``gapless top``: members, windows, rates and repairs of a group, and who is slow."""
+"""``gapless top``: members, windows, rates and repairs of a group, and the slow members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, Group as Stack
+from rich.console import Group as Stack
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +26,7 @@ from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, json_option, print_json
 from gapless.errors import GaplessError
 from gapless.identity import member_label
+from gapless.output.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gapless.protocol.snapshot import MemberSnapshot, StreamSnapshot
 
 REQUEST_TIMEOUT_S = 2.0
-"""How long to wait for the snapshot of a member before it is shown as silent."""
+"""How long to wait for the snapshot of a member before showing the member as silent."""
 SLOW_AFTER_S = 1.0
 """How long a member must block a window to be shown as slow."""
 UNREAD_THRESHOLD = 0.9
@@ -67,7 +68,7 @@ MAX_CONCURRENT_REQUESTS = 16
 def top(
     group: str, interval_s: float, once: bool, serve: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Watch GROUP: the window, rates and repairs of every member, and who blocks whom.
+    """Watch GROUP: the window, rates and repairs of every member, and the blocking members.
 
     The command joins the group, requests a snapshot of every member, and reads no messages. With
     --json it prints one object per interval with all snapshots. Ctrl-C ends.
@@ -90,7 +91,7 @@ def top(
                 if once:
                     return
         with Live(
-            render_screen(before, None), console=Console(), screen=True, auto_refresh=False
+            render_screen(before, None), console=console(), screen=True, auto_refresh=False
         ) as live:
             while True:
                 threading.Event().wait(interval_s)
@@ -101,7 +102,7 @@ def top(
 
 @dataclass(frozen=True)
 class GroupObservation:
-    """The snapshots of all members; None for a member that did not answer."""
+    """The snapshots of all members; None for a silent member."""
 
     group: str
     at_s: float
@@ -214,7 +215,7 @@ def render_screen(observation: GroupObservation, before: GroupObservation | None
         for member, one in observation.snapshots.items()
     }
     head = Text.assemble(
-        (observation.group, "bold"),
+        (printable(observation.group), "bold"),
         f"  view {observation.view}, {len(observation.snapshots)} members,"
         f" {time.strftime('%H:%M:%S')};"
         " * is this command",
@@ -279,7 +280,7 @@ def _row(
         return [name, *[""] * (len(_COLUMNS) - 2), SILENT]
     rates, gauges = observation.rates(before, member), one.gauges
     blockers = [
-        labels.get(str(blocker.member)) or member_label(blocker.member, blocker.name)
+        labels.get(str(blocker.member)) or printable(member_label(blocker.member, blocker.name))
         for blocker in one.blockers
     ]
     more = f" and {len(blockers) - 2} more" if len(blockers) > 2 else ""

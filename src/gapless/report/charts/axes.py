@@ -1,10 +1,13 @@
-"""Axes: from values to a position between 0 and 1, with ticks at round values."""
+"""Axes: an axis maps a value to a position between 0 and 1, and has ticks at round values.
+
+The time axis of a run also carries membership changes, which every chart on the axis marks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.report import formatting
 
@@ -14,9 +17,21 @@ if TYPE_CHECKING:
 LINEAR, LOG, NINES = "linear", "log", "nines"
 
 
+class AxisEvent(NamedTuple):
+    """A change marked on the time axis: ``what`` happened to the member ``name`` at ``at``."""
+
+    at: float
+    what: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a plot: ``form`` formats a tick, ``kind`` tells the script how to format."""
+    """An axis of a chart.
+
+    ``format_value`` formats ticks in Python, ``kind`` selects the format in the page's script, and
+    ``events`` are marked by vertical lines.
+    """
 
     low: float
     high: float
@@ -25,9 +40,10 @@ class Axis:
     scale: str = LINEAR
     name: str = ""
     ticks: Sequence[float] = field(default_factory=tuple)
+    events: Sequence[AxisEvent] = ()
 
     def position(self, value: float) -> float:
-        """Return the position of a value, from 0 to 1; values outside are on the border."""
+        """Return the position of a value, from 0 to 1; a value outside is on the border."""
         low, high = _transform(self.low, self.scale), _transform(self.high, self.scale)
         place = (_transform(value, self.scale) - low) / (high - low) if high > low else 0.5
         return min(1.0, max(0.0, place))
@@ -41,18 +57,20 @@ def _transform(value: float, scale: str) -> float:
     return value
 
 
-def time_axis(low_ns: int, high_ns: int) -> Axis:
-    """Return the axis of time of a run: it counts from the begin of the run."""
+def time_axis(low_ns: int, high_ns: int, events: Sequence[AxisEvent] = ()) -> Axis:
+    """Return the time axis of a run, with times relative to ``low_ns``."""
     high_ns = max(high_ns, low_ns + 1)
     span_ns = high_ns - low_ns
     steps = _round_steps(span_ns, 6, _TIME_STEPS if span_ns > 60e9 else None)
-    # Whole numbers: as a fraction, a time of day is only known to some hundred nanoseconds.
+    # Integers: a float holds a time of day only to some hundred nanoseconds.
     ticks = [low_ns + round(step) for step in steps]
 
     def form(value: float) -> str:
         return formatting.duration(value - low_ns)
 
-    return Axis(low_ns, high_ns, form, "time", LINEAR, "time since the begin", ticks)
+    return Axis(
+        low_ns, high_ns, form, "time", LINEAR, "time since the start of the traffic", ticks, events
+    )
 
 
 _TIME_STEPS = tuple(
@@ -62,7 +80,7 @@ _TIME_STEPS = tuple(
 
 
 def _round_steps(span: float, most: int, allowed: Sequence[float] | None = None) -> list[float]:
-    """Return multiples of a round step from 0 to ``span``, about ``most`` of them."""
+    """Return about ``most`` multiples of a round step, from 0 to ``span``."""
     if span <= 0:
         return [0.0]
     rough = span / most
@@ -83,7 +101,7 @@ def count_axis(
     name: str = "",
     most: int = 4,
 ) -> Axis:
-    """Return an axis from 0 to a round value that is not below ``high``."""
+    """Return an axis from 0 to a round value at or above ``high``."""
     high = high if high > 0 else 1
     whole = kind == "count" and high <= most
     ticks = [float(nth) for nth in range(ceil(high) + 1)] if whole else _round_steps(high, most)
@@ -95,7 +113,7 @@ def count_axis(
 def log_axis(
     low: float, high: float, form: Callable[[float], str] = formatting.duration, kind: str = "ns"
 ) -> Axis:
-    """Return an axis of powers of ten around two values, finer where the values are close."""
+    """Return an axis of powers of ten around two values, with more ticks for a short range."""
     low, high = max(low, 1.0), max(high, low, 1.0)
     first, last = floor(log10(low)), ceil(log10(high * 1.0001))
     fine = [base * 10.0**power for power in range(first, last + 1) for base in (1, 2, 5)]
@@ -121,6 +139,6 @@ def nines_axis(total: int) -> Axis:
         form,
         "share",
         NINES,
-        "share of the deliveries that were at least as fast",
+        "share of the deliveries at most as slow",
         ticks,
     )

@@ -1,6 +1,6 @@
-"""Pictures of bars: a row for each member, stream or repair, with its name above the bar.
+"""Bar charts: a row for each member, stream or repair, with the name above the bar.
 
-Every bar, and every mark in a row, has in ``data-say`` the sentence that is read out at the cursor.
+The ``data-say`` attribute of a bar or a mark holds the sentence for the readout at the cursor.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gapless.report.charts.lines import percent_position, svg_canvas, x_axis
+from gapless.report.charts.lines import event_head, percent_position, svg_canvas, x_axis
 from gapless.report.html import Html, shorten, tag
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MAX_NAME, _MAX_NAME_ON_PHONE, _MIN_NAME = 60, 48, 12
 
 @dataclass(slots=True)
 class BarSegment:
-    """A part of a bar, from ``low`` to ``high``; ``fill`` is ``block``, ``hatch`` or ``dots``."""
+    """A segment of a bar, from ``low`` to ``high``; fills are ``block``, ``hatch`` and ``dots``."""
 
     low: float
     high: float
@@ -45,7 +45,7 @@ class BarMark:
 
 @dataclass(slots=True)
 class BarRow:
-    """One row: its name on the left above the bar, a short text on the right above it."""
+    """A row of a bar chart: the name above the bar on the left, a short text on the right."""
 
     name: str
     segments: Sequence[BarSegment] = ()
@@ -56,12 +56,13 @@ class BarRow:
 
 
 def bar_chart(rows: Sequence[BarRow], across: Axis) -> Html:
-    """Return the picture of all rows."""
+    """Return the chart of all rows."""
     parts: list[Html] = []
-    foot = len(rows) * _ROW + 6
-    parts += x_axis(across, foot, 0)
+    head = event_head(across)
+    foot = head + len(rows) * _ROW + 6
+    parts += x_axis(across, foot, head)
     for nth, row in enumerate(rows):
-        parts += _row(nth * _ROW, row, across)
+        parts += _row(head + nth * _ROW, row, across)
     return svg_canvas(parts, foot + _FOOT)
 
 
@@ -86,6 +87,8 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
         )
     for part in row.segments:
         left, right = across.position(part.low), across.position(part.high)
+        if part.high <= across.low < across.high and part.low < across.low:
+            continue  # the segment ends before the axis begins
         width = max(right - left, 0.0015)
         style = f"bar {part.fill} c{part.colour}"
         parts.append(
@@ -125,7 +128,7 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
 
 
 def _names(row: BarRow, style: str, y: int) -> list[Html]:
-    """Return the name of a row; a long name in two lengths, of which the style shows one."""
+    """Return the name of a row; a long name in two lengths, and the style shows the fitting one."""
     room = max(_MIN_NAME, _MAX_NAME_ON_PHONE - len(row.value))
     wide, narrow = shorten(row.name, _MAX_NAME), shorten(row.name, room)
     if wide == narrow:

@@ -1,17 +1,18 @@
-"""Plots: figures with a title, a legend, a picture, a readout, and a table.
+"""Line charts and the parts common to all charts: title, legend, canvas, readout and table.
 
-A picture is SVG that stretches: positions along the axis of time are in per cent of the width,
-while text, marks and heights keep their size. So one picture fits a phone, a wide screen and paper,
-and needs no script.
+A chart is an SVG that stretches: horizontal positions are in per cent of the width, while text,
+marks and heights keep their size. The same chart fits a phone, a wide screen and paper, without a
+script.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gapless.report import formatting
-from gapless.report.html import Html, join_markup, json_script, tag
+from gapless.report.html import Html, join_markup, json_script, shorten, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
     from gapless.report.charts.axes import Axis
 
 PATH_WIDTH, PATH_UNITS_PER_PIXEL = 10_000, 10
-"""Units of a path across the plot and in a pixel of height: integers make short paths."""
+"""Units of a path per plot width and per pixel of height: integers make short paths."""
 MAX_TABLE_ROWS, MANY_FIGURES = 40, 8
-"""Maximum number of rows of the table behind a curve; half of it with many figures."""
+"""Maximum number of rows of the table behind a curve; half as many if there are many figures."""
 _PANEL_GAP, _PANEL_HEAD = 30, 18
 _AXIS_FOOT = 22
+_EVENT_ROWS, _EVENT_ROW = 4, 15
+# Shares of the width: events closer than the first share a label, a letter takes the second, and
+# a label right of the third is left of its line.
+_EVENT_MERGE, _EVENT_LETTER, _EVENT_FLIP = 0.015, 0.0078, 0.85
 
 COLOURS = 8
-"""How many colours there are for curves, bars and marks."""
+"""Number of colours for curves, bars and marks."""
 MARKERS = ("dot", "triangle", "square", "diamond", "cross", "ring", "plus", "star")
-"""Shapes of marks, by colour: what differs in colour differs in shape."""
+"""Shapes of marks, by colour: marks of different colours also differ in shape."""
 
 _SHAPES = {
     "dot": '<circle r="4"/>',
@@ -43,7 +48,7 @@ _SHAPES = {
 
 
 def marker_defs() -> Html:
-    """Return the marks, defined once for all pictures of a page."""
+    """Return the definitions of marks and fills for all charts of a page."""
     marks = "".join(f'<g id="m-{name}">{shape}</g>' for name, shape in _SHAPES.items())
     fills = "".join(
         f'<pattern id="hatch{nth}" class="c{nth}" width="6" height="6" '
@@ -64,10 +69,10 @@ def marker_defs() -> Html:
 
 @dataclass(slots=True)
 class Curve:
-    """One curve: a value, or None, for each x of its plot.
+    """A curve: a value, or None, for each x of the chart.
 
-    ``minus`` says that the curve is the difference of two other curves of the plot, by their
-    numbers: then the page need not hold its values.
+    ``minus`` holds the indexes of two other curves if the curve is their difference; the page then
+    omits the values.
     """
 
     name: str
@@ -81,13 +86,13 @@ class Curve:
 
     @property
     def style(self) -> str:
-        """The CSS classes of the curve: its colour and its dashes."""
+        """The CSS classes of the curve: colour, dashes and weight."""
         return f"line c{self.colour} d{self.dash or self.colour}" + (" heavy" if self.heavy else "")
 
 
 @dataclass(slots=True)
 class ChartPanel:
-    """One of the plots that share a time axis: curves, bands between curves, and level lines."""
+    """A panel of a chart: curves, bands between curves, and level lines."""
 
     name: str
     axis: Axis
@@ -99,7 +104,7 @@ class ChartPanel:
 
 @dataclass(slots=True)
 class ChartTable:
-    """The numbers of a plot. ``note`` says which of them are left out."""
+    """The numbers behind a chart. ``note`` tells how many rows are left out."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -108,7 +113,7 @@ class ChartTable:
 
 
 def table(content: ChartTable, label: str, *, scroll: bool = True) -> Html:
-    """Return a table; a table wider than the page scrolls within its own frame."""
+    """Return a table; a table wider than the page scrolls within a frame."""
     numeric = content.numeric or frozenset(range(1, len(content.columns)))
     head = tag(
         "tr",
@@ -122,7 +127,7 @@ def table(content: ChartTable, label: str, *, scroll: bool = True) -> Html:
         for row in content.rows
     ]
     if not rows:
-        rows = [tag("tr", tag("td", "nothing", colspan=len(content.columns), class_="soft"))]
+        rows = [tag("tr", tag("td", "no rows", colspan=len(content.columns), class_="soft"))]
     whole = tag("table", tag("thead", head), tag("tbody", *rows))
     note = tag("p", content.note, class_="note") if content.note else Html("")
     if not scroll:
@@ -154,7 +159,7 @@ def figure(
     points: object = None,
     style: str = "",
 ) -> Html:
-    """Return a figure around a picture; ``summary`` is for screen readers."""
+    """Return a figure around an SVG; ``summary`` is for screen readers."""
     keys = list(legend)
     label = f"{title}. {summary}".strip()
     stage = tag(
@@ -187,7 +192,7 @@ def figure(
 def switcher(
     ident: str, label: str, names: Sequence[str], bodies: Sequence[Html], *, start: int = 0
 ) -> Html:
-    """Return several bodies; a script shows one at a time, first ``start``."""
+    """Return several bodies; a script shows a single body at a time, first ``start``."""
     if len(bodies) == 1:
         return bodies[0]
     options = [
@@ -203,7 +208,7 @@ def switcher(
             type="button",
             class_="step",
             data_by=-1,
-            aria_label=f"{label}: the one before",
+            aria_label=f"{label}: previous",
         ),
         tag(
             "button",
@@ -211,7 +216,7 @@ def switcher(
             type="button",
             class_="step",
             data_by=1,
-            aria_label=f"{label}: the next one",
+            aria_label=f"{label}: next",
         ),
         class_="control",
     )
@@ -225,7 +230,7 @@ def switcher(
 def legend_entry(
     name: object, colour: int, *, shape: str = "line", marked: bool = False, dash: int = 0
 ) -> Html:
-    """Return one entry of a legend: ``line``, ``block`` or the name of a mark."""
+    """Return an entry of a legend with a ``line``, a ``block`` or a mark of the given name."""
     if shape == "line":
         parts = [tag("line", class_=f"line c{colour} d{dash or colour}", x1=0, x2=28, y1=6, y2=6)]
         if marked:
@@ -261,8 +266,9 @@ def line_chart(
     note: object = "",
     summary: str = "",
 ) -> Html:
-    """Return a figure of curves over one axis, in one panel or in several above each other."""
-    tops = _tops(panels)
+    """Return a figure of curves over a common axis, with one or more panels above each other."""
+    xs, panels = _clipped(across, xs, panels)
+    tops = _tops(panels, event_head(across))
     foot = tops[-1] + panels[-1].height
     parts = [
         part
@@ -289,15 +295,35 @@ def line_chart(
     )
 
 
+def _clipped(
+    across: Axis, xs: Sequence[float], panels: Sequence[ChartPanel]
+) -> tuple[Sequence[float], Sequence[ChartPanel]]:
+    """Return the points at and after the start of a time axis.
+
+    A step curve that changes before the axis begins starts with its last value from then.
+    """
+    if across.kind != "time" or not xs or xs[0] >= across.low:
+        return xs, panels
+    first = bisect_left(xs, across.low)
+    held = any(line.step for panel in panels for line in panel.curves)
+    if first == len(xs) or (held and xs[first] > across.low):
+        first -= 1
+    clipped = [
+        replace(panel, curves=[replace(line, values=line.values[first:]) for line in panel.curves])
+        for panel in panels
+    ]
+    return [max(x, across.low) for x in xs[first:]], clipped
+
+
 def svg_canvas(parts: Iterable[Html], height: float) -> Html:
-    """Return a picture of a fixed height that is as wide as there is room."""
+    """Return an SVG of a fixed height and the full width of the page."""
     return tag(
         "svg", *parts, class_="canvas", width="100%", height=round(height), aria_hidden="true"
     )
 
 
-def _tops(panels: Sequence[ChartPanel]) -> list[int]:
-    tops, top = [], 0
+def _tops(panels: Sequence[ChartPanel], top: int) -> list[int]:
+    tops = []
     for panel in panels:
         top += _PANEL_HEAD
         tops.append(top)
@@ -306,7 +332,7 @@ def _tops(panels: Sequence[ChartPanel]) -> list[int]:
 
 
 def x_axis(across: Axis, foot: float, head: float) -> list[Html]:
-    """Return ticks, their values and faint lines upwards, for a picture that ends at ``foot``."""
+    """Return the ticks below ``foot``, grid lines from ``head`` to ``foot``, and event lines."""
     parts = []
     for nth, tick in enumerate(across.ticks):
         place = across.position(tick)
@@ -318,11 +344,67 @@ def x_axis(across: Axis, foot: float, head: float) -> list[Html]:
             tag("text", across.format_value(tick), class_=f"tick x{side}{odd}", x=x, y=foot + 16)
         )
     parts.append(tag("line", class_="base", x1=0, x2="100%", y1=foot, y2=foot))
+    return parts + _event_lines(across, foot)
+
+
+def event_head(across: Axis) -> int:
+    """Return the height of the event labels above a chart; 0 for an axis without events."""
+    labels = _event_labels(across)
+    return _EVENT_ROW * (1 + max(row for *_, row in labels)) + 2 if labels else 0
+
+
+def _event_labels(across: Axis) -> list[tuple[float, str, str, int]]:
+    """Return position, label, members and row of each event; close events share a label.
+
+    A label without room in the last row is hidden: its row is -1, and only its line is drawn.
+    """
+    groups: list[tuple[float, str, list[str]]] = []
+    for event in across.events:
+        place = across.position(event.at)
+        last = groups[-1] if groups else None
+        if last is not None and last[1] == event.what and place - last[0] < _EVENT_MERGE:
+            last[2].append(event.name)
+        else:
+            groups.append((place, event.what, [event.name]))
+    found = []
+    ends = [-1.0] * _EVENT_ROWS
+    for place, what, names in groups:
+        who = shorten(names[0], 16) if len(names) == 1 else formatting.plural(len(names), "member")
+        label = f"{who} {what}"
+        width = _EVENT_LETTER * (len(label) + 2)
+        left = place - width if place > _EVENT_FLIP else place
+        row = next((row for row, end in enumerate(ends) if end <= left), -1)
+        if row >= 0:
+            ends[row] = left + width
+        found.append((place, label, ", ".join(names), row))
+    return found
+
+
+def _event_lines(across: Axis, foot: float) -> list[Html]:
+    """Return a labelled vertical line for each event of the axis."""
+    parts = []
+    for place, label, names, row in _event_labels(across):
+        x = percent_position(place)
+        y = _EVENT_ROW * max(row, 0)
+        parts.append(tag("line", class_="event-line", x1=x, x2=x, y1=y, y2=foot))
+        if row >= 0:
+            side = " flip" if place > _EVENT_FLIP else ""
+            parts.append(
+                tag(
+                    "text",
+                    tag("title", f"{names}: {label}"),
+                    label,
+                    class_=f"event-name{side}",
+                    x=x,
+                    dx=-4 if side else 4,
+                    y=y + 10,
+                )
+            )
     return parts
 
 
 def percent_position(place: float) -> str:
-    """Return a position from 0 to 1 in per cent of the width."""
+    """Return a position between 0 and 1 in per cent of the width."""
     return f"{100 * place:.2f}".rstrip("0").rstrip(".") + "%"
 
 
@@ -424,7 +506,7 @@ def _path(places: Sequence[int], heights: Sequence[int | None], *, step: bool) -
 def _band(
     places: Sequence[int], low: Sequence[int | None], high: Sequence[int | None], line: Curve
 ) -> Html:
-    """Return the area between two curves: along the upper one, and back along the lower one."""
+    """Return the area between two curves: along the upper curve, and back along the lower."""
     there = [at for at in range(len(places)) if low[at] is not None and high[at] is not None]
     if not there:
         return Html("")
@@ -444,7 +526,7 @@ def _band(
 def _points(
     across: Axis, xs: Sequence[float], panels: Sequence[ChartPanel], tops: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the data of the cursor script: places and values, as differences."""
+    """Return the data of the cursor script: positions and values, as differences."""
     series = [
         {
             # The legend explains a difference; the cursor only names it.
@@ -471,7 +553,7 @@ def _points(
 
 
 def _deltas(values: Iterable[float | None]) -> list[float | None]:
-    """Return each value as its distance from the one before: small numbers make a small page."""
+    """Return the differences between consecutive values: small numbers make a small page."""
     found: list[float | None] = []
     before: float = 0
     for value in values:
@@ -486,14 +568,14 @@ def _deltas(values: Iterable[float | None]) -> list[float | None]:
 
 
 def downsample(rows: Sequence[Any], most: int = MAX_TABLE_ROWS) -> list[Any]:
-    """Return at most ``most`` of the rows, evenly, with the first and the last."""
+    """Return at most ``most`` rows, evenly spaced, with the first and the last."""
     if len(rows) <= most:
         return list(rows)
     return [rows[at * (len(rows) - 1) // (most - 1)] for at in range(most)]
 
 
 def table_rows(figures: int) -> int:
-    """Return the number of table rows for so many figures of one kind."""
+    """Return the number of table rows per figure for ``figures`` figures of a kind."""
     return MAX_TABLE_ROWS if figures <= MANY_FIGURES else MAX_TABLE_ROWS // 2
 
 
@@ -502,5 +584,5 @@ def downsample_note(shown: int, of: int, what: str = "points") -> str:
     return (
         ""
         if shown >= of
-        else f"{formatting.count(shown)} of {formatting.count(of)} {what}; the plot has all."
+        else f"{formatting.count(shown)} of {formatting.count(of)} {what}; the chart shows all."
     )

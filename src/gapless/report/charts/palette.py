@@ -1,6 +1,6 @@
-"""The colours of the page, light and dark, distinguishable with red-green blindness.
+"""The light and dark colours of the page, distinguishable with red-green blindness.
 
-Text has a contrast of at least 4.5 : 1 with its background, lines of 3 : 1
+The contrast of text with the background is at least 4.5 : 1, of lines at least 3 : 1
 (``tests/report/test_page.py``). No colour is the only sign: lines have dashes, marks have
 shapes, states have words.
 """
@@ -34,7 +34,7 @@ LIGHT = {
     "view-a": "#cfe0f3",
     "view-b": "#a5c6e8",
 }
-"""On paper, and where the reader's system is light."""
+"""Colours on paper, and on a system with a light theme."""
 
 DARK = {
     "ground": "#0e1319",
@@ -63,7 +63,7 @@ DARK = {
     "view-a": "#28425f",
     "view-b": "#386090",
 }
-"""Where the reader's system is dark."""
+"""Colours on a system with a dark theme."""
 
 
 def css() -> str:

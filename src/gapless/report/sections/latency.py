@@ -1,4 +1,4 @@
-"""Latency: how long from a send to its delivery, by share and over time."""
+"""Latency: the time from a send to a delivery, by percentile, over time and by stream."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from gapless.report.html import Html, join_markup, name_markup, natural_sort_key
 from gapless.report.sections.windows import stream_name
 
 MAX_MEMBERS = 24
-"""Members that can be chosen."""
+"""Maximum number of members to choose from."""
 MAX_CURVES = 5
-"""Members with a curve of their own: the slowest."""
+"""Maximum number of members with a curve: the slowest."""
 MAX_BARS = 16
-"""Streams in the picture of single streams."""
+"""Maximum number of streams in the chart of streams."""
 _GRID = 64
 _MIN_NS = 1000.0
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return the curves of latency."""
+    """Return the charts of latency."""
     parts = [
         _curves(figures["latency"]),
         _latency_over_time(figures, across),
@@ -47,7 +47,7 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
 
 
 def _curves(latency: list[dict[str, Any]]) -> Html | None:
-    """Return the curve by share, for all deliveries and for the slowest members."""
+    """Return the percentile curves of all deliveries and of the slowest members."""
     whole = [one for one in latency if not one["member"] and not one["origin"]]
     single = [one for one in latency if one["member"] or one["origin"]]
     members: dict[str, Counter[float]] = defaultdict(Counter)
@@ -75,13 +75,11 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
         for nth, ((name, _), row) in enumerate(zip(drawn, values, strict=True))
     ]
     note = (
-        "The share below an axis mark was at least as fast; from 90 % on, each mark stands for "
-        "ten times fewer messages."
+        "Read: 99 % of the deliveries took at most the latency above the mark 99 %. Each mark "
+        "after 90 % stands for ten times fewer deliveries."
     )
     if len(members) > MAX_CURVES:
-        note += (
-            f" Curves for the {MAX_CURVES} slowest of {len(members)} members; the table has all."
-        )
+        note += f" Curves of the {MAX_CURVES} slowest of {len(members)} members; the table has all."
     median_ns, far_ns = _at_share(everything, 0.5), _at_share(everything, 0.99)
     summary = (
         f"Half of {formatting.plural(total, 'delivery', 'deliveries')} within "
@@ -91,7 +89,7 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
     behind = _percentiles([("all", everything), *((name, histogram) for name, histogram in ranked)])
     return line_chart(
         "latency-shares",
-        "Latency by share of the deliveries",
+        "Latency by percentile",
         across,
         shares,
         [ChartPanel("latency", up, lines, height=210)],
@@ -102,7 +100,7 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
 
 
 def _shares(across: Axis) -> list[float]:
-    """Return places along the axis of nines, evenly for the eye."""
+    """Return evenly spaced positions along the axis of nines."""
     deep = -log10(1 - across.high)
     return [1 - 10 ** (-deep * nth / _GRID) for nth in range(_GRID + 1)]
 
@@ -131,12 +129,12 @@ def _percentiles(rows: list[tuple[str, Counter[float]]]) -> ChartTable:
             )
             for name, histogram in rows[:400]
         ],
-        "From counts in steps of some per cent, so a value may be a step above the exact one.",
+        "Values come from a histogram with steps of a few per cent and are rounded up.",
     )
 
 
 def _latency_over_time(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return median and 99 % over time: the worst member's at each time, and each member's."""
+    """Return median and 99th percentile over time, of the slowest member and of each member."""
     members: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for point in figures["over_time"]["points"]:
         if point["latency_p50_ns"] is not None:
@@ -155,7 +153,7 @@ def _latency_over_time(figures: dict[str, Any], across: Axis) -> Html | None:
         members, key=lambda name: -max(point["latency_p99_ns"] or 0 for point in members[name])
     )
     chosen = (
-        [("the worst member at each time", [worst[t_ns] for t_ns in sorted(worst)])]
+        [("the slowest member at each time", [worst[t_ns] for t_ns in sorted(worst)])]
         if len(members) > 1
         else []
     )
@@ -214,8 +212,8 @@ def _member_over_time(
         across.format_value(slowest["t_ns"]),
         formatting.duration(slowest["latency_p99_ns"]),
     )
-    summary = f"The slowest step begins at {begin}: 99 % within {far}."
-    note = f"Deliveries of each {formatting.duration(step_ns)}." if step_ns else ""
+    summary = f"The slowest interval begins at {begin}: 99 % within {far}."
+    note = f"Percentiles of each interval of {formatting.duration(step_ns)}." if step_ns else ""
     title = f"Latency over time: {shorten(name, 60)}"
     return line_chart(
         f"latency-time-{nth}",
@@ -230,7 +228,7 @@ def _member_over_time(
 
 
 def with_gaps(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
-    """Return points with an empty one at missing steps, so that no line bridges them."""
+    """Return points with an empty point at missing intervals, so that no line bridges a hole."""
     found: list[dict[str, Any]] = []
     for point in points:
         if found and step_ns and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
@@ -244,7 +242,7 @@ def with_gaps(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, An
 
 
 def _streams(latency: list[dict[str, Any]]) -> Html | None:
-    """Return the slowest streams, with receiver and origin."""
+    """Return the chart of the slowest streams, by receiver and origin."""
     streams = [
         one for one in latency if one["member"] and one["origin"] and one["count"] and one["max_ns"]
     ]
@@ -277,7 +275,7 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
         legend_entry("slowest", 8, shape="triangle"),
     ]
     behind = ChartTable(
-        ("at", "from", "deliveries", "50 %", "90 %", "99 %", "99.9 %", "slowest"),
+        ("receiver", "origin", "deliveries", "50 %", "90 %", "99 %", "99.9 %", "slowest"),
         [
             (
                 name_markup(one["member"], 60),
@@ -292,9 +290,10 @@ def _streams(latency: list[dict[str, Any]]) -> Html | None:
         ],
         numeric=frozenset(range(2, 8)),
     )
-    note = "One row for each member and whose messages it gets."
+    note = "A row for each receiver and origin."
     if len(ranked) > len(shown):
-        note += f" The slowest {len(shown)} of {formatting.count(len(ranked))}; the table has more."
+        ranked_count = formatting.count(len(ranked))
+        note += f" The slowest {len(shown)} of {ranked_count} streams; the table has more."
     within = formatting.duration(shown[0]["p99_ns"])
     summary = f"The slowest: {stream_name(shown[0])}, 99 % within {within}."
     return figure(

@@ -1,35 +1,42 @@
-"""Membership over time: incarnations, and the views that they installed."""
+"""Membership over time: incarnations, the views they installed, and the time axis of the run.
+
+All time charts of a run share an axis. The axis begins with the traffic, because processes often
+start long before the load; the axis begins earlier only if a member ended before the traffic.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any
 
 from gapless.report import formatting
 from gapless.report.charts import axes
-from gapless.report.charts.axes import Axis
+from gapless.report.charts.axes import Axis, AxisEvent
 from gapless.report.charts.bars import BarMark, BarRow, BarSegment, bar_chart
 from gapless.report.charts.lines import ChartTable, figure, legend_entry, table
 from gapless.report.html import Html, join_markup, name_markup, natural_sort_key, shorten, tag
 
 MAX_LANES = 48
-"""Maximum number of incarnations in the picture; the table has more."""
+"""Maximum number of incarnations in the chart; the table has more."""
 MAX_ROWS = 400
-"""Rows of a table on this page."""
+"""Maximum number of rows of a table in this section."""
 _ENDS = {
-    "rest": ("square", 3, "there at the end"),
-    "left": ("diamond", 1, "left in good order"),
-    "killed": ("cross", 2, "killed: ended without a word"),
+    "rest": ("square", 3, "complete to the end of the run"),
+    "left": ("diamond", 1, "left the group"),
+    "killed": ("cross", 2, "killed: the trace stops without a leave"),
     "expelled": ("triangle", 4, "expelled by the group"),
     "unknown": ("ring", 7, "end not recorded"),
 }
 
 
+_EVENT_WORDS = {"killed": "killed", "expelled": "expelled", "left": "left"}
 _View = tuple[float, str]
+_PRELUDE_SHARE, _PAUSE_SHARE = 0.01, 0.2
 
 
 def run_time_axis(figures: dict[str, Any]) -> Axis:
-    """Return the axis of time that all pictures of a run share."""
+    """Return the time axis of all charts of a run, with its kills, expulsions, leaves and joins."""
     moments = [
         moment
         for incarnation in figures["lives"]
@@ -42,8 +49,55 @@ def run_time_axis(figures: dict[str, Any]) -> Axis:
         for point in (window["points"][:1] + window["points"][-1:])
     ]
     moments += [point["t_ns"] for point in figures["over_time"]["points"]]
-    low_ns = min(moments, default=0)
-    return axes.time_axis(int(low_ns), int(max(moments, default=0)))
+    high_ns = int(max(moments, default=0))
+    low_ns = _traffic_begin_ns(figures, min(moments, default=0))
+    return axes.time_axis(low_ns, high_ns, _axis_events(figures, low_ns))
+
+
+def _traffic(figures: dict[str, Any]) -> list[tuple[float, float]]:
+    """Return start and number of messages of each interval with traffic, in order of time."""
+    counted: Counter[float] = Counter()
+    for point in figures["over_time"]["points"]:
+        counted[point["t_ns"]] += point["sent"] + point["delivered"]
+    return sorted((t_ns, number) for t_ns, number in counted.items() if number)
+
+
+def _traffic_begin_ns(figures: dict[str, Any], first_ns: float) -> int:
+    """Return the start of the traffic, or the first end of a member if that is earlier.
+
+    A few messages before a long pause, such as a check that all members are reached, are not the
+    start: their share is below ``_PRELUDE_SHARE``, and the pause takes ``_PAUSE_SHARE`` of the run.
+    """
+    traffic = _traffic(figures)
+    if not traffic:
+        return int(first_ns)
+    total = sum(number for _, number in traffic)
+    pause_ns = _PAUSE_SHARE * (traffic[-1][0] - traffic[0][0])
+    begin_ns, before = traffic[0][0], 0.0
+    for (t_ns, number), (next_ns, _) in pairwise(traffic):
+        before += number
+        if before > _PRELUDE_SHARE * total:
+            break
+        if next_ns - t_ns > pause_ns:
+            begin_ns = next_ns
+    ends = [one["ended_ns"] for one in figures["lives"] if one["end"] in _EVENT_WORDS]
+    # Not a float: the nanoseconds of a time of day need all 64 bits.
+    return int(max(first_ns, min((begin_ns, *ends))))
+
+
+def _axis_events(figures: dict[str, Any], low_ns: float) -> list[AxisEvent]:
+    """Return the membership changes after ``low_ns``; a leave counts only during the traffic."""
+    last_ns = max((t_ns for t_ns, _ in _traffic(figures)), default=0)
+    events = [
+        AxisEvent(one["ended_ns"], _EVENT_WORDS[one["end"]], one["name"])
+        for one in figures["lives"]
+        if one["end"] in _EVENT_WORDS and (one["end"] != "left" or one["ended_ns"] <= last_ns)
+    ]
+    joins: dict[str, float] = {}
+    for view in figures["views"]:
+        joins[view["member"]] = min(view["t_ns"], joins.get(view["member"], view["t_ns"]))
+    events += [AxisEvent(t_ns, "joined", name) for name, t_ns in joins.items() if t_ns > low_ns]
+    return sorted(events)
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
@@ -71,8 +125,8 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
         for incarnation in incarnations
     }
     legend = [
-        legend_entry("in a view, by its number", 1, shape="view-a"),
-        legend_entry("joining, not in a view yet", 7, shape="hatch"),
+        legend_entry("in a view, labelled with the view number", 1, shape="view-a"),
+        legend_entry("joining", 7, shape="hatch"),
         *(
             legend_entry(_ENDS[end][2], _ENDS[end][1], shape=_ENDS[end][0])
             for end in _ENDS
@@ -82,14 +136,14 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     count = formatting.plural(len(incarnations), "incarnation")
     summary = f"{count}, {formatting.plural(len(labels), 'view')}."
     note = (
-        "Each bar is one incarnation. Where the number of the view changes, that member installed "
-        "a new view."
+        "Each bar is one incarnation; a new number marks the installation of a new view. Times "
+        "count from the start of the traffic."
     )
     if len(incarnations) > MAX_LANES:
-        note += f" Shown are {MAX_LANES} of {formatting.count(len(incarnations))} incarnations."
+        note += f" {MAX_LANES} of {formatting.count(len(incarnations))} incarnations are drawn."
     lanes = figure(
         "lives",
-        "Lives and views",
+        "Incarnations and views",
         bar_chart(rows, across),
         _incarnations_table(incarnations, across),
         note=note,
@@ -103,7 +157,8 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
 def _labels(views: list[dict[str, Any]]) -> dict[_View, tuple[str, str]]:
     """Return the label and the fill of each view; neighbours differ.
 
-    A partitioned group creates two views with one number; their creators tell them apart.
+    A partitioned group may install two views with the same number; the label then names the
+    coordinator.
     """
     known = sorted({(view["number"], view["maker"]) for view in views})
     makers = Counter(number for number, _ in known)
@@ -137,7 +192,7 @@ def _lane(
         first_view = across.format_value(first_ns)
         say = (
             f"{incarnation['name']} begins at {across.format_value(began_ns)}"
-            f" and is in no view until {first_view}"
+            f" and joins its first view at {first_view}"
         )
         parts.append(BarSegment(began_ns, first_ns, 7, say, "hatch"))
     for nth, view in enumerate(views):
@@ -178,18 +233,18 @@ def _incarnations_table(incarnations: list[dict[str, Any]], across: Axis) -> Cha
         for incarnation in incarnations[:MAX_ROWS]
     ]
     note = (
-        "A clock's offset was estimated from messages that went to and fro, and is taken off "
-        "where incarnations are compared."
+        "Clock offsets are estimated from messages in both directions and subtracted where "
+        "incarnations are compared."
         if any(incarnation["uncertainty_ns"] for incarnation in incarnations)
         else ""
     )
     columns = (
-        "life",
+        "incarnation",
         "member",
         "in the trace",
         "began",
         "ended",
-        "how it ended",
+        "end",
         "clock offset",
         "events",
     )
@@ -210,7 +265,7 @@ def _offset(incarnation: dict[str, Any]) -> str:
 
 
 def _views_table(figures: dict[str, Any], across: Axis) -> Html:
-    """Return the members of each view, and the time until all of them installed it."""
+    """Return the table of views: members, and the time until all members installed the view."""
     views: dict[tuple[float, str], list[dict[str, Any]]] = defaultdict(list)
     for view in figures["views"]:
         views[view["number"], view["maker"]].append(view)
@@ -240,7 +295,14 @@ def _views_table(figures: dict[str, Any], across: Axis) -> Html:
                 join_markup(names),
             )
         )
-    columns = ("view", "made by", "first told", "all told within", "told", "members, oldest first")
+    columns = (
+        "view",
+        "coordinator",
+        "first installed",
+        "installed by all within",
+        "installed by",
+        "members, oldest first",
+    )
     content = ChartTable(columns, rows, numeric=frozenset({2, 3, 4}))
     summary = f"All {formatting.plural(len(views), 'view')}, with their members"
     return tag("details", tag("summary", summary), table(content, summary), class_="behind card")

@@ -1,4 +1,4 @@
-"""The pipeline behind the group: the tables of the figures, shown as they are."""
+"""The pipeline behind the group: numbers and tables from the figures, shown unchanged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from gapless.report.html import Html, join_markup, name_markup, tag
 from gapless.report.sections.verdict import tile
 
 MAX_ROWS = 100
-"""Rows of one table."""
+"""Maximum number of rows of a table."""
 Unit = Callable[[float], str]
+"""The format of a number with a unit."""
 # The longest ending first: a rate ends in "_s" too.
 _UNITS: dict[str, Unit] = {
     "_per_s": formatting.count,
@@ -40,20 +41,20 @@ def section(figures: object) -> Html | None:
     ]
     texts = {name: value for name, value in figures.items() if isinstance(value, str) and value}
     if texts:
-        parts.append(_part("more", texts))
+        parts.append(_part("details", texts))
     return join_markup(parts)
 
 
 def _part(name: str, value: Any) -> Html:
     """Return a table: a row for each key of an object, or for each entry of a list."""
     if isinstance(value, dict) and not all(isinstance(one, dict) for one in value.values()):
-        # A number in an object such as latency_s has the unit of the object, if it has none of its
-        # own.
+        # A number in an object such as latency_s has the unit of the object, unless the name of the
+        # number ends in a unit.
         plain = [
             (_title(key), _shown(key if _unit(key)[0] else name, one)) for key, one in value.items()
         ]
         numeric = all(isinstance(one, (int, float)) for one in value.values())
-        return _table(_title(name), ("what", "value"), plain, {1} if numeric else set())
+        return _table(_title(name), ("name", "value"), plain, {1} if numeric else set())
     rows = (
         [{"name": key, **one} for key, one in value.items()] if isinstance(value, dict) else value
     )

@@ -1,4 +1,4 @@
-"""Repairs: from the detection of a gap to the delivery of its messages."""
+"""Repairs: the time from the detection of a gap to the delivery of the missing messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gapless.report.charts.axes import Axis
 from gapless.report.charts.bars import BarRow, BarSegment, bar_chart
 from gapless.report.charts.lines import (
     ChartTable,
+    event_head,
     figure,
     legend_entry,
     percent_position,
@@ -22,22 +23,22 @@ from gapless.report.html import Html, join_markup, name_markup, shorten, tag
 from gapless.report.sections.verdict import tile
 
 MAX_WATERFALLS = 14
-"""Repairs that are shown phase by phase: the slowest."""
+"""Maximum number of repairs drawn phase by phase: the slowest."""
 MAX_ROWS = 200
-"""Rows of the table of repairs."""
+"""Maximum number of rows in the table of repairs."""
 _MOMENTS = ("gap_ns", "nak_ns", "nak_in_ns", "repair_ns", "stored_ns", "delivered_ns")
 _PHASES = (
-    ("nak_ns", "grace: it may only be late", 7, "dots"),
-    ("nak_in_ns", "the nak is under way", 2, "block"),
-    ("repair_ns", "waiting for the answer", 5, "hatch"),
-    ("stored_ns", "the repair is under way", 1, "block"),
+    ("nak_ns", "grace: the message may only be late", 7, "dots"),
+    ("nak_in_ns", "nak in transit", 2, "block"),
+    ("repair_ns", "waiting for the repair", 5, "hatch"),
+    ("stored_ns", "repair in transit", 1, "block"),
     ("delivered_ns", "waiting for earlier messages", 4, "hatch"),
 )
 _NEVER_HEIGHT, _HEIGHT = 26, 190
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return the time of repairs, their duration, and the phases of that duration."""
+    """Return the charts of repairs: when, how long, and in which phases."""
     log = [one for one in figures["repair_log"] if _start(one) is not None]
     if not log:
         return None
@@ -47,16 +48,18 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     tiles = [
         tile("Gaps shown", formatting.count(len(log)), detail=_shown_of_all(figures, len(log))),
         tile(
-            "Repaired in, median",
+            "Repair time, median",
             formatting.duration(median(took)) if took else formatting.NO_VALUE,
             detail="gap to delivery",
         ),
-        tile("Slowest", formatting.duration(took[-1]) if took else formatting.NO_VALUE),
-        tile("Asked for again", formatting.count(again), detail="gaps that took more than one nak"),
+        tile(
+            "Repair time, slowest", formatting.duration(took[-1]) if took else formatting.NO_VALUE
+        ),
+        tile("Requested again", formatting.count(again), detail="gaps with more than one nak"),
         tile(
             "Never repaired",
             formatting.count(len(log) - len(ended)),
-            detail="not within this trace",
+            detail="within the trace",
         ),
     ]
     parts = [tag("dl", *tiles, class_="tiles small"), _scatter(log, took, across)]
@@ -86,14 +89,15 @@ def _duration_ns(one: dict[str, Any]) -> float | None:
 
 def _name(one: dict[str, Any], most: int = 18) -> str:
     range_ = formatting.seqnos(one["seqno"], one["seqno_last"])
-    return f"{shorten(one['member'], most)} lacks {range_} of {shorten(one['origin'], most)}"
+    return f"{shorten(one['member'], most)} misses {range_} of {shorten(one['origin'], most)}"
 
 
 def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html:
-    """Return a mark for each gap: when it was noticed, and the time until it was closed."""
+    """Return the chart of gaps: a mark for each, by detection time and duration."""
     up = axes.log_axis(max(1000, took[0] if took else 1e6), took[-1] if took else 1e8)
     never = any(_duration_ns(one) is None for one in log)
-    top = _NEVER_HEIGHT if never else 6
+    head = event_head(across)
+    top = head + (_NEVER_HEIGHT if never else 6)
     foot = top + _HEIGHT
     parts = []
     for tick in up.ticks:
@@ -102,10 +106,10 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
         parts.append(tag("text", up.format_value(tick), class_="tick y", x=-8, y=y + 4))
     parts += x_axis(across, foot, top)
     if never:
-        parts.append(tag("text", "never", class_="tick y", x=-8, y=12))
+        parts.append(tag("text", "never", class_="tick y", x=-8, y=head + 12))
     for one in sorted(log, key=lambda one: _start(one) or 0):
         span_ns = _duration_ns(one)
-        y = 8.0 if span_ns is None else round(top + _HEIGHT * (1 - up.position(span_ns)), 1)
+        y = head + 8.0 if span_ns is None else round(top + _HEIGHT * (1 - up.position(span_ns)), 1)
         parts.append(_mark(one, across, y))
     legend = [
         legend_entry("repaired after one nak", 1, shape="dot"),
@@ -115,7 +119,7 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
         legend.append(legend_entry("never", 8, shape="cross"))
     shown = log[:MAX_ROWS]
     behind = ChartTable(
-        ("gap noticed", "at", "lacks", "of", "naks", "nak after", "delivered after"),
+        ("noticed", "receiver", "missing", "origin", "naks", "nak after", "delivered after"),
         [
             (
                 across.format_value(_start(one) or 0),
@@ -139,12 +143,12 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
         f", median {formatting.duration(median(took))}." if took else "."
     )
     note = (
-        "Each mark is a gap: across, when it was noticed; up, how long until its messages were "
-        "delivered."
+        "Each mark is a gap. Horizontal: when the receiver noticed the gap; vertical: the time "
+        "until the missing messages were delivered."
     )
     return figure(
         "gaps",
-        "Gaps, and how long until they were repaired",
+        "Gaps by repair time",
         svg_canvas(parts, foot + 22),
         behind,
         note=note,
@@ -154,7 +158,7 @@ def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html
 
 
 def _mark(one: dict[str, Any], across: Axis, y: float) -> Html:
-    """Return the mark of one gap, with the text of its tooltip."""
+    """Return the mark of a gap, with a tooltip."""
     start, span_ns = _start(one) or 0, _duration_ns(one)
     shape, colour = "dot", 1
     how = "never repaired" if span_ns is None else f"delivered after {formatting.duration(span_ns)}"
@@ -181,7 +185,7 @@ def _between(one: dict[str, Any], first: str, second: str) -> str:
 
 
 def _phases(one: dict[str, Any]) -> list[tuple[str, int, str, float, float]]:
-    """Return each phase whose ends are both known: label, colour and fill, begin and end."""
+    """Return label, colour, fill, start and end of each phase with a known start and end."""
     start = _start(one)
     assert start is not None
     found, before, waiting = [], start, []
@@ -197,7 +201,7 @@ def _phases(one: dict[str, Any]) -> list[tuple[str, int, str, float, float]]:
 
 
 def _waterfall(ended: list[dict[str, Any]]) -> Html:
-    """Return the slowest repairs, and the typical one, phase by phase."""
+    """Return the slowest repairs and the typical repair, phase by phase."""
     ranked = sorted(ended, key=lambda one: -(_duration_ns(one) or 0))
     shown = ranked[:MAX_WATERFALLS]
     across = _since_gap(_duration_ns(shown[0]) or 1)
@@ -219,11 +223,11 @@ def _waterfall(ended: list[dict[str, Any]]) -> Html:
         "gap",
         "naks",
         "grace",
-        "nak under way",
-        "waiting for the answer",
-        "repair under way",
+        "nak in transit",
+        "waiting for the repair",
+        "repair in transit",
         "waiting for earlier",
-        "in all",
+        "total",
     )
     pairs = tuple(pairwise(_MOMENTS))
     behind = ChartTable(
@@ -240,11 +244,11 @@ def _waterfall(ended: list[dict[str, Any]]) -> Html:
     )
     legend = [legend_entry(what, colour, shape=fill) for _, what, colour, fill in _PHASES]
     repairs = f"{len(shown)} of {formatting.count(len(ended))} repairs"
-    note = f"The slowest {repairs}, each from the moment its gap was noticed."
+    note = f"The slowest {repairs}, measured from the detection of the gap."
     summary = f"The slowest took {formatting.duration(_duration_ns(shown[0]))}: {_name(shown[0])}."
     return figure(
         "phases",
-        "Gap, nak, repair: where the time went",
+        "Repair time by phase",
         bar_chart(rows, across),
         behind,
         note=note,
@@ -259,7 +263,7 @@ def _since_gap(high_ns: float) -> Axis:
 
 
 def _typical(ended: list[dict[str, Any]]) -> BarRow | None:
-    """Return the repair of median phases, over all repairs with every phase."""
+    """Return a row with the median of each phase, over all repairs with every phase."""
     whole = [one for one in ended if all(one[moment] is not None for moment in _MOMENTS)]
     if len(whole) < 3:
         return None
@@ -278,7 +282,7 @@ def _typical(ended: list[dict[str, Any]]) -> BarRow | None:
             )
         before += span_ns
     return BarRow(
-        f"Typical: each phase's median of {formatting.count(len(whole))}",
+        f"Typical: median of each phase over {formatting.count(len(whole))} repairs",
         parts,
         value=formatting.duration(before),
         strong=True,

@@ -1,4 +1,4 @@
-"""A sweep: profiles against loss and group size, the coverage of a hunt, and failed runs."""
+"""The report of a sweep: profiles by loss and group size, coverage of hunts, failed runs."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from gapless.report.page import PageSection
 
 MAX_FAILURES = 60
-"""Maximum number of failing runs that are listed with their commands."""
+"""Maximum number of failed runs in the list."""
 MAX_CELLS = 600
-"""Cells in the table."""
+"""Maximum number of cells in the table."""
 MAX_CONDITIONS = 40
-"""Conditions that can be chosen in a comparison."""
-_FAILURES = "Each with the commands that repeat it and that shrink it."
-_LOSS = "The same work on networks that lose more and more."
-_SIZE = "The same work for each member, in larger and larger groups."
+"""Maximum number of conditions to choose from in a comparison."""
+_FAILURES = "Each failed run with the commands to replay and to shrink it."
+_LOSS = "The same load on networks with increasing loss."
+_SIZE = "The same load per member in groups of increasing size."
 _SIMULATED = (
-    "A simulation runs the real machine with virtual time and a made-up network. "
-    "It shows nothing about operating systems, sockets, disks or Spark."
+    "The simulator runs the real protocol code with virtual time and a simulated network. "
+    "A sweep tests no operating system, socket, disk or Spark job."
 )
 
 
 class SweepMetric(NamedTuple):
-    """A figure that profiles are compared by."""
+    """A metric for the comparison of profiles."""
 
     ident: str
     name: str
@@ -68,7 +68,7 @@ def _bytes(cell: dict[str, Any]) -> float | None:
 METRICS = (
     SweepMetric(
         "p99",
-        "Latency, 99 %",
+        "p99 latency",
         "Lower is better.",
         lambda cell: cell["p99_ns"],
         formatting.duration,
@@ -77,7 +77,7 @@ METRICS = (
     ),
     SweepMetric(
         "p50",
-        "Latency, median",
+        "Median latency",
         "Lower is better.",
         lambda cell: cell["p50_ns"],
         formatting.duration,
@@ -86,38 +86,38 @@ METRICS = (
     ),
     SweepMetric(
         "rate",
-        "Deliveries a second",
-        "Higher is better; of virtual time.",
+        "Deliveries per second",
+        "Higher is better. Per second of virtual time.",
         lambda cell: cell["deliveries_per_s"],
         formatting.compact,
         "rate",
     ),
     SweepMetric(
         "frames",
-        "Frames for each delivery",
-        "Lower is better: data, repairs, acks, naks and all others.",
+        "Frames per delivery",
+        "Lower is better. Counts data, repairs, acks, naks and all other frames.",
         lambda cell: cell["frames_per_message"],
         formatting.compact,
         "number",
     ),
     SweepMetric(
         "bytes",
-        "Bytes for each delivery",
-        "Lower is better, headers included.",
+        "Bytes per delivery",
+        "Lower is better. Includes headers.",
         _bytes,
         formatting.compact,
         "number",
     ),
     SweepMetric(
         "repairs",
-        "Repairs for each lost frame",
-        "1 is what a loss of data needs; losses of acks need none.",
+        "Repairs per lost frame",
+        "A lost data frame needs 1 repair, a lost ack none.",
         lambda cell: cell["repairs_per_lost_frame"],
         formatting.compact,
         "number",
     ),
 )
-"""What is compared."""
+"""The metrics of a comparison."""
 
 
 # The verdict
@@ -132,7 +132,7 @@ def card(figures: dict[str, Any]) -> tuple[Judgement, Html]:
     delivered = sum(cell["delivered"] for cell in figures["cells"])
     promises = [
         tile(
-            "Runs that failed",
+            "Failed runs",
             formatting.count(figures["failed"]),
             tone=BAD if figures["failed"] else GOOD,
         ),
@@ -172,25 +172,21 @@ def _sum(figures: dict[str, Any], part: str) -> float:
 
 
 def _to_do(figures: dict[str, Any]) -> str:
-    return (
-        f"{formatting.count(figures['missing'])} still to do"
-        if figures["missing"]
-        else "all of them"
-    )
+    return f"{formatting.count(figures['missing'])} still to do" if figures["missing"] else "all"
 
 
 def judge_sweep(figures: dict[str, Any]) -> Judgement:
-    """Return the verdict: a sweep passes if it is complete, no run failed, and coverage is met."""
+    """Return the judgement: a sweep passes if all runs are done and passed, with full coverage."""
     runs = formatting.plural(figures["runs"], "run")
-    looked = f"In each of {runs} every invariant was checked after every step."
+    looked = f"Every invariant was checked after every step of {runs}."
     planted = sorted({cell["mutant"] for cell in figures["cells"] if cell["mutant"]})
-    notes = (f"A bug was planted on purpose: {', '.join(planted)}.",) if planted else ()
+    notes = (f"Planted bug: {', '.join(planted)}.",) if planted else ()
     if figures["failed"] or figures["violations"]:
         failed = formatting.count(figures["failed"])
-        found = f"{formatting.plural(figures['violations'], 'violation')} in all."
+        found = f"{formatting.plural(figures['violations'], 'violation')} in total."
         return Judgement(BAD, f"{failed} of {runs} failed", (*notes, looked, found))
     if not figures["runs"]:
-        return Judgement(UNSURE, "Nothing to judge", ("No run of this sweep is done yet.",))
+        return Judgement(UNSURE, "Nothing to check", ("No run of the sweep is done yet.",))
     if figures["missing"]:
         left = formatting.count(figures["missing"])
         return Judgement(
@@ -203,15 +199,15 @@ def judge_sweep(figures: dict[str, Any]) -> Judgement:
         if hunt["thorough"]
     ]
     if unseen:
-        never = f"Never seen, though a hunt of this length must see it: {', '.join(unseen)}."
+        never = f"A hunt of this length must include, but did not: {', '.join(unseen)}."
         return Judgement(UNSURE, "No violation, but the hunt was not thorough", (looked, never))
     return Judgement(GOOD, f"No violation in {runs}", (*notes, looked, *_bounds(figures)))
 
 
 def _bounds(figures: dict[str, Any]) -> list[str]:
     return [
-        f"Of {_groups(hunt)}: at 95 % confidence, a bug shows in fewer than "
-        f"{formatting.percent(hunt['a_bug_shows_in_less_than'])} of such runs."
+        f"For {_groups(hunt)}: with 95 % confidence, any bug shows in fewer than "
+        f"{formatting.percent(hunt['a_bug_shows_in_less_than'])} of the runs."
         for hunt in figures["hunts"]
         if hunt["a_bug_shows_in_less_than"]
     ]
@@ -221,7 +217,7 @@ def _limits(figures: dict[str, Any]) -> Html:
     items = [tag("li", _SIMULATED), tag("li", NOT_CLAIMED)]
     if figures["other_runs"]:
         other = formatting.plural(figures["other_runs"], "run")
-        items.append(tag("li", f"Not counted: {other} in the same folder, of other code."))
+        items.append(tag("li", f"Not counted: {other} of other code in the same folder."))
     return tag("div", tag("h3", "Not checked"), tag("ul", *items), class_="not-checked")
 
 
@@ -234,24 +230,26 @@ def sections(figures: dict[str, Any]) -> list[PageSection]:
 
     cells = figures["cells"]
     made = [
-        PageSection("failures", "Failures", "Runs that failed", _FAILURES, _failures(figures)),
+        PageSection("failures", "Failures", "Failed runs", _FAILURES, _failures(figures)),
         PageSection(
             "loss",
-            "Against loss",
-            "Profiles against loss",
+            "By loss",
+            "Profiles by loss",
             _LOSS,
             _comparison(cells, "loss", "members", "loss"),
         ),
         PageSection(
             "size",
-            "Against size",
-            "Profiles against group size",
+            "By size",
+            "Profiles by group size",
             _SIZE,
             _comparison(cells, "members", "loss", "size"),
         ),
-        PageSection("cost", "Cost", "What it cost", "", _cost(cells)),
-        PageSection("cells", "Cells", "Every cell", "", _cells(cells)),
-        PageSection("hunts", "Hunts", "Groups drawn from seeds", "", _hunts(figures["hunts"])),
+        PageSection("cost", "Overhead", "Protocol overhead", "", _cost(cells)),
+        PageSection("cells", "Cells", "All cells", "", _cells(cells)),
+        PageSection(
+            "hunts", "Hunts", "Hunts: groups drawn from seeds", "", _hunts(figures["hunts"])
+        ),
     ]
     return [part for part in made if part.body is not None]
 
@@ -269,7 +267,7 @@ def _failures(figures: dict[str, Any]) -> Html | None:
 
 def _failure(nth: int, one: dict[str, Any]) -> Html:
     first = one["violations"][0] if one["violations"] else None
-    check = first["check"] if first else "broke off"
+    check = first["check"] if first else "aborted"
     what = first["message"] if first else one["error"]
     more = f" and {len(one['violations']) - 1} more" if len(one["violations"]) > 1 else ""
     head = tag(
@@ -280,7 +278,7 @@ def _failure(nth: int, one: dict[str, Any]) -> Html:
         tag("span", f"{more}, seed {one['seed']}, {one['profile'] or 'no profile'}", class_="soft"),
     )
     parts = (
-        [tag("p", f"The promise: {sentence_of(check)}", class_="note")]
+        [tag("p", f"Violated guarantee: {sentence_of(check)}", class_="note")]
         if check in INVARIANTS
         else []
     )
@@ -290,7 +288,7 @@ def _failure(nth: int, one: dict[str, Any]) -> Html:
             (v["check"], formatting.duration(v["t_ns"]), name_markup(v["member"], 40), v["message"])
             for v in one["violations"][:50]
         ]
-        content = ChartTable(("check", "at", "member", "what"), rows, numeric=frozenset({1}))
+        content = ChartTable(("check", "time", "member", "violation"), rows, numeric=frozenset({1}))
         label = f"All {len(one['violations'])} violations of seed {one['seed']}"
         parts.append(tag("details", tag("summary", label), table(content, label), class_="behind"))
     return tag("details", head, *parts, class_="violation card", id=f"failure-{nth}", open=nth < 5)
@@ -312,7 +310,7 @@ def _command(name: str, command: str) -> Html:
 def _comparison(
     cells: Sequence[dict[str, Any]], across: str, other: str, ident: str
 ) -> Html | None:
-    """Return curves of every profile over one parameter, for each condition of the others."""
+    """Return curves of each profile over a parameter, for each condition of the other one."""
     conditions: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         if cell[across] is not None and cell["profile"]:
@@ -337,8 +335,10 @@ def _comparison(
         ]
         bodies.append(tag("div", *filter(None, figures), class_="pair"))
     label = {"members": "Group", "loss": "Loss"}[other]
-    work = Html("") if several else tag("p", f"Every member: {ranked[0][0][1]}.", class_="note")
-    # Profiles differ most where it is hardest.
+    work = (
+        Html("") if several else tag("p", f"Load of each member: {ranked[0][0][1]}.", class_="note")
+    )
+    # Start with the hardest condition, where profiles differ most.
     return join_markup((work, switcher(f"{ident}-of", label, names, bodies, start=len(names) - 1)))
 
 
@@ -407,13 +407,13 @@ def _curves(
 
 
 def _best(metric: SweepMetric, lines: list[Curve]) -> str:
-    """Return the range of the curves at the right end, as a sentence."""
+    """Return a sentence with the range of the curves at the right end."""
     ends = [(line.values[-1], line.name) for line in lines if line.values[-1] is not None]
     if not ends:
         return ""
     low, high = min(ends), max(ends)
     least = f"{metric.format_value(low[0])} ({low[1]})"
-    return f"At the right end from {least} to {metric.format_value(high[0])} ({high[1]})."
+    return f"At the right end: from {least} to {metric.format_value(high[0])} ({high[1]})."
 
 
 def _parameter(across: str, xs: list[float]) -> Axis:
@@ -468,7 +468,7 @@ def _cost_bars(nth: int, condition: str, cells: list[dict[str, Any]]) -> Html:
                         before,
                         before + each,
                         colour,
-                        f"{name}: {kind}, {formatting.compact(each)} frames for each delivery",
+                        f"{name}: {kind}, {formatting.compact(each)} frames per delivery",
                         fill,
                     )
                 )
@@ -493,10 +493,10 @@ def _cost_bars(nth: int, condition: str, cells: list[dict[str, Any]]) -> Html:
         for kind, colour, fill in _KINDS
         if any(cell["frames"].get(kind) for cell in cells)
     ]
-    note = "What goes over all links for one message to be delivered at one member."
+    note = "Frames on all links, divided by the number of deliveries."
     return figure(
         f"cost-{nth}",
-        f"Frames for each delivery: {condition}",
+        f"Frames per delivery: {condition}",
         bar_chart(rows, across),
         behind,
         note=note,
@@ -535,7 +535,7 @@ def _cells(cells: Sequence[dict[str, Any]]) -> Html | None:
         "profile",
         "members",
         "loss",
-        "setting",
+        "settings",
         "runs",
         "failed",
         "delivered",
@@ -562,8 +562,8 @@ def _cells(cells: Sequence[dict[str, Any]]) -> Html | None:
 
 def _groups(hunt: dict[str, Any]) -> str:
     known = {
-        "told": "groups that are told their views",
-        "membership": "groups that make their own views",
+        "told": "groups with given views",
+        "membership": "groups with membership",
     }
     return known.get(hunt["groups"], str(hunt["groups"]))
 
@@ -584,14 +584,14 @@ def _hunt(nth: int, hunt: dict[str, Any]) -> Html:
     for ident, title, note, counted in (
         (
             "faults",
-            "Faults that struck",
-            "How often each kind of fault hit a run of this hunt.",
+            "Injected faults",
+            "How often each kind of fault occurred in the runs of the hunt.",
             hunt["faults"],
         ),
         (
             "seen",
-            "What must happen, and did",
-            "In how many seeds each situation was seen.",
+            "Required situations",
+            "Number of seeds in which each situation occurred.",
             hunt["must_happen"],
         ),
     ):
@@ -612,9 +612,9 @@ def _counted(ident: str, title: str, note: str, counted: dict[str, float]) -> Ht
         for name, number in ranked
     ]
     never = [name for name, number in ranked if not number]
-    summary = f"Never: {', '.join(never)}." if never else "All of them."
+    summary = f"Never: {', '.join(never)}." if never else "All occurred."
     behind = ChartTable(
-        ("what", "times"), [(name, formatting.count(number)) for name, number in ranked]
+        ("situation", "times"), [(name, formatting.count(number)) for name, number in ranked]
     )
     return figure(
         ident, title, bar_chart(rows, across), behind, note=note, summary=summary, style="flush"

@@ -1,4 +1,4 @@
-"""Throughput: messages sent and delivered over time, the frames needed, and blocked sends."""
+"""Throughput: messages and repairs over time, frames by kind, and blocked sends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gapless.report.charts.lines import (
 from gapless.report.html import Html, join_markup, name_markup, natural_sort_key, shorten
 
 MAX_MEMBERS = 24
-"""Members that can be chosen, and members with a bar."""
+"""Maximum number of members to choose from, and of members with a bar."""
 _SUMS = ("sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "blocked_ns")
 _KINDS = (
     ("data", "data", 1, "block"),
@@ -37,7 +37,7 @@ _KINDS = (
 
 
 def traffic(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return messages and repairs over time, of all and of each member."""
+    """Return messages and repairs over time, of all members and of each member."""
     step_ns = figures["over_time"]["step_ns"]
     members: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for point in figures["over_time"]["points"]:
@@ -85,13 +85,13 @@ def _member_traffic(
     most_fixes = max((*naks, *repairs), default=0)
     panels = [
         ChartPanel(
-            "messages a second",
+            "messages per second",
             axes.count_axis(most, kind="rate"),
             [Curve("delivered", delivered, 1), Curve("sent", sent, 3)],
             height=150,
         ),
         ChartPanel(
-            "frames a second",
+            "frames per second",
             axes.count_axis(most_fixes, kind="rate"),
             [Curve("naks", naks, 2), Curve("repairs", repairs, 4)],
             height=90,
@@ -100,7 +100,7 @@ def _member_traffic(
     there = [point for point in points if any(point[part] for part in _SUMS)]
     shown = downsample(there, rows)
     behind = ChartTable(
-        ("from", "sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "waiting"),
+        ("from", "sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "blocked"),
         [
             (
                 across.format_value(point["t_ns"]),
@@ -115,11 +115,11 @@ def _member_traffic(
             )
             for point in shown
         ],
-        downsample_note(len(shown), len(there), f"steps of {formatting.duration(step_ns)}"),
+        downsample_note(len(shown), len(there), f"intervals of {formatting.duration(step_ns)}"),
         frozenset(range(9)),
     )
     total = sum(point["delivered"] for point in there)
-    summary = f"{formatting.count(total)} delivered, at most {formatting.compact(most)} a second."
+    summary = f"{formatting.count(total)} delivered, at most {formatting.compact(most)} per second."
     return line_chart(
         f"traffic-{nth}",
         f"Messages and repairs over time: {shorten(name, 60)}",
@@ -127,13 +127,13 @@ def _member_traffic(
         xs,
         panels,
         data_table=behind,
-        note=f"Counted in steps of {formatting.duration(step_ns)}.",
+        note=f"Counted in intervals of {formatting.duration(step_ns)}.",
         summary=summary,
     )
 
 
 def _with_zeros(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
-    """Return points with an empty one at both ends of each stretch without rows."""
+    """Return points with an empty point at both ends of each interval without rows."""
     found: list[dict[str, Any]] = []
     for point in points:
         if found and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
@@ -144,7 +144,7 @@ def _with_zeros(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, 
 
 
 def overhead(figures: dict[str, Any]) -> Html | None:
-    """Return the frames of each member, and the share that was not data."""
+    """Return the chart of frames by member and kind."""
     members = [one for one in figures["overhead"] if _frames(one)]
     if not members:
         return None
@@ -165,7 +165,7 @@ def overhead(figures: dict[str, Any]) -> Html | None:
     across = axes.Axis(0, 1, formatting.percent, "share", ticks=(0, 0.25, 0.5, 0.75, 1))
     rows = [_mix(whole, strong=True)] if len(members) > 1 else []
     rows += [_mix(one) for one in ranked[:MAX_MEMBERS]]
-    note = "What each member sent, by kind of frame. Repairs are data sent again."
+    note = "Frames sent by each member, by kind. Repairs are data sent again."
     if len(ranked) > MAX_MEMBERS:
         note += f" The busiest {MAX_MEMBERS} of {len(ranked)} members; the table has all."
     behind = ChartTable(
@@ -193,9 +193,10 @@ def overhead(figures: dict[str, Any]) -> Html | None:
     )
     data, repair = whole["data"]["frames"], whole["repair"]["frames"]
     beside = _frames(whole) - data - repair
-    each = f" and {formatting.compact(100 * beside / data)} of other kinds" if data else ""
+    each = f" and {formatting.compact(100 * beside / data)} frames of other kinds" if data else ""
     again = (
-        f"For 100 frames of data, {formatting.compact(100 * repair / data)} were sent again{each}."
+        f"For each 100 data frames, members sent {formatting.compact(100 * repair / data)} repairs"
+        f"{each}."
         if data
         else ""
     )
@@ -234,7 +235,7 @@ def _mix(one: dict[str, Any], *, strong: bool = False) -> BarRow:
 
 
 def back_pressure(figures: dict[str, Any]) -> Html | None:
-    """Return the members that waited for room in their windows, and those that were behind."""
+    """Return the chart of blocked sends: who waited for room in a window, and for whom."""
     blocked = sorted(
         (one for one in figures["blocked"] if one["blocked_ns"]), key=lambda one: -one["blocked_ns"]
     )
@@ -255,13 +256,13 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
             before = until
         if before < one["blocked_ns"]:
             waited = formatting.duration(one["blocked_ns"] - before)
-            say = f"{one['member']} waited {waited}; no single member was behind"
+            say = f"{one['member']} waited {waited} for no particular member"
             parts.append(BarSegment(before, one["blocked_ns"], 7, say))
         held = ", ".join(shorten(_cause(cause), 14) for cause in causes[:2])
         value = formatting.duration(one["blocked_ns"]) + (f", for {held}" if held else "")
         rows.append(BarRow(one["member"], parts, value=value))
     behind = ChartTable(
-        ("member", "waited", "times", "longest", "for whom"),
+        ("member", "blocked", "times", "longest", "waiting for"),
         [
             (
                 name_markup(one["member"], 60),
@@ -275,8 +276,8 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
         numeric=frozenset({1, 2, 3}),
     )
     note = (
-        "How long sends waited because a window was full: it empties when its slowest receiver "
-        "has acknowledged."
+        "How long sends waited for room in a full window. A window gets room when the slowest "
+        "receiver acknowledges."
     )
     longest, waits = (
         formatting.duration(shown[0]["blocked_ns"]),
@@ -285,7 +286,7 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
     summary = f"Longest: {shown[0]['member']}, {longest} in {waits}."
     return figure(
         "waiting-bars",
-        "Who waited for room, and for whom",
+        "Blocked sends by member and cause",
         bar_chart(rows, across),
         behind,
         note=note,
@@ -295,8 +296,13 @@ def back_pressure(figures: dict[str, Any]) -> Html | None:
 
 
 def _cause(cause: dict[str, Any]) -> str:
-    """Return the member that a send waited for, or the reason if there was none."""
-    words = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
+    """Return the member that a send waited for, or the reason if no member caused the wait."""
+    words = {
+        "view": "a view",
+        "ack": "an ack",
+        "over": "the end of the stream",
+        "": "no particular member",
+    }
     return str(cause["member"] or words.get(cause["reason"], cause["reason"]))
 
 

@@ -1,4 +1,4 @@
-"""The verdict, first on the page: what was checked, the result, and what was not checked."""
+"""The verdict at the top of the page: the result of the checks, and what was not checked."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ICONS = {
     BAD: '<path d="M9.5 9.5 23.5 23.5M23.5 9.5 9.5 23.5"/>',
     UNSURE: '<path d="M16.5 8V19M16.5 24.2V24.4"/>',
 }
-_WORD = {GOOD: "all held", BAD: "violated", UNSURE: "not certain"}
+_WORD = {GOOD: "passed", BAD: "failed", UNSURE: "inconclusive"}
 _MAX_INCOMPLETE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The top of the page: a tone, a headline, and sentences below it."""
+    """The top of the page: a tone, a headline, and the sentences below the headline."""
 
     tone: str
     headline: str
@@ -31,12 +31,12 @@ class Judgement:
 
     @property
     def word(self) -> str:
-        """The verdict in a word or two, for the bar that stays in sight."""
+        """The verdict in one word, for the navigation bar."""
         return _WORD[self.tone]
 
 
 def judge_run(figures: dict[str, Any]) -> Judgement:
-    """Return the judgement of a run. Only a run that was checked completely is called sound."""
+    """Return the judgement of a run. Only a completely checked run gets the tone ``good``."""
     verdict = figures["verdict"]
     checks = verdict["checks"]
     made = [check for check in checks if check["state"] != "not checked"]
@@ -47,18 +47,14 @@ def judge_run(figures: dict[str, Any]) -> Judgement:
             if not figures["judged"]
             else "No check could be made on this trace."
         )
-        advice = ("Run ", tag("code", "gapless verify"), " on the trace to have it judged.")
-        return Judgement(UNSURE, "Not judged", (why, join_markup(advice)))
+        advice = ("Run ", tag("code", "gapless verify"), " on the trace to check the run.")
+        return Judgement(UNSURE, "Not checked", (why, join_markup(advice)))
+    left_out = len(checks) - len(made)
     if verdict["violations"] or not verdict["ok"]:
-        broken = [check for check in made if check["state"] == VIOLATED]
-        names = (
-            ", ".join(f"{check['id']} {check['name']}".strip() for check in broken) or "see below"
-        )
-        found = formatting.plural(verdict["violations"], "violation")
-        return Judgement(BAD, f"{found} found", (f"Broken: {names}.", scope))
+        return _failed(verdict, made, left_out, scope)
     if not verdict["events"]:
         return Judgement(
-            UNSURE, "Nothing to judge", ("The trace has no events, so no check could fail.", scope)
+            UNSURE, "Nothing to check", ("The trace has no events, so no check could fail.", scope)
         )
     if verdict["incomplete"]:
         incomplete = len(verdict["incomplete"])
@@ -66,13 +62,30 @@ def judge_run(figures: dict[str, Any]) -> Judgement:
         return Judgement(
             UNSURE,
             "No violation found, but rows are missing",
-            (f"{lacking} missing: what happened there could not be checked.", scope),
+            (f"{lacking} missing, so the missing part of the run could not be checked.", scope),
         )
-    left_out = len(checks) - len(made)
-    if left_out:
-        headline = f"All {len(made)} applicable checks passed ({left_out} not applicable)"
-        return Judgement(GOOD, headline, (scope,))
-    return Judgement(GOOD, f"All {len(made)} checks passed", (scope,))
+    applicable, omitted = _applicable(left_out)
+    return Judgement(GOOD, f"All {len(made)} {applicable} passed{omitted}", (scope,))
+
+
+def _applicable(left_out: int) -> tuple[str, str]:
+    """Return the noun of the headline, and the number of omitted checks in brackets."""
+    return ("applicable checks", f" ({left_out} not applicable)") if left_out else ("checks", "")
+
+
+def _failed(
+    verdict: dict[str, Any], made: list[dict[str, Any]], left_out: int, scope: str
+) -> Judgement:
+    """Return the judgement of a run with failed checks, or with violations of no listed check."""
+    failed = [check for check in made if check["state"] == VIOLATED]
+    found = formatting.plural(verdict["violations"], "violation")
+    if not failed:
+        return Judgement(BAD, f"{found} found", ("No listed check accounts for the result.", scope))
+    applicable, omitted = _applicable(left_out)
+    ids = ", ".join(check["id"] for check in failed)
+    names = ", ".join(f"{check['id']} {check['name']}".strip() for check in failed)
+    headline = f"{len(failed)} of {len(made)} {applicable} failed: {ids}{omitted}"
+    return Judgement(BAD, headline, (f"{found} of {names}.", scope))
 
 
 def _scope(figures: dict[str, Any], made: int) -> str:
@@ -92,14 +105,14 @@ def _scope(figures: dict[str, Any], made: int) -> str:
     )
     return (
         f"{formatting.plural(made, 'check')} examined "
-        f"{formatting.plural(verdict['events'], 'event')} that "
-        f"{formatting.plural(verdict['lives'], 'incarnation')} of {source} "
-        f"recorded{seeds}{span}.{took}{sampled}"
+        f"{formatting.plural(verdict['events'], 'event')} recorded by "
+        f"{formatting.plural(verdict['lives'], 'incarnation')} of "
+        f"{source}{seeds}{span}.{took}{sampled}"
     )
 
 
 def icon(tone: str) -> Html:
-    """Return the sign of a tone."""
+    """Return the icon of a tone."""
     return Html(
         f'<svg class="sign {tone}" viewBox="0 0 33 33" width="44" height="44" '
         f'aria-hidden="true">{_ICONS[tone]}</svg>'
@@ -130,7 +143,7 @@ def card(judgement: Judgement, tiles: Html, *rest: object) -> Html:
 
 
 def tile(label: str, value: object, *, detail: object = "", tone: str = "") -> Html:
-    """Return one number with its name."""
+    """Return a tile: a number below the label of the number."""
     return tag(
         "div",
         tag("dt", label),
@@ -158,15 +171,15 @@ def _promise_tile(label: str, number: float | None) -> Html:
 
 
 def _lost_tile(number: float | None, *, sound: bool) -> Html:
-    """Describe missing messages.
+    """Return the tile of lost messages.
 
-    They may be lost within the guarantees: the sender crashed, or the receiver was notified.
+    A loss may be within the guarantees: the sender crashed, or the receiver was notified.
     """
     if number and sound:
         return tile(
             "Lost",
             formatting.count(number),
-            detail="no promise broken: all checks held",
+            detail="within the guarantees: all checks passed",
             tone=UNSURE,
         )
     return _promise_tile("Lost", number)
@@ -189,14 +202,14 @@ def _run_tiles(figures: dict[str, Any]) -> Html:
         tile("Delivered", formatting.count(summary["delivered"]), detail=of),
         tile("Repaired", formatting.count(summary["repaired"]), detail=_repair_detail(summary)),
         tile(
-            "Latency, median",
+            "Median latency",
             formatting.duration(summary["latency_p50_ns"]),
             detail=_slowest(summary),
         ),
         tile(
-            "Latency, 99 %",
+            "p99 latency",
             formatting.duration(summary["latency_p99_ns"]),
-            detail="of all deliveries were faster",
+            detail="99 % of deliveries took less",
         ),
         tile(
             "Rate",
@@ -211,7 +224,7 @@ def _run_tiles(figures: dict[str, Any]) -> Html:
 
 def _repair_detail(summary: dict[str, Any]) -> str:
     lost = summary["frames_lost"]
-    return f"{formatting.count(lost)} frames lost on the way" if lost else "messages sent again"
+    return f"{formatting.count(lost)} frames were lost" if lost else "messages sent again"
 
 
 def _slowest(summary: dict[str, Any]) -> str:
@@ -223,11 +236,11 @@ def _slowest(summary: dict[str, Any]) -> str:
 
 
 def _not_checked(figures: dict[str, Any]) -> Html:
-    """Return the invariants that were not checked: silence must not pass for a proof."""
+    """Return the invariants without a check, so that no reader takes silence for a proof."""
     left_out = [check for check in figures["verdict"]["checks"] if check["state"] == "not checked"]
     reasons: dict[str, list[str]] = {}
     for check in left_out:
-        reasons.setdefault(check["why"] or "no reason is given", []).append(
+        reasons.setdefault(check["why"] or "no reason was recorded", []).append(
             f"{check['id']} {check['name']}".strip()
         )
     items = [
@@ -239,15 +252,14 @@ def _not_checked(figures: dict[str, Any]) -> Html:
         if check["state"] != "not checked" and check["why"]
     ]
     items += [
-        tag("li", tag("strong", f"{one['id']} {one['name']}"), f", in part: {one['why']}")
+        tag("li", tag("strong", f"{one['id']} {one['name']}"), f" (checked in part): {one['why']}")
         for one in partly
     ]
     if figures["mode"] == "sampled":
         items.append(
             tag(
                 "li",
-                "Between the rows of a sample anything may have happened that leaves no mark on "
-                "them.",
+                "Events between the sampled rows are unknown and may hide a violation.",
             )
         )
     items.append(tag("li", NOT_CLAIMED))
@@ -261,7 +273,7 @@ def _not_checked(figures: dict[str, Any]) -> Html:
 
 
 def _outside_scope(figures: dict[str, Any]) -> Html:
-    """Return the invariants that no trace can show, folded: they are the same for all runs."""
+    """Return the invariants that no trace can show, folded: the list is the same for all runs."""
     listed = figures["verdict"]["not_shown"]
     if not listed:
         return Html("")
@@ -273,7 +285,7 @@ def _outside_scope(figures: dict[str, Any]) -> Html:
         )
         for one in listed
     ]
-    summary = f"{len(listed)} promises that no trace can show; the simulator checks them"
+    summary = f"{len(listed)} guarantees that no trace can show; the simulator checks them"
     return tag("details", tag("summary", summary), tag("ul", *items))
 
 
@@ -322,11 +334,11 @@ def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
         for check in ranked
     ]
     content = ChartTable(
-        ("check", "state", "rows looked at", "violations", "what it means"),
+        ("check", "result", "rows examined", "violations", "meaning"),
         rows,
         numeric=frozenset({2, 3}),
     )
-    summary = f"All {len(checks)} checks, one by one"
+    summary = f"All {len(checks)} checks"
     return tag(
         "details",
         tag("summary", summary),
@@ -338,5 +350,7 @@ def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
 
 def _state(state: str) -> Html:
     tone = {HELD: GOOD, VIOLATED: BAD}.get(state, UNSURE)
-    sign = {HELD: "✓", VIOLATED: "✕"}.get(state, formatting.NO_VALUE)
-    return tag("span", f"{sign} {state}", class_=f"state {tone}")
+    shown = {HELD: "✓ passed", VIOLATED: "✕ failed"}.get(
+        state, f"{formatting.NO_VALUE} not applicable"
+    )
+    return tag("span", shown, class_=f"state {tone}")

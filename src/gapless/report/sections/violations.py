@@ -1,6 +1,6 @@
-"""Violations: each with its rows and frames as a sequence diagram.
+"""Violations: each with a sequence diagram of the rows and frames around the violation.
 
-Time runs down. A row of the picture is one event, in the order of time: distances mean nothing, the
+Time runs down. A row of the diagram is an event, in order of time; distances have no meaning, the
 times on the left do.
 """
 
@@ -16,14 +16,14 @@ from gapless.report.charts.lines import ChartTable, table
 from gapless.report.html import Html, join_markup, name_markup, shorten, tag
 
 UNFOLDED = 3
-"""Violations that are unfolded when the page opens."""
+"""Number of violations unfolded when the page opens."""
 MAX_DIAGRAMS = 20
-"""Violations with a picture; of the others the page has what was wrong, where and when."""
+"""Maximum number of violations with a diagram; the others have a message, a place and a time."""
 _NOT_DRAWN = (
     f"Only the first {MAX_DIAGRAMS} violations are drawn; "
-    "gapless verify shows the rows around each."
+    "gapless verify shows the rows around the others."
 )
-_NEVER, _UNKNOWN = "it is lost", "its arrival is not among these rows"
+_NEVER, _UNKNOWN = "lost", "arrival not recorded here"
 _LEFT, _HEAD, _ROW, _RIGHT = 70, 40, 26, 30
 _LANES = {1: 240, 2: 228, 3: 210}
 _MANY_LANES = 180
@@ -32,12 +32,14 @@ _MAX_LANES = 12
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return every violation that the figures have."""
+    """Return all violations in the figures."""
     found = figures["violations"]
     total = int(figures["verdict"]["violations"])
     if not found:
         if total:
-            return tag("p", "The rows around them are not in these figures.", class_="note")
+            return tag(
+                "p", "The figures do not include the rows around the violations.", class_="note"
+            )
         return None
     counts = Counter(one["check"] for one in found)
     by_check = ", ".join(f"{check}: {number}" for check, number in sorted(counts.items()))
@@ -63,7 +65,7 @@ def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
         seed,
     )
     meaning = sentence_of(one["check"])
-    body = [tag("p", f"The promise: {meaning}", class_="note")] if meaning else []
+    body = [tag("p", f"Violated guarantee: {meaning}", class_="note")] if meaning else []
     body.append(_picture(nth, one) if nth < MAX_DIAGRAMS else tag("p", _NOT_DRAWN, class_="note"))
     return tag(
         "details", head, *body, class_="violation card", id=f"violation-{nth}", open=nth < UNFOLDED
@@ -76,7 +78,7 @@ class _RelativeTime(NamedTuple):
     zero_ns: float
 
     def format_time(self, t_ns: float) -> str:
-        """Return how long before or after it was."""
+        """Return the time before or after the violation."""
         away_ns = t_ns - self.zero_ns
         return (
             "0"
@@ -88,7 +90,7 @@ class _RelativeTime(NamedTuple):
 
 
 class _DiagramEvent(NamedTuple):
-    """One event: a row of the trace, the start of a frame or its end."""
+    """An event of the diagram: a row of the trace, or the send or arrival of a frame."""
 
     t_ns: float
     rank: int
@@ -101,12 +103,12 @@ class _DiagramEvent(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What is written beside the line."""
+        """The text beside the line."""
         return self.text if self.times == 1 else f"{self.text} \N{MULTIPLICATION SIGN}{self.times}"
 
 
 def _events(one: dict[str, Any]) -> list[_DiagramEvent]:
-    """Return all entries in order; at the same time arrivals first, then rows, then sends."""
+    """Return all events in order; at equal times arrivals first, then rows, then sends."""
     events = [
         _DiagramEvent(row["t_ns"], 1, row["member"], _row_text(row), row["here"], -1)
         for row in one["rows"]
@@ -119,7 +121,7 @@ def _events(one: dict[str, Any]) -> list[_DiagramEvent]:
 
 
 def _folded(events: list[_DiagramEvent]) -> list[_DiagramEvent]:
-    """Return events with repetitions of the previous event folded into it."""
+    """Return events, with repetitions folded into the first occurrence."""
     found: list[_DiagramEvent] = []
     for event in events:
         same = found and event.frame < 0 and not event.is_violation and not found[-1].is_violation
@@ -159,7 +161,7 @@ def _row_text(row: dict[str, Any]) -> str:
 
 
 def _lanes(one: dict[str, Any]) -> list[str]:
-    """Return the incarnations with a line: origin and subject first, others as they appear."""
+    """Return the incarnations with a line: origin and subject first, the others in order."""
     names = [one["origin"], one["member"]]
     names += [row["member"] for row in one["rows"]]
     names += [name for frame in one["frames"] for name in (frame["from"], frame["to"])]
@@ -172,7 +174,7 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
     events = _folded(drawn)
     title = f"Around violation {nth + 1}: {one['check']} at {one['member'] or 'the group'}"
     if not lanes or not events:
-        return tag("p", "No row around it is known.", class_="note")
+        return tag("p", "No row around the violation is recorded.", class_="note")
     apart = _LANES.get(len(lanes), _MANY_LANES)
     xs: dict[str, float] = {life: _LEFT + 12 + apart * nth for nth, life in enumerate(lanes)}
     width = _LEFT + 12 + apart * max(1, len(lanes) - 1) + _RIGHT
@@ -224,13 +226,13 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
 
 
 def _how_to_read(one: dict[str, Any], left_out: int) -> Html:
-    parts: list[object] = ["Time runs down, and is told from the violation; "]
+    parts: list[object] = ["Time runs down and counts from the violation. "]
     if one["frames"]:
         parts.append(
-            "an arrow is a frame: a cross if it was lost, a ring if its arrival is not among "
-            "these rows; "
+            "An arrow is a frame; a cross marks a lost frame, a ring a frame whose arrival is not "
+            "recorded here. "
         )
-    parts.append("the row that broke the promise is framed. STATE shows low / delivered / high.")
+    parts.append("A box frames the violating row. STATE shows low / delivered / high.")
     if left_out:
         more = formatting.plural(left_out, "event")
         parts.append(f" The table has {more} more, of other incarnations.")
@@ -253,7 +255,7 @@ def _middle(nth: int) -> float:
 
 
 def _rows(events: list[_DiagramEvent], xs: dict[str, float], since: _RelativeTime) -> list[Html]:
-    """Return the rows of incarnations: right of their line, for the last incarnation left of it."""
+    """Return the rows: right of the line of the incarnation, for the last incarnation left."""
     parts, before = [], None
     last = list(xs)[-1] if len(xs) > 1 else None
     for nth, event in enumerate(events):
@@ -265,7 +267,7 @@ def _rows(events: list[_DiagramEvent], xs: dict[str, float], since: _RelativeTim
             continue
         x, here = xs[event.incarnation], event.is_violation
         say = f"{since.format_time(event.t_ns)}, {event.incarnation}: {event.text}" + (
-            ", here the promise is broken" if here else ""
+            ", the violation" if here else ""
         )
         if event.times > 1:
             say += f", {event.times} times until {since.format_time(event.until_ns)}"
@@ -354,7 +356,9 @@ def _rows_table(one: dict[str, Any], since: _RelativeTime) -> ChartTable:
     ]
     for frame in one["frames"]:
         never = _NEVER if frame["lost"] else _UNKNOWN
-        got = never if frame["got_ns"] is None else f"came at {since.format_time(frame['got_ns'])}"
+        got = (
+            never if frame["got_ns"] is None else f"arrived at {since.format_time(frame['got_ns'])}"
+        )
         rows.append(
             (
                 frame["sent_ns"],

@@ -1,4 +1,4 @@
-"""Windows: the marks of each stream over time, and how full the windows were."""
+"""Windows: the marks of each stream over time, and the number of messages in each window."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from gapless.report.charts.lines import (
 from gapless.report.html import Html, join_markup, name_markup, shorten
 
 MAX_STREAMS = 64
-"""Streams to choose from."""
+"""Maximum number of streams to choose from."""
 MAX_POINTS = 12_800
-"""Points of all streams together: with many streams each has fewer."""
+"""Maximum number of points of all streams together."""
 MAX_BARS = 16
-"""Streams in the picture of how full the windows were."""
+"""Maximum number of streams in the occupancy chart."""
 _MIN_POINTS = 120
 
 
 def stream_name(one: dict[str, Any], most: int = 40) -> str:
-    """Return how people call a stream at a member: ``b from a``."""
+    """Return the label of a stream at a member: ``b from a``."""
     if one["origin"] == one["member"]:
-        return f"{shorten(one['member'], most)}, its own"
+        return f"{shorten(one['member'], most)}, own stream"
     return f"{shorten(one['member'], most)} from {shorten(one['origin'], most)}"
 
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
-    """Return the marks of every stream, one at a time, and how full the windows were."""
+    """Return the marks of each stream, and the occupancy of the windows."""
     windows = [window for window in figures["windows"] if window["points"]][:MAX_STREAMS]
     parts: list[Html] = []
     if windows:
@@ -59,7 +59,7 @@ def _title(window: dict[str, Any]) -> str:
 
 
 def _fullest(points: list[tuple[float, ...]], most: int) -> list[tuple[float, ...]]:
-    """Return at most ``most`` points: the first, the last, and the fullest of each stretch."""
+    """Return at most ``most`` points: the first, the last, and the fullest of each interval."""
     if len(points) <= most:
         return points
     inner, stretches = points[1:-1], most - 2
@@ -100,7 +100,7 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
             + (
                 ""
                 if near or not reach
-                else f" (the window reaches to {formatting.count(reach)}, far above)"
+                else f" (the capacity, {formatting.count(reach)}, is off the chart)"
             ),
             axes.count_axis(max(most, reach if near else 0)),
             [
@@ -115,7 +115,7 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
                 ),
             ],
             height=110,
-            levels=[(reach, f"reach {formatting.count(reach)}")] if near else (),
+            levels=[(reach, f"capacity {formatting.count(reach)}")] if near else (),
         ),
     ]
     behind = _marks_table(points, across)
@@ -124,12 +124,12 @@ def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) ->
         f"{formatting.count(most)} held" + (f" of {formatting.count(reach)}." if reach else ".")
     )
     note = (
-        "The band is the content of the window: from low (purged, never requested again) to high, "
-        "the newest message seen."
+        "The band is the content of the window: from low (older messages are purged) to high, the "
+        "newest message known."
     )
     if len(points) < len(everything):
         drawn = f"{len(points)} of {len(everything)} points"
-        note += f" Drawn are {drawn}, the fullest of each stretch."
+        note += f" {drawn} are drawn: the fullest of each interval."
     title = f"Window: {_title(window)}"
     return line_chart(
         f"window-{nth}", title, across, xs, panels, data_table=behind, note=note, summary=summary
@@ -182,8 +182,8 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
     for one in shown:
         name = stream_name(one, 20)
         say = (
-            f"{name}: half the time at most {formatting.count(one['p50'])} held, "
-            f"99 % of it at most {formatting.count(one['p99'])}, never more than "
+            f"{name}: at most {formatting.count(one['p50'])} held for half the time, "
+            f"99 % of the time at most {formatting.count(one['p99'])}, never more than "
             f"{formatting.count(one['max'])}"
             + (f", of {formatting.count(one['reach'])}" if one["reach"] else "")
         )
@@ -194,7 +194,7 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
                     one["reach"],
                     "plus",
                     7,
-                    f"{name}: the window reaches to {formatting.count(one['reach'])}",
+                    f"{name}: the capacity is {formatting.count(one['reach'])}",
                 )
             )
         half, most_of_it = one["p50"] or 0, one["p99"] or 0
@@ -205,12 +205,12 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
     legend = [
         legend_entry("held half the time", 1, shape="block"),
         legend_entry("held 99 % of the time", 1, shape="hatch"),
-        legend_entry("most", 2, shape="triangle"),
+        legend_entry("maximum", 2, shape="triangle"),
     ]
     if near:
-        legend.append(legend_entry("reach of the window", 7, shape="plus"))
+        legend.append(legend_entry("capacity", 7, shape="plus"))
     behind = ChartTable(
-        ("at", "from", "mean", "half the time", "99 %", "most", "reach"),
+        ("receiver", "origin", "mean", "half the time", "99 %", "maximum", "capacity"),
         [
             (
                 name_markup(one["member"], 60),
@@ -223,14 +223,14 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
         ],
         numeric=frozenset(range(2, 7)),
     )
-    note = "Messages that a member held of a stream. A window that is full makes its sender wait."
+    note = "Messages of a stream held by a member. A full window makes the sender wait."
     if len(ranked) > len(shown):
-        note += f" Shown are the fullest {len(shown)} of {formatting.count(len(ranked))} streams."
+        note += f" The fullest {len(shown)} of {formatting.count(len(ranked))} streams are drawn."
     most = formatting.count(shown[0]["p99"])
     summary = f"The fullest: {stream_name(shown[0])}, 99 % of the time at most {most}."
     return figure(
         "occupancy",
-        "How full the windows were",
+        "Window occupancy",
         bar_chart(rows, across),
         behind,
         note=note,

@@ -1,1 +1,1 @@
-"""Checkers: one class for each invariant, called after every step."""
+"""Checkers: a class for each invariant, called after every step."""

@@ -1,13 +1,13 @@
-"""The checks of what must happen, and at what cost: L1 to L4 and S16.
+"""The checks of progress and its cost: L1 to L4 and S16.
 
-The bounds are fixed numbers. With D the delay of a perfect network and X the longest pause that the
-configuration allows between two tries (``xmit_interval``, or ``tail_delay`` if that is longer),
-measured on the slowest clock:
+The bounds are fixed numbers. With D the delay of a perfect network and X the longest configured
+pause between two tries (the larger of ``xmit_interval`` and ``tail_delay``), measured on the
+slowest clock:
 
-* B1 = (2 + R) X + (2 + 2 R) D, with R = 1 round of repairs. A window larger than one nak can name,
-  or larger than the repair budget of an interval, needs more rounds. With R = 1 these are the three
-  intervals and four delays in which a lost tail is announced, its gap outlives its grace, and the
-  gap is requested and repaired.
+* B1 = (2 + R) X + (2 + 2 R) D, with R = 1 round of repairs. A window beyond the reach of a
+  single nak, or larger than the repair budget of an interval, needs more rounds. With R = 1 the
+  bound is three intervals and four delays: the sender announces a lost tail, the gap outlives its
+  grace, the receiver requests the gap, and the sender repairs the gap.
 * B2 = B1 + X + ack_delay + 2 D: then the ack goes out, or a lost ack is requested once more. Where
   stability releases, three voting intervals and four delays more.
 """
@@ -35,7 +35,7 @@ SLOW_CLOCK_PERCENT = 106
 
 
 def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
-    """Return B1 and B2 for a network that delivers everything after ``delay_ns``."""
+    """Return B1 and B2 for a network with a fixed delay of ``delay_ns`` and no loss."""
     pause_ns = max(config.xmit_interval_ns, config.tail_delay_ns) * SLOW_CLOCK_PERCENT // 100
     ack_ns = config.ack_delay_ns * SLOW_CLOCK_PERCENT // 100
     rounds = 1
@@ -60,8 +60,8 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
 def connection_slack_ns(config: Config) -> int:
     """Return how much longer than B2 a connection may take.
 
-    It looks twice, may acknowledge only now and then, and asks for its first message only every so
-    often.
+    A connection looks for losses twice, may delay acknowledgements, and requests its first message
+    only at intervals.
     """
     lazy = config.unicast_profile.acks is AckPolicy.PERIODIC
     acks_ns = 4 * config.stability_interval_ns if lazy else 2 * config.min_ack_interval_ns
@@ -73,11 +73,11 @@ def connection_slack_ns(config: Config) -> int:
 
 
 MAX_RECEIVERS = 8
-"""Maximum number of members that want the same repair at once, those that join included."""
+"""Maximum number of members that want the same repair at once, joiners included."""
 
 
 class _DeadlineChecker(InvariantChecker):
-    """The common part of the two bounds: seqnos that must reach a mark by a time."""
+    """The common part of the two bounds: seqnos must reach a mark by a deadline."""
 
     def __init__(self, oracle: Oracle) -> None:
         super().__init__(oracle)
@@ -85,7 +85,7 @@ class _DeadlineChecker(InvariantChecker):
         self._faults_over = False
 
     def bound_ns(self) -> int:
-        """Return how long it may take."""
+        """Return the allowed time."""
         raise NotImplementedError
 
     def reached(self, model: MemberModel) -> int:
@@ -93,7 +93,7 @@ class _DeadlineChecker(InvariantChecker):
         raise NotImplementedError
 
     def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
-        """A deadline for every message: from its send, or from the calm if that is later."""
+        """Set a deadline for every message, from the send or from the calm (the later time)."""
         if self._faults_over and not frame.repair:
             self._set_deadline(model, frame.run.last)
 
@@ -103,7 +103,7 @@ class _DeadlineChecker(InvariantChecker):
         self.oracle.schedule_check(due_ns + 1)
 
     def check_due(self) -> None:
-        """Set the deadlines when the calm begins; later, check those that are due."""
+        """Set the deadlines when the calm begins; later, check the due deadlines."""
         if not self._faults_over:
             self._faults_over = True
             for model in self.model.members.values():
@@ -117,7 +117,7 @@ class _DeadlineChecker(InvariantChecker):
         self._due.clear()
 
     def close(self) -> None:
-        """Look at everything that is due by now, and at nothing that still has time."""
+        """Check every deadline that has passed, and skip the others."""
         self._check_deadlines()
 
     def _check_deadlines(self) -> None:
@@ -139,7 +139,7 @@ class _DeadlineChecker(InvariantChecker):
                 self.oracle.schedule_check(due[0][1] + 1)
 
     def _waits_for_state(self, model: MemberModel) -> bool:
-        """Return whether a member's buffer is full until it has the state: its time begins then."""
+        """Return whether a member waits for the state with a full buffer: the time begins after."""
         members = (self.model.members[address].member for address in model.view_members)
         return any(isinstance(member, Member) and member.state_transfer.full for member in members)
 
@@ -179,20 +179,20 @@ class StabilityDeadlineChecker(_DeadlineChecker):
         return model.stream.marks.low
 
     def row_block(self, model: MemberModel, row: TraceEntry) -> None:
-        """Note a member that waits."""
+        """Record a waiting member."""
         model.blocked.add(row.seqno)
 
     def row_unblock(self, model: MemberModel, row: TraceEntry) -> None:
         """A wait ends."""
         if row.seqno not in model.blocked:
-            self.fail(f"the wait of send {row.seqno} ends without having begun")
+            self.fail(f"the wait of send {row.seqno} ends without a begin")
         model.blocked.discard(row.seqno)
 
     def close(self) -> None:
         """Check that no send waits at the end of a settled run."""
         super().close()
         if not self.oracle.settled:
-            self.fail("the group did not come to rest")
+            self.fail("the group did not settle")
             return
         for model in self.model.members.values():
             if model.alive and model.blocked:
@@ -211,7 +211,7 @@ class QuiescenceChecker(InvariantChecker):
 
     def nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
         """No nak may go out."""
-        self.fail(f"{model.name} asks {to} for {frame.ranges} at rest")
+        self.fail(f"{model.name} requests {frame.ranges} from {to} at rest")
 
 
 class RepairCostChecker(InvariantChecker):
@@ -249,7 +249,7 @@ class RepairCostChecker(InvariantChecker):
 
 
 class SilenceChecker(InvariantChecker):
-    """Silence: a group at rest sends nothing but answers to what still arrives late."""
+    """Silence: a group at rest sends nothing but answers to late arrivals."""
 
     id = "S16"
     only_when_idle = True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _NakExchange:
-    """One nak, and its repairs; ``perhaps`` may be repaired or not: it was purged in this step."""
+    """A nak and its repairs; a repair of ``perhaps`` is optional: purged in the same step."""
 
     __slots__ = ("peer", "repaired", "requested", "suppressed", "traced")
 
@@ -33,7 +33,7 @@ class _NakExchange:
 
 
 class _RepairHistory:
-    """The repairs of one stream by one member: receiver, time and bytes."""
+    """The repairs of a stream by a member: receiver, time and bytes."""
 
     __slots__ = ("repaired", "size_bytes")
 
@@ -57,7 +57,7 @@ class ExactRepairChecker(InvariantChecker):
     """Repairs are exact: stored and requested means repaired, or suppressed for a true reason.
 
     A retransmission without a request (of an acknowledged message) has the original bytes too, and
-    goes to one member.
+    goes to a single member.
     """
 
     id = "S10"
@@ -82,7 +82,7 @@ class ExactRepairChecker(InvariantChecker):
         return inbound.stream if inbound is not None and self.oracle.receivers_retain else None
 
     def nak_in(self, model: MemberModel, sender: Address, frame: Nak) -> None:
-        """Note which stored messages a nak requests."""
+        """Record the stored messages that a nak requests."""
         origin = frame.origin
         if self._stream(model, origin) is None:
             return
@@ -123,14 +123,15 @@ class ExactRepairChecker(InvariantChecker):
             for seqno in range(row.seqno, row.seqno_last + 1):
                 if not memory.repaired_since(seqno, row.peer, now_ns - moment_ns):
                     self.fail(
-                        f"{seqno} is held back as a repeat, but was not repaired to {row.peer} "
-                        "a moment ago"
+                        f"{seqno} is suppressed as a repeat, but no repair went to "
+                        f"{row.peer} recently"
                     )
         elif row.reason == "budget":
             self._check_budget(model, row, memory, now_ns)
         else:
             self.fail(
-                f"{row.seqno}..{row.seqno_last} is held back for {row.reason!r}, which is no reason"
+                f"{row.seqno}..{row.seqno_last} is suppressed for {row.reason!r}, "
+                "which is not a valid reason"
             )
 
     def _check_budget(
@@ -151,8 +152,8 @@ class ExactRepairChecker(InvariantChecker):
         spent_bytes = sum(sent_bytes for _, sent_bytes in recent)
         if spent_bytes + size_bytes <= self.config.repair_budget_bytes:
             self.fail(
-                f"{row.seqno}..{row.seqno_last} is held back for the budget, of which only "
-                f"{spent_bytes} bytes are spent"
+                f"{row.seqno}..{row.seqno_last} is suppressed by the budget, but "
+                f"only {spent_bytes} bytes are spent"
             )
 
     def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
@@ -162,7 +163,7 @@ class ExactRepairChecker(InvariantChecker):
         run = frame.run
         stream = self._stream(model, run.origin)
         if stream is None or run.last > stream.high:
-            self.fail(f"{run} is repaired, but was never sent, or not kept")
+            self.fail(f"{run} is repaired, but was never sent or is not stored")
             return
         same_flags = stream.flags[run.first - 1 : run.last] == [run.flags] * run.count
         if run.payload != stream.content(run.first, run.last) or not same_flags:
@@ -172,11 +173,11 @@ class ExactRepairChecker(InvariantChecker):
         if (run.first, run.last, to) in self._unsolicited:
             self._unsolicited.remove((run.first, run.last, to))
             if not run.flags & ACKED or to is None:
-                self.fail(f"{run} is sent to {to} again, but nobody asked")
+                self.fail(f"{run} is resent to {to} without a request")
             return
         exchange = self._exchanges.get(run.origin)
         if exchange is None:
-            self.fail(f"{run} is repaired, but nobody asked")
+            self.fail(f"{run} is repaired without a request")
             return
         self._answer(run, to, exchange, memory)
 
@@ -187,29 +188,29 @@ class ExactRepairChecker(InvariantChecker):
         moment_ns = self.config.min_retry_ns // 2
         for seqno in range(run.first, run.last + 1):
             if memory.repaired_since(seqno, peer, now_ns - moment_ns):
-                self.fail(f"{seqno} is repaired to {peer} again within a moment")
+                self.fail(f"{seqno} is repaired to {peer} twice within a short time")
             memory.repaired.setdefault(seqno, []).append((to, now_ns))
             exchange.repaired.add(seqno)
         only = {"always": None, "never": peer}.get(self.config.use_mcast_xmit, to)
         if to not in {None, peer} or to != only:
-            self.fail(f"{run} is repaired to {to}, but {peer} asked")
+            self.fail(f"{run} is repaired to {to}, but {peer} sent the request")
 
     def end(self, model: MemberModel) -> None:
-        """Compare requests with repairs; what was purged in this very step may be either."""
+        """Compare requests with repairs; repairs of messages purged in this step are optional."""
         for origin, exchange in self._exchanges.items():
             low = self._low(model, origin)
             answered = exchange.repaired | exchange.suppressed
             missed = {seqno for seqno in exchange.requested if seqno > low} - answered
             if missed or answered - exchange.requested:
                 self.fail(
-                    f"{sorted(exchange.requested)} was asked for and stored; repaired "
-                    f"{sorted(exchange.repaired)}, "
-                    f"held back {sorted(exchange.suppressed)}"
+                    f"{sorted(exchange.requested)} was requested and stored; repaired "
+                    f"{sorted(exchange.repaired)}, suppressed "
+                    f"{sorted(exchange.suppressed)}"
                 )
             if exchange.repaired != exchange.traced:
                 self.fail(
-                    f"the trace says {sorted(exchange.traced)} was repaired, in truth "
-                    f"{sorted(exchange.repaired)} was"
+                    f"the trace shows repairs of {sorted(exchange.traced)}, but "
+                    f"{sorted(exchange.repaired)} was repaired"
                 )
             self._history(model, origin).prune(low)
         self._exchanges = {}
@@ -251,7 +252,7 @@ class NakPacingChecker(InvariantChecker):
             return
         if not inbound.open:
             self.fail(
-                f"asks {frame.origin} for {frame.ranges}, but does not know where the stream starts"
+                f"requests {frame.ranges} of {frame.origin} before the start of the stream is known"
             )
             return
         known = max(inbound.high, inbound.announced)
@@ -260,16 +261,16 @@ class NakPacingChecker(InvariantChecker):
                 known, inbound.delivered + self.oracle.reach
             ):
                 self.fail(
-                    f"asks for {first}..{last} of {frame.origin}: delivered "
+                    f"requests {first}..{last} of {frame.origin}: delivered "
                     f"{inbound.delivered}, known {known}"
                 )
             elif inbound.held & inbound.bits(first, last):
-                self.fail(f"asks for {first}..{last} of {frame.origin}, some of which it holds")
+                self.fail(f"requests {first}..{last} of {frame.origin}, but has stored a part")
             self._check_pacing(inbound, frame.origin, first, last)
 
     def _check_start_request(self, inbound: InboundModel, frame: Nak) -> None:
         if inbound.open:
-            self.fail(f"asks {frame.origin} where its stream starts, but was told")
+            self.fail(f"requests the start of the stream of {frame.origin}, which is known")
         self._check_pacing(inbound, frame.origin, 0, 0)
 
     def _check_pacing(self, inbound: InboundModel, origin: Address, first: int, last: int) -> None:
@@ -279,13 +280,15 @@ class NakPacingChecker(InvariantChecker):
             if before_ns is None:
                 self._check_grace(inbound, origin, seqno)
             elif now_ns - before_ns < self._retry_ns:
-                self.fail(f"asks for {seqno} of {origin} again after {now_ns - before_ns} ns")
+                self.fail(f"requests {seqno} of {origin} again after {now_ns - before_ns} ns")
             asked_ns[seqno] = now_ns
 
     def _check_grace(self, inbound: InboundModel, origin: Address, seqno: int) -> None:
         age_ns = self.oracle.local_ns - inbound.known_since_ns(seqno, self.oracle.local_ns)
         if seqno and age_ns < self._grace_ns:
-            self.fail(f"asks for {seqno} of {origin} only {age_ns} ns after it could know of it")
+            self.fail(
+                f"requests {seqno} of {origin} only {age_ns} ns after the first sign of the gap"
+            )
 
 
 class AcceptanceChecker(InvariantChecker):
@@ -301,7 +304,7 @@ class AcceptanceChecker(InvariantChecker):
         self._full = False
 
     def _schedule_end_check(self) -> None:
-        """Look at the end of this step."""
+        """Schedule the check at the end of the step."""
         self._end_check_scheduled = True
         self.oracle.at_end.append(self.end)
 
@@ -349,7 +352,7 @@ class AcceptanceChecker(InvariantChecker):
         inbound.high = window.high
 
     def end(self, model: MemberModel) -> None:
-        """Compare the counts with those that the model expects."""
+        """Compare the counts with the expectation of the model."""
         expected, dropped = self.oracle.expected, self._dropped
         found = self._stored + dropped.get("full", 0), *map(dropped.get, _COUNTED, _ZEROS)
         if self.oracle.receivers_retain:
@@ -358,7 +361,8 @@ class AcceptanceChecker(InvariantChecker):
             found = (found[0], found[1] + found[2], 0, *found[3:])
         if found != expected:
             self.fail(
-                f"{model.name} took {self._stored} and dropped {dropped}, but {expected} was due"
+                f"{model.name} stored {self._stored} and dropped {dropped}, but "
+                f"{expected} was expected"
             )
         self._stored, self._end_check_scheduled, self._full = 0, False, False
         if dropped:

@@ -1,12 +1,12 @@
-"""The safety checks S1 to S18, one small class each, in the words of docs/invariants.md.
+"""The safety checks S1 to S18, a small class each, in the words of docs/internals/invariants.md.
 
-Each check compares one guarantee with the oracle's model after every step. Beside the answers of a
-member, checks read only the marks of its windows, which are the guaranteed thing itself. No counter
-of the machine is trusted.
+Each check compares a guarantee with the oracle's model after every step. Beside the answers of a
+member, checks read only the marks of its windows, because the guarantees are about marks. Checks
+trust no counter of the machine.
 
 ``CHECKERS`` lists every check that runs online: safety, liveness, connections and out-of-band
 messages, membership. Two ids are checked elsewhere: S17 compares two runs
-(:func:`gapless.sim.runner.same_digest`), and L5 needs an exhaustive search.
+(``gapless.sim.runner.same_digest``), and L5 needs an exhaustive search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from gapless.wire.primitives import REASONS
 
 if TYPE_CHECKING:
     from gapless.identity import Address, View
+    from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.events import Event
+    from gapless.protocol.member import Member
     from gapless.protocol.ready import Delivery, Ready, TraceEntry
     from gapless.protocol.stream.window import Window
     from gapless.sim.oracle.checker import Outgoing
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class NoCreationChecker(InvariantChecker):
-    """No creation: sent data is what the application gave, in order; delivered data was sent."""
+    """No creation: sent data is the application's data, in order; delivered data was sent."""
 
     id = "S1"
 
@@ -59,9 +61,7 @@ class NoCreationChecker(InvariantChecker):
         if frame.repair:
             return
         if run.origin != model.address or run.first != stream.high + 1:
-            self.fail(
-                f"{run} goes out as new, but the stream of {model.name} stands at {stream.high}"
-            )
+            self.fail(f"{run} is sent as new, but the stream of {model.name} is at {stream.high}")
             return
         if run.flags & FRAGMENT:
             self._check_fragment(model, frame)
@@ -82,14 +82,14 @@ class NoCreationChecker(InvariantChecker):
     def _check_fragment(self, model: MemberModel, frame: Data) -> None:
         run, stream = frame.run, model.stream
         if not stream.queue:
-            self.fail(f"{run} is a piece of nothing that the application gave")
+            self.fail(f"{run} is a fragment of no message of the application")
         elif bool(run.flags & FIRST_FRAGMENT) == bool(stream.fragment_payloads):
-            self.fail(f"{run} begins a message inside another, or goes on with none")
+            self.fail(f"{run} begins a message inside another, or continues no message")
         elif (
             run.flags & LAST_FRAGMENT
             and b"".join((*stream.fragment_payloads, run.payload)) != stream.queue[0].payload
         ):
-            self.fail(f"the pieces up to {run} do not add up to the message of the application")
+            self.fail(f"the fragments up to {run} do not add up to the message of the application")
 
     def delivered(
         self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
@@ -103,7 +103,7 @@ class NoCreationChecker(InvariantChecker):
             )
 
     def event(self, model: MemberModel, event: Event) -> None:
-        """Compare the seqnos that are reported to the application with the assigned ones."""
+        """Compare the seqnos reported to the application with the assigned seqnos."""
         if not isinstance(event, Accepted) or event.ticket not in model.tickets:
             return
         if not 0 < event.first <= event.last <= model.stream.high:
@@ -111,7 +111,7 @@ class NoCreationChecker(InvariantChecker):
 
 
 class NoDuplicateChecker(InvariantChecker):
-    """No duplicate: nothing is delivered twice."""
+    """No duplicate: no message is delivered twice."""
 
     id = "S2"
 
@@ -124,7 +124,7 @@ class NoDuplicateChecker(InvariantChecker):
     ) -> None:
         """Compare a delivery with the next due seqno; after a state with the marks in the state.
 
-        Deliveries that waited for the state may precede a new start of their stream.
+        Deliveries that waited for the state may precede a new start of the stream.
         """
         due = (
             model.own_next
@@ -140,7 +140,7 @@ class NoDuplicateChecker(InvariantChecker):
             again = delivery.first <= max(self._last.get(key, 0), model.covered.get(key[1:], 0))
         if again:
             self.fail(
-                f"{model.name} delivers {delivery.first} of {delivery.origin} again, {due} is next"
+                f"{model.name} delivers {delivery.first} of {delivery.origin} twice; {due} is next"
             )
         self._last[key] = max(self._last.get(key, 0), delivery.last)
 
@@ -168,7 +168,7 @@ class GaplessPrefixChecker(InvariantChecker):
     def marks_moved(
         self, model: MemberModel, origin: Address, inbound: InboundModel, window: Window
     ) -> None:
-        """The delivered mark passes only arrived data, and no message that was not delivered."""
+        """The delivered mark passes only arrived data, and no undelivered message."""
         delivered = window.delivered
         if delivered == inbound.delivered:
             return
@@ -181,14 +181,14 @@ class GaplessPrefixChecker(InvariantChecker):
             and inbound.stream.end_of(begin) <= delivered
             and not model.transferring
         ):
-            self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
+            self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not delivered")
 
     def own_marks_moved(self, model: MemberModel, window: Window) -> None:
         """The same for the own stream."""
         stream, delivered = model.stream, window.delivered
         begin = stream.next_loopback_from(model.own_next)
         if begin <= delivered and stream.end_of(begin) <= delivered and not model.transferring:
-            self.fail(f"the own delivered moves to {delivered}, but {begin} was not handed out")
+            self.fail(f"the own delivered moves to {delivered}, but {begin} was not delivered")
 
 
 class IntegrityChecker(InvariantChecker):
@@ -221,7 +221,7 @@ class IntegrityChecker(InvariantChecker):
 
 
 class WindowBoundChecker(InvariantChecker):
-    """Window: at most ``capacity`` messages outstanding; receivers store only what is in reach."""
+    """Window: at most ``capacity`` messages outstanding; receivers store only messages in reach."""
 
     id = "S6"
 
@@ -232,19 +232,17 @@ class WindowBoundChecker(InvariantChecker):
         inbound: InboundModel,
         window: Window,
     ) -> None:
-        """Check that a receiver stores what the model holds, and nothing out of reach."""
+        """Check that a receiver stores the same messages as the model, all within reach."""
         delivered, reach = window.delivered, self.oracle.reach
         if delivered < inbound.delivered:
-            self.fail(
-                f"the stream of {origin} stands at {delivered}, and has been at {inbound.delivered}"
-            )
+            self.fail(f"the stream of {origin} is at {delivered}, but was at {inbound.delivered}")
             return
         stored = (
             window.stored - (delivered - window.low) if window.keep_delivered else window.stored
         )
         held = (inbound.held >> (delivered - inbound.delivered)).bit_count()
         if stored != held:
-            self.fail(f"{stored} messages of {origin} are stored, {held} should be")
+            self.fail(f"{stored} messages of {origin} are stored; expected {held}")
         if window.high > delivered + reach or stored > reach:
             self.fail(f"the window of {origin} reaches from {window.delivered} to {window.high}")
 
@@ -252,12 +250,13 @@ class WindowBoundChecker(InvariantChecker):
         """Check that a sender stays within its capacity."""
         if window.high - window.low > self.oracle.reach:
             self.fail(
-                f"{window.high - window.low} messages are outstanding, {self.oracle.reach} may be"
+                f"{window.high - window.low} messages are outstanding; the maximum "
+                f"is {self.oracle.reach}"
             )
 
 
 class MonotonicMarksChecker(InvariantChecker):
-    """Marks: low <= delivered <= high, no mark and no ack goes down, and the trace shows them."""
+    """Marks: low <= delivered <= high, no mark and no ack goes down, the trace shows every mark."""
 
     id = "S7"
 
@@ -274,11 +273,11 @@ class MonotonicMarksChecker(InvariantChecker):
         inbound: InboundModel,
         window: Window,
     ) -> None:
-        """Compare the marks of another's stream with those before."""
+        """Compare the marks of an inbound stream with the previous marks."""
         self._compare(origin, inbound.marks, window)
 
     def own_marks_moved(self, model: MemberModel, window: Window) -> None:
-        """Compare the own marks with those before."""
+        """Compare the marks of the own stream with the previous marks."""
         self._compare("the own stream", model.stream.marks, window)
 
     def row_state(self, model: MemberModel, row: TraceEntry) -> None:
@@ -292,12 +291,12 @@ class MonotonicMarksChecker(InvariantChecker):
             row.high,
         ):
             self.fail(
-                f"the trace says {row.low}, {row.delivered}, {row.high} for {origin}, the "
-                "window does not"
+                f"the trace has {row.low}, {row.delivered}, {row.high} for "
+                f"{origin}; the window differs"
             )
 
     def sampled(self, model: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
-        """Check that the trace has a row for every outgoing frame, and no other."""
+        """Check that the trace has a row for every outgoing frame, and no other row."""
         untold: dict[str, int] = {}
         for _, out in outgoing:
             for frame in out.frames:
@@ -332,7 +331,8 @@ class MonotonicMarksChecker(InvariantChecker):
         if window.marks != known:
             self.oracle.current_member = model
             self.fail(
-                f"marks {which} moved in silence from {tuple(known)} to {tuple(window.marks)}"
+                f"marks {which} moved without a trace row from {tuple(known)} to "
+                f"{tuple(window.marks)}"
             )
 
     def _compare(self, which: object, before: tuple[int, int, int], window: Window) -> None:
@@ -360,7 +360,7 @@ _FRAME_EVENTS = frozenset(_TRACED.values())
 
 
 class TruthfulAckChecker(InvariantChecker):
-    """Acks are true: a member acknowledges only what it has taken."""
+    """Acks are true: a member acknowledges only delivered messages."""
 
     id = "S8"
 
@@ -369,15 +369,17 @@ class TruthfulAckChecker(InvariantChecker):
         self._unverified_acks: list[Ack] = []
 
     def ack_in(self, model: MemberModel, sender: Address, frame: Ack) -> None:
-        """The member that the ack is from has delivered that far."""
+        """The sender of the ack has delivered every acknowledged message."""
         if frame.origin != model.address:
             return
         taken = self.model.members[sender].has_delivered(model.address, frame.epoch)
         if frame.seqno > taken:
-            self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {taken}")
+            self.fail(
+                f"received an ack of {sender} for {frame.seqno}, but {sender} has delivered {taken}"
+            )
 
     def ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
-        """Deliveries before this step may be acknowledged; later ones once they are known."""
+        """Deliveries before this step may be acknowledged; later deliveries once known."""
         inbound = model.inbound.get(frame.origin)
         if inbound is None or frame.seqno > inbound.delivered:
             self._unverified_acks.append(frame)
@@ -396,7 +398,7 @@ class TruthfulAckChecker(InvariantChecker):
 
 
 class SafePurgeChecker(InvariantChecker):
-    """Purge is safe: every member of the view has acknowledged it; no member loses anything."""
+    """Purge is safe: every member of the view has acknowledged a purged message."""
 
     id = "S9"
 
@@ -409,7 +411,7 @@ class SafePurgeChecker(InvariantChecker):
         self._purged_to = row.seqno_last
 
     def tail_out(self, model: MemberModel, to: Address | None, frame: Tail) -> None:
-        """Check the marks of an announcement, and its start against the ack table."""
+        """Check the marks of an announcement, and the announced start against the ack table."""
         window = model.member.outbound.window
         if frame.low > window.low or frame.high > window.high:
             self.fail(
@@ -418,7 +420,7 @@ class SafePurgeChecker(InvariantChecker):
             )
         if frame.start is not None and (to is None or frame.start != model.stream.starts.get(to)):
             self.fail(
-                f"tells {to} to start at {frame.start}, but counts from "
+                f"announces the start {frame.start} to {to}, but counts from "
                 f"{model.stream.starts.get(to or model.address)}"
             )
 
@@ -428,7 +430,7 @@ class SafePurgeChecker(InvariantChecker):
             self.fail(f"calls {frame.low} gone, but low is {model.member.outbound.window.low}")
 
     def event(self, model: MemberModel, event: Event) -> None:
-        """A loss, or a late start, may only meet a member that did not count at that time."""
+        """Only a member that did not count at the time may report a loss or a late start."""
         if (
             not isinstance(event, (Lost, Started))
             or not _skips_messages(model, event)
@@ -439,8 +441,8 @@ class SafePurgeChecker(InvariantChecker):
         owed_from = self.model.owed_from(event.origin, model)
         if owed_from is not None and upto > owed_from:
             self.fail(
-                f"{model.name} misses up to {upto} of {event.origin}, which owes it all behind "
-                f"{owed_from}"
+                f"{model.name} misses up to {upto} of {event.origin}, which owes "
+                f"all messages after {owed_from}"
             )
 
     def marks_moved(
@@ -468,12 +470,12 @@ class SafePurgeChecker(InvariantChecker):
             and held_bytes + self.config.max_frame_bytes <= self.config.window_bytes
         ):
             self.fail(
-                f"{model.name} lets {window.low} of {origin} go, but {stable} is stable, and "
-                "there is room"
+                f"{model.name} purges up to {window.low} of {origin}, but {stable} "
+                "is stable, and there is room"
             )
 
     def own_marks_moved(self, model: MemberModel, window: Window) -> None:
-        """Compare low with the acks that were received."""
+        """Compare low with the received acks."""
         stream = model.stream
         if window.low == stream.marks.low:
             return
@@ -484,16 +486,16 @@ class SafePurgeChecker(InvariantChecker):
         else:
             self._check_stable(model, window)
         if self._purged_to != window.low and self._tracing(model):
-            self.fail(f"low moves to {window.low}, the trace says {self._purged_to}")
+            self.fail(f"low moves to {window.low}, but the trace has {self._purged_to}")
 
     def _check_stable(self, model: MemberModel, window: Window) -> None:
-        """Check that every member of the view has delivered what is stable."""
+        """Check that every member of the view has delivered every stable message."""
         for member in model.view_members:
             taken = window.delivered
             if member != model.address:
                 taken = self.model.members[member].has_delivered(model.address, model.epoch)
             if taken < window.low:
-                self.fail(f"low moves to {window.low}, but {member} has {taken}")
+                self.fail(f"low moves to {window.low}, but {member} has delivered {taken}")
 
     @staticmethod
     def _tracing(model: MemberModel) -> bool:
@@ -501,12 +503,12 @@ class SafePurgeChecker(InvariantChecker):
 
 
 def _skips_messages(model: MemberModel, event: Lost | Started) -> bool:
-    """Return whether a start skips messages; one from the sender or a digest skips none."""
+    """Return whether a start skips messages; a start from the sender or a digest never does."""
     return isinstance(event, Lost) or event.start == model.inbound[event.origin].restarted > 0
 
 
 class HostileBytesChecker(InvariantChecker):
-    """Hostile bytes: a datagram that does not decode, or of another group, is one counted drop."""
+    """Hostile bytes: a damaged datagram, or a datagram of another group, is a counted drop."""
 
     id = "S13"
 
@@ -521,7 +523,7 @@ class HostileBytesChecker(InvariantChecker):
 
 
 class BoundedMemoryChecker(InvariantChecker):
-    """Memory: what a member stores is bounded by members and capacity, and its counts add up."""
+    """Memory: members and capacity bound the stored messages of a member; the counts add up."""
 
     id = "S14"
     measure_every = 16
@@ -537,11 +539,11 @@ class BoundedMemoryChecker(InvariantChecker):
         inbound: InboundModel,
         window: Window,
     ) -> None:
-        """Now and then, measure everything."""
+        """Measure the whole memory at intervals."""
         self.connections_stepped(model)
 
     def connections_stepped(self, model: MemberModel) -> None:
-        """The same for a member that has connections."""
+        """Measure the memory of a member with connections."""
         self._moves += 1
         if self._moves % self.measure_every == 0:
             self.measure(model)
@@ -575,6 +577,11 @@ class BoundedMemoryChecker(InvariantChecker):
                 max((len(s._before_start) for s in member.inbound.values()), default=0),
                 early,
             ),
+            "early bytes": self._early_bytes(member),
+            "unread bytes": (
+                member.credit.large_bytes if config.unread_bytes else 0,
+                config.unread_bytes + (members + 1) * config.window_bytes + reach,
+            ),
             "questions": (
                 max((len(s.loss_detector.open_naks) for s in member.inbound.values()), default=0),
                 reach,
@@ -586,26 +593,35 @@ class BoundedMemoryChecker(InvariantChecker):
         }
         for what, (size, most) in sizes.items():
             if size > most:
-                self.fail(f"{size} {what}, at most {most} are allowed")
+                self.fail(f"{size} {what}; the maximum is {most}")
+        self._check_own_invariants(model)
+
+    @staticmethod
+    def _early_bytes(member: Endpoint | Member) -> tuple[int, int]:
+        """Return the bytes kept before they can be used, and ``early_bytes`` for each member."""
+        members = 1 if member.view is None else len(member.view)
+        return member.early_budget.kept_bytes, members * member.config.early_bytes
+
+    def _check_own_invariants(self, model: MemberModel) -> None:
         try:
-            member.check_invariants()
+            model.member.check_invariants()
         except (AssertionError, LookupError) as error:
             # A missing entry of a table violates the invariants, too, before any assert runs.
-            self.fail(f"{model.name} contradicts its own law: {error}")
+            self.fail(f"{model.name} violates an invariant of the machine: {error}")
 
 
 class ViewConsistencyChecker(InvariantChecker):
-    """Views: numbers rise, a number is one list; strangers and old incarnations change nothing."""
+    """Views: numbers rise, each number has a single list; strangers change nothing."""
 
     id = "S15"
 
     def view(self, model: MemberModel, view: View) -> None:
-        """Compare a view with all earlier ones."""
+        """Compare a view with all earlier views."""
         number = view.id.number
         if model.view is not None and number <= model.view.id.number:
             self.fail(f"view {number} follows view {model.view.id.number}")
         if model.address not in view.members:
-            self.fail(f"view {number} is given to {model.name}, which is not in it")
+            self.fail(f"view {number} is installed at {model.name}, which is not in the view")
         if view.id.coordinator != view.members[0]:
             self.fail(
                 f"view {number} was made by {view.id.coordinator}, but {view.members[0]} is "
@@ -619,12 +635,12 @@ class ViewConsistencyChecker(InvariantChecker):
             self._check_incarnations(view)
 
     def _check_incarnations(self, view: View) -> None:
-        """Check that a view names existing incarnations, at most one of each node."""
+        """Check that a view names existing incarnations, and each node only once."""
         number, members = view.id.number, view.members
         if len({member.node for member in members}) < len(members):
-            self.fail(f"view {number} names somebody twice: {members}")
+            self.fail(f"view {number} names a member twice: {members}")
         if unknown := [member for member in members if member not in self.model.members]:
-            self.fail(f"view {number} names {unknown}, which never lived")
+            self.fail(f"view {number} names {unknown}, which never existed")
 
     def refused(
         self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
@@ -657,7 +673,7 @@ class LinkAccountingChecker(InvariantChecker):
 def _stream(
     model: MemberModel, inbound: InboundModel | None, delivery: Delivery
 ) -> StreamModel | None:
-    """Return the stream that a delivery is of."""
+    """Return the stream of a delivery."""
     return (
         model.stream
         if delivery.origin == model.address
@@ -686,7 +702,7 @@ def _check_unchanged(
 def _check_streams(
     check: InvariantChecker, model: MemberModel, before: object, ready: Ready
 ) -> None:
-    """A member that finds its views by itself may answer a stranger, but no stream may move."""
+    """A member that makes its own views may answer a stranger, but no stream may move."""
     if check.oracle.fingerprint(model) != before:
         check.fail("a datagram of a stranger changed a stream")
     if ready.deliveries:
@@ -717,4 +733,4 @@ CHECKERS: tuple[type[InvariantChecker], ...] = (
     *UNICAST_AND_OOB_CHECKERS,
     *MEMBERSHIP_CHECKERS,
 )
-"""Every check that runs online, in the order in which they look at a step."""
+"""Every online check, in the order of the calls in a step."""

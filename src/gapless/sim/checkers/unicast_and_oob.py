@@ -2,7 +2,7 @@
 
 The guarantees have the same names: S1 to S4, S8 and S9 for every connection, S5 for out-of-band
 messages. A connection is a stream of its own. Its first message has seqno 1, and from there on each
-message is delivered once, in order and without a gap, whatever happens to either end.
+message is delivered once, in order and without a gap, regardless of the fate of either end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionModel:
-    """One connection in one direction: what was sent, and the marks of its receiver."""
+    """A connection in a single direction: the sent messages, and the marks of the receiver."""
 
     __slots__ = ("delivered", "ended", "next", "stream", "to")
 
@@ -51,7 +51,7 @@ class ConnectionModel:
 
 
 class UnicastChecker(InvariantChecker):
-    """S1 to S4, S8 and S9 for every connection; L1, L3 and S16 for all of them at the end."""
+    """S1 to S4, S8 and S9 for every connection; L1, L3 and S16 for all connections at the end."""
 
     id = "S3"
 
@@ -62,13 +62,13 @@ class UnicastChecker(InvariantChecker):
         self._own_sent: dict[tuple[Address, int], int] = {}
 
     def fail_as(self, name: str, message: str) -> None:
-        """Report that one of the promises does not hold."""
+        """Report a violation of another invariant."""
         self.oracle.report(name, message)
 
     # Calls of the application
 
     def sent(self, model: MemberModel, send: ApplicationSend) -> None:
-        """Note a send to one member; a message to itself without loopback goes nowhere."""
+        """Record a send to a member; without loopback a message to the sender is dropped."""
         to = send.to
         if (
             to is None
@@ -84,7 +84,7 @@ class UnicastChecker(InvariantChecker):
             self._own_sent[model.address, send.ticket] = len(send.payloads)
 
     def before_frames_event(self, model: MemberModel, event: Event) -> None:
-        """Handle a send that is given up, or a connection that ends with unconfirmed messages."""
+        """Handle a send that was given up, or a connection that ends with unconfirmed messages."""
         if isinstance(event, GivenUp):
             for (sender, to), queue in self.queues.items():
                 if sender == model.address and any(
@@ -107,14 +107,14 @@ class UnicastChecker(InvariantChecker):
             if len(queue) > 1:
                 self.fail_as(
                     "L1",
-                    f"{model.name} ends its connection to {event.peer}, and {len(queue)} "
-                    "messages with it",
+                    f"{model.name} ends its connection to {event.peer}, although "
+                    f"{len(queue)} messages are pending",
                 )
 
     def _give_up(
         self, queue: deque[QueuedMessage], event: GivenUp, sender: Address, to: Address
     ) -> None:
-        """Remove the messages of a send that were not accepted; a half-sent one stays."""
+        """Remove the unaccepted messages of a send; a half-sent message stays."""
         line = next(
             (
                 line
@@ -161,8 +161,8 @@ class UnicastChecker(InvariantChecker):
             if not line.ended and line.delivered < line.stream.high:
                 self.fail_as(
                     "L1",
-                    f"{model.name} closes its connection to {to} at {line.delivered}, and told "
-                    "nobody",
+                    f"{model.name} closes its connection to {to} at {line.delivered} "
+                    "without a report",
                 )
             line.ended = True
         asks = isinstance(frame, Nak) and frame.ranges
@@ -185,18 +185,18 @@ class UnicastChecker(InvariantChecker):
         if frame.repair:
             same = run.last <= stream.high and run.payload == stream.content(run.first, run.last)
             if not same:
-                self.fail_as("S10", f"{run} is sent again to {to} with other bytes than before")
+                self.fail_as("S10", f"{run} is resent to {to} with other bytes than before")
             out = model.member.connections.outgoing.get(to)
             if (
                 out is not None
                 and out.stream.epoch == frame.epoch
                 and run.last <= out.stream.window.low
             ):
-                self.fail_as("S10", f"{run} is sent again to {to}, which has acknowledged it")
+                self.fail_as("S10", f"{run} is resent to {to}, which has acknowledged the run")
             return
         if run.first != stream.high + 1:
             self.fail_as(
-                "S1", f"{run} goes out as new to {to}, but the connection stands at {stream.high}"
+                "S1", f"{run} is sent as new to {to}, but the connection is at {stream.high}"
             )
             return
         if frame.first != (run.first == 1):
@@ -209,13 +209,16 @@ class UnicastChecker(InvariantChecker):
         if run.flags & FRAGMENT:
             pieces = line.stream.fragment_payloads
             if bool(run.flags & FIRST_FRAGMENT) == bool(pieces) or not queue:
-                self.fail_as("S1", f"{run} begins a message inside another, or goes on with none")
+                self.fail_as(
+                    "S1", f"{run} begins a message inside another, or continues no message"
+                )
             pieces.append(run.payload)
             if run.flags & LAST_FRAGMENT:
                 if queue and b"".join(pieces) != queue.popleft().payload:
                     self.fail_as(
                         "S1",
-                        f"the pieces up to {run} do not add up to the message of the application",
+                        f"the fragments up to {run} do not add up to the message of the "
+                        "application",
                     )
                 line.stream.fragment_payloads = []
             return
@@ -230,7 +233,7 @@ class UnicastChecker(InvariantChecker):
         line = self.connections.get((frame.origin, frame.epoch))
         entry = model.member.connections.incoming.get(frame.origin)
         if line is None or to != frame.origin:
-            self.fail_as("S8", f"{frame} goes to {to} for a connection that nobody opened")
+            self.fail_as("S8", f"{frame} goes to {to} for a connection that was never opened")
             return
         if (
             entry is not None
@@ -254,14 +257,14 @@ class UnicastChecker(InvariantChecker):
         ):
             self.fail_as(
                 "S11",
-                f"{model.name} asks for {frame.ranges}; it has {line.next - 1} of "
+                f"{model.name} requests {frame.ranges}, but has {line.next - 1} of "
                 f"{line.stream.high}",
             )
 
     # Deliveries
 
     def other_delivered(self, model: MemberModel, delivery: Delivery) -> None:
-        """Compare a delivery with the next message of its connection."""
+        """Compare a delivery with the next message of the connection."""
         if delivery.kind != UNICAST:
             return
         if delivery.origin == model.address:
@@ -305,7 +308,7 @@ class UnicastChecker(InvariantChecker):
     # After a step, and at the end
 
     def connections_stepped(self, model: MemberModel) -> None:
-        """Nothing is purged that the other end does not have; nothing whole is passed over."""
+        """Check that purged messages arrived at the other end, and no whole message was skipped."""
         connections = model.member.connections
         for to, out in connections.outgoing.items():
             line = self.connections.get((model.address, out.stream.epoch))
@@ -326,13 +329,14 @@ class UnicastChecker(InvariantChecker):
             ):
                 self.fail_as(
                     "S3",
-                    f"delivered of {origin} moves to {window.delivered}, but {due} was not "
-                    "handed out",
+                    f"delivered of {origin} moves to {window.delivered}, but {due} was "
+                    "not delivered",
                 )
             ahead = window.stored
             if ahead > self.oracle.reach:
                 self.fail_as(
-                    "S6", f"{ahead} messages of {origin} are stored, {self.oracle.reach} may be"
+                    "S6",
+                    f"{ahead} messages of {origin} are stored; the maximum is {self.oracle.reach}",
                 )
 
     def close(self) -> None:
@@ -348,12 +352,13 @@ class UnicastChecker(InvariantChecker):
                 self.oracle.current_member = other
                 self.fail_as(
                     "L1",
-                    f"{line.stream.high} was sent by {model.name}, {line.next - 1} was handed out",
+                    f"{line.stream.high} was sent by {model.name}, but only "
+                    f"{line.next - 1} was delivered",
                 )
 
 
 class OutOfBandChecker(InvariantChecker):
-    """Out of band: nothing is created, repeated or changed; every target gets it; order is free."""
+    """Out of band: every target gets each message once and unchanged; order is free."""
 
     id = "S5"
 
@@ -381,7 +386,7 @@ class OutOfBandChecker(InvariantChecker):
             )
 
     def _assign_numbers(self, model: MemberModel, upto: int) -> list[bytes]:
-        """Note that out-of-band messages up to ``upto`` have seqnos; return all that have one."""
+        """Record seqnos of out-of-band messages up to ``upto``; return all numbered messages."""
         sent = self._sent.setdefault(model.address, [])
         queue = self._queues.get(model.address, deque())
         while len(sent) < upto and queue:
@@ -393,7 +398,7 @@ class OutOfBandChecker(InvariantChecker):
         return sent
 
     def before_frames_event(self, model: MemberModel, event: Event) -> None:
-        """Note the seqnos of out-of-band sends, or that they were given up."""
+        """Record the seqnos of out-of-band sends, or the sends that were given up."""
         queue = self._queues.get(model.address)
         if not queue or not isinstance(event, (Accepted, GivenUp)):
             return
@@ -420,17 +425,17 @@ class OutOfBandChecker(InvariantChecker):
                 or run.messages() != sent[run.first - 1 : run.last]
             ):
                 self.fail(
-                    f"{run} goes out of band to {to} with other bytes than the application gave"
+                    f"{run} is sent out of band to {to} with other bytes than the application's"
                 )
             if self.oracle.resting:
                 self.oracle.report("L3", f"{model.name} sends {frame} to {to} at rest")
         elif isinstance(frame, Unreliable) and frame.run.payload not in self._unreliable_sent.get(
             model.address, {}
         ):
-            self.fail(f"{frame.run} goes out unreliably, but the application did not give it")
+            self.fail(f"{frame.run} is sent unreliably, but is not a message of the application")
 
     def other_delivered(self, model: MemberModel, delivery: Delivery) -> None:
-        """Once each, and with the bytes that were sent."""
+        """Check that a delivery is the first of its message, with the sent bytes."""
         if delivery.kind == UNICAST:
             return
         if delivery.kind != OUT_OF_BAND:
@@ -438,7 +443,10 @@ class OutOfBandChecker(InvariantChecker):
                 message not in self._unreliable_sent.get(delivery.origin, {})
                 for message in delivery.messages()
             ):
-                self.fail(f"{model.name} delivers unreliably what {delivery.origin} did not send")
+                self.fail(
+                    f"{model.name} delivers an unreliable message that "
+                    f"{delivery.origin} did not send"
+                )
             return
         sent = self._assign_numbers(self.model.members[delivery.origin], delivery.last)
         if delivery.messages() != sent[delivery.first - 1 : delivery.last]:
@@ -449,11 +457,11 @@ class OutOfBandChecker(InvariantChecker):
         before = self._delivered.setdefault((model.address, delivery.origin), set())
         for seqno in range(delivery.first, delivery.last + 1):
             if seqno in before:
-                self.fail(f"{model.name} delivers {seqno} of {delivery.origin} out of band again")
+                self.fail(f"{model.name} delivers {seqno} of {delivery.origin} out of band twice")
             before.add(seqno)
 
     def state_provided(self, model: MemberModel, state: bytes) -> None:
-        """A state has what its giver was handed."""
+        """Record the deliveries in the provided state."""
         mine = (
             (origin, seqnos)
             for (who, origin), seqnos in self._delivered.items()
@@ -462,13 +470,13 @@ class OutOfBandChecker(InvariantChecker):
         self._states[state] = {origin: set(seqnos) for origin, seqnos in mine}
 
     def event(self, model: MemberModel, event: Event) -> None:
-        """Note what a received state covers: it is not delivered again."""
+        """Record the messages in a received state: such messages are not delivered again."""
         if isinstance(event, StateReceived):
             for origin, seqnos in self._states.get(event.state, {}).items():
                 self._delivered.setdefault((model.address, origin), set()).update(seqnos)
 
     def view(self, model: MemberModel, view: View) -> None:
-        """Forget the deliveries that are due at an ended incarnation."""
+        """Forget the due deliveries of an ended incarnation."""
         gone = model.view_members.difference(view.members)
         if gone:
             for (origin, _), owed in self._undelivered.items():
@@ -489,11 +497,11 @@ class OutOfBandChecker(InvariantChecker):
                     and seqno not in self._delivered.get((peer, origin), ())
                 ):
                     self.oracle.current_member = other
-                    self.fail(f"{seqno} of {sender.name} out of band never came")
+                    self.fail(f"out-of-band message {seqno} of {sender.name} was never delivered")
 
 
 class AcknowledgedSendChecker(InvariantChecker):
-    """S8 for whole sends: a send reported as acknowledged has been delivered by all that count."""
+    """S8 for whole sends: all counted members have delivered a send reported as acknowledged."""
 
     id = "S8"
 
@@ -528,20 +536,24 @@ class AcknowledgedSendChecker(InvariantChecker):
             start = stream.starts.get(member, last)
             taken = max(self.model.members[member].has_delivered(model.address, epoch), start)
             if taken < last:
-                self.fail(f"{model.name} has {last} acknowledged by all, but {member} has {taken}")
+                self.fail(
+                    f"{model.name} reports {last} as acknowledged by all, but {member} "
+                    f"has delivered {taken}"
+                )
             if (stored := self._stored_by(member, model.address, taken, start)) < last:
                 self.fail(
-                    f"{model.name} has {last} acknowledged by all, but {member} has stored {stored}"
+                    f"{model.name} reports {last} as acknowledged by all, but {member} "
+                    f"has stored {stored}"
                 )
         for place in model.roster.absent if model.roster is not None else ():
             if stream.acks.get(place.address, last) < last:
                 self.fail(
-                    f"{model.name} has {last} acknowledged by all, but {place.name}, away, has "
-                    "not got it"
+                    f"{model.name} reports {last} as acknowledged by all, but the "
+                    f"absent {place.name} has not"
                 )
 
     def _stored_by(self, member: Address, origin: Address, taken: int, start: int) -> int:
-        """Return how far a member may acknowledge: what is on its disk, if it has one."""
+        """Return how far a member may acknowledge: up to its disk, for a member with a disk."""
         stored = self.model.members[member].stored
         return taken if stored is None else max(stored.get(origin, 0), start)
 
@@ -555,7 +567,7 @@ class AcknowledgedSendChecker(InvariantChecker):
 
 
 class StallReportChecker(InvariantChecker):
-    """Order without retransmission: nothing is asked for, and a gap that stays is reported."""
+    """Order without retransmission: no naks, and every lasting gap is reported."""
 
     id = "L1"
 
@@ -571,17 +583,17 @@ class StallReportChecker(InvariantChecker):
             self._reported.add((model.address, event.origin, event.seqno))
 
     def nak_out(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
-        """Report a nak: nothing is retransmitted."""
+        """Report a nak: without retransmission no member sends a nak."""
         if not model.member.config.retransmits:
-            self.fail(f"{model.name} asks {to} for {frame.ranges}, but retransmission is off")
+            self.fail(f"{model.name} requests {frame.ranges} from {to}, but retransmission is off")
 
     def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
-        """Nothing is sent twice."""
+        """Check that no message is sent twice."""
         if frame.repair and not self.config.retransmits and not self.oracle.retransmission_retuned:
-            self.fail(f"{model.name} sends {frame.run} to {to} again, but retransmission is off")
+            self.fail(f"{model.name} resends {frame.run} to {to}, but retransmission is off")
 
     def tail_out(self, model: MemberModel, to: Address | None, frame: Tail) -> None:
-        """Report an announcement that is not the start for a new member."""
+        """Report an announcement, except the start for a new member."""
         if frame.start is None and not model.member.config.retransmits:
             self.fail(f"{model.name} announces {frame} to {to}, but retransmission is off")
 
@@ -599,8 +611,7 @@ class StallReportChecker(InvariantChecker):
                 if (model.address, origin, window.delivered + 1) not in self._reported:
                     self.oracle.current_member = model
                     self.fail(
-                        f"{window.delivered + 1} of {origin} is missing for good, and nobody "
-                        "was told"
+                        f"{window.delivered + 1} of {origin} is missing for good without a report"
                     )
 
 

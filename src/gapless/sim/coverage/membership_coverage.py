@@ -1,7 +1,7 @@
-"""Situations that must occur in a sweep of groups that make their own views.
+"""Required situations for a sweep of groups with their own views.
 
-A sweep in which one of these situations never occurred has tested less than it claims. See
-:mod:`gapless.sim.coverage.stream_coverage` for the situations of streams.
+A sweep without an occurrence of every required situation has tested less than expected, and fails.
+See ``gapless.sim.coverage.stream_coverage`` for the situations of streams.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUIRED_MEMBERSHIP_COVERAGE = (
     "concurrent first members",
     "many joins in one view",
     "leave and join in one view",
-    "join passed on",
+    "join request forwarded",
     "restart with the same address",
     "coordinator leaves",
     "coordinator crash",
@@ -48,22 +48,22 @@ REQUIRED_MEMBERSHIP_COVERAGE = (
     "joiner during loss at full window",
     "merge of two",
     "merge of three",
-    "life taken back in",
+    "expelled member readmitted",
     "asymmetric partition",
     "partition during a merge",
     "durable member away and back",
     "retention_timeout over",
-    "window full of one who is away",
+    "window full because of an absent member",
     "pin expelled",
     "state transfer under load",
-    "provider of a state dies",
+    "state provider ends",
     "leave_timeout over",
 )
-"""Every observation that a sweep of membership must make at least once."""
+"""Every required situation of a membership sweep."""
 
 
 class MembershipCoverage(InvariantChecker):
-    """Notes which of :data:`REQUIRED_MEMBERSHIP_COVERAGE` a run has seen, in ``seen``."""
+    """Records the situations of ``REQUIRED_MEMBERSHIP_COVERAGE`` in a run, in ``seen``."""
 
     id = "must gather"
 
@@ -86,7 +86,7 @@ class MembershipCoverage(InvariantChecker):
         return [model for model in self.model.members.values() if model.alive]
 
     def _is_full(self, members: frozenset[Address]) -> bool:
-        """Return whether a member has as many messages outstanding as it may."""
+        """Return whether a member has its maximum number of outstanding messages."""
         models = (self.model.members[member] for member in members if member in self.model.members)
         return any(
             model.stream.high - model.stream.marks.low >= self.config.capacity
@@ -144,7 +144,7 @@ class MembershipCoverage(InvariantChecker):
             self.model.members[peer].alive and self.model.members[peer].transferring
             for peer in peers
         ):
-            self.record("provider of a state dies")
+            self.record("state provider ends")
         if (
             model.view is None
             or model.view.members[0] != model.address
@@ -160,7 +160,7 @@ class MembershipCoverage(InvariantChecker):
     def control_frame_in(self, model: MemberModel, sender: Address, frame: Frame) -> None:
         """A relayed join request arrives."""
         if isinstance(frame, Join) and frame.entry.address != sender:
-            self.record("join passed on")
+            self.record("join request forwarded")
 
     def control_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
         """A merge begins."""
@@ -185,7 +185,7 @@ class MembershipCoverage(InvariantChecker):
         elif isinstance(event, RetentionBlocking) or (
             isinstance(event, RetentionReleased) and event.reason == "capacity"
         ):
-            self.record("window full of one who is away")
+            self.record("window full because of an absent member")
         elif isinstance(event, StateWanted):
             self._providing.setdefault(model.address, set()).add(event.peer)
         elif (
@@ -215,7 +215,7 @@ class MembershipCoverage(InvariantChecker):
         if model.view is None and len(view.members) > 1 and model.address.node in self._expelled:
             self.record("frozen member expelled and back")
         if any(member in model.departed_inbound for member in view.members):
-            self.record("life taken back in")
+            self.record("expelled member readmitted")
         if self._pins.intersection(before).difference(view.members):
             self.record("pin expelled")
         nodes = {member.node: member.incarnation for member in before}
@@ -236,7 +236,7 @@ class MembershipCoverage(InvariantChecker):
                 self.record("durable member away and back")
 
     def _check_view_change(self, model: MemberModel, view: View) -> None:
-        """Classify the change of a view, when its coordinator installs it."""
+        """Classify the change of a view, when the coordinator installs the view."""
         before = set() if model.view is None else set(model.view.members)
         models = [
             self.model.members[member] for member in view.members if member in self.model.members
@@ -257,7 +257,7 @@ class MembershipCoverage(InvariantChecker):
 
     @staticmethod
     def _count_partitions(models: list[MemberModel]) -> int:
-        """Return the number of disjoint groups that ``models`` are in."""
+        """Return the number of disjoint groups of the members in ``models``."""
         parts: list[frozenset[Address]] = []
         for model in models:
             members = model.view_members
@@ -266,7 +266,7 @@ class MembershipCoverage(InvariantChecker):
         return len(parts)
 
     def close(self) -> None:
-        """Look for suspects that are still there."""
+        """Look for suspects at the end of the run."""
         for address, suspects in self._suspects.items():
             model = self.model.members[address]
             if model.alive and any(member in model.view_members for member in suspects):

@@ -1,7 +1,7 @@
-"""Situations that must occur in a sweep: those that the protocol was made for.
+"""Required situations for a sweep: the hard cases of the protocol.
 
-A sweep in which one of them never occurred has tested less than it claims, and fails. The observer
-gets the same steps as the checks, through the same hooks, and only notes what occurred.
+A sweep without an occurrence of every required situation has tested less than expected, and fails.
+The observer gets the same steps as the checkers, through the same hooks, and only records.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ REQUIRED_STREAM_COVERAGE = (
     "window wrapped three times",
     "partition healed with both sides behind",
     "slow reader at a full window",
-    "nak for what is on its way",
+    "nak for a message in flight",
     "join during loss",
-    "message in pieces",
-    "send given up while waiting",
-    "repair held back as a repeat",
-    "repair held back by the budget",
-    "loss reported to one who did not count",
+    "fragmented message",
+    "waiting send given up",
+    "repair suppressed as a repeat",
+    "repair suppressed by the budget",
+    "loss reported to a member that did not count",
     "view installed at different times",
-    "process stood still with a full buffer",
-    "life taken back in",
+    "process paused with a full buffer",
+    "expelled member readmitted",
     "sender released by stability",
-    "repair by one who is not the origin",
-    "message kept for a view to come",
+    "repair by a holder that is not the origin",
+    "message buffered for a later view",
     "acknowledged send reported",
     "out-of-band message sent again",
-    "first message of a connection asked for",
+    "first message of a connection requested",
     "last message of a connection sent again",
     "connection closed",
-    "datagram for a former life",
+    "datagram for an earlier incarnation",
     "stall reported",
 )
-"""Every observation that a sweep must make at least once."""
+"""Every required situation of a stream sweep."""
 
 
 class StreamCoverage(InvariantChecker):
-    """Notes which of :data:`REQUIRED_STREAM_COVERAGE` a run has seen, in ``seen``."""
+    """Records the situations of ``REQUIRED_STREAM_COVERAGE`` in a run, in ``seen``."""
 
     id = "must happen"
 
@@ -88,7 +88,7 @@ class StreamCoverage(InvariantChecker):
 
     def on_buffer_overflow(self) -> None:
         """The socket buffer of a paused member is full."""
-        self.record("process stood still with a full buffer")
+        self.record("process paused with a full buffer")
 
     def on_partition_change(self, action: ChangePartition) -> None:
         """A partition ends: find the members that are behind."""
@@ -144,7 +144,7 @@ class StreamCoverage(InvariantChecker):
         if row.reason in {"ack", "view"}:
             self.record(f"sender released by {'an ack' if row.reason == 'ack' else 'a view'}")
         else:
-            self.record("send given up while waiting")
+            self.record("waiting send given up")
 
     def row_purge(self, model: MemberModel, row: TraceEntry) -> None:
         """Messages are purged."""
@@ -154,20 +154,20 @@ class StreamCoverage(InvariantChecker):
     def row_repair(self, model: MemberModel, row: TraceEntry) -> None:
         """A repair is sent."""
         if row.origin != model.address:
-            self.seen.add("repair by one who is not the origin")
+            self.seen.add("repair by a holder that is not the origin")
 
     def row_early(self, model: MemberModel, row: TraceEntry) -> None:
-        """Data arrived before its view."""
-        self.seen.add("message kept for a view to come")
+        """Data arrives before the view of the data."""
+        self.seen.add("message buffered for a later view")
 
     def row_repair_aside(self, model: MemberModel, row: TraceEntry) -> None:
         """An out-of-band message is retransmitted."""
         self.seen.add("out-of-band message sent again")
 
     def non_stream_frame_out(self, model: MemberModel, to: Address | None, frame: object) -> None:
-        """A connection asks for its first message, sends its last again, or ends."""
+        """A connection asks for the first message, sends the last message again, or ends."""
         if isinstance(frame, Nak) and not frame.ranges:
-            self.seen.add("first message of a connection asked for")
+            self.seen.add("first message of a connection requested")
         elif isinstance(frame, Data) and frame.repair and not frame.first:
             self.seen.add("last message of a connection sent again")
         elif isinstance(frame, Close):
@@ -176,13 +176,13 @@ class StreamCoverage(InvariantChecker):
     def row_suppressed(self, model: MemberModel, row: TraceEntry) -> None:
         """A repair is held back."""
         self.record(
-            "repair held back as a repeat"
+            "repair suppressed as a repeat"
             if row.reason == "repeat"
-            else "repair held back by the budget"
+            else "repair suppressed by the budget"
         )
 
     def row_view(self, model: MemberModel, row: TraceEntry) -> None:
-        """A view is installed while others have another one."""
+        """A view is installed while other members have another view."""
         others = (
             other for other in self.model.members.values() if other.alive and other is not model
         )
@@ -192,12 +192,12 @@ class StreamCoverage(InvariantChecker):
             self.record("view installed at different times")
 
     def view(self, model: MemberModel, view: View) -> None:
-        """A view takes one back in that was here before."""
+        """A view readmits an expelled member."""
         if any(member in model.departed_inbound for member in view.members):
-            self.record("life taken back in")
+            self.record("expelled member readmitted")
 
     def data_in(self, model: MemberModel, inbound: InboundModel, frame: Data) -> None:
-        """Data arrives that its origin has purged."""
+        """Data arrives after its origin has purged the data."""
         origin = self.model.members.get(frame.run.origin)
         if origin is not None and frame.run.last <= origin.stream.marks.low:
             self.seen.add("duplicate after purge")
@@ -209,7 +209,7 @@ class StreamCoverage(InvariantChecker):
         before: object,
         ready: object,
     ) -> None:
-        """A datagram is refused: perhaps its sender has a newer incarnation."""
+        """A datagram is refused: perhaps the sender has a newer incarnation."""
         if datagram is not None and datagram.sender.incarnation < self._newest.get(
             datagram.sender.node, 0
         ):
@@ -219,10 +219,10 @@ class StreamCoverage(InvariantChecker):
             and datagram.addressee is not None
             and datagram.addressee < model.address.incarnation
         ):
-            self.seen.add("datagram for a former life")
+            self.seen.add("datagram for an earlier incarnation")
 
     def data_out(self, model: MemberModel, to: Address | None, frame: Data) -> None:
-        """A repair is sent after an equal one was lost."""
+        """A repair is sent after an equal repair was lost."""
         run = frame.run
         if run.last >= 3 * self.config.capacity:
             self.seen.add("window wrapped three times")
@@ -237,7 +237,7 @@ class StreamCoverage(InvariantChecker):
                 self.seen.add("repair of a repair")
 
     def ack_out(self, model: MemberModel, to: Address | None, frame: Ack) -> None:
-        """An ack is sent after an equal one was lost."""
+        """An ack is sent after an equal ack was lost."""
         if (
             self._lost_acks
             and to is not None
@@ -255,7 +255,7 @@ class StreamCoverage(InvariantChecker):
         inbound = model.inbound[frame.origin]
         if frame.ranges and frame.ranges[-1][1] > inbound.high:
             self.seen.add("tail loss found by an announcement")
-        if frame.ranges and "nak for what is on its way" not in self.seen:
+        if frame.ranges and "nak for a message in flight" not in self.seen:
             self._check_in_flight(model, to, frame)
 
     def _check_in_flight(self, model: MemberModel, to: Address | None, frame: Nak) -> None:
@@ -264,13 +264,13 @@ class StreamCoverage(InvariantChecker):
             if node == model.address.node and datagram.sender == to:
                 runs = (data.run for data in datagram.frames if isinstance(data, Data))
                 if any(run.first <= wanted <= run.last for run in runs):
-                    self.record("nak for what is on its way")
+                    self.record("nak for a message in flight")
                     return
 
     def event(self, model: MemberModel, event: object) -> None:
         """A member reports a loss, a stall, or an acknowledgment."""
         if isinstance(event, Lost):
-            self.record("loss reported to one who did not count")
+            self.record("loss reported to a member that did not count")
         elif isinstance(event, Stalled):
             self.seen.add("stall reported")
         elif isinstance(event, Acknowledged):
@@ -279,9 +279,9 @@ class StreamCoverage(InvariantChecker):
     def delivered(
         self, model: MemberModel, inbound: InboundModel | None, delivery: Delivery
     ) -> None:
-        """A fragmented message arrives, or a reader is at its limit while a window is full."""
+        """A fragmented message arrives, or a reader is at the limit while a window is full."""
         if isinstance(delivery.content, bytes):
-            self.seen.add("message in pieces")
+            self.seen.add("fragmented message")
         if self.config.unread_limit and "slow reader at a full window" not in self.seen:
             self._check_slow_reader(model)
 

@@ -1,8 +1,8 @@
-"""The size of one exhaustive search, and the members in it.
+"""The size of an exhaustive search, and its members.
 
-One profile, one sender, a few receivers, one view. With a profile of unicast messages the first
-receiver gets them; the others must get nothing. Randomness is a choice of the search: a member
-draws what the search picks.
+A search has a profile, a sender, a few receivers and a view. With a unicast profile only the first
+receiver gets the messages; the other receivers must get nothing. Randomness is a choice of the
+search: a member draws the value picked by the search.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 """Every profile that can be searched."""
 
 NOW_NS = 10**18
-"""The one moment at which everything happens; all that was ever planned is due."""
+"""The single moment of a search; every timer ever planned is due."""
 
 Side = Literal["sender", "receiver"]
 
@@ -49,12 +49,12 @@ class ScriptedRandom(Random):
 
 
 class SearchBounds(NamedTuple):
-    """The limits of one search: a profile, one sender, and small numbers of everything else.
+    """The limits of a search: a profile, a single sender, and small numbers of everything else.
 
-    ``coordinator`` is the side that counts the votes, if the profile has votes. With
-    ``any_holder`` a receiver may send its naks to any member (``xmit_from_random_member``), and the
-    search tries each. With ``forgets`` the receiver of a connection may remove it at any moment, as
-    if it were idle. With ``acknowledged`` every message is sent in that delivery mode.
+    ``coordinator`` is the side that counts the votes, if the profile has votes. With ``any_holder``
+    a receiver may send naks to any member (``xmit_from_random_member``), and the search tries each
+    member. With ``forgets`` the receiver of a connection may remove the connection at any moment,
+    as if idle. With ``acknowledged`` every message has the delivery mode *acknowledged*.
     """
 
     profile: str = "nakack4"
@@ -76,7 +76,7 @@ class SearchBounds(NamedTuple):
 
     @property
     def row(self) -> Profile:
-        """The policies of the stream that is searched."""
+        """The policies of the searched stream."""
         return self.config.group_profile if self.to is None else self.config.unicast_profile
 
     @property
@@ -86,7 +86,7 @@ class SearchBounds(NamedTuple):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the network must be FIFO and lossless: without retransmission it must be."""
+        """Whether the network must be FIFO and lossless, as without retransmission."""
         return not self.config.retransmits
 
     def members(self) -> tuple[Address, ...]:
@@ -94,7 +94,7 @@ class SearchBounds(NamedTuple):
         return tuple(Address(node, 1) for node in range(1, self.receivers + 2))
 
     def voters(self, me: Address) -> tuple[Address, ...]:
-        """Return whose acks (at the sender) or votes (at the coordinator) let ``me`` purge."""
+        """Return the members whose acks or votes let ``me`` purge; none unless ``me`` decides."""
         members = self.members()
         listener = members[0] if self.row.release is ReleasePolicy.ACKS else self._view.members[0]
         others = members[1:] if self.to is None else (self.to,)
@@ -110,7 +110,7 @@ class SearchBounds(NamedTuple):
         )
 
     def member(self, me: Address) -> tuple[Endpoint, Ready]:
-        """Return a member of the one view, with every stream at its start, and its first Ready."""
+        """Return a member of the view, with every stream at its start, and the first Ready."""
         member = Endpoint(me, group_id("explore"), self.config, ScriptedRandom(0), tracing=True)
         return member, member.install(
             self._view, NOW_NS, dict.fromkeys(self.members(), Marks(0, 0, 0))

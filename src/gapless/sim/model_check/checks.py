@@ -1,13 +1,13 @@
-"""The checks of the exhaustive search, under the names of docs/invariants.md.
+"""The checks of the exhaustive search, under the names of docs/internals/invariants.md.
 
-A *step* is one input to one member and everything that follows from it. Most checks compare a step
-with its *evidence*: what an observer knows who sees only the inputs and outputs of that member. The
-machine's own marks never prove themselves. The search itself makes the checks that need two members
-(S8, and S9 once more), two runs of the same step (S17) or the whole graph (L5).
+A *step* is an input to a member with all its effects. Most checks compare a step with its
+*evidence*: the knowledge of an observer of the inputs and outputs of the member. The machine's own
+marks never prove themselves. The search itself makes the checks of two members (S8, and S9 once
+more), of two runs of the same step (S17) and of the whole graph (L5).
 
 The guarantees are the same for every profile; the evidence differs. Where acks release messages,
-the evidence is the acks that came in. Where stability does, it is the votes at the coordinator and
-the stability messages at the others.
+the evidence is the received acks. Where stability releases messages, the evidence is the votes at
+the coordinator and the stability messages at the other members.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ CHECKS = {
 
 
 def payload(seqno: int) -> bytes:
-    """Return the message that is sent under ``seqno``: one byte, different from all others."""
+    """Return the message with number ``seqno``: a byte different from all other messages."""
     return bytes((seqno,))
 
 
 class StreamObservation(NamedTuple):
-    """The state of the stream at one member, as the machine has it.
+    """The state of the stream at a member, as the machine has it.
 
-    Only the sender has ``acks``, and ``tracked``: the messages in acknowledged mode. At a
-    connection that is not ``open`` all marks are where it will resume, ``buffered`` is the data
-    that waits for it, and ``start_requests`` counts the requests for its start. ``stable`` is the
-    stable mark of this member, ``voted`` the highest seqno in a vote at the coordinator.
+    Only the sender has ``acks``, and ``tracked``: the messages in acknowledged mode. While a
+    connection is not ``open``, all marks are at the point of resumption, ``buffered`` is the
+    waiting data, and ``start_requests`` counts the requests for the start. ``stable`` is the stable
+    mark of the member, ``voted`` the highest seqno in a vote at the coordinator.
     """
 
     low: int
@@ -71,12 +71,12 @@ class StreamObservation(NamedTuple):
 
     @property
     def reported(self) -> int:
-        """How far a sender has reported its messages as acknowledged, if it tracks any."""
+        """How far a sender has reported messages as acknowledged, with tracked messages only."""
         return min(self.tracked, default=self.high + 1) - 1
 
     @classmethod
     def of(cls, member: Endpoint, origin: Address, to: Address | None = None) -> StreamObservation:
-        """Look at the stream of ``origin``, to all or to one, in ``member``."""
+        """Observe the stream of ``origin``, to all or to a member, in ``member``."""
         mine, connections = member.me == origin, member.connections
         stream: OutboundStream | InboundStream
         if to is None:
@@ -124,7 +124,7 @@ class StreamObservation(NamedTuple):
 
 
 def voted(member: Endpoint, origin: Address) -> int:
-    """Return the highest seqno of ``origin`` in the votes that the coordinator knows."""
+    """Return the highest seqno of ``origin`` in the votes known to the coordinator."""
     if member.stability is None or not member.stability.is_coordinator:
         return 0
     highs = [table[origin][1] for table in member.stability._votes.values()]
@@ -137,12 +137,12 @@ def _observe_window(window: Window | None) -> tuple[int, int, int, dict[int, byt
 
 
 class Evidence(NamedTuple):
-    """What the inputs and outputs of one member prove.
+    """The facts proved by the inputs and outputs of a member.
 
-    At every member: ``delivered`` counts its deliveries, and ``stable`` is the highest stable
-    seqno that it was sent. At the sender: ``submitted`` counts the sends. At the member that
-    decides about purges, the sender or the coordinator, ``acked`` is the highest ack or vote from
-    each other member. At a receiver: the bits of ``received`` are the seqnos that arrived as data,
+    At every member: ``delivered`` counts the deliveries, and ``stable`` is the highest received
+    stable seqno. At the sender: ``submitted`` counts the sends. At the member that decides about
+    purges, the sender or the coordinator, ``acked`` is the highest ack or vote from each other
+    member. At a receiver: the bits of ``received`` are the seqnos that arrived as data,
     ``announced`` is the highest announced seqno.
     """
 
@@ -154,7 +154,7 @@ class Evidence(NamedTuple):
     stable: int = 0
 
     def after_submit(self) -> Evidence:
-        """Return the evidence after one more message was submitted."""
+        """Return the evidence after another submitted message."""
         return self._replace(submitted=self.submitted + 1)
 
     def after_frames(
@@ -210,7 +210,7 @@ class Evidence(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The highest seqno of which a receiver can know."""
+        """The highest seqno that a receiver can know."""
         return max(self.announced, self.received.bit_length() - 1)
 
 
@@ -219,11 +219,11 @@ def _bits(run: Run) -> int:
 
 
 class StepRecord(NamedTuple):
-    """One input to one member, and its result. ``witness`` has the input and all earlier output.
+    """An input to a member, and the result. ``witness`` has the input and all earlier output.
 
-    ``timer`` is the timer that fired, if that was the input; ``to`` the receiver of unicast
-    messages; ``keeps`` says that receivers retain deliveries until they are stable; ``peers`` are
-    the other members.
+    ``timer`` is the fired timer, if the input was a timer; ``to`` is the receiver of unicast
+    messages; with ``keeps`` receivers retain deliveries until stable; ``peers`` are the other
+    members.
     """
 
     capacity: int
@@ -244,17 +244,17 @@ class StepRecord(NamedTuple):
 
     @property
     def forgets(self) -> bool:
-        """Whether an open connection was closed, or its buffered data was dropped."""
+        """Whether an open connection was closed, or buffered data was dropped."""
         asked_enough = self.timer == GAP and self.before.start_requests == MAX_FIRST_REQUESTS
         return not self.after.open and (self.before.open or asked_enough)
 
     @property
     def stores(self) -> bool:
-        """Whether this member retains delivered messages for others."""
+        """Whether the member retains delivered messages for others."""
         return self.sends or self.retains
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Iterate over everything that was delivered."""
+        """Iterate over all delivered messages."""
         for delivery in self.deliveries:
             yield from zip(
                 range(delivery.first, delivery.last + 1), delivery.messages(), strict=True
@@ -386,7 +386,7 @@ def repair(turn: StepRecord) -> Iterator[str]:
 
 
 def _unasked(turn: StepRecord) -> list[set[int]]:
-    """Return the ranges of which a sender may resend any one, without a request."""
+    """Return the ranges that a sender may resend without a request."""
     low, high = turn.before.low, turn.before.high
     if turn.to is not None and any(
         isinstance(frame, Nak) and not frame.ranges for frame in turn.received_frames
@@ -456,7 +456,7 @@ def acceptance(turn: StepRecord) -> Iterator[str]:
 
 
 def _buffered_after(turn: StepRecord, coming: list[Range], right: dict[str, int]) -> list[Range]:
-    """Return what an unknown connection must buffer; count the other drops by their reason."""
+    """Return the data that an unknown connection must buffer; count other drops by reason."""
     aside = list(turn.before.buffered)
     if turn.forgets:
         right["early"] += ranges.count(aside)
@@ -490,11 +490,11 @@ STEP_CHECKS: dict[str, Callable[[StepRecord], Iterator[str]]] = {
     "S11": nak,
     "S12": acceptance,
 }
-"""The checks that judge one turn."""
+"""The checks of a single step."""
 
 
 class CheckFailure(NamedTuple):
-    """A check that failed, and why."""
+    """A failed check, and the reason."""
 
     check: str
     reason: str
@@ -504,7 +504,7 @@ class CheckFailure(NamedTuple):
 
 
 def failed_checks(turn: StepRecord) -> tuple[CheckFailure, ...]:
-    """Return every check that the turn fails."""
+    """Return every failed check of a step."""
     return tuple(
         CheckFailure(name, reason) for name, check in STEP_CHECKS.items() for reason in check(turn)
     )

@@ -1,45 +1,47 @@
 """Exhaustive search: every behaviour of a small group, on the real machine, for every profile.
 
-One sender and a few receivers share one view. Streams of different senders share no state, so one
+A sender and a few receivers share a view. Streams of different senders share no state, so a single
 sender is enough. A state of the group is the state of each member and the bag of frames in flight.
-The search begins with the frames that the members send when the view is installed. From every state
-it tries to
+The search begins with the frames sent on installing the view. From every state the search tries to
 
-- submit the next message, if there is one (it may wait in the machine for room in the window);
+- submit the next message, if any (the message may wait in the machine for room in the window);
 - deliver any frame, in any order; drop any frame; deliver any frame and keep a duplicate;
-- fire any armed timer of any member, with every choice that it draws (``any_holder``);
-- let the receiver of a connection remove it, if ``forgets``.
+- fire any armed timer of any member, with every random choice (``any_holder``);
+- let the receiver remove a connection, if ``forgets``.
 
 Time stands still, and every grace, back-off and interval is over. Any timer may fire at any moment,
 or not at all, so every choice of timeouts is covered. Not covered: a nak or a repair that omits
-*part* of its range because that part backs off. ``auto`` repairs go to the requester, because the
-moment in which a second member may ask is over, too. Only the time between two acks of a connection
-is never over by itself: the ack waits for its timer. The network holds at most ``in_flight``
-frames; beyond that, every choice of lost frames is tried.
+*part* of its range during a back-off. ``auto`` repairs go to the requester, because the time for a
+request by a second member is over, too. Only the time between two acks of a connection is never
+over by itself: the ack waits for its timer. The network holds at most ``in_flight`` frames; beyond
+that, every choice of lost frames is tried.
 
 A profile without retransmission has lossless FIFO links: only the first frame of a link can arrive.
-There ``in_flight`` bounds what members do by themselves: with so many frames in flight, one must
+There ``in_flight`` bounds the actions of members: with so many frames in flight, a frame must
 arrive first.
 
-The checks of :mod:`gapless.sim.model_check.checks` apply to every step. The goal is that all
-members have delivered everything, that all holders know so, and that all have purged it. When no
-new state is left, the states that cannot reach the goal are *traps* (L5): deadlocks, livelocks and
-lost wake-ups. The search is breadth first, so a counterexample has the fewest steps.
+The checks of ``gapless.sim.model_check.checks`` apply to every step. In the goal state all members
+have delivered every message, all holders know of the delivery, and all members have purged every
+message. When no new state is left, the states that cannot reach the goal are *traps* (L5):
+deadlocks, livelocks and lost wake-ups. The search is breadth first, so a counterexample has the
+fewest steps.
 
 Two reductions shrink the number of states without losing a behaviour; ``reduced=False`` switches
-them off. Both say that stale information has no effect, and both rest on marks that only rise:
+both off. Both reductions remove stale information without effect, and both rest on marks that only
+rise:
 
 - *In a member*: an announced high below the own high, and an announced low below the own delivered
-  mark, are forgotten. The machine uses them only in a maximum with those marks. Of the highs in the
-  votes of others the coordinator uses only the maximum, and it renews its own vote each time.
-- *In a frame*: a mark in a TAIL, VOTE or STABLE that its target has passed counts as 0. An ACK,
-  GONE or STABLE without news never changes its target, so it counts as lost. The repair flag of
-  data influences only the measured round trip, which is a time. A frame for one member equals a
-  frame for all at that member. The machine takes both steps, and only if both are the same are the
-  two frames equivalent; when the search is over, each such pair is followed to every later state.
+  mark, are forgotten. The machine uses announced marks only in a maximum with the own marks.
+  Of the highs in the votes of others the coordinator uses only the maximum, and the coordinator
+  renews its own vote each time.
+- *In a frame*: a mark in a TAIL, VOTE or STABLE already passed by the target counts as 0. An
+  ACK, GONE or STABLE without news never changes its target, so the frame counts as lost. The repair
+  flag of data influences only the measured round trip, a time. A frame for a single member equals a
+  frame for all at that member. The machine takes both steps, and only with equal results are the
+  two frames equivalent; at the end, the search follows each such pair to every later state.
 
 A frame that counts as lost leaves room for others, so the remaining states are states of the full
-search. Whatever a state can do with such a frame in the bag, it can do without it.
+search. A state without the frame can make every move of the same state with the frame.
 """
 
 from __future__ import annotations
@@ -93,8 +95,8 @@ class Counterexample:
 class Exploration:
     """The result of a search.
 
-    ``complete`` says that every state was expanded; ``traps`` is None otherwise. ``steps`` counts
-    the distinct steps of the real machine, ``depth`` the steps to the farthest state.
+    ``complete`` says whether every state was expanded; ``traps`` is None otherwise. ``steps``
+    counts the distinct steps of the real machine, ``depth`` the steps to the farthest state.
     """
 
     bounds: SearchBounds
@@ -110,7 +112,7 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found that must not be."""
+        """Whether no check failed and no trap was found."""
         return not self.violations and not self.traps
 
     def as_dict(self) -> dict[str, object]:
@@ -130,7 +132,7 @@ class Exploration:
 
 
 class Move(NamedTuple):
-    """One move from a state: a verb, its member or frame, and the frames that find no room."""
+    """A move from a state: a verb, a member or frame, and the frames lost for lack of room."""
 
     verb: str
     subject: int
@@ -145,7 +147,7 @@ class _CheckFailed(Exception):  # noqa: N818 - a finding, not an error
 
 
 class TransitionSystem:
-    """The members and the network; a state of both is one number, and ``start`` is the first."""
+    """The members and the network; a state of both is a number, and ``start`` is the first."""
 
     def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
         members = bounds.members()
@@ -174,14 +176,14 @@ class TransitionSystem:
         return [state >> shift & _MEMBER_MASK for shift in self._shifts]
 
     def is_goal(self, state: int) -> bool:
-        """Return whether all members have delivered everything, know so, and have purged it."""
+        """Return whether every member has delivered and purged all, and every holder knows so."""
         return all(
             position.settled[local]
             for position, local in zip(self.members, self.locals(state), strict=True)
         )
 
     def moves(self, state: int) -> Iterator[tuple[int, str, int, tuple[int, ...]]]:
-        """Return every next state, with the fields of its move; raise if a check fails."""
+        """Return every next state, with the fields of the move; raise if a check fails."""
         bag_shift, locals_ = self._bag_shift, self.locals(state)
         bag, members = state >> bag_shift, state & (1 << bag_shift) - 1
         full = self._keeps_order and len(self.bags.frames[bag]) >= self.bags.limit
@@ -206,7 +208,7 @@ class TransitionSystem:
                 yield moved + (after << bag_shift), KEEP, frame, lost
 
     def _check(self, move: Move, at: int, step: Transition, locals_: list[int]) -> None:
-        """Raise if a step fails a check, or confirms what some member has not delivered."""
+        """Raise if a step fails a check, or confirms an undelivered message."""
         failures, position = step.failures, self.members[at]
         for check, marks, what in (
             ("S9", position.purged, "purged"),
@@ -266,7 +268,7 @@ class TransitionSystem:
         return self.bags.plus(bag, tuple(frame for frame in counted if frame != NO_EFFECT))
 
     def representative(self, frame: int, locals_: list[int]) -> int:
-        """Return the frame that ``frame`` is equivalent to in these states of the members."""
+        """Return the frame equivalent to ``frame`` in these states of the members."""
         at = self.frames.target[frame]
         return self.members[at].equivalent_frame(locals_[at], frame)
 
@@ -287,7 +289,7 @@ class TransitionSystem:
     # Telling
 
     def describe(self, moves: list[Move]) -> tuple[str, ...]:
-        """Return moves from the beginning in words, with the frames as they were really sent."""
+        """Return moves from the beginning in words, with the original frames."""
         flying = [frame for position in self.members for frame in position.first_frames]
         locals_ = [0] * len(self.members)
         lines = []
@@ -323,7 +325,7 @@ class TransitionSystem:
     def _lose(
         self, sent: list[int], lost: tuple[int, ...], locals_: list[int], flying: list[int]
     ) -> list[int]:
-        """Add ``sent`` to ``flying``, except frames equivalent to ``lost``; return those."""
+        """Add ``sent`` to ``flying``, except frames equivalent to ``lost``; return the rest."""
         gone = []
         for count in lost:
             frame = next(frame for frame in sent if self.representative(frame, locals_) == count)
@@ -354,7 +356,7 @@ class _StateSearch:
         return len(self.ends) > len(self.order) and not self.violations
 
     def run(self, max_states: int | None, progress: Callable[[int], None] | None) -> None:
-        """Expand the states in the order of their discovery."""
+        """Expand the states in the order of discovery."""
         at = 0
         try:
             while at < len(self.order) and (max_states is None or len(self.order) < max_states):
@@ -389,7 +391,7 @@ class _StateSearch:
         self.ends.append(len(self.edges))
 
     def _path_to(self, at: int) -> list[Move]:
-        """Return the moves that lead from the beginning to the state found at ``at``."""
+        """Return the moves from the beginning to the state found at ``at``."""
         numbers = [at]
         while numbers[-1]:
             numbers.append(self.parents[numbers[-1]])
@@ -403,7 +405,7 @@ class _StateSearch:
         )
 
     def count_traps(self) -> int | None:
-        """Look at the whole graph: return how many traps there are, None if it is not complete."""
+        """Return the number of traps in the whole graph, None if the graph is incomplete."""
         if not self.complete:
             return None
         for position in self.system.members:
@@ -424,7 +426,7 @@ class _StateSearch:
         return traps
 
     def _reaches_goal(self) -> bytearray:
-        """Return 1 for each state from which the goal can be reached."""
+        """Return 1 for each state that can reach the goal."""
         edges, ends = self.edges, self.ends
         counts = array("Q", bytes(8 * (len(self.order) + 1)))
         for target in edges:

@@ -1,8 +1,8 @@
 """Stale information: marks and frames that make no difference any more.
 
-These rules only propose. :mod:`gapless.sim.model_check.search` explains why they hold.
-:mod:`gapless.sim.model_check.transitions` lets the machine take both steps before two frames count
-as one, and follows them to every later state.
+The rules only propose. ``gapless.sim.model_check.search`` explains why the rules hold.
+``gapless.sim.model_check.transitions`` lets the machine take both steps before two frames count as
+equal, and follows both frames to every later state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def drop_stale_marks(member: Endpoint, bounds: SearchBounds) -> None:
-    """Forget announced marks that are overtaken: every use takes the maximum with the mark."""
+    """Forget overtaken announced marks: every use takes the maximum with the mark."""
     origin = bounds.members()[0]
     if member.me != origin:
         entry = member.connections.incoming.get(origin)
@@ -50,7 +50,7 @@ def _forget_marks(stream: InboundStream) -> None:
 
 
 def _forget_votes(member: Endpoint, origin: Address) -> None:
-    """Keep only the maximum of the highs in votes, if it is news; the own vote is renewed."""
+    """Keep only the maximum of the highs in votes, if news; the own vote is renewed."""
     assert member.stability is not None
     votes = member.stability._votes
     votes.pop(member.me, None)
@@ -64,7 +64,7 @@ def _forget_votes(member: Endpoint, origin: Address) -> None:
 def effective_frame(
     frame: Frame, peer: Address, bounds: SearchBounds, witness: Evidence, sight: StreamObservation
 ) -> Frame | None:
-    """Return a frame without the marks that its target has passed; None if nothing is left."""
+    """Return a frame without the marks already passed by its target; None if nothing is left."""
     if isinstance(frame, Data):
         return frame._replace(repair=False)
     if isinstance(frame, Tail) and frame.start is None:

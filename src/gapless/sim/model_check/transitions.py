@@ -1,13 +1,13 @@
 """The parts of the exhaustive search: frames and bags by number, members as tables of steps.
 
 A member is a pure function of its snapshot and its input. So the real machine takes each distinct
-step once, and the result is looked up from then on. Frames, bags of frames and states of a member
-are interned as small numbers.
+step once; later the search looks up the result. Frames, bags of frames and states of a member are
+interned as small numbers.
 
-The search may treat a frame without news for its target as another frame, or as none
-(:mod:`gapless.sim.model_check.search` has the rules). A rule only proposes: two frames count as one
+The search may treat a frame without news for its target as another frame, or as no frame
+(``gapless.sim.model_check.search`` has the rules). A rule only proposes: two frames count as equal
 only after the machine has taken both steps with the same result. When the search is over,
-``split_pairs`` follows every such pair along all later states.
+``split_pairs`` follows every pair of equal frames along all later states.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Datagram, Frame
 
 SUBMIT = "submit"
-"""The input of the application; the other inputs that need no frame are the names of timers."""
+"""The input of the application; the other inputs without a frame are the names of timers."""
 
 _TO = " to "
-"""Separates a timer from the member that its holder asks."""
+"""Separates a timer from the member asked by the holder."""
 
 NO_EFFECT = -1
 """The number of a frame without any effect."""
 
 MEMBER_BITS = 20
-"""How many bits the state of one member takes in the number of a state of the group."""
+"""Number of bits for the state of a member in the number of a state of the group."""
 
 
 class FrameTable:
@@ -71,7 +71,7 @@ class FrameTable:
         self.stable: list[int] = []
 
     def number(self, target: Address, datagram: bytes) -> int:
-        """Return the number of a datagram on its way to ``target``."""
+        """Return the number of a datagram on the way to ``target``."""
         at = self._members.index(target)
         found = self._numbers.setdefault((at, datagram), len(self.decoded))
         if found == len(self.decoded):
@@ -134,7 +134,7 @@ class FrameMultisets:
         return tuple(sorted(frames))
 
     def without(self, bag: int) -> tuple[tuple[int, int], ...]:
-        """Return each distinct frame of a bag, with the bag that is left without one copy."""
+        """Return each distinct frame of a bag, with the bag after removing a copy."""
         found = self._without[bag]
         if found is None:
             frames = self.frames[bag]
@@ -165,8 +165,7 @@ class FrameMultisets:
 class FrameQueues(FrameMultisets):
     """The frames on every link in the order of sending; only the first of a link can arrive.
 
-    Nothing is ever lost, so there is always room; ``limit`` holds for what members do by
-    themselves.
+    Links lose nothing, so there is always room; ``limit`` bounds the actions of the members.
     """
 
     def __init__(self, limit: int, frames: FrameTable) -> None:
@@ -179,7 +178,7 @@ class FrameQueues(FrameMultisets):
         )
 
     def without(self, bag: int) -> tuple[tuple[int, int], ...]:
-        """Return the first frame of each link, with what remains when it is taken out."""
+        """Return the first frame of each link, with the rest after its removal."""
         found = self._without[bag]
         if found is None:
             frames = self.frames[bag]
@@ -195,7 +194,7 @@ class FrameQueues(FrameMultisets):
 
 
 class Transition(NamedTuple):
-    """The effect of one input on one member: next state, frames sent, failed checks."""
+    """The effect of an input on a member: next state, frames sent, failed checks."""
 
     after: int
     sent: tuple[int, ...]
@@ -203,7 +202,7 @@ class Transition(NamedTuple):
 
 
 class _Local(NamedTuple):
-    """The state of one member, and the evidence about it."""
+    """The state of a member, and the evidence about the member."""
 
     snapshot: tuple[object, ...]
     armed: tuple[str, ...]
@@ -211,10 +210,10 @@ class _Local(NamedTuple):
 
 
 class MemberAutomaton:
-    """One member as a table of steps, which the real machine fills on demand.
+    """A member as a table of steps, filled by the real machine on demand.
 
     For each state ``delivered``, ``purged`` and ``reported`` are the marks of deliveries, purges
-    and reported acknowledgments; ``settled`` says whether this member has reached the goal.
+    and reported acknowledgments; ``settled`` says whether the member has reached the goal.
     """
 
     def __init__(
@@ -289,7 +288,7 @@ class MemberAutomaton:
         return self._locals[local].evidence.submitted
 
     def _transition(self, local: int, given: str | int) -> Transition:
-        """Let the machine take one step; sometimes repeat it on a second one, and compare."""
+        """Let the machine take a step; sometimes repeat and compare with a second machine."""
         self.steps += 1
         step = self._try(self._member, local, given)
         if (
@@ -371,7 +370,7 @@ class MemberAutomaton:
         return Transition(number, self._sent(ready), failed_checks(turn))
 
     def _sent(self, ready: Ready) -> tuple[int, ...]:
-        """Return the frames that go out, one for each link."""
+        """Return the outgoing frames, one for each link."""
         sent = [
             self._frames.number(target, datagram)
             for to, datagram in ready.transmits
@@ -413,7 +412,7 @@ class MemberAutomaton:
         return found
 
     def _has_settled(self, sight: StreamObservation, witness: Evidence) -> bool:
-        """Return whether this member has all messages, knows that all do, and purged them."""
+        """Return whether the member has delivered and purged all messages, known to all."""
         messages, by_acks = self._bounds.messages, self._bounds.row.release is ReleasePolicy.ACKS
         if self._sends and (
             sight.tracked or not witness.submitted == sight.low == sight.high == messages
@@ -426,7 +425,7 @@ class MemberAutomaton:
     # Old news
 
     def equivalent_frame(self, local: int, frame: int) -> int:
-        """Return the frame that ``frame`` is equivalent to at this member in this state."""
+        """Return the frame equivalent to ``frame`` at this member in this state."""
         found = self._equivalent[local].get(frame)
         if found is None:
             found = self._equivalent[local][frame] = (
@@ -459,7 +458,7 @@ class MemberAutomaton:
         return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
 
     def split_pairs(self) -> Iterator[CheckFailure]:
-        """Return pairs of frames that are equivalent in one state, and differ in a later one."""
+        """Return pairs of frames that are equivalent in a state, and differ in a later state."""
         edges = [self._successors(local) for local in range(len(self._locals))]
         open_pairs = [
             (local, frame) for local, alike in enumerate(self._equivalent) for frame in alike

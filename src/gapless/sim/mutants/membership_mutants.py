@@ -8,7 +8,7 @@ MEMBERSHIP_MUTANTS = (
     # Views
     Mutant(
         "number used twice",
-        "a coordinator does not raise the number with every view that it makes",
+        "a coordinator does not raise the number with every view",
         "gapless.protocol.membership.coordinator:Coordinator.next_number",
         "max(self._highest, self._membership.view_number, *others) + 1",
         "max(0, self._membership.view_number, *others) + 1",
@@ -16,7 +16,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "view for others",
-        "a roster that does not name this member is accepted as any other",
+        "a roster without this member is accepted",
         "gapless.protocol.membership.membership:Membership._on_roster",
         "if not named:",
         "if not named and self.roster is None:",
@@ -24,7 +24,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "view again",
-        "a view with the number of the present one is installed once more",
+        "a view with the current number is installed again",
         "gapless.protocol.membership.membership:Membership._on_roster",
         "elif roster.id.number > self.view_number and self._follows(roster, sender):",
         "elif roster.id.number >= self.view_number and self._follows(roster, sender):",
@@ -32,7 +32,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "old life stays",
-        "a new incarnation joins beside the old one of its node",
+        "a new incarnation joins beside the old incarnation of its node",
         "gapless.protocol.membership.coordinator:Coordinator._remaining_entries",
         "if p.address not in gone and p.address.node not in nodes\n",
         "if p.address not in gone and (nodes or True)\n",
@@ -40,7 +40,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "joiners for show",
-        "a joiner that has confirmed its view is not told to the others",
+        "a confirmed joiner is not announced to the others",
         "gapless.protocol.membership.coordinator:Coordinator._commit",
         "            m.view_transfer.broadcast(made, m.roster, out)\n",
         "            pass\n",
@@ -48,7 +48,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "no takeover",
-        "who is believed dead still counts as the acting coordinator",
+        "a dead member still counts as the acting coordinator",
         "gapless.protocol.membership.membership:Membership.acting_coordinator",
         "gone = self.failure_detector.dead, self.leaving, self.moved_away",
         "gone = self.leaving, self.moved_away",
@@ -57,7 +57,7 @@ MEMBERSHIP_MUTANTS = (
     # Leaving
     Mutant(
         "leaves in a hurry",
-        "a member asks to leave before everybody has what it sent",
+        "a member asks to leave before all acks have arrived",
         "gapless.protocol.member:Member._finish",
         "            and endpoint.all_acknowledged\n",
         "",
@@ -66,7 +66,7 @@ MEMBERSHIP_MUTANTS = (
     # Failure detection
     Mutant(
         "no heartbeat",
-        "a member that has nothing to send shows nobody that it is alive",
+        "an idle member sends no heartbeats",
         "gapless.protocol.membership.failure_detector:FailureDetector.on_interval",
         "                self._send_alive(watcher, out)\n",
         "                pass\n",
@@ -74,7 +74,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "never dead",
-        "one that was asked and does not answer is not believed dead",
+        "a probed member without an answer does not count as dead",
         "gapless.protocol.membership.failure_detector:FailureDetector.on_interval",
         "            self.dead.add(member)\n",
         "            pass\n",
@@ -82,32 +82,41 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "dead at once",
-        "one that was silent is believed dead without being asked",
-        "gapless.protocol.membership.failure_detector:FailureDetector.probe",
-        "                self._probed_ns[member] = out.now_ns\n",
-        "                self._probed_ns[member] = out.now_ns - self.config.verify_timeout_ns\n",
+        "a silent member counts as dead without a probe",
+        "gapless.protocol.membership.failure_detector:FailureDetector.on_interval",
+        "            if at_ns + config.verify_timeout_ns <= now_ns\n",
+        "            if at_ns <= now_ns\n",
         membership=True,
-    ),
-    Mutant(
-        "dead is dead",
-        "one that answers after all stays believed dead",
-        "gapless.protocol.membership.failure_detector:FailureDetector.on_traffic",
-        "            self.dead.discard(member)\n",
-        "            pass\n",
-        membership=True,
+        character="gentle",
     ),
     Mutant(
         "nobody speaks",
-        "a member that believes another dead keeps it to itself",
+        "a member does not report a dead member",
         "gapless.protocol.membership.membership:Membership.report_dead",
-        "            out.transmit(acting, Suspect(self.me, tuple(gone[:MAX_NAMED])))\n",
-        "            pass\n",
+        "out.transmit(acting, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))",
+        "pass",
+        membership=True,
+    ),
+    Mutant(
+        "a hint is proof",
+        "the end of a process proves the death of a member before the member is asked",
+        "gapless.protocol.membership.failure_detector:FailureDetector.on_evidence",
+        "if evidence is not DeathEvidence.REFUSED or not (",
+        "if evidence is DeathEvidence.CLOSED or not (",
+        membership=True,
+    ),
+    Mutant(
+        "a hint is a suspicion",
+        "a hint of the runtime makes a member suspect",
+        "gapless.protocol.membership.failure_detector:FailureDetector.on_evidence",
+        "            self.watch(member, out)\n",
+        "            self.probe((member,), out)\n",
         membership=True,
     ),
     # Merging
     Mutant(
         "merge alone",
-        "the leader of a merge leaves the members of the other views out",
+        "the leader of a merge omits the members of the other views",
         "gapless.protocol.membership.merge:MergeProtocol._conclude",
         "entries = self._merged_entries([m.roster, *rosters])",
         "entries = self._merged_entries([m.roster])",
@@ -115,7 +124,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "merge without me",
-        "nobody shows itself to other coordinators",
+        "coordinators send no beacons",
         "gapless.protocol.membership.merge:MergeProtocol.on_timer",
         "        out.transmit(ANYONE, "
         "Beacon(m.me, m.roster.id, tuple(sorted(self._foreign)[:_MAX_HEARD])))\n",
@@ -124,7 +133,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "held for ever",
-        "a coordinator that has agreed to a merge makes no view until one comes",
+        "a coordinator that agreed to a merge creates no view until the merge",
         "gapless.protocol.membership.merge:MergeProtocol.blocks_views",
         "return now_ns < self._views_blocked_until_ns or self._reply_deadline_ns is not None",
         "return self._views_blocked_until_ns > 0 or self._reply_deadline_ns is not None",
@@ -133,7 +142,7 @@ MEMBERSHIP_MUTANTS = (
     # Retention and state transfer
     Mutant(
         "place in name only",
-        "what is kept for a durable member that is away is purged with everything else",
+        "messages retained for an absent durable member are purged",
         "gapless.protocol.stream.durable_retention:DurableRetention._update_minimum",
         "min((position.acked for position in self.retained.values()), default=None)",
         "None",
@@ -141,7 +150,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "stranger in its own place",
-        "a durable member that comes back starts like any other",
+        "a returning durable member starts like any joiner",
         "gapless.protocol.member:Member._returning_members",
         "for entry in new if entry.name in last}",
         "for entry in new if entry.name in last and not entry.name}",
@@ -149,7 +158,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "kept for ever",
-        "the place of a durable member is kept beyond its time",
+        "retention for a durable member never expires",
         "gapless.protocol.membership.coordinator:Coordinator._absent_entries",
         "limit_ns = now_ns - self.config.retention_timeout_ns",
         "limit_ns = -self.config.retention_timeout_ns",
@@ -157,7 +166,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "state and message",
-        "what the state covers is delivered behind it once more",
+        "messages covered by the state are delivered again",
         "gapless.protocol.state_transfer.held_deliveries:HeldDeliveries._behind_mark",
         "        if last <= mark:\n            return ()\n",
         "        if last <= mark:\n            return (delivery,)\n",
@@ -165,7 +174,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "acknowledged before it is stored",
-        "a member that stores what it gets acknowledges what it was handed",
+        "a storing member acknowledges delivered messages, not stored ones",
         "gapless.protocol.stream.inbound:InboundStream.acknowledge",
         "                seqno = min(seqno, self.stored)",
         "                pass",
@@ -173,7 +182,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "the disk counts for nothing",
-        "a stream begins where its sender says, though the disk of a former incarnation has more",
+        "a stream begins at the sender's start although more is stored on disk",
         "gapless.protocol.stream.inbound:InboundStream._create_window",
         "        start = max(start, self.delivered_before or 0)\n",
         "        start = max(start, self.delivered_before or 0) "
@@ -182,7 +191,7 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "done without the place",
-        "an acknowledged send is done though a durable member that is away has not acknowledged it",
+        "an acknowledged send completes without the ack of an absent durable member",
         "gapless.protocol.stream.outbound:OutboundStream._purge",
         "            upto = known = min(upto, self.retention.minimum)",
         "            upto = min(upto, self.retention.minimum)",
@@ -190,10 +199,22 @@ MEMBERSHIP_MUTANTS = (
     ),
     Mutant(
         "nothing waits for the state",
-        "a new member hands out messages before the state has come",
+        "a joiner delivers messages before the state",
         "gapless.protocol.state_transfer.held_deliveries:HeldDeliveries.take",
         "if self.waiting:",
         "if False:",
         membership=True,
     ),
 )
+
+SCENARIO_MUTANTS = (
+    Mutant(
+        "dead is dead",
+        "a dead member that answers stays dead",
+        "gapless.protocol.membership.failure_detector:FailureDetector.on_traffic",
+        "            self.dead.discard(member)\n",
+        "            pass\n",
+        membership=True,
+    ),
+)
+"""Planted bugs that need a rare story: each has a scenario in the place of a hunt."""

@@ -1,7 +1,7 @@
-"""Planting a bug: one small change to the source of one function of the real protocol.
+"""Planting a bug: a small change to the source of a function of the real protocol.
 
-A mutant is a mistake that a tired engineer makes. :func:`planted` replaces the function by its
-mutated copy while a ``with`` block runs, then puts the original back.
+A mutant is the mistake of a tired engineer. ``planted`` replaces the function by its mutated copy
+while a ``with`` block runs, then restores the original.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Mutant(NamedTuple):
-    """One planted bug: in function ``target``, the text ``old`` becomes ``new``.
+    """A planted bug: in function ``target``, the text ``old`` becomes ``new``.
 
-    The hunt uses ``profile``, or the profiles that the seeds draw if it is empty. With
-    ``membership`` it uses groups that make their own views.
+    The hunt uses ``profile``, or the profiles drawn by the seeds if ``profile`` is empty. With
+    ``membership`` the hunt uses groups that make their own views, and ``character`` chooses a kind
+    of run.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Mutant(NamedTuple):
     new: str
     profile: str = ""
     membership: bool = False
+    character: str = ""
 
 
 @contextmanager
@@ -57,13 +59,13 @@ def _resolve(target: str) -> tuple[Any, str]:
 
 
 def _mutate(mutant: Mutant, original: Any, owner: Any) -> Any:
-    """Return the function, or the property, with the bug in it."""
+    """Return the function, or the property, with the bug applied."""
     function: Any = original.fget if isinstance(original, property) else original
     source = inspect.getsource(function)
     if source.count(mutant.old) != 1:
         raise LocalProtocolError(
-            f"mutant {mutant.name!r}: its text stands {source.count(mutant.old)} times"
-            " in the source"
+            f"mutant {mutant.name!r}: expected its text once in the source, "
+            f"found {source.count(mutant.old)} times"
         )
     changed = textwrap.dedent(source.replace(mutant.old, mutant.new))
     # Inside a function that has a __class__, super() finds its class as it does in the original.

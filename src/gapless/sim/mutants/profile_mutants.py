@@ -1,4 +1,4 @@
-"""Planted bugs in what profiles differ by: stability, holders, views, connections, out-of-band."""
+"""Planted bugs in the parts of profiles: stability, holders, views, connections, out-of-band."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PROFILE_MUTANTS = (
     # Stability
     Mutant(
         "stable when seen",
-        "what everybody has seen counts as stable, not what everybody has delivered",
+        "messages received by all count as stable, not messages delivered by all",
         "gapless.protocol.stream.stability:Stability._advance_stable",
         "min(table[origin][0] for table in self._votes.values())",
         "min(table[origin][1] for table in self._votes.values())",
@@ -16,7 +16,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "stable for one",
-        "what one member has delivered counts as stable",
+        "messages delivered by one member count as stable",
         "gapless.protocol.stream.stability:Stability._advance_stable",
         "min(table[origin][0] for table in self._votes.values())",
         "max(table[origin][0] for table in self._votes.values())",
@@ -24,7 +24,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "silence is consent",
-        "one member that has not voted is left out of the count",
+        "a member without a vote is left out of the count",
         "gapless.protocol.stream.stability:Stability.install",
         "dict.fromkeys(view.members, len(view.members))",
         "dict.fromkeys(view.members, max(1, len(view.members) - 1))",
@@ -32,7 +32,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "stable for ever",
-        "what was stable in a view still is in the next, where numbers have begun anew",
+        "stable seqnos of a view survive into the next, although seqnos restart",
         "gapless.protocol.stream.stability:Stability.install",
         "        self._stable = {}\n",
         "",
@@ -40,7 +40,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "vote of another view",
-        "a vote that comes late counts in a view that it was not cast in",
+        "a late vote counts in another view",
         "gapless.protocol.stream.stability:Stability.on_vote",
         "if vote.view != self._view_number or not self.is_coordinator:",
         "if not self.is_coordinator:",
@@ -48,7 +48,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "stability of another view",
-        "a stability message that comes late counts in a view that it does not speak of",
+        "a late stability message counts in another view",
         "gapless.protocol.stream.stability:Stability.accepts",
         "if stable.view != self._view_number or self._view is None",
         "if self._view is None",
@@ -56,7 +56,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "told once",
-        "a member that has missed a stability message is never told again",
+        "a lost stability message is never repeated",
         "gapless.protocol.stream.stability:Stability.on_vote",
         "elif peer != self.me:",
         "elif False:",
@@ -64,7 +64,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "purged when delivered",
-        "a stability message lets the sender forget all that it has delivered itself",
+        "a stability message purges everything delivered by the sender itself",
         "gapless.protocol.stream.outbound:OutboundStream.on_stable",
         "seqno = min(seqno, self.window.delivered)",
         "seqno = self.window.delivered",
@@ -73,7 +73,7 @@ PROFILE_MUTANTS = (
     # Holders
     Mutant(
         "holder sends all",
-        "a holder answers with everything it holds instead of what was asked for",
+        "a holder answers with everything stored instead of the requested messages",
         "gapless.protocol.stream.inbound:InboundStream.on_nak",
         "ranges.clip(asked, window.low + 1, window.high)",
         "[(window.low + 1, window.high)]",
@@ -81,7 +81,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "holder waits for order",
-        "a holder keeps to itself what it holds behind a gap",
+        "a holder does not repair messages stored behind a gap",
         "gapless.protocol.stream.inbound:InboundStream.on_nak",
         "ranges.clip(asked, window.low + 1, window.high)",
         "ranges.clip(asked, window.low + 1, window.delivered)",
@@ -89,7 +89,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "holder lets go",
-        "a holder forgets what it has delivered as soon as anything is stable",
+        "a holder evicts delivered messages as soon as any message is stable",
         "gapless.protocol.stream.inbound:InboundStream.on_stable",
         "self.window.purge(seqno)",
         "self.window.purge(self.window.delivered)",
@@ -97,7 +97,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "holder keeps nothing",
-        "a member that is to hold messages for others erases them when they are delivered",
+        "a holder erases messages on delivery",
         "gapless.protocol.stream.inbound:InboundStream._create_window",
         "keep_delivered=self.retains_delivered",
         "keep_delivered=False",
@@ -106,7 +106,7 @@ PROFILE_MUTANTS = (
     # Numbers that restart with every view
     Mutant(
         "later view dropped",
-        "a message of a view that is still to come is dropped",
+        "a message of a later view is dropped",
         "gapless.protocol.dispatch:FrameDispatcher._on_other_view",
         "and endpoint.future_view_buffer.buffer_frame(frame)\n        ):",
         "and False\n        ):",
@@ -114,7 +114,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "later view at once",
-        "a message of a view that is still to come is taken for one of the present",
+        "a message of a later view counts for the current one",
         "gapless.protocol.dispatch:FrameDispatcher._on_data",
         "if epoch != endpoint.epoch:",
         "if epoch != endpoint.epoch and not endpoint.epoch < epoch < FIRST_CONNECTION_EPOCH:",
@@ -122,7 +122,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "earlier view counts",
-        "a message of an earlier view is taken for one of the present",
+        "a message of an earlier view counts for the current one",
         "gapless.protocol.dispatch:FrameDispatcher._on_data",
         "if epoch != endpoint.epoch:",
         "if epoch > endpoint.epoch:",
@@ -130,7 +130,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "numbers go on",
-        "the sender does not begin its numbers anew with the view",
+        "the sender does not restart its seqnos with the view",
         "gapless.protocol.endpoint:Endpoint._restart_numbering",
         "self.outbound = OutboundStream(\n"
         "            self.me, self.config, self.profile, self._tickets, self.epoch\n"
@@ -140,7 +140,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "ack of an old view",
-        "an ack or a nak of an earlier view counts in the present",
+        "an ack or a nak of an earlier view counts in the current one",
         "gapless.protocol.dispatch:FrameDispatcher._on_own_stream",
         "and epoch < FIRST_CONNECTION_EPOCH\n            and not isinstance(frame, OutOfBandAck)\n",
         "and False\n",
@@ -148,7 +148,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "view ends in silence",
-        "what was left over of a view is not handed out when the next one comes",
+        "the last messages of a view are not delivered before the next view",
         "gapless.protocol.stream.inbound:InboundStream.drain",
         "for run in self.window.take():",
         "for run in ():",
@@ -157,21 +157,21 @@ PROFILE_MUTANTS = (
     # Beside the stream
     Mutant(
         "aside twice",
-        "an out-of-band message that is sent again is delivered again",
+        "a resent out-of-band message is delivered again",
         "gapless.protocol.stream.out_of_band:OutOfBandChannel.on_message",
         "seen = self._delivered_ranges.setdefault(run.origin, [])",
         "seen: list[Range] = []",
     ),
     Mutant(
         "aside acknowledged once",
-        "an out-of-band message that comes again is not acknowledged again",
+        "a repeated out-of-band message is not acknowledged again",
         "gapless.protocol.stream.out_of_band:OutOfBandChannel.on_message",
         "        out.transmit(run.origin, OutOfBandAck(",
         "        fresh and out.transmit(run.origin, OutOfBandAck(",
     ),
     Mutant(
         "floor too high",
-        "the floor names a message that is still to come",
+        "the floor covers a message not sent yet",
         "gapless.protocol.stream.out_of_band:OutOfBandChannel._floor",
         "seqno), seqno) - 1",
         "seqno), seqno - 1)",
@@ -179,14 +179,14 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "aside waits for the departed",
-        "an out-of-band message waits for the ack of one who has left",
+        "an out-of-band message waits for the ack of a departed member",
         "gapless.protocol.stream.out_of_band:OutOfBandChannel.install",
         "self._on_acked(seqno, peer, out)",
         "pass",
     ),
     Mutant(
         "aside sent once",
-        "an out-of-band message is never sent again",
+        "an out-of-band message is never resent",
         "gapless.protocol.stream.out_of_band:OutOfBandChannel.retransmit",
         "                out.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))\n",
         "",
@@ -194,7 +194,7 @@ PROFILE_MUTANTS = (
     # Acknowledged sends
     Mutant(
         "acknowledged too soon",
-        "a send is reported as acknowledged when the sender has delivered it",
+        "a send is reported as acknowledged after the sender's own delivery",
         "gapless.protocol.stream.outbound:OutboundStream._purge",
         "if last <= known]",
         "if last <= self.window.delivered]",
@@ -202,7 +202,7 @@ PROFILE_MUTANTS = (
     # Connections
     Mutant(
         "no tombstones",
-        "a connection that was removed is not remembered, and may begin again",
+        "a removed connection leaves no tombstone, and may begin again",
         "gapless.protocol.stream.connections:Connections._add_tombstone",
         "self._tombstones[peer, epoch] = _Tombstone(",
         "_Tombstone(",
@@ -210,14 +210,14 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "former life addressed",
-        "a datagram for a former incarnation of this member is taken in",
+        "a datagram for a former incarnation of this member is accepted",
         "gapless.protocol.dispatch:FrameDispatcher.on_datagram",
         "elif datagram.addressee is not None and datagram.addressee != self._me.incarnation:",
         "elif False:",
     ),
     Mutant(
         "last never again",
-        "the last message of a connection is not sent again when nothing moves",
+        "the last message of an idle connection is not resent",
         "gapless.protocol.stream.outbound:OutboundStream._probe_tail",
         "elif self._marks_unchanged:",
         "elif False:",
@@ -225,7 +225,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "all but the first again",
-        "what is sent again leaves out the lowest message that is not acknowledged",
+        "a resend omits the lowest unacknowledged message",
         "gapless.protocol.stream.outbound:OutboundStream._probe_tail",
         "self._retransmit(window.low + 1, window.high, self.to, out)",
         "self._retransmit(window.low + 2, window.high, self.to, out)",
@@ -233,7 +233,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "gap swallows the ack",
-        "an ack that has to wait for the gap between two acks is forgotten",
+        "an ack delayed by the minimum interval is forgotten",
         "gapless.protocol.delivery:DeliveryScheduler.deliver_and_ack",
         "            pending_acks[stream.key] = stream\n",
         "",
@@ -241,7 +241,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "connection to nobody",
-        "a connection goes on with one who has left",
+        "a connection with a departed member continues",
         "gapless.protocol.stream.connections:Connections.install",
         'self._end_outgoing(peer, "departed", out, notify=False)',
         "pass",
@@ -249,7 +249,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "closed in silence",
-        "a connection that ends does not report what was not acknowledged",
+        "the end of a connection does not report unacknowledged messages",
         "gapless.protocol.stream.connections:Connections._end_outgoing",
         "if first <= last:",
         "if False:",
@@ -258,7 +258,7 @@ PROFILE_MUTANTS = (
     # Order without retransmission
     Mutant(
         "asks all the same",
-        "a gap is asked for although retransmission is off",
+        "a gap is requested although retransmission is off",
         "gapless.protocol.stream.inbound:InboundStream.send_naks",
         "if not self.config.retransmits:",
         "if False:",
@@ -266,7 +266,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "stall in silence",
-        "delivery stands still at a gap, and nobody is told",
+        "delivery stalls at a gap without a report",
         "gapless.protocol.stream.inbound:InboundStream._report_stall",
         "        out.emit(Stalled(self.origin, seqno, self.loss_detector.noticed_ns))\n",
         "",
@@ -274,7 +274,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "early queue bounded",
-        "what comes before the start is dropped although nobody will send it again",
+        "runs before the start are dropped although no member resends them",
         "gapless.protocol.stream.inbound:InboundStream._buffer_before_start",
         "if self.config.retransmits:",
         "if True:",
@@ -282,7 +282,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "early datagrams bounded",
-        "what comes before the first view is dropped although nobody will send it again",
+        "datagrams before the first view are dropped although no member resends them",
         "gapless.protocol.stream.future_view_buffer:FutureViewBuffer.buffer_datagram",
         "bounded = self.config.retransmits",
         "bounded = True",
@@ -290,7 +290,7 @@ PROFILE_MUTANTS = (
     ),
     Mutant(
         "start untold",
-        "a member that begins with a digest tells nobody its start, and nobody asks",
+        "a member that begins with a digest does not announce its start",
         "gapless.protocol.endpoint:Endpoint.install_view",
         "known = first_view and digest is not None and self.config.retransmits",
         "known = first_view and digest is not None",

@@ -8,14 +8,14 @@ STREAM_MUTANTS = (
     # The window
     Mutant(
         "ceiling+1",
-        "a fixed window takes one message more than its capacity",
+        "a fixed window accepts one message more than its capacity",
         "gapless.protocol.stream.window:FixedWindow.ceiling",
         "low + self.capacity",
         "low + self.capacity + 1",
     ),
     Mutant(
         "ceiling-1",
-        "a fixed window takes one message less than its capacity",
+        "a fixed window accepts one message less than its capacity",
         "gapless.protocol.stream.window:FixedWindow.ceiling",
         "low + self.capacity",
         "low + max(1, self.capacity - 1)",
@@ -23,7 +23,7 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "take over a gap",
-        "delivery goes on behind a missing message",
+        "delivery continues behind a missing message",
         "gapless.protocol.stream.window:Window._take_parts",
         "start, end = self.delivered + 1, run.last\n"
         "            if run.first > start:\n                break\n",
@@ -31,7 +31,7 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "refusal moves high",
-        "a message that was refused still counts as the highest seen",
+        "a refused message raises high",
         "gapless.protocol.stream.window:Window._add_between",
         "        if first > last:\n",
         "        self.high = max(self.high, run.last)\n        if first > last:\n",
@@ -39,7 +39,7 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "duplicate stored",
-        "a run that overlaps what is stored is stored whole",
+        "a run that overlaps stored messages is stored whole",
         "gapless.protocol.stream.window:Window._add_between",
         "in run.parts(self.missing_in(first, last))",
         "in [run.part(first, last)]",
@@ -61,28 +61,28 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "ack goes back",
-        "an old ack that arrives late lowers the entry",
+        "a late old ack lowers the entry",
         "gapless.protocol.stream.acks:AckTable.on_ack",
         "before is None or seqno <= before",
         "before is None",
     ),
     Mutant(
         "ack of high",
-        "the receiver acknowledges what it has seen, not what it has delivered",
+        "the receiver acknowledges received messages, not delivered ones",
         "gapless.protocol.stream.inbound:InboundStream.acknowledge",
         "Ack(self.origin, seqno,",
         "Ack(self.origin, window.high,",
     ),
     Mutant(
         "departed still counts",
-        "the ack of a member that left is still waited for",
+        "a sender still waits for the ack of a departed member",
         "gapless.protocol.stream.acks:AckTable.set_members",
         "{member: self._acks.get(member, start) for member in members}",
         "{**self._acks, **{member: self._acks.get(member, start) for member in members}}",
     ),
     Mutant(
         "self does not count",
-        "the sender purges what it has not delivered itself",
+        "the sender purges messages before its own delivery",
         "gapless.protocol.stream.outbound:OutboundStream.install",
         "self.acks.set_members(members, high)",
         "self.acks.set_members([member for member in members if member != self.me], high)",
@@ -90,7 +90,7 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "no second ack",
-        "an announcement does not make the receiver repeat an ack that may have been lost",
+        "an announcement does not repeat a possibly lost ack",
         "gapless.protocol.stream.inbound:InboundStream.on_tail",
         "self.ack_now = tail.start is not None or self.profile.acks is not AckPolicy.ASKED",
         "self.ack_now = tail.start is not None",
@@ -98,14 +98,14 @@ STREAM_MUTANTS = (
     # Gaps and tails
     Mutant(
         "no grace",
-        "a gap is asked for in the moment it is seen",
+        "a gap is requested without a grace",
         "gapless.protocol.stream.loss_detector:LossDetector.on_gap",
         "self.due_ns = now_ns + self.grace_ns",
         "self.due_ns = now_ns",
     ),
     Mutant(
         "no rest",
-        "a question is repeated at every pass",
+        "a nak is repeated at every pass",
         "gapless.protocol.stream.loss_detector:LossDetector.due_naks",
         "resting = [(asked.first, asked.last) for asked in still if asked.retry_ns > now_ns]",
         "resting = []\n        still = []",
@@ -113,14 +113,14 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "asks once",
-        "a question is never repeated",
+        "a nak is never repeated",
         "gapless.protocol.stream.loss_detector:LossDetector.due_naks",
         "(asked.first, asked.last) for asked in still if asked.retry_ns > now_ns",
         "(asked.first, asked.last) for asked in still",
     ),
     Mutant(
         "forgets new gaps",
-        "a gap that appears while another is open is not remembered",
+        "a gap that appears during another gap is forgotten",
         "gapless.protocol.stream.loss_detector:LossDetector._schedule",
         "self._watched_upto = highest",
         "pass",
@@ -128,28 +128,28 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "asks one too many",
-        "a nak names a message that was not announced",
+        "a nak requests a message that was not announced",
         "gapless.protocol.stream.inbound:InboundStream.send_naks",
-        "known = max(self.window.high, self.announced_high)",
-        "known = max(self.window.high, self.announced_high) + 1",
+        "known = max(self.window.high, min(self.announced_high, self.window.ceiling))",
+        "known = max(self.window.high, min(self.announced_high, self.window.ceiling)) + 1",
     ),
     Mutant(
         "tail unheard",
-        "what an announcement says is missing is not believed",
+        "an announcement does not open a gap",
         "gapless.protocol.stream.inbound:InboundStream.on_tail",
         "self.announced_high = max(self.announced_high, tail.high)",
         "pass",
     ),
     Mutant(
         "tail once",
-        "the tail is announced a single time",
+        "the tail is announced only once",
         "gapless.protocol.stream.outbound:OutboundStream.announce_tail",
         "self.tail_due_ns = out.now_ns + self._tail_interval_ns",
         "self.tail_due_ns = None",
     ),
     Mutant(
         "tail too short",
-        "the announcement names what is purged as the end",
+        "the announcement names the purged seqno as high",
         "gapless.protocol.stream.outbound:OutboundStream._send_tail",
         "Tail(self.me, low, high, None",
         "Tail(self.me, low, low, None",
@@ -157,7 +157,7 @@ STREAM_MUTANTS = (
     # Repairs
     Mutant(
         "repairs too much",
-        "a repair sends the whole run where a part was asked for",
+        "a repair contains the whole run instead of the requested part",
         "gapless.protocol.stream.window:Window.get",
         "found.append(run.part(max(first, run.first), min(last, run.last)))",
         "found.append(run)",
@@ -165,7 +165,7 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "repairs too little",
-        "the first range of a nak is overlooked",
+        "the first range of a nak is ignored",
         "gapless.protocol.stream.outbound:OutboundStream.on_nak",
         "ranges.clip(asked, self.window.low + 1, self.window.high)",
         "ranges.clip(asked[1:] or asked, self.window.low + 1, self.window.high)",
@@ -173,21 +173,21 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "suppressed for ever",
-        "what was repaired once is never repaired again",
+        "a repaired message is never repaired again",
         "gapless.protocol.stream.retransmit:RetransmitHandler.plan_repairs",
         "now_ns - done.at_ns < self.suppress_ns",
         "done.at_ns <= now_ns",
     ),
     Mutant(
         "no suppression",
-        "every nak is answered, however often it is repeated",
+        "every repeated nak is answered",
         "gapless.protocol.stream.retransmit:RetransmitHandler.plan_repairs",
         "wanted = ranges.subtract(asked, ranges.merge(done))",
         "wanted = list(asked)",
     ),
     Mutant(
         "budget never renewed",
-        "what was spent on repairs is never forgotten",
+        "the repair budget is never renewed",
         "gapless.protocol.stream.retransmit:RetransmitHandler.spend_budget",
         "            self._spent_bytes = 0\n",
         "",
@@ -195,7 +195,7 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "gone too far",
-        "the answer for what is purged names what is still there",
+        "GONE covers messages that are still stored",
         "gapless.protocol.stream.outbound:OutboundStream.on_nak",
         "Gone(self.me, self.window.low,",
         "Gone(self.me, self.window.high,",
@@ -203,7 +203,7 @@ STREAM_MUTANTS = (
     # Flow control
     Mutant(
         "no wake-up by acks",
-        "an ack frees room, but nobody tells the sends that wait",
+        "an ack frees room, but queued sends do not continue",
         "gapless.protocol.stream.outbound:OutboundStream.release",
         "        self.flush(out, reason)\n",
         "",
@@ -218,14 +218,14 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "hole by cancel",
-        "a send that gives up uses up a number",
+        "a given-up send takes a seqno",
         "gapless.protocol.stream.outbound:OutboundStream.give_up",
         "        out.emit(event)\n",
         "        out.emit(event)\n        self.window.high += 1\n",
     ),
     Mutant(
         "credit leaks",
-        "half of what the application has consumed is not given back",
+        "half of the consumed messages are not credited",
         "gapless.protocol.stream.flow_control:DeliveryCredit.refund",
         "self.outstanding - messages",
         "self.outstanding - messages // 2",
@@ -233,7 +233,7 @@ STREAM_MUTANTS = (
     # Identity and integrity
     Mutant(
         "old life counts",
-        "a frame of an older incarnation is taken for one of the present",
+        "a frame of an older incarnation counts for the current one",
         "gapless.protocol.dispatch:FrameDispatcher.on_datagram",
         "stream = self._endpoint.inbound.get(sender)",
         "inbound = self._endpoint.inbound.items()\n"
@@ -241,17 +241,17 @@ STREAM_MUTANTS = (
     ),
     Mutant(
         "checksum ignored",
-        "a damaged datagram is believed",
+        "a damaged datagram is accepted",
         "gapless.protocol.endpoint:decode",
         "    if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:\n",
         "    if False:\n",
     ),
     Mutant(
         "pieces run on",
-        "pieces of one message are put into the next",
+        "fragments of one message enter the next",
         "gapless.protocol.stream.reassembly:Reassembler.clear",
         "self._fragments, self._held_bytes, self._first, self._state = [], 0, 0, _NONE",
         "self._held_bytes, self._first, self._state = 0, 0, _NONE",
     ),
 )
-"""Bugs that most profiles would have in common."""
+"""Bugs that most profiles would share."""

@@ -1,1 +1,1 @@
-"""The oracle: a model of what every member must have done, fed by what the members did."""
+"""The oracle: a model of the required behaviour of every member, fed by observation."""

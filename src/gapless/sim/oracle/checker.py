@@ -1,24 +1,24 @@
-"""The hooks of an invariant checker: what the oracle shows to a checker, and when.
+"""The hooks of an invariant checker: the observations passed to a checker, and their order.
 
-A checker overrides the hooks that it needs. The oracle finds the overridden hooks once, when it is
-made, and calls no others. Hooks run before the model learns from the same input. Therefore a
-checker can compare what happened with what had to happen.
+A checker overrides the hooks it needs. The oracle finds the overridden hooks once, on construction,
+and calls no others. Hooks run before the model learns from the same input. Therefore a checker can
+compare the step with the expectation of the model.
 
 Hooks of one step, in the order of the calls:
 
-1. frames that came in: ``refused`` if the datagram must change nothing, else ``data_in``,
+1. incoming frames: ``refused`` if the datagram must change nothing, else ``data_in``,
    ``ack_in``, ``nak_in``, ``tail_in``, ``gone_in`` for the streams of the group,
    ``non_stream_frame_in`` for all other frames of streams and ``control_frame_in``;
 2. ``before_frames_event`` for each event;
 3. the trace rows of the step, by event: ``row_store`` and the other ``row_`` hooks
-   (:data:`ROW_HOOKS`);
-4. frames that go out: ``data_out``, ``ack_out``, ``nak_out``, ``tail_out``, ``gone_out``,
+   (``ROW_HOOKS``);
+4. outgoing frames: ``data_out``, ``ack_out``, ``nak_out``, ``tail_out``, ``gone_out``,
    ``non_stream_frame_out``, ``control_frame_out``;
 5. ``event`` for each event, then ``delivered`` or ``other_delivered`` for each delivery;
 6. ``marks_moved`` for each inbound stream whose marks may have moved, ``own_marks_moved``,
    ``connections_stepped``, then the functions in ``oracle.at_end``;
 7. ``check_due`` if a time given to ``oracle.schedule_check`` has come;
-8. ``sampled`` at every :data:`~gapless.sim.oracle.oracle.SAMPLE_STEPS`-th step.
+8. ``sampled`` at every ``SAMPLE_STEPS``-th step.
 
 Outside of a step: ``incarnation_started``, ``incarnation_ended``, ``sent``, ``view``,
 ``state_provided``, ``view_pending``, and ``close`` when the run is over.
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from gapless.wire import Ack, Data, Frame, Gone, Nak, Tail
 
 Outgoing = list[tuple["Address | None", Datagram]]
-"""The decoded datagrams of one step, each with its destination (None: the group)."""
+"""The decoded datagrams of a step, each with a destination (None: the group)."""
 
 
 class InvariantChecker:
-    """One invariant; every hook does nothing unless a subclass overrides it.
+    """An invariant; every hook does nothing unless a subclass overrides the hook.
 
-    ``id`` is the id of the invariant in :mod:`gapless.invariants`. A checker with
-    ``only_when_idle`` is called for outgoing frames only while the settled group must be silent.
+    ``id`` is the id of the invariant in ``gapless.invariants``. The oracle calls a checker with
+    ``only_when_idle`` for outgoing frames only while the settled group must be silent.
     """
 
     id = ""
@@ -70,7 +70,7 @@ class InvariantChecker:
     def refused(
         self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
     ) -> None:
-        """See a datagram that must change nothing; ``before`` is the fingerprint before it."""
+        """See a datagram that must change nothing; ``before`` is the fingerprint beforehand."""
 
     def data_in(self, model: MemberModel, inbound: InboundModel, frame: Data) -> None:
         """See data of the inbound stream ``inbound``."""
@@ -143,7 +143,7 @@ class InvariantChecker:
         """See a tail announcement of a stream to the group."""
 
     def gone_out(self, model: MemberModel, to: Address | None, frame: Gone) -> None:
-        """See an answer to a nak for seqnos that are purged."""
+        """See an answer to a nak for purged seqnos."""
 
     def non_stream_frame_out(self, model: MemberModel, to: Address | None, frame: Frame) -> None:
         """See a frame of a connection, an out-of-band frame, a vote or a stability message."""
@@ -176,13 +176,13 @@ class InvariantChecker:
         """Compare the window of the own stream with the model, before the model follows."""
 
     def connections_stepped(self, model: MemberModel) -> None:
-        """See the connections of a member that has some, after each of its steps."""
+        """See the connections of a member after each step of the member."""
 
     def check_due(self) -> None:
-        """A time that was given to ``oracle.schedule_check`` has come."""
+        """A time given to ``oracle.schedule_check`` has come."""
 
     def sampled(self, model: MemberModel, ready: Ready, outgoing: Outgoing) -> None:
-        """See a whole step, every so many steps: for checks that cost too much otherwise."""
+        """See a whole step, at a sample of steps: for checks too costly at every step."""
 
     # Outside of a step
 
@@ -202,7 +202,7 @@ class InvariantChecker:
         """The application provided its state to a new member."""
 
     def view_pending(self) -> None:
-        """A group that had converged will install another view."""
+        """A converged group will install another view."""
 
     def close(self) -> None:
         """The run is over."""
@@ -221,4 +221,4 @@ ROW_HOOKS: dict[str, Callable[[InvariantChecker], Callable[[MemberModel, TraceEn
     "BLOCK": lambda checker: checker.row_block,
     "UNBLOCK": lambda checker: checker.row_unblock,
 }
-"""The hook of each trace event that has one."""
+"""The hook of each trace event with a hook."""

@@ -1,8 +1,8 @@
-"""The model of the future-view buffer: what a member must buffer for a later view.
+"""The model of the future-view buffer: the data that a member must buffer for a later view.
 
 Before its first view a member buffers datagrams of any sender, up to a number of runs. Without
-retransmission it buffers all data of those that may become members. Where messages belong to views,
-it also buffers those of later views.
+retransmission a member buffers all data of possible members. Where messages belong to views, a
+member also buffers the messages of later views.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_VIEWS = 2
 
 
 class BufferOwner(Protocol):
-    """The part of an incarnation's model that its buffer reads."""
+    """The part of an incarnation's model that the buffer reads."""
 
     @property
     def address(self) -> Address:
@@ -31,19 +31,19 @@ class BufferOwner(Protocol):
 
     @property
     def view(self) -> View | None:
-        """Its current view; None before the first one."""
+        """The current view; None before the first view."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of its current view where messages belong to views, else 0."""
+        """The epoch of the current view where messages belong to views, else 0."""
 
     @property
     def inbound(self) -> Collection[Address]:
-        """The origins that it receives from."""
+        """The origins of the inbound streams."""
 
 
 class FutureViewModel:
-    """The future-view buffer of one incarnation."""
+    """The future-view buffer of an incarnation."""
 
     __slots__ = ("_datagrams", "_future_data")
 
@@ -91,7 +91,7 @@ class FutureViewModel:
     def release(
         self, member: BufferOwner, config: Config, *, first_view: bool
     ) -> tuple[list[Datagram], int]:
-        """Return the datagrams that the present view admits, and how many messages are too late."""
+        """Return the datagrams admitted by the present view, and the number of late messages."""
         assert member.view is not None
         number, buffered, self._datagrams = member.view.id.number, self._datagrams, []
         called: list[Datagram] = []
@@ -121,7 +121,8 @@ class FutureViewModel:
         return True
 
     def _has_room(self, frame: Data, config: Config) -> bool:
-        room = len(self._future_data) < config.become_server_queue_size or not config.retransmits
+        taken = sum(buffered.run.origin == frame.run.origin for buffered in self._future_data)
+        room = taken < config.become_server_queue_size or not config.retransmits
         return room or self._is_buffered(frame)
 
     def _is_buffered(self, frame: Data) -> bool:
@@ -132,7 +133,7 @@ class FutureViewModel:
         )
 
     def release_data(self, member: BufferOwner) -> tuple[list[Data], int]:
-        """Return the data buffered for the present view, and how many missed their view."""
+        """Return the data buffered for the present view, and the number of late messages."""
         buffered, self._future_data = (
             self._future_data,
             [frame for frame in self._future_data if frame.epoch > member.epoch],

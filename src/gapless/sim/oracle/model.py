@@ -1,8 +1,8 @@
 """The model of the group that checkers compare with, built from outside.
 
-The model learns only from what is visible without asking a member: calls of the application,
-datagrams that go in and out, deliveries and events. The marks of a member's windows are compared
-with the model before they are copied into it.
+The model learns only from outside a member: calls of the application, incoming and outgoing
+datagrams, deliveries and events. Checkers compare the marks of a member's windows with the model
+before the model copies the marks.
 
 Sets of seqnos are integers used as bits: bit 0 stands for the seqno right after ``delivered``.
 """
@@ -29,7 +29,7 @@ ZERO_MARKS = Marks(0, 0, 0)
 
 
 class QueuedMessage(NamedTuple):
-    """A message that the application has handed over and that has no number yet."""
+    """A message of the application that has no seqno yet."""
 
     ticket: int
     payload: bytes
@@ -37,7 +37,7 @@ class QueuedMessage(NamedTuple):
 
 
 class StreamModel:
-    """The stream of one incarnation, as it was first sent."""
+    """The stream of an incarnation, as first sent."""
 
     __slots__ = (
         "acks",
@@ -81,7 +81,7 @@ class StreamModel:
         return seqno
 
     def retained_from(self, acked: int) -> int:
-        """Return the seqno behind which a returning member resumes that acknowledged ``acked``."""
+        """Return the seqno after which a returning member resumes, with ``acked`` acknowledged."""
         while (
             self.marks.low < acked
             and self.flags[acked - 1] & (FRAGMENT | LAST_FRAGMENT) == FRAGMENT
@@ -90,7 +90,7 @@ class StreamModel:
         return acked
 
     def end_of(self, seqno: int) -> int:
-        """Return the last seqno of the message at ``seqno``; high + 1 if not all of it is sent."""
+        """Return the last seqno of the message at ``seqno``; high + 1 if not fully sent."""
         flags = self.flags
         if seqno > self.high or not flags[seqno - 1] & FRAGMENT:
             return seqno
@@ -99,7 +99,7 @@ class StreamModel:
         return seqno
 
     def next_loopback_from(self, seqno: int) -> int:
-        """Return the first seqno from ``seqno`` on that the origin itself wants back."""
+        """Return the first seqno from ``seqno`` on with loopback to the origin."""
         flags = self.flags
         while seqno <= self.high and flags[seqno - 1] & NO_LOOPBACK:
             seqno += 1
@@ -107,7 +107,7 @@ class StreamModel:
 
 
 class InboundModel:
-    """The stream of one origin as one receiver has it."""
+    """The stream of an origin at a receiver."""
 
     __slots__ = (
         "_known",
@@ -157,7 +157,7 @@ class InboundModel:
         self.marks = Marks(self.start, self.start, self.start)
 
     def open_at(self, start: int) -> None:
-        """Open the stream at ``start``, or where it ended in an earlier view."""
+        """Open the stream at ``start``, or at its end in an earlier view."""
         start = max(start, self.start)
         self.open = True
         self.start = self.delivered = self.high = start
@@ -167,10 +167,10 @@ class InboundModel:
             self.resume_undelivered(*self.undelivered_before)
 
     def resume_undelivered(self, due: int, taken: int) -> None:
-        """Resume a stream that was taken up to ``taken``, of which ``due`` is not delivered yet.
+        """Resume a stream taken up to ``taken``, with ``due`` not delivered yet.
 
-        This happens if deliveries wait for the application's state while their origin departs and
-        returns.
+        A stream resumes undelivered if deliveries wait for the application's state while the origin
+        departs and returns.
         """
         self.undelivered_before = due, taken
         if self.open:
@@ -184,7 +184,7 @@ class InboundModel:
         self.next = max(self.next, self.covered + 1)
 
     def note_exists(self, high: int, now_ns: int) -> None:
-        """Note that everything up to ``high`` is known to exist from now on."""
+        """Record that all seqnos up to ``high`` exist."""
         if not self._known or high > self._known[-1][0]:
             self._known.append((high, now_ns))
 
@@ -193,14 +193,14 @@ class InboundModel:
         return next((since_ns for high, since_ns in self._known if high >= seqno), now_ns)
 
     def bits(self, first: int, last: int) -> int:
-        """Return ``first .. last`` as bits, as far as they lie above delivered."""
+        """Return ``first .. last`` as bits, as far as above delivered."""
         first = max(first, self.delivered + 1)
         if last < first:
             return 0
         return ((1 << (last - first + 1)) - 1) << (first - self.delivered - 1)
 
     def consecutive(self) -> int:
-        """Return the end of what could be delivered at once, or stepped over because it is gone."""
+        """Return the end of the seqnos that can be delivered at once, or skipped as gone."""
         # The lowest zero bit: adding one carries through exactly the consecutive ones.
         passable = self.held | self.skipped
         return self.delivered + (~passable & (passable + 1)).bit_length() - 1
@@ -211,7 +211,7 @@ class InboundModel:
         self.skipped |= self.bits(first, last)
 
     def restart(self, start: int) -> None:
-        """Move the start of the stream: nothing before ``start`` exists any more."""
+        """Move the start of the stream: no message before ``start`` exists any more."""
         self.move_to(start)
         self.start = start
         self.restarted = start
@@ -219,7 +219,7 @@ class InboundModel:
         self.next = max(start, self.covered) + 1
 
     def end(self) -> int:
-        """Return where the stream resumes if its origin departs and returns: no duplicates."""
+        """Return where the stream resumes if the origin departs and returns: no duplicates."""
         if not self.open:
             return self.start
         return min(self.delivered, self.due() - 1)
@@ -227,7 +227,7 @@ class InboundModel:
     def due(self) -> int:
         """Return the first seqno of the next message to deliver.
 
-        Lost messages are skipped, and so are messages with a fragment that was lost or precedes the
+        Lost messages are skipped, as well as messages with a fragment that was lost or precedes the
         start.
         """
         stream = self.stream
@@ -238,7 +238,7 @@ class InboundModel:
         return seqno
 
     def move_to(self, delivered: int) -> None:
-        """Move ``delivered``; forget held messages at or below it."""
+        """Move ``delivered``; forget held messages up to ``delivered``."""
         moved = max(0, delivered - self.delivered)  # never back: S6 checks that
         self.held >>= moved
         self.skipped >>= moved
@@ -252,7 +252,7 @@ class InboundModel:
 
 
 class MemberModel:
-    """One incarnation of a member: its view, its stream, and its inbound streams."""
+    """An incarnation of a member: the view, the own stream, and the inbound streams."""
 
     __slots__ = (
         "_model",
@@ -320,13 +320,13 @@ class MemberModel:
         self.unconsumed = 0
 
     def has_delivered(self, origin: Address, epoch: int = 0) -> int:
-        """Return the highest seqno of ``origin`` ever delivered here, in any of its views."""
+        """Return the highest seqno of ``origin`` ever delivered here, in any view."""
         inbound = self.inbound.get(origin)
         now = inbound.delivered if inbound is not None and inbound.epoch == epoch else 0
         return max(self.delivered_upto.get((origin, epoch), 0), now)
 
     def inbound_of(self, origin: Address, epoch: int = 0) -> InboundModel | None:
-        """Return the inbound stream of ``origin``, also one that has ended."""
+        """Return the inbound stream of ``origin``, even an ended stream."""
         inbound = self.inbound.get(origin)
         if inbound is not None and inbound.epoch == epoch:
             return inbound
@@ -338,7 +338,7 @@ class MemberModel:
         )
 
     def restart(self, epoch: int) -> None:
-        """Restart the own stream: messages without a seqno are sent in the new one."""
+        """Restart the own stream: the new stream sends the messages without a seqno."""
         before = self.stream
         self.former_own_next[self.epoch] = self.own_next
         self.epoch, self.own_next = epoch, 1
@@ -357,17 +357,17 @@ class GroupModel:
         self.views: dict[int | ViewId, tuple[Address, ...]] = {}
 
     def stream_of(self, origin: Address, epoch: int) -> StreamModel:
-        """Return the stream ``epoch`` of ``origin``, whether or not that incarnation started."""
+        """Return the stream ``epoch`` of ``origin``, whether or not the incarnation started."""
         stream = self._streams.get((origin, epoch))
         if stream is None:
             stream = self._streams[origin, epoch] = StreamModel()
         return stream
 
     def owed_from(self, origin: Address, model: MemberModel) -> int | None:
-        """Return the seqno behind which ``origin`` owes everything to ``model``; None: nothing.
+        """Return the seqno after which ``origin`` owes everything to ``model``; None if nothing.
 
         A member that had removed the origin from its view has dropped the acknowledged part of a
-        fragmented message, and everything that the origin purged in the meantime.
+        fragmented message, and all messages purged by the origin in the meantime.
         """
         inbound = model.inbound.get(origin)
         counted_from = None

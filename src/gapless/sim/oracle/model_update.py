@@ -1,7 +1,7 @@
 """How the oracle's model learns from frames, events, deliveries and marks.
 
-Each check runs before the model learns from the same input, so that it compares what happened with
-what had to happen.
+Each check runs before the model learns from the same input, and so compares the step with the
+expectation of the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class InvariantViolation(NamedTuple):
 
 
 class ApplicationSend(NamedTuple):
-    """A send as the application made it, and its ticket."""
+    """A send of the application, and the ticket of the send."""
 
     payloads: tuple[bytes, ...]
     to: Address | None
@@ -60,7 +60,7 @@ class ApplicationSend(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The expected fate of the messages of one datagram."""
+    """The expected fate of the messages of a datagram."""
 
     accepted: int = 0
     duplicate: int = 0
@@ -80,7 +80,7 @@ NOTHING = Expected()
 
 
 def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Address]) -> int | None:
-    """Return the ack of incarnation ``last``, or of the one before it at the same node."""
+    """Return the ack of incarnation ``last``, or of the previous incarnation of the same node."""
     if last in known:
         return known[last]
     former = [model for model in known if model.node == last.node and model not in members]
@@ -88,10 +88,10 @@ def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Addres
 
 
 def is_absence_loss(model: MemberModel, event: Oversized | Lost | Started) -> bool:
-    """Return whether a durable member reports a loss that its own absence caused.
+    """Return whether a durable member reports a loss caused by its own absence.
 
-    That is everything before its start, or the rest of a fragmented message whose first fragments
-    went to its previous incarnation.
+    An absence loses everything before the start, or the rest of a fragmented message if the first
+    fragments went to the previous incarnation.
     """
     inbound = model.inbound.get(event.origin)
     if inbound is None or not model.durable or not isinstance(event, Lost):
@@ -124,10 +124,10 @@ class ModelUpdater:
     def on_roster(
         self, model: MemberModel, view: View, roster: Roster | None
     ) -> tuple[Address, ...]:
-        """Apply a roster; return the members that a sender counts, absent durable ones included.
+        """Apply a roster; return the members that a sender counts, absent durable members included.
 
-        A returning durable member starts behind what its previous incarnation acknowledged. From
-        now on the sender retains messages for absent members that it did not count before.
+        A returning durable member starts after the last message acknowledged by its previous
+        incarnation. From now on the sender retains messages for newly counted absent members.
         """
         if roster is None:
             return view.members
@@ -166,7 +166,7 @@ class ModelUpdater:
     # Incoming frames
 
     def on_digest_mark(self, model: MemberModel, origin: Address, marks: Marks) -> None:
-        """Learn the end of a stream from a digest: seqnos behind its start may be requested."""
+        """Learn the end of a stream from a digest: seqnos after the start may be requested."""
         inbound = model.inbound[origin]
         if model.member.config.retransmits:
             inbound.announced = max(inbound.announced, marks.high)
@@ -183,7 +183,7 @@ class ModelUpdater:
                 inbound.note_exists(high, self.local_ns)
 
     def on_data(self, model: MemberModel, inbound: InboundModel, frame: Data) -> None:
-        """Add data to the inbound stream, and count the expected fates of its messages."""
+        """Add data to the inbound stream, and count the expected fates of the messages."""
         run = frame.run
         if model.inbound.get(run.origin) is not inbound:
             return
@@ -213,7 +213,7 @@ class ModelUpdater:
     def _buffer_before_start(
         self, inbound: InboundModel, first: int, last: int, config: Config
     ) -> int:
-        """Buffer data that precedes the start; return how many messages must be dropped."""
+        """Buffer data that precedes the start; return the number of messages to drop."""
         buffered = inbound.before_start
         if config.retransmits:
             if len(buffered) >= config.become_server_queue_size:
@@ -257,7 +257,7 @@ class ModelUpdater:
         inbound.gone = max(inbound.gone, frame.low)
 
     def _open_stream(self, inbound: InboundModel, start: int) -> None:
-        """Learn the start of a stream; add the data that was buffered before it."""
+        """Learn the start of a stream; add the data buffered before the start."""
         inbound.open_at(start)
         early, inbound.before_start = inbound.before_start, []
         for first, last in early:
@@ -274,7 +274,7 @@ class ModelUpdater:
 
     @staticmethod
     def on_gone(model: MemberModel, inbound: InboundModel, frame: Gone) -> None:
-        """Learn which seqnos can never be repaired."""
+        """Learn the seqnos that can never be repaired."""
         if model.inbound.get(frame.origin) is inbound and inbound.open:
             inbound.gone = max(inbound.gone, frame.low)
 
@@ -305,7 +305,7 @@ class ModelUpdater:
     # Learning: events, deliveries, marks
 
     def on_events(self, model: MemberModel, events: Iterable[Event]) -> None:
-        """Apply the events of one step."""
+        """Apply the events of a step."""
         for event in events:
             if isinstance(event, GivenUp):
                 self._update_from_given_up(model, event)
@@ -320,7 +320,7 @@ class ModelUpdater:
                 model.stream.starts.pop(event.last, None)
 
     def _update_from_state(self, model: MemberModel, event: StateReceived) -> None:
-        """Learn that the application has a state: its content is not delivered any more."""
+        """Learn that the application has a state: messages in the state are not delivered again."""
         model.transferring = False
         model.covered = self.states.get(event.state, {})
         if (mine := model.covered.get((model.address, model.epoch))) is not None:
@@ -331,7 +331,7 @@ class ModelUpdater:
             past.cover(model.covered.get(key, 0))
 
     def _update_from_skip(self, inbound: InboundModel, event: Oversized | Lost | Started) -> None:
-        """Apply a reported loss, and check that it is allowed: gone at the origin, not here."""
+        """Apply a reported loss, and check for a valid reason: gone at the origin, missing here."""
         if isinstance(event, Oversized):
             inbound.next = event.last + 1
         elif isinstance(event, Lost):
@@ -360,7 +360,7 @@ class ModelUpdater:
 
     @staticmethod
     def _update_from_given_up(model: MemberModel, event: GivenUp) -> None:
-        """Remove the messages of an ended send, except one whose fragments are under way."""
+        """Remove the messages of an ended send, except a message with fragments under way."""
         queue = model.stream.queue
         head = queue[0] if model.stream.fragment_payloads else None
         remaining = [
@@ -379,7 +379,7 @@ class ModelUpdater:
         model.unconsumed += delivery.message_count
 
     def on_departures(self, model: MemberModel) -> None:
-        """Check that ended streams were delivered up to their first gap, and close them (I-08)."""
+        """Close ended streams, after a check that deliveries reached the first gap (I-08)."""
         for origin in self.departing:
             inbound = model.departed_inbound[origin]
             inbound.move_to(inbound.consecutive())

@@ -1,8 +1,8 @@
 """The oracle watches every step of every member, keeps the model, and runs the checks.
 
-On every step, in this order: frames that came in, trace rows, frames that went out, events,
-deliveries, and the marks of the windows. Each goes to the checks first and then into the model, so
-that a check compares what happened with what had to happen.
+On every step, in this order: incoming frames, trace rows, outgoing frames, events, deliveries, and
+the marks of the windows. Each observation goes to the checks first and then into the model, so a
+check compares the step with the expectation of the model.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ if TYPE_CHECKING:
 _make = tuple.__new__
 
 SAMPLE_STEPS = 8
-"""What costs too much at every step is looked at once in so many."""
+"""How often costly checks run: once in so many steps."""
 
 MAX_VIOLATIONS = 20
-"""Maximum number of violations; a run with so many shows nothing new."""
+"""Maximum number of violations in a run; further violations would show nothing new."""
 
 HooksByFrame = dict[type, "tuple[Callable[..., None], ...]"]
 """The subscribed hooks by frame type."""
 
 
 class Oracle:
-    """All checks over one run.
+    """All checks over a run.
 
-    The world sets what only a world knows: ``resting`` while the settled group must be silent,
-    ``settled`` if it ever settled, ``last_arrival_ns``, the ``link_counters``, and ``cost`` (lost
-    data frames, and the number of bursts) if loss was the only fault.
+    The world sets the facts known only to the world: ``resting`` while the settled group must be
+    silent, ``settled`` if the group ever settled, ``last_arrival_ns``, the ``link_counters``, and
+    ``cost`` (lost data frames, and the number of bursts) if loss was the only fault.
     """
 
     def __init__(
@@ -103,7 +103,8 @@ class Oracle:
         self.next_check_ns = NEVER_NS if membership else calm_ns
         self.converged_ns: int | None = None
         self.last_fault_ns = calm_ns
-        self.only_short_pauses = self.fault_free = False
+        self.fault_free = False
+        self.long_paused: set[str] | None = None
         self.group_bound_ns = 0
         self.rested_ns = 0
         self.receivers_retain = (
@@ -190,7 +191,7 @@ class Oracle:
     ) -> tuple[Callable[..., None], ...]:
         """Return the bound method of every checker that overrides ``hook``.
 
-        A checker that looks only at the silent group is left out unless the group is silent.
+        A checker of the silent group is left out unless the group is silent.
         """
         default = hook(self._no_op)
         active = [c for c in self.checkers if self._resting or not c.only_when_idle]
@@ -201,7 +202,7 @@ class Oracle:
         )
 
     def report(self, check: str, message: str) -> None:
-        """Note a violation of ``check`` at the member whose step is being looked at."""
+        """Record a violation of ``check`` at the member of the current step."""
         if len(self.violations) < MAX_VIOLATIONS:
             name = self.current_member.name if self.current_member is not None else "-"
             self.violations.append(InvariantViolation(check, self.t_ns, name, message))
@@ -224,13 +225,13 @@ class Oracle:
             hook(model)
 
     def on_converged(self, t_ns: int) -> None:
-        """Start the deadlines of L1 and L2: all running members are in one view."""
+        """Start the deadlines of L1 and L2: all running members are in a single view."""
         if self.converged_ns is None:
             self.converged_ns = t_ns
             self.schedule_check(t_ns)
 
     def on_view_pending(self) -> None:
-        """Note that another view will follow: all deadlines restart."""
+        """Record that another view will follow: all deadlines restart."""
         if self.converged_ns is not None:
             self.converged_ns, self.next_check_ns = None, NEVER_NS
             for hook in self._view_pending:
@@ -239,10 +240,10 @@ class Oracle:
     def on_state_provided(
         self, model: MemberModel, state: bytes, handed: Mapping[tuple[Address, int], int]
     ) -> None:
-        """Note a state that an application provides.
+        """Record a state provided by an application.
 
-        It covers the deliveries to the application (``handed``), and everything before the starts
-        of the provider's streams.
+        The state covers the deliveries to the application (``handed``), and everything before the
+        starts of the provider's streams.
         """
         before = {
             (origin, inbound.epoch): inbound.due() - 1
@@ -264,7 +265,7 @@ class Oracle:
         *,
         roster: Roster | None = None,
     ) -> None:
-        """Apply a view that ``model`` is about to install, with its ``roster`` if any."""
+        """Apply a view that ``model`` is about to install, with the ``roster`` if any."""
         self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, model
         self._updater.local_ns = local_ns
         for hook in self._view:
@@ -319,7 +320,7 @@ class Oracle:
             self._updater.on_digest_mark(model, origin, marks)
 
     def on_digest(self, digest: Digest) -> None:
-        """Take note of a digest that the next step is about."""
+        """Record the digest of the next step."""
         self._updater.digest = digest
 
     def on_send(
@@ -332,7 +333,7 @@ class Oracle:
         to: Address | None = None,
         mode: str = DeliveryMode.ORDERED,
     ) -> None:
-        """Take note of a send that ``ready`` answers."""
+        """Record a send answered by ``ready``."""
         not_back = not ((self.config.loopback or to is not None) if loopback is None else loopback)
         refused = any(isinstance(event, Refused) for event in ready.events)
         sent = ApplicationSend(tuple(payloads), to, mode, not_back, ready.ticket, refused)
@@ -347,7 +348,7 @@ class Oracle:
             ]
 
     def fingerprint_if_refused(self, model: MemberModel, datagram: Datagram | None) -> object:
-        """Return the member's fingerprint if ``datagram`` must not change it, else None."""
+        """Return the member's fingerprint if ``datagram`` must not change the member, else None."""
         if datagram is None or not self._is_addressed_to(model, datagram):
             return self.fingerprint(model)
         if self.membership:
@@ -363,7 +364,7 @@ class Oracle:
     def fingerprint(self, model: MemberModel) -> object:
         """Return all of a member's state that a refused datagram must not change.
 
-        A member that makes its own views may answer a heartbeat of any sender; its streams stay
+        A member that makes its own views may answer a heartbeat of any sender; the streams stay
         unchanged.
         """
         if self.membership:
@@ -383,7 +384,7 @@ class Oracle:
         t_ns: int,
         before: object = None,
     ) -> None:
-        """Check one step: its input, the member's answer, and its windows afterwards."""
+        """Check a step: the input, the member's answer, and the windows afterwards."""
         self.steps += 1
         self.t_ns, self.local_ns, self.current_member = t_ns, local_ns, model
         self._updater.local_ns = local_ns
@@ -431,7 +432,7 @@ class Oracle:
             self._replay_buffered(model)
 
     def _check_events_and_deliveries(self, model: MemberModel, ready: Ready) -> None:
-        """Check the events and deliveries of a step, and learn from them."""
+        """Check the events and deliveries of a step, then update the model."""
         for event in ready.events:
             for hook in self._event:
                 hook(model, event)
@@ -447,7 +448,7 @@ class Oracle:
             self._updater.on_delivery(model, inbound, delivery)
 
     def _check_other_delivery(self, model: MemberModel, delivery: Delivery) -> None:
-        """Look at a delivery that is not of the present streams to the group."""
+        """Check a delivery from outside the present streams to the group."""
         model.unconsumed += delivery.message_count
         if delivery.kind != GROUP:
             for hook in self._other_delivered:
@@ -474,7 +475,7 @@ class Oracle:
     def _on_datagram(
         self, model: MemberModel, datagram: Datagram | None, before: object, ready: Ready
     ) -> tuple[Address, ...]:
-        """Check incoming frames and learn from them; return the streams that may have moved."""
+        """Check incoming frames and update the model; return the streams that may have moved."""
         if datagram is not None and self.membership and self._is_addressed_to(model, datagram):
             datagram = self._on_control_frames(model, datagram)
             if not datagram.frames:
@@ -500,7 +501,7 @@ class Oracle:
         }
 
     def _on_control_frames(self, model: MemberModel, datagram: Datagram) -> Datagram:
-        """Check the control frames of a datagram; return the datagram without them."""
+        """Check the control frames of a datagram; return the datagram without control frames."""
         for frame in datagram.frames:
             if type(frame) in CONTROL_FRAMES:
                 if (
@@ -538,7 +539,7 @@ class Oracle:
     def _inbound_of_frame(
         self, model: MemberModel, sender: Address, frame: Frame
     ) -> InboundModel | None:
-        """Return the stream of a frame: its sender's, or one that the sender repairs as holder."""
+        """Return the stream of a frame: the sender's own, or a stream that the sender holds."""
         if (
             isinstance(frame, Data)
             and frame.run.origin != sender
@@ -570,7 +571,7 @@ class Oracle:
         self._buffered_datagrams, self._buffered_data, self._too_late = [], [], 0
 
     def _check_marks(self, model: MemberModel, moved: Iterable[Address]) -> None:
-        """Check the windows that may have moved, then run what waits for the end of the step."""
+        """Check the windows that may have moved, then run the functions for the end of the step."""
         if self._updater.departing:
             self._updater.on_departures(model)
         for origin in moved:
@@ -623,11 +624,11 @@ _MOVES_ANY = ("install", "consume", "learn")
 _NON_STREAM_FRAMES = (Close, Vote, Stable, OutOfBand, OutOfBandAck, Unreliable)
 
 CONTROL_FRAMES: tuple[type, ...] = (*get_args(MembershipFrame), *get_args(StateFrame))
-"""Frames that are about the group or the application's state, and about no stream."""
+"""Frames about the group or the application's state, and about no stream."""
 
 
 def stream_frames_only(datagram: Datagram) -> Datagram:
-    """Return the datagram without its control frames; the same object if it has none."""
+    """Return the datagram without control frames; the same object if there were none."""
     frames = tuple(frame for frame in datagram.frames if type(frame) not in CONTROL_FRAMES)
     return datagram if len(frames) == len(datagram.frames) else datagram._replace(frames=frames)
 

@@ -1,1 +1,1 @@
-"""Scenario files: the grammar, the actions, and the diagram of what happened."""
+"""Scenario files: the grammar, the actions, and the diagram of the run."""

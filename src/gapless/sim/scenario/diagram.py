@@ -1,16 +1,16 @@
-"""The diagram of a run: lines in time, for a person to read and for a scenario file to keep.
+"""The diagram of a run: lines in time, for a reader and for a scenario file.
 
-Every node has a lane. A row is one step of one member in words, or one datagram with its arrows::
+Every node has a lane. A row is a step of a member in words, or a datagram with its arrows::
 
              a b c
       5ms    ● │ │  a sends a1..2, delivers a1..2
       5ms    ●─▶─✗  DATA a1..2
       6ms    │ ● │  b delivers a1..2
 
-``▶`` and ``◀`` point at receivers of the datagram, ``✗`` marks a target that it does not reach, and
-``┼`` crosses the lane of an uninvolved node. A datagram takes the usual delay unless the row says
+``▶`` and ``◀`` point at receivers of the datagram, ``✗`` marks an unreached target, and ``┼``
+crosses the lane of an uninvolved node. A datagram takes the usual delay unless the row says
 otherwise. After the rows follow the marks of every stream (low, delivered and high at each member),
-the fates of the script that struck no frame, and the verdict.
+the unused fates of the script, and the verdict.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from gapless.protocol.events import (
     Suspected,
     Unacknowledged,
     Undelivered,
+    Unheard,
     ViewInstalled,
 )
 from gapless.protocol.ready import GROUP, UNICAST
@@ -52,8 +53,10 @@ from gapless.sim.script import (
     CrashProcess,
     Fate,
     LeaveGroup,
+    NoteEvidence,
     PauseProcess,
     ResumeProcess,
+    SetNextMode,
     SetReadDelay,
     StartProcess,
 )
@@ -80,6 +83,7 @@ from gapless.wire.frames import (
     MembershipFrame,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateFrame,
@@ -110,7 +114,7 @@ MAX_DIAGRAM_EVENTS = 20_000
 
 
 def span(origin: Address | str, first: int, last: int) -> str:
-    """Return the seqnos of a stream as they are written everywhere: ``a7`` or ``a7..9``."""
+    """Return the seqnos of a stream in the common notation: ``a7`` or ``a7..9``."""
     name = origin if isinstance(origin, str) else incarnation_name(origin)
     return f"{name}{first}" if first == last else f"{name}{first}..{last}"
 
@@ -158,6 +162,8 @@ def _format_membership_frame(frame: MembershipFrame) -> str:
         return (f" as {frame.entry.name}" if frame.entry.name else "") + (
             ", pass it on" if frame.relay else ""
         )
+    if isinstance(frame, NameTaken):
+        return f" as {frame.entry.name}, not {incarnation_name(frame.joiner)}"
     if isinstance(frame, Alive):
         view = " in no view" if frame.view is None else f" in view {frame.view.number}"
         return (
@@ -195,7 +201,7 @@ def _format_state_frame(frame: StateFrame) -> str:
 
 
 class _DiagramRow(NamedTuple):
-    """One row: the facts of ``who`` at one time, or the arrows of a datagram."""
+    """A row: the facts of ``who`` at a time, or the arrows of a datagram."""
 
     t_ns: int
     who: tuple[str, ...]
@@ -221,7 +227,7 @@ _PLURALS = {"is": "are", "crashes": "crash"}
 
 
 class DiagramTracer:
-    """Turns what a world reports about a run into the rows of a diagram."""
+    """Turns the reports of a world about a run into the rows of a diagram."""
 
     def __init__(self, script: Script) -> None:
         self.nodes = script.nodes()
@@ -245,9 +251,13 @@ class DiagramTracer:
             ResumeProcess: "resumes",
             CrashProcess: "crashes",
             LeaveGroup: "leaves",
+            NoteEvidence: f"sees {action.to} {action.evidence}"
+            if isinstance(action, NoteEvidence)
+            else "",
             SetReadDelay: "reads slower"
             if isinstance(action, SetReadDelay) and action.per_message_ns
             else "reads at once",
+            SetNextMode: f"switches to {action.mode}" if isinstance(action, SetNextMode) else "",
             CancelSend: f"cancels send {action.nth}" if isinstance(action, CancelSend) else "",
         }.get(type(action))
         if words:
@@ -270,7 +280,7 @@ class DiagramTracer:
         self.diagram_rows[-1] = self._draw_row(t_ns)
 
     def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
-        """Add the facts of one step."""
+        """Add the facts of a step."""
         facts = list(_facts(ready))
         if facts:
             self._add_facts(t_ns, member.name, facts)
@@ -326,7 +336,7 @@ class DiagramTracer:
 
 
 _BACKGROUND_KINDS = ("ALIVE", "BEACON")
-"""Frames without rows, because they are frequent; one with a fate has a row."""
+"""Frequent frames without rows; a frequent frame with a fate has a row."""
 
 
 def _format_copies(target: str, fate: Fate) -> str:
@@ -357,7 +367,7 @@ def _arrows(count: int, source: int, heads: dict[int, bool]) -> str:
 
 
 def _facts(ready: Ready) -> Iterator[str]:
-    """Return the facts of one step: views and starts, trace rows, deliveries, other events."""
+    """Return the facts of a step: views and starts, trace rows, deliveries, other events."""
     first = [event for event in ready.events if isinstance(event, (ViewInstalled, Started))]
     yield from map(_format_event, first)
     delivered = {(delivery.origin, delivery.last) for delivery in ready.deliveries}
@@ -374,7 +384,7 @@ _SHOWN_ELSEWHERE = (Accepted, ViewInstalled, Located)
 
 
 def _joined(rows: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
-    """Return the rows; sends that follow on each other are one."""
+    """Return the rows, with consecutive sends joined."""
     last: TraceEntry | None = None
     for row in rows:
         if last is not None and row.event == "SEND":
@@ -419,7 +429,7 @@ _ROW_WORDS = {
 
 
 def _format_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
-    """Return the deliveries; what follows on each other in one stream is one."""
+    """Return the deliveries, with consecutive deliveries of a stream joined."""
     at = 0
     while at < len(deliveries):
         origin, first, last, _, kind, epoch, *_ = deliveries[at]
@@ -472,9 +482,16 @@ def _format_delivery_event(event: Event) -> str:
     return f"has a connection {direction} {incarnation_name(event.peer)} {event.state}"
 
 
-def _format_membership_event(event: Event) -> str:
+def _format_suspicion(event: Suspected | Unheard) -> str:
     if isinstance(event, Suspected):
         return f"suspects {incarnation_name(event.member)}"
+    receiver, sender = incarnation_name(event.receiver), incarnation_name(event.sender)
+    return f"reports that {receiver} does not hear {sender}"
+
+
+def _format_membership_event(event: Event) -> str:
+    if isinstance(event, (Suspected, Unheard)):
+        return _format_suspicion(event)
     if isinstance(event, Expelled):
         return f"learns that it was expelled in view {event.view.number}"
     if isinstance(event, Left):
@@ -496,7 +513,7 @@ def _format_membership_event(event: Event) -> str:
 
 
 class DiagramRun:
-    """One run of a script in a ``world``, drawn as a ``diagram``."""
+    """A run of a script in a ``world``, drawn as a ``diagram``."""
 
     def __init__(self, config: Config, script: Script) -> None:
         self.diagram = DiagramTracer(script)
@@ -512,7 +529,7 @@ class DiagramRun:
             raise _RunEnded
 
     def run(self) -> None:
-        """Run the script to its end, or until :meth:`_end_early` stops it."""
+        """Run the script to its end, or until ``_end_early`` stops the run."""
         try:
             self.world.run()
         except _RunEnded:
@@ -521,7 +538,7 @@ class DiagramRun:
 
 
 def measure_memory_always(world: World) -> None:
-    """Measure memory at every step: a short run must not depend on which step is the 16th."""
+    """Measure memory at every step: a short run must not depend on the sampled steps."""
     for check in world.oracle.checkers:
         if isinstance(check, BoundedMemoryChecker):
             check.measure_every = 1
@@ -556,7 +573,7 @@ def _first_of_each(violations: Iterable[InvariantViolation]) -> dict[str, Invari
 
 
 def format_verdict(violations: Iterable[InvariantViolation]) -> list[str]:
-    """Return ``ok``, or the first violation of each safety check; without those, of each other."""
+    """Return ``ok``, or the first violation of each safety check (without any, of each check)."""
     first = list(_first_of_each(violations).values())
     if not first:
         return ["ok"]

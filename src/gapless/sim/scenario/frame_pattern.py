@@ -1,8 +1,8 @@
 """Patterns: frames named in words, for tests that read like a story.
 
 ``DATA 1 a->b`` is the data frame with message 1 of ``a`` from ``a`` to ``b``. ``REPAIR b3..5 b->a
-#2`` is the second repair that carries any of these messages. ``ACK *->a``, ``TAIL`` and ``* a->b``
-leave out what does not matter.
+#2`` is the second repair with any of these messages. ``ACK *->a``, ``TAIL`` and ``* a->b`` omit
+irrelevant properties.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATTERN = re.compile(
 
 
 class FramePattern(NamedTuple):
-    """The properties of a matching frame; None matches anything."""
+    """The properties of a matching frame; None matches any value."""
 
     kind: str | None
     origin: str | None
@@ -43,8 +43,8 @@ class FramePattern(NamedTuple):
         match = _PATTERN.fullmatch(text.strip())
         if match is None or (match["kind"] != "*" and match["kind"] not in KINDS):
             raise ValueError(
-                f"{text!r} is no pattern of frames; write one such as 'DATA 1 a->b', 'ACK "
-                "*->a' or 'TAIL'"
+                f"{text!r} is not a pattern of frames; write a pattern such as "
+                "'DATA 1 a->b', 'ACK *->a' or 'TAIL'"
             )
         first, last, nth = (
             None if match[name] is None else int(match[name]) for name in ("first", "last", "nth")
@@ -74,7 +74,7 @@ class FramePattern(NamedTuple):
 
 
 class FaultRule:
-    """A fault in words: it changes the next ``times`` frames that match, or all if None."""
+    """A fault in words, for the next ``times`` matching frames, or all if None."""
 
     def __init__(
         self,

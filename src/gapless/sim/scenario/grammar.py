@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import FrameName
+from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.sim.scenario.literals import (
     INCARNATION_NAME,
     TIME,
@@ -65,11 +66,13 @@ from gapless.sim.script import (
     Fate,
     InstallView,
     LeaveGroup,
+    NoteEvidence,
     PauseProcess,
     ResumeProcess,
     SaveDigest,
     Script,
     SendMessages,
+    SetNextMode,
     SetReadDelay,
     SetRetransmitInterval,
     StartProcess,
@@ -93,6 +96,10 @@ def _show_action(action: Action, who: str, many: bool) -> str:
     return f"{show_time(action.at_ns)} {who} {verb}"
 
 
+_NO_MODE = "without a mode"
+"""The option of a send in the mode of ``switches to``; a send without options is ordered."""
+
+
 def _show_send(action: SendMessages) -> str:
     options = [] if action.wait else ["no wait"]
     if action.timeout_ns is not None:
@@ -100,7 +107,10 @@ def _show_send(action: SendMessages) -> str:
     if action.loopback is not None:
         options.append("loopback" if action.loopback else "no loopback")
     options += [f"to {action.to}"] if action.to else []
-    options += [action.mode] if action.mode != DeliveryMode.ORDERED else []
+    if action.mode is None:
+        options.append(_NO_MODE)
+    elif action.mode != DeliveryMode.ORDERED:
+        options.append(action.mode)
     return f"sends {show_payloads(action.payloads)}".rstrip() + (
         f" ({', '.join(options)})" if options else ""
     )
@@ -120,7 +130,7 @@ def _escaped(letter: str) -> str:
 
 
 def _read_key(quoted: str | None, plain: str | None) -> str:
-    """Return the key of the two groups of :data:`_KEY`; both are None if there is no key."""
+    """Return the key of the two groups of ``_KEY``; both are None if there is no key."""
     if quoted is not None:
         return _ESCAPE.sub(lambda match: match["letter"] or chr(int(match["code"], 16)), quoted)
     return plain or ""
@@ -160,8 +170,10 @@ _SHOW: dict[type, Callable[..., str]] = {
     SaveDigest: lambda action: f"notes digest {_show_key(action.key)}",
     ApplyDigest: lambda action: f"learns digest {_show_key(action.key)}",
     SendMessages: _show_send,
+    SetNextMode: lambda action: f"switches to {action.mode}",
     CancelSend: lambda action: f"cancels send {action.nth}",
     CloseConnection: lambda action: f"closes {action.to}",
+    NoteEvidence: lambda action: f"sees {action.to} {action.evidence}",
     SetRetransmitInterval: lambda action: f"retransmits every {show_time(action.xmit_interval_ns)}",
     SetReadDelay: _show_read,
 }
@@ -220,6 +232,10 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ),
         (r"closes? +([a-z]+)", CloseConnection),
         (
+            rf"sees? +([a-z]+) +({'|'.join(DeathEvidence)})",
+            lambda at, who, to, evidence: NoteEvidence(at, who, to, DeathEvidence(evidence)),
+        ),
+        (
             rf"starts?(?: +durable=(?:{_KEY}))?( +state)?( +stores)?",
             lambda at, who, quoted, plain, *more: StartProcess(
                 at, who, _read_key(quoted, plain), *(w is not None for w in more)
@@ -241,6 +257,10 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         (
             rf"retransmits? +every +({TIME})",
             lambda at, who, every: SetRetransmitInterval(at, who, read_time(every)),
+        ),
+        (
+            rf"switches +to +({'|'.join(DeliveryMode)})",
+            lambda at, who, mode: SetNextMode(at, who, DeliveryMode(mode)),
         ),
         (r"cancels? +send +(\d{1,9})", lambda at, who, nth: CancelSend(at, who, int(nth))),
         (
@@ -269,13 +289,15 @@ def _read_send(at_ns: int, who: str, text: str) -> SendMessages:
             send = send._replace(timeout_ns=read_time(word.removeprefix("timeout ")))
         elif re.fullmatch("to [a-z]+", word):
             send = send._replace(to=word.removeprefix("to "))
+        elif word == _NO_MODE:
+            send = send._replace(mode=None)
         elif word in set(DeliveryMode):
             send = send._replace(mode=DeliveryMode(word))
         else:
             raise ScenarioError(
                 f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no "
                 "loopback, to b, "
-                f"{', '.join(DeliveryMode)}"
+                f"{_NO_MODE}, {', '.join(DeliveryMode)}"
             )
     return send
 
@@ -296,7 +318,7 @@ def _read_action(line: str) -> list[Action] | None:
 
 
 class _FateForm(NamedTuple):
-    """One form of a fate: its verb, its usual cause, and the word before its argument."""
+    """A form of a fate: the verb, the usual cause, and the word before the argument."""
 
     verb: str
     cause: str
@@ -320,7 +342,7 @@ def _show_fate(name: str, fate: Fate, delay_ns: int) -> str:
 
 
 def _fate_form_of(fate: Fate, delay_ns: int) -> tuple[str, str]:
-    """Return the verb for a fate, and what follows the name."""
+    """Return the verb for a fate, and the text after the name."""
     usual = (delay_ns, None, INTACT)
     match fate.copies:
         case ():
@@ -382,7 +404,7 @@ def _read_fates(line: str, delay_ns: int) -> dict[FrameName, Fate] | None:
         raise ScenarioError(str(error)) from error
     if not 0 <= int(last or first.nth) - first.nth < _MAX_NAMES:
         raise ScenarioError(
-            f"{text}..{last} is no range of numbers (and no more than {_MAX_NAMES} of them)"
+            f"{text}..{last} is not a range of numbers with at most {_MAX_NAMES} numbers"
         )
     copies = _read_copies(verb, (word or "").strip(), rest or "", delay_ns)
     if cause is None and verb not in _CAUSES:
@@ -437,7 +459,7 @@ def _read_copy(text: str) -> tuple[int, bytes | None, str]:
     mark = {None: INTACT, "again": DUPLICATE, "corrupt": CORRUPT, "forged": FORGED}[word]
     if (content is None) == (mark in {CORRUPT, FORGED}):
         raise ScenarioError(
-            f"the copy {text!r}: exactly what is corrupt or forged has bytes of its own"
+            f"the copy {text!r}: only a corrupt or forged copy has bytes, and must have bytes"
         )
     return read_time(time), None if content is None else read_bytes(content), mark
 
@@ -446,7 +468,7 @@ def _read_copy(text: str) -> tuple[int, bytes | None, str]:
 
 
 def show_script(script: Script) -> list[str]:
-    """Return the lines of a script, without those for defaults."""
+    """Return the lines of a script, without lines for defaults."""
     default = Script()
     lines: list[str] = []
     if script.delay_ns != default.delay_ns:
@@ -504,7 +526,7 @@ def _at_line(number: int, read: Callable[[Script, str], bool], script: Script, l
 
 
 def _read_setting(script: Script, line: str) -> bool:
-    """Read a line that others depend on, if it is one."""
+    """Read a line if other lines depend on the line; return whether the line was read."""
     match = _SETTINGS.fullmatch(line)
     if match is None:
         return False
@@ -534,5 +556,7 @@ def _read_line(script: Script, line: str) -> bool:
                 raise ScenarioError(f"{name} has a fate already")
             script.fates[name] = fate
     else:
-        raise ScenarioError(f"cannot read {line!r}; docs/scenarios.md shows every kind of line")
+        raise ScenarioError(
+            f"cannot read {line!r}; docs/internals/scenarios.md shows every kind of line"
+        )
     return True

@@ -1,8 +1,8 @@
-"""Times, bytes and messages in the text of a script (:mod:`gapless.sim.scenario.grammar`).
+"""Times, bytes and messages in the text of a script (``gapless.sim.scenario.grammar``).
 
-A time has a unit: ``5ms``, ``1.5s``. Bytes are a quoted text, a text that is repeated up to a size
-(``"x" of 200B``), a generated message by its sender and number (``a1..3 of 200B``, see
-:func:`gapless.sim.script.payload`), or 0x and hex.
+A time has a unit: ``5ms``, ``1.5s``. Bytes are a quoted text, a text repeated up to a size (``"x"
+of 200B``), a generated message by its sender and number (``a1..3 of 200B``, see
+``gapless.sim.script.payload``), or 0x and hex.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_MESSAGES = 10_000
-"""Messages that one line may send."""
+"""Maximum number of messages sent by a line."""
 MAX_SENT_BYTES = 1 << 28
-"""What one line of a script may send at most: a slip of the pen must not eat the memory."""
+"""Maximum number of bytes sent by a line: a typing error must not exhaust the memory."""
 
 SHORT_BYTES = 4
-"""A generated message up to this size is shown as its text, a longer one by its number and size."""
+"""Maximum size of a generated message shown as text; longer messages show number and size."""
 
 
 class ScenarioError(GaplessError):
@@ -38,7 +38,7 @@ def show_time(time_ns: int) -> str:
 
 
 def show_bytes(content: bytes) -> str:
-    """Return bytes in the most readable form that is exact."""
+    """Return bytes in the most readable exact form."""
     generated = _generated(content)
     if generated is not None and len(content) > SHORT_BYTES:
         return f"{generated[0]}{generated[1]} of {len(content)}B"
@@ -59,7 +59,7 @@ _GENERATED = re.compile(rb"([a-z]+'*)(0|[1-9][0-9]*)\|")
 
 
 def _generated(content: bytes) -> tuple[str, int] | None:
-    """Return whose message and which one ``content`` is, if script.payload made it."""
+    """Return the sender and the number of ``content``, if script.payload made the content."""
     match = _GENERATED.match(content)
     if match is None:
         return None
@@ -80,7 +80,7 @@ def _repeated(unit: bytes, size_bytes: int) -> bytes:
 
 
 def show_payloads(payloads: tuple[bytes, ...]) -> str:
-    """Return the messages of one send; consecutive generated ones of one size are one stretch."""
+    """Return the messages of a send; consecutive generated messages of equal size are joined."""
     words: list[str] = []
     numbered = [(at, content, _generated(content)) for at, content in enumerate(payloads)]
     for _, group in groupby(numbered, key=_stretch):
@@ -114,7 +114,7 @@ _OPTIONS = re.compile(r"\(([a-z0-9., -]*)\)")
 
 
 def read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
-    """Return the messages that a line lists, and the words in parentheses behind them."""
+    """Return the messages in a line, and the words in parentheses after the messages."""
     found: list[bytes] = []
     at = 0
     while at < len(text):
@@ -133,7 +133,7 @@ def read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
 
 
 def _contents(match: re.Match[str]) -> Iterator[bytes]:
-    """Return the messages of one match."""
+    """Return the messages of a match."""
     if match["hex"] is not None:
         yield bytes.fromhex(match["hex"])
     elif match["who"] is not None:
@@ -146,7 +146,7 @@ def _contents(match: re.Match[str]) -> Iterator[bytes]:
             raise ScenarioError(f"{match[0]!r} ends before it begins")
         if last - first >= MAX_MESSAGES:
             raise ScenarioError(
-                f"{match[0]!r} are too many messages in one line; the most is {MAX_MESSAGES}"
+                f"{match[0]!r} are too many messages in a line; the maximum is {MAX_MESSAGES}"
             )
         _check_size((last - first + 1) * max(1, size_bytes))
         yield from (payload(match["who"], number, size_bytes) for number in range(first, last + 1))
@@ -166,12 +166,12 @@ def _contents(match: re.Match[str]) -> Iterator[bytes]:
 def _check_size(sent_bytes: int) -> None:
     if sent_bytes > MAX_SENT_BYTES:
         raise ScenarioError(
-            f"{sent_bytes} bytes in one line are too many; the most is {MAX_SENT_BYTES}"
+            f"{sent_bytes} bytes are too many in a line; the maximum is {MAX_SENT_BYTES}"
         )
 
 
 def read_bytes(text: str) -> bytes:
-    """Return the bytes of one datagram."""
+    """Return the bytes of a datagram."""
     contents, options = read_payloads(text)
     if len(contents) != 1 or options:
         raise ScenarioError(f"expected the bytes of one datagram, not {len(contents)}: {text!r}")

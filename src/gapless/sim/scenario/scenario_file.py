@@ -1,10 +1,9 @@
-"""Scenario files: a script in words, and the outcome that it must have.
+"""Scenario files: a script in words, and the required outcome.
 
-A file has comment lines (``#``) that say what it is about, the script
-(:mod:`gapless.sim.scenario.grammar`), a line ``----``, and the golden outcome
-(:mod:`gapless.sim.scenario.diagram`). Two more lines belong to the file: ``knobs capacity=4
-ack_threshold=1`` sets settings, and ``planted: NAME`` names the bug (:mod:`gapless.sim.mutants`)
-that is in place. Its outcome then shows that a check catches the bug.
+A file has comment lines (``#``) about the purpose, the script (``gapless.sim.scenario.grammar``), a
+line ``----``, and the golden outcome (``gapless.sim.scenario.diagram``). Two more lines belong to
+the file: ``knobs capacity=4 ack_threshold=1`` sets settings, and ``planted: NAME`` names the
+planted bug (``gapless.sim.mutants``). The outcome then shows the check that catches the bug.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.oracle import InvariantViolation
 
 RULE = "----"
-"""The line between the script and its outcome."""
+"""The line between the script and the outcome."""
 
 
 @dataclass(slots=True)
 class Scenario:
-    """One file: ``notes`` are its comments, ``head`` is everything above the rule, as written."""
+    """A file: ``notes`` are the comments, ``head`` is everything above the rule, as written."""
 
     script: Script
     config: Config = field(default_factory=Config)
@@ -42,14 +41,14 @@ class Scenario:
     outcome: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Return the whole file; a head that was read stays as it was written."""
+        """Return the whole file; the head of a parsed file stays unchanged."""
         head = self.head or format_head(self)
         return "\n".join([head.rstrip("\n"), RULE, *self.outcome]) + "\n"
 
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """The outcome of a scenario: its lines, and the violations among them."""
+    """The outcome of a scenario: its lines, and the violations among the lines."""
 
     lines: tuple[str, ...]
     violations: tuple[InvariantViolation, ...]
@@ -61,7 +60,7 @@ class ScenarioResult:
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """The names of the checks that were violated, each once, in the order of time."""
+        """The names of the violated checks, without repeats, in the order of time."""
         return tuple(dict.fromkeys(violation.check for violation in self.violations))
 
 
@@ -69,7 +68,7 @@ class ScenarioResult:
 
 
 def format_settings(config: Config) -> str:
-    """Return the settings that differ from the profile's own, as ``name=value`` words."""
+    """Return the settings that differ from the profile's defaults, as ``name=value`` words."""
     default = {**Config.make(profile=config.profile).as_dict(), "profile": Config().profile}
     return " ".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
@@ -79,7 +78,7 @@ def format_settings(config: Config) -> str:
 
 
 def format_head(scenario: Scenario) -> str:
-    """Return everything above the rule in its one printed form."""
+    """Return everything above the rule in the printed form."""
     lines = [f"# {note}".rstrip() for note in scenario.notes]
     if lines:
         lines.append("")
@@ -91,7 +90,7 @@ def format_head(scenario: Scenario) -> str:
 
 
 def parse(text: str, name: str = "scenario") -> Scenario:
-    """Return the scenario that ``text`` holds; ``name`` is how an error calls the file."""
+    """Return the scenario in ``text``; errors call the file ``name``."""
     head, rule, golden = text.partition(f"\n{RULE}\n")
     try:
         scenario = _parse_head(head)
@@ -119,7 +118,9 @@ def _parse_head(head: str) -> Scenario:
         elif words:
             script.append((number, words))
     if not script:
-        raise ScenarioError("1: there is no script; docs/scenarios.md shows how to write one")
+        raise ScenarioError(
+            "1: there is no script; docs/internals/scenarios.md shows how to write one"
+        )
     scenario.notes = tuple(notes)
     scenario.script = read_script(script)
     return scenario
@@ -144,7 +145,7 @@ def load(path: Path) -> Scenario:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: this is not text: {error}") from error
+        raise ScenarioError(f"{path}: not a text file: {error}") from error
     return parse(text, str(path))
 
 
@@ -179,9 +180,9 @@ def _check_incarnations(script: Script) -> None:
         named_lives = {action.who, *(action.members if isinstance(action, InstallView) else ())}
         if not isinstance(action, ChangePartition) and (unknown := sorted(named_lives - started)):
             raise ScenarioError(
-                f"the script cannot be played: at {show_time(action.at_ns)} it speaks of "
-                f"{' '.join(unknown)}, "
-                "which has not started; write a line such as: 5ms c starts"
+                f"the script cannot be played: at {show_time(action.at_ns)} a line "
+                f"names {' '.join(unknown)}, which has not started; write a line "
+                "such as: 5ms c starts"
             )
 
 

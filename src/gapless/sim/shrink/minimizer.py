@@ -1,8 +1,8 @@
 """The search for the smallest failing case: candidates are tried, and the smallest is kept.
 
-A case is a configuration and a script. Its weight is how much a person has to read. A candidate
-replaces the current case if it weighs less and still fails. The work is bounded by a number of
-replays and a number of events, never by a clock: the same case gives the same result.
+A case is a configuration and a script. The weight of a case is the amount of text for a reader. A
+lighter candidate replaces the current case if the candidate still fails. The work is bounded by a
+number of replays and a number of events, never by a clock: the same case gives the same result.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gapless.sim.script import Script
 
 MAX_TRIES = 4000
-"""Replays that one shrink may take."""
+"""Maximum number of replays in a shrink."""
 MAX_EVENTS = 1_000_000
-"""Maximum number of events in all replays of one shrink; with membership three times as many."""
+"""Maximum number of events in all replays of a shrink; with membership three times as many."""
 
 READABLE_BYTES = 8
 """Minimum size of a message that can hold its own number."""
@@ -44,7 +44,7 @@ class CaseWeight(NamedTuple):
 
 
 class ShrinkCase(NamedTuple):
-    """One candidate: a configuration and a script."""
+    """A candidate: a configuration and a script."""
 
     config: Config
     script: Script
@@ -99,7 +99,7 @@ class Minimizer:
         return self.tries >= self._most_tries or events >= most_events
 
     def attempt(self, candidate: ShrinkCase) -> bool:
-        """Adopt ``candidate`` if it weighs less and still fails; return whether it was adopted."""
+        """Adopt a lighter ``candidate`` if still failing; return whether it was adopted."""
         if self.budget_used_up:
             return False
         weight = candidate.weight()
@@ -119,7 +119,7 @@ class Minimizer:
         return self.attempt(self.case._replace(script=replace(self.script, **fields)))  # type: ignore[arg-type]
 
     def minimise(self, items: Sequence[_T], rebuild: Callable[[list[_T]], ShrinkCase]) -> list[_T]:
-        """Remove as many ``items`` as possible: halves, quarters … single ones (ddmin)."""
+        """Remove as many ``items`` as possible: halves, quarters … single items (ddmin)."""
         left = list(items)
         chunk = len(left)
         while chunk:

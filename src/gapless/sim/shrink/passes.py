@@ -1,7 +1,7 @@
-"""The passes of the shrinker: simplifications of a failing case, coarse ones first.
+"""The passes of the shrinker: simplifications of a failing case, coarse passes first.
 
-Each pass tries candidates, and leaves the smallest case that still fails. A pass assumes nothing
-about the others; all passes are repeated until none finds anything.
+Each pass tries candidates, and leaves the smallest failing case. A pass assumes nothing about the
+others; the shrinker repeats all passes until no pass finds a smaller case.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from gapless.sim.script import (
     Fate,
     InstallView,
     LeaveGroup,
+    NoteEvidence,
     PauseProcess,
     ResumeProcess,
     SaveDigest,
     Script,
     SendMessages,
+    SetNextMode,
     SetReadDelay,
     SetRetransmitInterval,
     StartProcess,
@@ -68,9 +70,9 @@ ROUND_MS = (
     20_000,
     60_000,
 )
-"""Times that a person likes to read."""
+"""Times that are easy to read."""
 ROUND_BYTES = (8, 100, 200, 300, 500, 1000, 2000, 5000, 10_000, 30_000)
-"""Sizes that a person likes to read."""
+"""Sizes that are easy to read."""
 SMALL_CAPACITIES = (1, 2, 3, 4, 8)
 
 
@@ -91,7 +93,7 @@ def drop_network_and_clock_faults(search: Minimizer) -> None:
 
 
 def drop_late_timers_and_clocks(search: Minimizer) -> None:
-    """Take out what bends time: late timers and clocks."""
+    """Remove changes of time: late timers and clocks."""
     search.change(late_ns={}, clocks={})
     late = list(search.script.late_ns.items())
     search.minimise(late, lambda left: _with(search, late_ns=dict(left)))
@@ -100,7 +102,7 @@ def drop_late_timers_and_clocks(search: Minimizer) -> None:
 
 
 def drop_actions(search: Minimizer) -> None:
-    """Remove sends, then all other actions, one by one and in pairs that belong together."""
+    """Remove sends, then all other actions, alone and in matching pairs."""
     for kinds in (
         (SendMessages, CancelSend),
         (
@@ -110,7 +112,9 @@ def drop_actions(search: Minimizer) -> None:
             ApplyDigest,
             CancelSend,
             CloseConnection,
+            NoteEvidence,
             SetRetransmitInterval,
+            SetNextMode,
         ),
         (PauseProcess, ResumeProcess),
         (CrashProcess, LeaveGroup, StartProcess, InstallView, SaveDigest),
@@ -161,7 +165,7 @@ def _keeping(
 
 
 def _drop_pair(search: Minimizer, begin: PauseProcess | ChangePartition, end_kind: type) -> None:
-    """Take out a pause or a partition, together with its end."""
+    """Remove a pause or a partition, together with its end."""
     actions = list(search.script.actions)
     if begin not in actions:
         return
@@ -174,7 +178,7 @@ def _drop_pair(search: Minimizer, begin: PauseProcess | ChangePartition, end_kin
 
 
 def drop_nodes(search: Minimizer) -> None:
-    """Take out whole nodes, with everything that they do and that is done to them."""
+    """Remove whole nodes, with all their actions and all actions on the nodes."""
     for node in reversed(search.script.nodes()):
         search.attempt(search.case._replace(script=_without(search.script, node)))
 
@@ -202,8 +206,8 @@ def _without(script: Script, node: str) -> Script:
 
 
 def _peer(action: Action) -> str:
-    """Return the member that an action refers to besides its subject, if any."""
-    peer = action.to if isinstance(action, (SendMessages, CloseConnection)) else None
+    """Return the member in an action besides its subject, if any."""
+    peer = action.to if isinstance(action, (SendMessages, CloseConnection, NoteEvidence)) else None
     return peer or ""
 
 
@@ -216,7 +220,7 @@ def _leave_out(action: Action, stays: Callable[[str], bool]) -> Action:
 
 
 def simplify_views(search: Minimizer) -> None:
-    """Remove views, install them everywhere at once, and drop digests."""
+    """Remove views, install views everywhere at once, and drop digests."""
     script = search.script
     if script.membership:
         return
@@ -238,7 +242,7 @@ def simplify_views(search: Minimizer) -> None:
 
 
 def _plain_opening(script: Script) -> list[Action]:
-    """Return the actions with one view of all members from the beginning."""
+    """Return the actions with a single view of all members from the beginning."""
     names = tuple(script.nodes())
     others = [
         action
@@ -287,7 +291,7 @@ def _installed_at_once(actions: list[Action], number: int) -> list[Action]:
 
 
 def _with_digest(action: Action, digest: str, number: int | None = None) -> Action:
-    """Return the action with another digest, if it is an install (of view ``number``)."""
+    """Return the action with another digest, if the action installs a view (view ``number``)."""
     if isinstance(action, InstallView) and number in {None, action.number}:
         return action._replace(digest=digest)
     return action
@@ -297,7 +301,7 @@ def _with_digest(action: Action, digest: str, number: int | None = None) -> Acti
 
 
 def merge_sends(search: Minimizer) -> None:
-    """Make one send of two that follow each other at the same member."""
+    """Join two consecutive sends of a member into a single send."""
     at = 0
     while at < len(search.script.actions):
         merged = _merged(search.script.actions, at)
@@ -382,7 +386,7 @@ def _with_payloads(search: Minimizer, at: int, payloads: Iterable[bytes]) -> Shr
 
 
 def plain_payloads(search: Minimizer) -> None:
-    """Give all messages running numbers and round sizes, as small as they can be."""
+    """Give all messages consecutive numbers and round sizes, as small as possible."""
     for size_bytes in ROUND_BYTES:
         if search.change(actions=list(_numbered(search.script.actions, size_bytes))):
             return
@@ -407,7 +411,7 @@ def _plain_payload(search: Minimizer, at: int, place: int, content: bytes) -> No
 
 
 def _numbered(actions: list[Action], size_bytes: int | None) -> Iterator[Action]:
-    """Return the actions with messages that count from 1; without a size each keeps its own."""
+    """Return the actions with messages numbered from 1; without a size each keeps its own."""
     counts: dict[str, int] = {}
     for action in actions:
         if isinstance(action, SendMessages):
@@ -482,7 +486,7 @@ def reset_seed_and_delay(search: Minimizer) -> None:
 
 
 def plain_names(search: Minimizer) -> None:
-    """Call the nodes a, b, c … again, the digests by one letter, and number the views from 1."""
+    """Rename the nodes a, b, c … again, the digests to a letter, and number the views from 1."""
     nodes = search.script.nodes()
     names = {node: node_name(at) for at, node in enumerate(nodes, 1)}
     if any(old != new for old, new in names.items()):
@@ -519,7 +523,7 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
             return action._replace(who=",".join(new(name) for name in action.who.split(",")))
         if isinstance(action, InstallView):
             return action._replace(who=new(action.who), members=tuple(map(new, action.members)))
-        if isinstance(action, (SendMessages, CloseConnection)) and action.to:
+        if isinstance(action, (SendMessages, CloseConnection, NoteEvidence)) and action.to:
             return action._replace(who=new(action.who), to=new(action.to))
         return action._replace(who=new(action.who))
 
@@ -549,7 +553,7 @@ def _with_key(action: Action, letters: dict[str, str]) -> Action:
 
 
 def plain_fates(search: Minimizer) -> None:
-    """Replace each fate by a plain loss, delay or duplicate with a round time, if that fails."""
+    """Replace each fate by a plain loss, delay or duplicate with a round time, if still failing."""
     for name in list(search.script.fates):
         fate = search.script.fates[name]
         delay_ns = search.script.delay_ns
@@ -641,7 +645,7 @@ def _sorted(actions: Iterable[Action]) -> list[Action]:
 
 
 def _attempt_first(search: Minimizer, candidates: Iterable[ShrinkCase]) -> bool:
-    """Attempt one candidate after the other until one still fails."""
+    """Attempt candidates in order until a candidate still fails."""
     return any(search.attempt(candidate) for candidate in candidates)
 
 
@@ -661,4 +665,4 @@ PASSES: tuple[Callable[[Minimizer], None], ...] = (
     round_times,
     plain_names,
 )
-"""Every pass, in the order in which a round takes them."""
+"""Every pass, in the order of a round."""

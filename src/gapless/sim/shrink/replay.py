@@ -1,9 +1,9 @@
-"""Replays of a candidate: is it a fair run, and does the same check still fail?
+"""Replays of a candidate: is the run fair, and does the same check still fail?
 
-A candidate is *sound* if the checks apply to it: every member of the last view runs and has
-installed it, every paused process resumes, and no fault strikes after the calm. The replay runs on
-a network without faults but for those in the script. If a bug is planted, the candidate must also
-pass every check without the bug.
+A candidate is *sound* if the checks apply: every member of the last view runs and has installed the
+view, every paused process resumes, and no fault strikes after the calm. The replay runs on a
+network with only the faults of the script. If a bug is planted, the candidate must also pass every
+check without the bug.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def is_sound(script: Script) -> bool:
-    """Return whether the checks apply to a script (membership: docs/invariants.md)."""
+    """Return whether the checks apply to a script (membership: docs/internals/invariants.md)."""
     actions = script.actions
     if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
         return False
@@ -129,7 +129,7 @@ def _loss_is_only(script: Script) -> bool:
 
 
 class _FaultTimes:
-    """Notes when the last fault struck, and nothing else of a run."""
+    """Records the time of the last fault, and nothing else of a run."""
 
     def __init__(self) -> None:
         self.last_ns = -1
@@ -162,11 +162,11 @@ class _FaultTimes:
 
 
 class _ReplayEnded(Exception):  # noqa: N818 - it ends a replay early, and is no error
-    """The replay found the violation that it looks for, or takes too long."""
+    """The replay found the wanted violation, or takes too long."""
 
 
 class Replay:
-    """One run of a case that stops as soon as ``wanted`` is violated (any check if it is empty)."""
+    """A run of a case that stops as soon as ``wanted`` is violated (any check if empty)."""
 
     def __init__(self, case: ShrinkCase, wanted: str = "") -> None:
         checks = tuple(check for check in CHECKERS if not wanted or check.id == wanted)
@@ -208,14 +208,14 @@ class Replay:
 
 @dataclass(slots=True)
 class FailurePredicate:
-    """Decides on a candidate: is it sound, and does ``check`` fail because of ``bug``?"""
+    """Decides on a candidate: is the run sound, and does ``check`` fail because of ``bug``?"""
 
     check: str
     bug: str = ""
     events: int = 0
 
     def __call__(self, case: ShrinkCase) -> bool:
-        """Return whether ``case`` still fails as it should."""
+        """Return whether ``case`` still fails as required."""
         if not is_sound(case.script):
             return False
         with plant(self.bug):

@@ -1,8 +1,8 @@
 """Shrinking: reduce a failing run to the few lines of script that still fail.
 
-On a failing seed: its recorded script is replayed (:mod:`gapless.sim.shrink.replay`). If the same
-check fails, each pass of :mod:`gapless.sim.shrink.passes` removes entries or simplifies them while
-that check still fails, until no pass finds anything. The outcome is a scenario file.
+On a failing seed: the shrinker replays the recorded script (``gapless.sim.shrink.replay``). If the
+same check fails, each pass of ``gapless.sim.shrink.passes`` removes or simplifies entries while the
+check still fails, until no pass finds a smaller case. The outcome is a scenario file.
 
 Everything is a function of the script: the same seed gives the same scenario.
 """
@@ -34,7 +34,7 @@ _FEWER_MESSAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 50)
 
 
 class NotReproducedError(GaplessError):
-    """A seed fails, but its recorded script does not, or is not fair: only the seed repeats it."""
+    """A seed fails, but its recorded script passes or is not fair: only the seed fails again."""
 
 
 def shrink(
@@ -59,7 +59,7 @@ def shrink(
 
 
 class SeedOrigin(NamedTuple):
-    """The run that is to be shrunk, as ``gapless sim`` names it."""
+    """The run to shrink, as ``gapless sim`` names the run."""
 
     seed: int
     messages: int = MESSAGES
@@ -70,7 +70,7 @@ class SeedOrigin(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that repeats the run."""
+        """The command to repeat the run."""
         usual = default_messages(membership=self.membership)
         messages = f" --messages {self.messages}" if self.messages != usual else ""
         members = f" --members {self.members}" if self.members is not None else ""
@@ -81,7 +81,7 @@ class SeedOrigin(NamedTuple):
         return f"gapless sim {self.seed}{membership}{messages}{members}{profile}{properties}"
 
     def world(self) -> World:
-        """Return the world before its first event; it records what happens."""
+        """Return the world before its first event; the world records the run."""
         plan = plan_of(
             self.seed,
             messages=self.messages,
@@ -136,7 +136,7 @@ class ShrinkResult:
 
 
 def recorded(origin: SeedOrigin | ProfileCellOrigin, bug: str = "") -> tuple[ShrinkCase, str]:
-    """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
+    """Run a seed and return the recorded case, and the first failed check (empty: none)."""
     with plant(bug):
         world = origin.world()
         try:
@@ -145,7 +145,7 @@ def recorded(origin: SeedOrigin | ProfileCellOrigin, bug: str = "") -> tuple[Shr
             # Every call of the swarm is legal, so this is a bug of the machine; no replay gets
             # further.
             raise NotReproducedError(
-                f"the run breaks off: {error}; repeat it by: {origin.command}"
+                f"the run ended with an error: {error}; repeat the run with: {origin.command}"
             ) from error
     violations = world.oracle.violations
     return ShrinkCase(world.config, world.recorded()), violations[0].check if violations else ""
@@ -158,22 +158,22 @@ def shrink_seed(
     most_tries: int = MAX_TRIES,
     progress: Callable[[int], None] | None = None,
 ) -> ShrinkResult | None:
-    """Shrink the run of a failing seed to a scenario; None if it does not fail."""
+    """Shrink the run of a failing seed to a scenario; None if no check fails."""
     case, check = recorded(origin, bug)
     if not check:
         return None
     if not is_sound(case.script):
         raise NotReproducedError(
-            f"seed {origin.seed} violates {check}, but its script is not a fair run "
-            "(docs/scenarios.md says what is): "
-            f"look at what was drawn before the check is blamed; repeat it by: {origin.command}"
+            f"seed {origin.seed} violates {check}, but its script is not a fair "
+            "run (see docs/internals/scenarios.md): check the drawn faults "
+            f"before blaming the check; repeat the run with: {origin.command}"
         )
     trial = FailurePredicate(check, bug)
     case, origin = _smaller_start(origin, trial) or (case, origin)
     if not trial(case):
         raise NotReproducedError(
-            f"seed {origin.seed} violates {check}, but the script that it recorded does not; "
-            f"what is left is the seed: {origin.command}"
+            f"seed {origin.seed} violates {check}, but its recorded script does "
+            f"not; only the seed repeats the failure: {origin.command}"
         )
     search = shrink(case, trial, most_tries=most_tries, progress=progress)
     scenario = Scenario(search.script, search.case.config, bug, notes=_notes(origin, bug))
@@ -184,7 +184,7 @@ def shrink_seed(
 def _smaller_start(
     origin: SeedOrigin | ProfileCellOrigin, trial: FailurePredicate
 ) -> tuple[ShrinkCase, SeedOrigin | ProfileCellOrigin] | None:
-    """Return the same seed with fewer messages, if it fails in the same way: a shorter way down."""
+    """Return the same seed with fewer messages, if the failure is the same: a shorter search."""
     for messages in _FEWER_MESSAGES:
         if messages < origin.messages:
             smaller = origin._replace(messages=messages)
@@ -209,7 +209,7 @@ _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
 def shrink_bug(
     bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None
 ) -> ShrinkResult | None:
-    """Hunt a bug, shrink the first failing seeds, return the lightest; None if it survives."""
+    """Hunt a bug, shrink the first failing seeds, return the lightest; None if no seed fails."""
     tried = 0
     profile = mutant_by_name(bug).profile or None
     for messages, seeds in _HUNT:

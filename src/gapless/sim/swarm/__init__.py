@@ -1,1 +1,1 @@
-"""Swarm testing: draw a whole run, its faults and its settings, from one seed."""
+"""Swarm testing: draw a whole run, with faults and settings, from a seed."""

@@ -1,13 +1,13 @@
-"""The swarm of groups that make their own views: one seed draws a whole run.
+"""The swarm of groups that make their own views: a seed draws a whole run.
 
-A run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, a durable member
-that goes and returns, several at once. Each incident has its own stretch of time, long enough for
-the group to notice, or shorter, so that incidents overlap. The applications send all the time.
+A run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, the absence of a
+durable member, several incidents at once. Each incident has its own stretch of time, long enough
+for the group to notice, or shorter, so that incidents overlap. The applications send all the time.
 
-Three characters, as in :mod:`gapless.sim.swarm.stream_swarm`: *calm* runs only have joins, leaves
-and crashes (no running member may be suspected), *gentle* runs also have pauses that are too short
-for an expulsion, *swarm* runs may have everything. The profile ``ordered`` needs lossless links:
-its runs are calm, and their links are FIFO.
+Three characters, as in ``gapless.sim.swarm.stream_swarm``: *calm* runs only have joins, leaves and
+crashes (no running member may be suspected), *gentle* runs also have pauses too short for an
+expulsion, *swarm* runs may have everything. The profile ``ordered`` needs lossless links: ordered
+runs are calm, with FIFO links.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gapless.faults.faults import (
     Targeted,
 )
 from gapless.faults.frame_names import node_name
+from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.rng import per_mille, split
 from gapless.sim.script import (
     HEAL,
@@ -36,6 +37,7 @@ from gapless.sim.script import (
     ChangePartition,
     CrashProcess,
     LeaveGroup,
+    NoteEvidence,
     PauseProcess,
     ResumeProcess,
     Script,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from gapless.sim.script import Action
 
 MESSAGES = 40
-"""What each node sends over the whole run."""
+"""Number of messages of each node over the whole run."""
 
 CHARACTERS = ("calm", "gentle", "swarm")
 """The characters of runs."""
@@ -84,6 +86,7 @@ FAULTS = (
 _PROFILES = ("nakack4", "nakack", "classic", "ordered", "unicast3")
 _WEIGHTS = (14, 2, 2, 1, 2)
 _MAX_NODES = 8
+_SILENT_CRASHES = 0.4
 
 
 def draw_membership(
@@ -95,7 +98,16 @@ def draw_membership(
     profile: str | None = None,
     config: Config | None = None,
 ) -> SwarmPlan:
-    """Draw the run of ``seed``; the other arguments override what the seed draws."""
+    """Draw the run of ``seed``.
+
+    Args:
+        seed: The seed of every draw.
+        members: The number of members instead of the drawn number.
+        messages: The number of messages of each node.
+        character: ``calm``, ``gentle`` or ``swarm`` instead of the drawn character.
+        profile: The profile of every member instead of the drawn profile.
+        config: The settings instead of the drawn settings.
+    """
     rng = split(seed, "gathering")
     character = character or rng.choices(CHARACTERS, weights=(2, 2, 16))[0]
     drawn = split(seed, "gathering profile").choices(_PROFILES, weights=_WEIGHTS)[0]
@@ -111,6 +123,9 @@ def draw_membership(
         split(seed, "story"), names, pace, delay_ns, character, durable, split(seed, "disks")
     )
     story.draw()
+    work = _work(split(seed, "gathering work"), names, messages, story, pace)
+    story.actions += _evidence(split(seed, "gathering evidence"), story)
+    story.crash_in_silence(split(seed, "gathering silence"))
     script = Script(
         seed,
         delay_ns,
@@ -120,7 +135,6 @@ def draw_membership(
         rare=rare_branches(seed, character),
         membership=True,
     )
-    work = _work(split(seed, "gathering work"), names, messages, story, pace)
     script.actions += assign_destinations(
         seed, work, names, profile, "swarm" if character == "swarm" else "calm"
     )
@@ -134,7 +148,7 @@ def draw_membership(
 
 
 def _drop_before_start(actions: list[Action]) -> list[Action]:
-    """Return the actions in order, without those of nodes that have not started by then."""
+    """Return the actions in order, without the actions of nodes before their start."""
     actions = sorted(actions, key=lambda action: action.at_ns)
     first_ns: dict[str, int] = {}
     for action in actions:
@@ -158,7 +172,7 @@ def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
 
 
 def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
-    """Draw the settings: of streams as ever, of membership short, so that much happens soon."""
+    """Draw the settings: of streams as ever, of membership short, for many view changes."""
     config = draw_config(rng, slow_reader=slow_reader, only_loss=False)
     beat_ns = rng.choice((50, 100, 200)) * NS_PER_MS
     xmit_ns = rng.choice((20, 50, 100, 250)) * NS_PER_MS
@@ -197,7 +211,7 @@ def draw_settings(rng: Random, *, slow_reader: bool) -> Config:
 
 @dataclass(slots=True)
 class _IncidentPlan:
-    """The incidents of a run while it is drawn: running nodes, current time, actions."""
+    """The incidents of a run during the draw: running nodes, current time, actions."""
 
     rng: Random
     names: tuple[str, ...]
@@ -226,7 +240,7 @@ class _IncidentPlan:
 
     @property
     def notice_ns(self) -> int:
-        """How long it takes, more or less, until a death has been noticed and a view been made."""
+        """How long a crash takes, roughly, until noticed and followed by a view."""
         config = self.config
         silence_ns = config.suspect_after_ns + 2 * config.verify_timeout_ns
         return (
@@ -263,6 +277,8 @@ class _IncidentPlan:
             found += [self._durable_restart, self._durable_restart]
         if self.character != "calm" and self.running:
             found.append(self._pause_briefly)
+        if self.character == "gentle" and len(self.running) > 2:
+            found += [self._pause_for_suspicion, self._pause_for_suspicion]
         if self.character == "swarm" and len(self.running) > 1:
             found += [
                 self._pause_beyond_suspicion,
@@ -305,7 +321,7 @@ class _IncidentPlan:
     # Incidents
 
     def _join_some(self) -> None:
-        """One or several join, at once."""
+        """Let a node or several nodes join, at once."""
         down = [name for name in self.names if name not in self.running]
         for name in self.rng.sample(down, self.rng.randint(1, len(down))):
             self._start(
@@ -323,7 +339,7 @@ class _IncidentPlan:
         self._stop(name)
 
     def _two_crash(self) -> None:
-        """Two die at one time while the windows are full."""
+        """Crash two members at the same time while the windows are full."""
         self._send_burst()
         for name in self.rng.sample(self.running, 2):
             self.actions.append(
@@ -350,7 +366,7 @@ class _IncidentPlan:
         self._pass(1)
 
     def _restart(self) -> None:
-        """A process crashes and restarts at the same address, before or after it is noticed."""
+        """Crash a process and restart it at the same address, before or after the notice."""
         name = self.rng.choice(self.running) if self.running else self.names[0]
         away_ns = self.rng.choice(
             (NS_PER_MS, self.config.heartbeat_interval_ns, 2 * self.notice_ns)
@@ -362,7 +378,7 @@ class _IncidentPlan:
         self.now_ns += away_ns
 
     def _leave(self) -> None:
-        """A member leaves, often the oldest; sometimes it returns."""
+        """Let a member leave, often the oldest; sometimes the member returns."""
         if not self.running:
             return
         name = self.running[0] if self.rng.random() < 0.5 else self.rng.choice(self.running)
@@ -386,7 +402,7 @@ class _IncidentPlan:
         self.now_ns += length_ns
 
     def _change_at_once(self) -> None:
-        """Some leave while others that have joined are about to confirm their view."""
+        """Let members leave while joined members are about to confirm their view."""
         leaving = self.rng.sample(
             self.running[1:] or self.running, min(2, len(self.running[1:] or self.running))
         )
@@ -402,7 +418,7 @@ class _IncidentPlan:
             self._stop(name)
 
     def _provider_dies(self) -> None:
-        """A node joins with state transfer, and its most likely provider crashes."""
+        """Let a node join with state transfer, and crash the most likely provider."""
         down = [name for name in self.names if name not in self.running]
         name, oldest = self.rng.choice(down), self.running[0]
         self._send_burst()
@@ -422,7 +438,7 @@ class _IncidentPlan:
         self._pass(1)
 
     def _block_windows(self) -> None:
-        """A member pauses under load until it blocks the windows of senders."""
+        """Pause a member under load until the windows of senders are full."""
         self.bursts_ns += (self.now_ns,) * 3
         self._pause(self.config.slow_receiver_after_ns * 3 // 2 + self.config.view_bundle_delay_ns)
 
@@ -445,12 +461,19 @@ class _IncidentPlan:
         self._start(name, self.now_ns)
 
     def _pause_briefly(self) -> None:
-        """One or two members pause, too short for an expulsion."""
-        longest_ns = self.config.suspect_after_ns * 9 // 10
-        self._pause(self.rng.randrange(longest_ns // 4, longest_ns))
+        """Pause a member or two, too short for an expulsion, and often only just."""
+        longest_ns = self.config.suspect_after_ns * 94 // 100
+        shortest_ns = self.rng.choice((longest_ns // 4, longest_ns * 19 // 20))
+        self._pause(self.rng.randrange(shortest_ns, longest_ns))
+
+    def _pause_for_suspicion(self) -> None:
+        """Pause a member or two for so long that some members, or all, count them as dead."""
+        config = self.config
+        shortest_ns = config.suspect_after_ns + config.verify_timeout_ns
+        self._pause(shortest_ns + self.rng.randrange(2 * config.verify_timeout_ns))
 
     def _pause_beyond_suspicion(self) -> None:
-        """One or two members pause, long enough for an expulsion."""
+        """Pause a member or two, long enough for an expulsion."""
         self._send_burst()
         self._pause(self.notice_ns + self.rng.randrange(2 * self.notice_ns))
 
@@ -465,7 +488,7 @@ class _IncidentPlan:
         self.now_ns += length_ns
 
     def _partition_group(self) -> None:
-        """The network is cut: in halves, in thirds, one alone; one-way or not; perhaps twice."""
+        """Cut the network: in halves, in thirds, a lone member; one-way or not; perhaps twice."""
         rng = self.rng
         self._send_burst()
         start_ns, end_ns = self.now_ns, self.now_ns + rng.choice((1, 2, 3)) * self.notice_ns
@@ -500,10 +523,45 @@ class _IncidentPlan:
             ChangePartition(partition.end_ns, side, HEAL),
         )
 
+    def crash_in_silence(self, rng: Random) -> None:
+        """Crash a member when no application sends any more: only heartbeats show its death."""
+        if len(self.running) < 3 or rng.random() >= _SILENT_CRASHES:
+            return
+        self.now_ns += 2 * self.notice_ns
+        # The coordinator watches the youngest members itself.
+        name = rng.choice(self.running[:-1])
+        self.actions.append(CrashProcess(self.now_ns, name))
+        self._stop(name)
+
     def _send_burst(self, at_ns: int | None = None) -> None:
         """Let all members send a burst at this time."""
         if self.rng.random() < 0.6:
             self.bursts_ns.append(self.now_ns if at_ns is None else at_ns)
+
+
+def _evidence(rng: Random, story: _IncidentPlan) -> list[Action]:
+    """Draw the hints of death: true ones after most crashes, and false ones at any time."""
+    if rng.random() < 0.5:
+        return []
+    hints: list[Action] = []
+    for crash in [action for action in story.actions if isinstance(action, CrashProcess)]:
+        for name in story.names:
+            if name != crash.who and rng.random() < 0.7:
+                at_ns = crash.at_ns + rng.randrange(5 * NS_PER_MS)
+                first = rng.choice((DeathEvidence.EXITED, DeathEvidence.CLOSED))
+                hints.append(NoteEvidence(at_ns, name, crash.who, first))
+                # The answer to the question that the hint has caused, or to one much later.
+                at_ns += rng.choice((2 * story.delay_ns, rng.randrange(story.notice_ns)))
+                hints.append(NoteEvidence(at_ns, name, crash.who, DeathEvidence.REFUSED))
+    for _ in range(rng.choice((0, 4, 12))):
+        who, about = rng.choice(story.names), rng.choice(story.names)
+        if who != about:
+            at_ns = rng.randrange(story.now_ns)
+            hints += (
+                NoteEvidence(at_ns, who, about, evidence)
+                for evidence in rng.sample(list(DeathEvidence), 2)
+            )
+    return hints
 
 
 # Load
@@ -594,7 +652,7 @@ def _target(rng: Random, story: _IncidentPlan) -> Fault:
 
 
 class _KindLoss:
-    """For a while every frame of one kind is lost."""
+    """Loses every frame of a kind for a while."""
 
     name = "target-about"
 
@@ -604,7 +662,7 @@ class _KindLoss:
         self.end_ns = end_ns
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
-        """Drop the crossing if it is of that kind and at that time."""
+        """Drop the crossing if kind and time match."""
         return (
             []
             if crossing.label.kind == self.kind and self.start_ns <= now_ns < self.end_ns

@@ -1,7 +1,7 @@
-"""The draws of a run for its profile: which one, its settings, and how messages are sent.
+"""The draws of a run for its profile: the profile, its settings, and the modes of sending.
 
-They come from random streams of their own. So a seed keeps its faults and its load, whatever its
-profile is.
+The draws have their own random streams. So a seed keeps the same faults and load under every
+profile.
 """
 
 from __future__ import annotations

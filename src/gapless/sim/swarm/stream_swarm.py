@@ -1,12 +1,11 @@
-"""The swarm: one seed draws a whole run, so that every run has a character of its own.
+"""The swarm: a seed draws a whole run, so that every run has its own character.
 
-A run does not have all faults at once: each class of fault is on or off, and its strength differs.
+A run does not have all faults at once: each class of fault is on or off, and the strengths differ.
 Three characters keep the strict checks honest: *calm* runs have no fault at all (no nak and no
 repair may occur), *loss* runs only lose frames (the cost of repairs is compared with the losses),
-*swarm* runs may have anything.
+*swarm* runs may have any fault.
 
-The standard cell is 4 members that send 100 messages each; the seed also draws groups of 2, 3 and
-5.
+The standard cell is 4 members with 100 messages each; the seed also draws groups of 2, 3 and 5.
 """
 
 from __future__ import annotations
@@ -64,14 +63,14 @@ if TYPE_CHECKING:
     from gapless.sim.script import Action
 
 CHARACTERS = ("calm", "loss", "swarm")
-"""The characters of runs; a seed draws one of them, mostly the last.
+"""The characters of runs; a seed draws a character, mostly the last.
 
-Without retransmission a run is a ``stall`` instead of ``loss``: it need not deliver every message,
-but it must report what is missing.
+Without retransmission a run is a ``stall`` instead of ``loss``: the run need not deliver every
+message, but must report every missing message.
 """
 
 MESSAGES = 100
-"""What each member of the standard cell sends."""
+"""Number of messages of each member of the standard cell."""
 
 FAULTS = (
     "refuse",
@@ -100,7 +99,7 @@ FAULTS = (
 
 @dataclass(slots=True)
 class SwarmPlan:
-    """The plan of one run: its configuration, its script, and its faults until the calm."""
+    """The plan of a run: the configuration, the script, and the faults until the calm."""
 
     seed: int
     character: str
@@ -121,7 +120,16 @@ def draw(
     profile: str | None = None,
     config: Config | None = None,
 ) -> SwarmPlan:
-    """Draw the run of ``seed``; the other arguments override what the seed draws."""
+    """Draw the run of ``seed``.
+
+    Args:
+        seed: The seed of every draw.
+        members: The number of members instead of the drawn number.
+        messages: The number of messages of each member.
+        character: ``calm``, ``loss`` or ``swarm``, instead of the drawn character.
+        profile: The profile of every member instead of the drawn profile.
+        config: The settings instead of the drawn settings.
+    """
     rng = split(seed, "plan")
     drawn = rng.choices(CHARACTERS, weights=(1, 2, 17))[0]
     profile = profile or (draw_profile(seed) if config is None else config.profile)
@@ -168,7 +176,7 @@ def draw(
 
 
 def _draw_fault_classes(rng: Random, character: str) -> tuple[str, ...]:
-    """Draw which classes of fault a run has, each with a probability that is drawn, too."""
+    """Draw the classes of fault of a run, each with a drawn probability."""
     if character == "calm":
         return ()
     if character in {"loss", "stall"}:
@@ -225,7 +233,7 @@ def _span_ns(rng: Random, config: Config) -> int:
 
 
 def _delay_ns(rng: Random, config: Config) -> int:
-    """Draw the delay of a link: mostly well below the intervals, sometimes above them."""
+    """Draw the delay of a link: mostly well below the intervals, sometimes above."""
     most_ns = (
         min(config.xmit_interval_ns // 4, config.tail_delay_ns // 2)
         if rng.random() < 0.95
@@ -360,9 +368,9 @@ _SIMPLE = {
 def _partitions(
     rng: Random, names: tuple[str, ...], span_ns: int, config: Config
 ) -> list[Partition]:
-    """Draw one or two partitions of 1 to 60 s, or shorter ones where intervals are short.
+    """Draw one or two partitions of 1 to 60 s, or shorter partitions where intervals are short.
 
-    They begin while the applications send, and heal before the calm.
+    Partitions begin while the applications send, and heal before the calm.
     """
     longest_ns = min(
         60 * NS_PER_S, max(NS_PER_S, _MAX_PARTITION_INTERVALS * config.xmit_interval_ns)

@@ -1,11 +1,11 @@
-"""Scripted views instead of membership: which process runs when, and when each view is installed.
+"""Scripted views instead of membership: the runs of each process, and the times of each view.
 
-Views come in one order, but not at one time: each member installs each view a little earlier or
-later than the others. A member may crash, leave, be expelled while it runs, or return as a new
-incarnation, and new members may join, all under load. The digest of a view with a new member may be
-fresh, stale or lost, and differ from member to member.
+All members see the views in the same order, but at different times: each member installs each view
+a little earlier or later than the others. A member may crash, leave, be expelled while running, or
+return as a new incarnation, and new members may join, all under load. The digest of a view with a
+new member may be fresh, stale or lost, and differ from member to member.
 
-When the calm begins, every running member has installed the last view, and only members of it run.
+When the calm begins, every running member has installed the last view and belongs to the view.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _ViewSchedule:
         self._install_everywhere(0, ZERO if self.rng.random() < 0.5 else "")
 
     def change(self, at_ns: int) -> None:
-        """Draw one change of membership, after all earlier ones."""
+        """Draw a change of membership, after all earlier changes."""
         at_ns = self.now_ns = max(at_ns, self.now_ns)
         changes = [self._join, self._readmit] if self.expelled_live else [self._join]
         if len(self.members) > 2:
@@ -71,7 +71,7 @@ class _ViewSchedule:
         self.rng.choice(changes)(at_ns)
 
     def finish(self) -> None:
-        """End processes that are not members any more."""
+        """End the processes of former members."""
         self.actions += (CrashProcess(self.span_ns, name) for name in self.expelled_live)
 
     def _install_everywhere(self, at_ns: int, digest: str) -> None:
@@ -82,14 +82,14 @@ class _ViewSchedule:
             self._install(at_ns, name, members, mine)
 
     def _install(self, at_ns: int, name: str, members: tuple[str, ...], digest: str) -> None:
-        """Install a view at one member, after its earlier views, and before the calm."""
+        """Install a view at a member, after its earlier views, and before the calm."""
         late_ns = self.rng.randrange(self.skew_ns + 1)
         told_ns = min(max(at_ns + late_ns, self.last_install_ns.get(name, 0)), self.span_ns)
         self.last_install_ns[name] = told_ns
         self.actions.append(InstallView(told_ns, name, self.number, members, digest))
 
     def _save_digest(self, at_ns: int) -> str:
-        """Save the digest of a member: now, or some time ago; or lose it."""
+        """Save the digest of a member: current or old; or lose the digest."""
         how = self.rng.choice(("fresh", "stale", "lost"))
         if how == "lost":
             return ""
@@ -124,7 +124,7 @@ class _ViewSchedule:
         )
 
     def _expel(self, at_ns: int) -> None:
-        """Expel a paused member; it resumes later without knowing."""
+        """Expel a paused member; the member resumes later without knowing."""
         gone = self._remove()
         self.actions += (
             PauseProcess(at_ns, gone),
@@ -161,9 +161,9 @@ class _ViewSchedule:
 def draw_views(
     rng: Random, names: tuple[str, ...], span_ns: int, config: Config, *, living: bool = True
 ) -> list[Action]:
-    """Draw the membership of a run: its incarnations, and when each view is installed where.
+    """Draw the membership of a run: the incarnations, and the times of each view at each member.
 
-    With ``living`` a member may be expelled while it runs.
+    With ``living`` a member may be expelled while running.
     """
     oracle = _ViewSchedule(rng, names, span_ns, config, living=living)
     oracle.begin()

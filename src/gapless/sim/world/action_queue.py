@@ -1,7 +1,7 @@
-"""Actions of a script that have not happened yet: scheduled for later, or postponed at a host.
+"""Pending actions of a script: scheduled for later, or postponed at a host.
 
-A host postpones what it cannot do now, because its process is paused or not in a view yet. A run
-cannot settle while any action is pending.
+A host postpones an action while its process is paused or not in a view yet. A run cannot settle
+while any action is pending.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ActionQueue:
-    """The pending actions of one run; ``perform`` is called with each when it is due."""
+    """The pending actions of a run; calls ``perform`` with each action when due."""
 
     def __init__(self, scheduler: Scheduler, perform: Callable[[Action], None]) -> None:
         self.pending = 0
@@ -25,7 +25,7 @@ class ActionQueue:
         self._perform = perform
 
     def schedule(self, action: Action) -> None:
-        """Perform an action at its time, or now if that has passed."""
+        """Perform an action at its time, or now if the time has passed."""
         self.pending += 1
         scheduler = self._scheduler
         scheduler.push(max(action.at_ns, scheduler.now_ns), self._on_due, action)
@@ -35,7 +35,7 @@ class ActionQueue:
         self._perform(action)
 
     def postpone(self, host: Host, action: Action) -> None:
-        """Keep an action until :meth:`perform_postponed`."""
+        """Keep an action until ``perform_postponed``."""
         self.pending += 1
         host.postponed.append(action)
 
@@ -46,7 +46,7 @@ class ActionQueue:
             self._on_due(action)
 
     def discard_postponed(self, host: Host) -> None:
-        """Forget the postponed actions of a host whose process has ended."""
+        """Discard the postponed actions of a host after its process has ended."""
         self.pending -= len(host.postponed)
         host.postponed = []
 

@@ -1,7 +1,8 @@
 """The simulated application of a group with state transfer.
 
-Its state summarises its deliveries: for every origin the last seqno, the number of messages, and a
-hash over all of them. Equal states have equal bytes. Padding makes a state larger than one frame.
+The state of an application summarizes its deliveries: for every origin the last seqno, the number
+of messages, and a hash over all messages. Equal states have equal bytes. Padding makes a state
+larger than a frame.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedApplication:
-    """The deliveries to one incarnation, as a state."""
+    """The deliveries to an incarnation, as a state."""
 
     def __init__(self) -> None:
         self.applied: dict[tuple[Address, int], tuple[int, int, int]] = {}

@@ -1,9 +1,9 @@
-"""Convergence: when have the members that run become one group again?
+"""Convergence: when have the running members become a single group again?
 
-From the last fault and action on, members that make their own views have a bounded time to end up
-in one view of exactly themselves. The oracle is told when that is so; from then on the other
-deadlines count. A group has settled only if, in addition, every joiner has the application's state
-and no member is suspected or unconfirmed.
+From the last fault and action on, members that make their own views have a bounded time to agree on
+a single view with exactly the running members. The oracle learns the time of convergence; from then
+on the other deadlines count. A group has settled only if, in addition, every joiner has the
+application's state and no member is suspected or unconfirmed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 
 class Convergence:
-    """Watches whether the members that run are one group."""
+    """Watches whether the running members are a single group."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
 
     def check(self) -> None:
-        """Report the first time, after the last fault and action, that there is one group."""
+        """Report the first convergence after the last fault and action."""
         oracle, now_ns = self._context.oracle, self._context.scheduler.now_ns
         if oracle.converged_ns is None and now_ns >= oracle.last_fault_ns and self.has_converged():
             oracle.on_converged(now_ns)
 
     def has_converged(self) -> bool:
-        """Return whether all that run are in one view of exactly them, and none is absent."""
+        """Return whether all running members share a single view, and no member is absent."""
         running = list(self._context.running())
         rosters = [_roster_of(host) for host in running]
         first = rosters[0] if rosters else None
@@ -63,7 +63,7 @@ class Convergence:
         )
 
     def _has_all_states(self) -> bool:
-        """Return whether every member that asked for the application's state has it."""
+        """Return whether every member that asked for the application's state has the state."""
         return not any(
             host.member_model is not None and host.member_model.transferring
             for host in self._context.running()
@@ -91,7 +91,7 @@ class Convergence:
         return True
 
     def set_expectations(self) -> None:
-        """Give the oracle the bounds of this run, and whether the run is free of faults."""
+        """Give the oracle the bounds of the run, and whether the run is free of faults."""
         context = self._context
         script, config, oracle = context.script, context.config, context.oracle
         durable = any(
@@ -120,30 +120,30 @@ class Convergence:
         ]
         longest_ns = config.suspect_after_ns * 100 // SLOW_CLOCK_PERCENT
         oracle.fault_free = not pauses
-        oracle.only_short_pauses = all(
-            0 <= length_ns < longest_ns for length_ns in pause_lengths_ns(pauses)
-        )
+        oracle.long_paused = {
+            node for node, length_ns in pause_lengths_ns(pauses) if length_ns >= longest_ns
+        }
 
 
 def self_managed(host: Host) -> Member:
-    """Return the member of a host, in a run whose members make their own views."""
+    """Return the member of a host, in a run in which members make their own views."""
     assert isinstance(host.member, Member), "in this run every member makes its own views"
     return host.member
 
 
 def _roster_of(host: Host) -> Roster | None:
-    """Return the roster of a host that runs as a member; None while it joins, leaves or pauses."""
+    """Return the roster of a running member; None while the member joins, leaves or pauses."""
     member = self_managed(host)
     is_member = member.phase == "member" and member.pending is None and not host.paused
     return member.roster if is_member else None
 
 
-def pause_lengths_ns(actions: Iterable[PauseProcess | ResumeProcess]) -> Iterator[int]:
-    """Return how long each pause is; a pause without an end lasts for ever."""
+def pause_lengths_ns(actions: Iterable[PauseProcess | ResumeProcess]) -> Iterator[tuple[str, int]]:
+    """Return the node and length of each pause; a pause without an end lasts for ever."""
     begun_ns: dict[str, int] = {}
     for action in actions:
         if isinstance(action, PauseProcess):
             begun_ns.setdefault(action.who, action.at_ns)
         elif action.who in begun_ns:
-            yield action.at_ns - begun_ns.pop(action.who)
-    yield from (NEVER_NS for _ in begun_ns)
+            yield action.who, action.at_ns - begun_ns.pop(action.who)
+    yield from ((node, NEVER_NS) for node in begun_ns)

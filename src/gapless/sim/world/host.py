@@ -1,7 +1,7 @@
-"""A host: one node of the simulated world, with its current incarnation.
+"""A host: a node of the simulated world, with its current incarnation.
 
-A host models everything between the member and the world: the process (which may pause, crash and
-restart), its clock, its socket with a limited buffer, and the application that reads.
+A host models everything between the member and the world: the process (with pauses, crashes and
+restarts), its clock, its socket with a limited buffer, and the reading application.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import DriftingClock
 from gapless.faults.frame_names import incarnation_name, node_number
 from gapless.identity import Address
 from gapless.protocol.endpoint import Endpoint
+from gapless.protocol.events import Refused
 from gapless.protocol.member import Member
 from gapless.rng import split
 from gapless.sim.world.application import SimulatedApplication
@@ -20,6 +22,7 @@ from gapless.sim.world.application import SimulatedApplication
 if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.protocol.buggify import RareBranchHook
+    from gapless.protocol.ready import Ready
     from gapless.sim.oracle.model import MemberModel
     from gapless.sim.script import Action, StartProcess
     from gapless.sim.world.network import CopyInFlight
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """One node: ``member`` is its current incarnation, or None while no process runs."""
+    """A node: ``member`` is the current incarnation, or None while no process runs."""
 
     __slots__ = (
         "address",
@@ -47,6 +50,7 @@ class Host:
         "member",
         "member_model",
         "name",
+        "next_mode",
         "next_start",
         "next_wake_ns",
         "node",
@@ -100,6 +104,16 @@ class Host:
         self.disk_queue: dict[Address, int] = {}
         self.received: dict[str, list[bytes]] = {}
         self.tickets: list[int] = []
+        self.next_mode: DeliveryMode | None = None
+
+    def take_next_mode(self, sent: Ready, *, to_one: bool) -> DeliveryMode:
+        """Return the mode of a send without a mode; a sent message to the group uses it up."""
+        if to_one or self.next_mode is None:
+            return DeliveryMode.ORDERED
+        mode = self.next_mode
+        if not any(isinstance(event, Refused) for event in sent.events):
+            self.next_mode = None
+        return mode
 
     def start(
         self,
@@ -149,7 +163,7 @@ class Host:
         return participant
 
     def crash(self) -> list[CopyInFlight]:
-        """End the incarnation; return the copies in its socket buffer."""
+        """End the incarnation; return the copies in the socket buffer."""
         lost = [copy for copy, _ in self.buffer]
         self.member = None
         self.postponed = []
@@ -163,7 +177,7 @@ class Host:
         return self.clock.local_ns(true_ns)
 
     def is_quiet(self, by_node: dict[int, Host]) -> bool:
-        """Return whether the member has sent everything and received everything."""
+        """Return whether the member has nothing left to send or to receive."""
         member = self.member
         assert member is not None
         if self.paused or not member.is_quiet or member.outbound.tail_due_ns:

@@ -1,14 +1,14 @@
-"""The driver of every simulated member: it passes inputs in, and acts on each ``Ready``.
+"""The driver of every simulated member: passes inputs to members, and acts on each ``Ready``.
 
-On an input (a datagram, a timer, a call of the application): the member answers with one ``Ready``.
-Its transmits go to the network, its deliveries to the application, its deadline to the scheduler,
-and all of it to the oracle.
+On an input (a datagram, a timer, a call of the application): the member answers with a ``Ready``.
+The driver passes transmits to the network, deliveries to the application, the deadline to the
+scheduler, and the whole ``Ready`` to the oracle.
 
-On a copy that arrives: a running process gets it; a paused one finds it in its socket buffer later,
-unless the buffer is full; a crashed one never does.
+On the arrival of a copy: a running process gets the copy at once. A paused process finds the copy
+in its socket buffer later, unless the buffer is full. For a crashed process, the copy is lost.
 
-On an exception: the machine must not raise, whatever comes in. S13 is violated, and the process
-crashes.
+On an exception: the machine must not raise on any input. The driver reports a violation of S13, and
+the process crashes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 _ARRIVE, _TICK, _SEND, _DELIVER = range(4)
 _APPLICATION_CAUSES = ("send", "install")
-"""Inputs that a script can get wrong: a refusal of one of these is an error of the script."""
+"""Inputs from the script: a refused input is an error of the script."""
 _MAX_DECODED = 256
 
 
 class ProcessEvents(Protocol):
-    """The part of the work that is done by the processes around the members."""
+    """The part of the work done by the processes around the members."""
 
     def crash(self, host: Host) -> None:
         """End the process of a host."""
@@ -51,7 +51,7 @@ class ProcessEvents(Protocol):
         """Install the view that the member decided on; return False if there is none."""
 
     def load_state(self, host: Host, ready: Ready) -> None:
-        """Load a received state into the application, before it gets any delivery."""
+        """Load a received state into the application, before its first delivery."""
 
     def queue_for_disk(self, host: Host, ready: Ready) -> None:
         """Store deliveries, if the application has a disk."""
@@ -95,7 +95,7 @@ class MemberDriver:
     def call(
         self, host: Host, cause: str, method: Callable[..., Ready], *args: Any, **options: Any
     ) -> None:
-        """Call a method of a member, and act on its answer."""
+        """Call a method of a member, and act on the answer."""
         now_ns = self._scheduler.now_ns
         local_ns = now_ns + host.epoch_ns if host.has_no_drift else host.clock.local_ns(now_ns)
         try:
@@ -113,6 +113,8 @@ class MemberDriver:
             host.tickets.append(ready.ticket)
             assert host.member_model is not None
             how = {name: options[name] for name in ("loopback", "to", "mode")}
+            if how["mode"] is None:
+                how["mode"] = host.take_next_mode(ready, to_one=how["to"] is not None)
             self._oracle.on_send(host.member_model, args[0], ready, **how)
         self._process_ready(host, cause, None, ready, local_ns)
 
@@ -141,7 +143,7 @@ class MemberDriver:
             self._receive(host, copy, datagram)
 
     def receive_buffered(self, host: Host) -> None:
-        """Receive what arrived during a pause."""
+        """Receive the datagrams that arrived during a pause."""
         while host.buffer and not host.paused:
             copy, datagram = host.buffer.popleft()
             host.buffered_bytes -= len(copy[0])
@@ -149,7 +151,7 @@ class MemberDriver:
             self._receive(host, copy, datagram)
 
     def _receive(self, host: Host, copy: CopyInFlight, datagram: Datagram | None) -> None:
-        """Hand a copy to a member; an intact one was decoded once for all receivers."""
+        """Hand a copy to a member; an intact copy was decoded once for all receivers."""
         arrived, sent = copy[:2]
         member, model = host.member, host.member_model
         if member is None or model is None:
@@ -208,7 +210,7 @@ class MemberDriver:
             self.call(host, "tick", member.tick)
 
     def _timer_delay_ns(self, host: Host) -> int:
-        """Return how late the timer is that is due now; 0 if it is punctual."""
+        """Return the lateness of the timer that is due now; 0 if punctual."""
         host.ticks += 1
         key, now_ns = (host.incarnation_name, host.ticks), self._scheduler.now_ns
         if self._late_timers is None:
@@ -312,7 +314,7 @@ class MemberDriver:
     def _report_fate(
         self, host: Host, crossing: Crossing, out: Datagram, copies: int, reason: str
     ) -> None:
-        """Report what the network did with a crossing to coverage and tracer."""
+        """Report the fate of a crossing to coverage and tracer."""
         if reason and not copies:
             label = label_of(out, self._name)
             self._stream_coverage.on_frame_lost(crossing, label)
@@ -324,7 +326,7 @@ class MemberDriver:
             )
 
     def _in_flight(self) -> Iterable[tuple[int, Datagram]]:
-        """Return every readable datagram in flight, with the node that it goes to."""
+        """Return every readable datagram in flight, with its target node."""
         return (
             (args[0].node, args[2])
             for _, _, handler, args in self._scheduler.heap
@@ -354,12 +356,12 @@ class MemberDriver:
                     delivery.messages()
                 )
         self.delivered_messages += messages
-        if self._config.unread_limit:
+        if host.member is not None and host.member.config.unread_limit:
             host.unread += messages
             self.schedule_read(host)
 
     def schedule_read(self, host: Host) -> None:
-        """Let the application consume its deliveries, after its read delay."""
+        """Let the application consume deliveries, after the read delay."""
         if host.unread and not host.reading:
             host.reading = True
             now_ns = self._scheduler.now_ns

@@ -1,13 +1,13 @@
 """The simulated network: links, their faults, and the counters of every copy.
 
 On a transmit: the datagram crosses a link to each target. Each crossing has a stable name. The
-faults decide its fate, and every fate that is not the default is recorded.
+faults decide the fate of the crossing, and the network records every fate other than the default.
 
-On an arrival: the copy is counted as arrived on its link.
+On an arrival: the link counts the copy as arrived.
 
 S18 checks the counters: on every link, sent plus added copies equal arrived (intact or changed)
-plus dropped copies plus those in flight. Added copies are counted by the marks of the faults,
-arrived ones by comparing bytes.
+copies plus dropped copies plus copies in flight. The marks of the faults count added copies; a
+comparison of bytes counts arrived copies.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _make = tuple.__new__
 
 
 CopyInFlight = tuple[bytes, bytes, LinkCounters, str]
-"""A copy in flight: bytes that will arrive, bytes sent, the counters of its link, its mark."""
+"""A copy in flight: bytes that will arrive, bytes sent, the counters of the link, a mark."""
 
 
 class SimulatedNetwork:
-    """All links, and the chain of faults before them."""
+    """All links, and the chain of faults before the links."""
 
     def __init__(
         self, chain: FaultChain, delay_ns: int, *, record: bool = False, fifo: bool = False
@@ -63,7 +63,7 @@ class SimulatedNetwork:
     def send_with_faults(
         self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
     ) -> tuple[list[tuple[int, CopyInFlight]], str, Crossing]:
-        """Send a datagram over one link; return copies with delays, and why they are not default.
+        """Send a datagram over a link; return copies with delays, and the reason of their fate.
 
         Without a label the crossing has no name, and lost data is not counted.
         """
@@ -108,7 +108,7 @@ class SimulatedNetwork:
     def _in_order(
         self, link: tuple[str, str], copies: list[Copy], reason: str, now_ns: int
     ) -> tuple[list[Copy], str]:
-        """Delay copies that would overtake earlier ones on the same link."""
+        """Delay copies that would overtake earlier copies on the same link."""
         assert self._last_ns is not None
         held: list[Copy] = []
         for copy in copies:
@@ -133,7 +133,7 @@ class SimulatedNetwork:
         return not self.chain.faults or now_ns >= self.chain.until_ns
 
     def send_without_faults(self, source: str, target: str, datagram: bytes) -> CopyInFlight:
-        """Send a datagram over one link in the calm, where frames need no names."""
+        """Send a datagram over a link in the calm, where frames need no names."""
         link = source, target
         counters = self.link_counters.get(link) or self._open_link(link)
         counters.sent += 1
@@ -156,7 +156,7 @@ class SimulatedNetwork:
         return originals
 
     def _note_loss(self, link: tuple[str, str], label: Label, *, lost: bool) -> None:
-        """Count lost data frames, and the bursts in which a link loses them (L4)."""
+        """Count lost data frames, and the bursts of losses on a link (L4)."""
         if label.kind not in _DATA_KINDS:
             return
         if not lost:
@@ -168,7 +168,7 @@ class SimulatedNetwork:
             self.data_bursts += 1
 
     def arrive(self, copy: CopyInFlight) -> None:
-        """Count a copy as arrived, intact or changed, by its bytes."""
+        """Count a copy as arrived, intact or changed, by comparing bytes."""
         datagram, sent, counters, mark = copy
         counters.in_flight -= 1
         if datagram is sent or datagram == sent:
@@ -179,7 +179,7 @@ class SimulatedNetwork:
             counters.mislabelled += mark not in _OTHER_BYTES
 
     def drop(self, copy: CopyInFlight) -> None:
-        """Count a copy as dropped that reached its node and found no room or no process."""
+        """Count a copy as dropped: at its node there was no room or no process."""
         counters = copy[2]
         counters.in_flight -= 1
         counters.dropped += 1
@@ -191,7 +191,7 @@ _OTHER_BYTES = (CORRUPT, FORGED)
 
 
 def decode_or_none(datagram: bytes) -> Datagram | None:
-    """Decode a copy; return None if it is not a datagram."""
+    """Decode a copy; return None if the bytes are not a datagram."""
     try:
         return decode(datagram)
     except RemoteProtocolError:

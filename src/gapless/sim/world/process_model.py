@@ -1,20 +1,21 @@
-"""The life cycle of simulated processes, as a real runtime handles it.
+"""The life cycle of simulated processes, as a real runtime handles processes.
 
 On a start: the host gets a member of the next incarnation. Where members make their own views, the
 member looks for a group under the host's durable name, if any.
 
-On a view that the member decided on: it is installed by a tick of its own. The oracle learns of the
+On a view that the member decided on: a separate tick installs the view. The oracle learns of the
 view first.
 
 On the end of an incarnation: an expelled member joins again at once as a new incarnation; a member
-that has left is gone. Postponed actions survive an expulsion, because actions are meant for the
-host, whatever its incarnation is.
+that has left is gone. Postponed actions survive an expulsion, because an action is meant for the
+host in any incarnation.
 
 On a request for the application's state: the application serializes its state; the receiver resumes
-from it.
+from the received state.
 
-On a delivery to an application with a disk: it is stored after a random delay, and confirmed to the
-member after another one. A crash loses what is not stored.
+On a delivery to an application with a disk: the application stores the delivery after a random
+delay, and confirms the storage to the member after another delay. A
+crash loses deliveries that are not stored yet.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from typing import TYPE_CHECKING
 
 from gapless.faults.faults import NEVER_NS, DriftingClock, Partition
 from gapless.identity import group_id
-from gapless.protocol.events import Expelled, Left, Lost, Oversized, StateReceived, StateWanted
+from gapless.protocol.events import (
+    Expelled,
+    Left,
+    Lost,
+    NameInUse,
+    Oversized,
+    StateReceived,
+    StateWanted,
+)
 from gapless.protocol.ready import GROUP as TO_GROUP
 from gapless.rng import split
 from gapless.sim.script import HEAL, ONE_WAY, PARTITION, ChangePartition
@@ -41,16 +50,16 @@ if TYPE_CHECKING:
     from gapless.sim.world.run_context import RunContext
 
 GROUP = group_id("gapless.sim")
-"""The group that every simulated member belongs to."""
+"""The group of every simulated member."""
 
 _RARELY = 0.25
 _STATE_SIZES_BYTES = (0, 1500, 20_000, 60_000)
 _DISK_NS = (0, 200_000, 2_000_000, 10_000_000, 50_000_000)
-"""How long it may take until a delivery is stored."""
+"""How long the storage of a delivery may take."""
 
 
 class ProcessModel:
-    """Starts, ends and serves the processes of all hosts; ``driver`` runs the members in them."""
+    """Starts, ends and serves the processes of all hosts; ``driver`` runs their members."""
 
     def __init__(
         self, context: RunContext, actions: ActionQueue, *, keep_payloads: bool = False
@@ -68,7 +77,7 @@ class ProcessModel:
     # Starting
 
     def start(self, action: StartProcess) -> None:
-        """Start a process; where members make their own views, after the current one has ended."""
+        """Start a process; where members make their own views, end the current process first."""
         host = self._host_of(action.who)
         if not self._script.membership:
             self._start_endpoint(host, action.who)
@@ -80,7 +89,7 @@ class ProcessModel:
             host.next_start = action
 
     def _host_of(self, who: str) -> Host:
-        """Return the host of an incarnation; the first incarnation creates it."""
+        """Return the host of an incarnation; the first incarnation creates the host."""
         node = who.rstrip("'")
         host = self._context.hosts.get(node)
         if host is None:
@@ -91,7 +100,8 @@ class ProcessModel:
     def _start_endpoint(self, host: Host, name: str) -> None:
         context, seed = self._context, self._script.seed
         rarely = self._rare_branches(name) if self._script.rare else None
-        member = host.start(name, GROUP, self._config, seed, tracing=True, rarely=rarely)
+        config = context.member_configs.get(host.name, self._config)
+        member = host.start(name, GROUP, config, seed, tracing=True, rarely=rarely)
         host.member_model = self._oracle.on_incarnation_start(
             host.address, host.incarnation_name, member
         )
@@ -100,7 +110,7 @@ class ProcessModel:
             context.tracer.begin(self._scheduler.now_ns, host.member_model)
 
     def _join(self, host: Host) -> None:
-        """Start the next incarnation of a host, and let it look for a group."""
+        """Start the next incarnation of a host, and let the member look for a group."""
         name = host.next_incarnation_name()
         rarely = self._rare_branches(name) if self._script.rare else None
         member = host.start_self_managed(
@@ -121,7 +131,7 @@ class ProcessModel:
         )
 
     def _rare_branches(self, name: str) -> RareBranchHook:
-        """Return the rare-branch hook of one incarnation: enabled branches, one time in four."""
+        """Return the rare-branch hook of an incarnation: enabled branches, one time in four."""
         on, draw = frozenset(self._script.rare), split(self._script.seed, f"rare {name}").random
         scheduler, calm_ns = self._scheduler, self._script.calm_ns
 
@@ -153,7 +163,7 @@ class ProcessModel:
         return True
 
     def change_partition(self, action: ChangePartition) -> None:
-        """Note a partition change; where members make their views, cut or heal the network."""
+        """Record a partition change; where members make their views, cut or heal the network."""
         context = self._context
         if context.membership_coverage is None:
             context.stream_coverage.on_partition_change(action)
@@ -169,7 +179,7 @@ class ProcessModel:
     # The end of an incarnation
 
     def leave(self, host: Host) -> None:
-        """Let a member leave its group, unless it does already."""
+        """Let a member leave its group, unless the member is already leaving."""
         member = self_managed(host)
         assert host.member_model is not None
         if member.phase != "leaving":
@@ -177,7 +187,7 @@ class ProcessModel:
             self.driver.call(host, "leave", member.leave)
 
     def crash(self, host: Host) -> None:
-        """End a process without a word, and forget its postponed actions."""
+        """End a process without notice, and discard its postponed actions."""
         self._actions.discard_postponed(host)
         host.next_start = None
         self._end_incarnation(host)
@@ -189,7 +199,7 @@ class ProcessModel:
                 self._end_incarnation(host)
                 self._join(host)
                 return
-            if isinstance(event, Left):
+            if isinstance(event, (Left, NameInUse)):
                 self._end_incarnation(host)
                 self._actions.discard_postponed(host)
                 if host.next_start is not None:
@@ -199,7 +209,7 @@ class ProcessModel:
                 self._provide_state(host, event)
 
     def _end_incarnation(self, host: Host) -> None:
-        """End a process; its postponed actions stay."""
+        """End a process; postponed actions stay."""
         model, postponed = host.member_model, host.postponed
         assert model is not None
         for copy in host.crash():
@@ -210,7 +220,7 @@ class ProcessModel:
     # The application's state
 
     def load_state(self, host: Host, ready: Ready) -> None:
-        """Load a received state into the application, unless it was damaged on its way."""
+        """Load a received state into the application, unless the state was damaged in transit."""
         for event in ready.events:
             if (
                 isinstance(event, StateReceived)
@@ -231,7 +241,7 @@ class ProcessModel:
     # The disk of an application that stores its deliveries
 
     def queue_for_disk(self, host: Host, ready: Ready) -> None:
-        """Queue deliveries and reported losses for the disk; they are stored a little later."""
+        """Queue deliveries and reported losses for the disk, to be stored a little later."""
         losses = [event for event in ready.events if isinstance(event, (Lost, Oversized))]
         deliveries = [delivery for delivery in ready.deliveries if delivery.kind == TO_GROUP]
         for origin, last in [(each.origin, each.last) for each in (*losses, *deliveries)]:
@@ -265,7 +275,7 @@ class ProcessModel:
         scheduler.push(confirm_ns, self._confirm_stored, host, incarnation, marks)
 
     def _confirm_stored(self, host: Host, incarnation: str, marks: dict[Address, int]) -> None:
-        """Confirm the stored marks to the member, unless it crashed; later if it is paused."""
+        """Confirm the stored marks to the member: never after a crash, later during a pause."""
         if host.member is None or host.incarnation_name != incarnation:
             return
         scheduler = self._scheduler

@@ -1,4 +1,4 @@
-"""What the parts of one simulated run share: script, time, network, hosts, oracle and tracer."""
+"""The shared parts of a simulated run: script, time, network, hosts, oracle and tracer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gapless.faults.faults import FaultChain
 from gapless.protocol.buggify import SHED
-from gapless.sim.checkers.liveness import bounds_ns
+from gapless.sim.checkers.liveness import bounds_ns, connection_slack_ns
 from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.coverage.membership_coverage import MembershipCoverage
 from gapless.sim.coverage.stream_coverage import StreamCoverage
@@ -16,7 +16,7 @@ from gapless.sim.world.network import SimulatedNetwork
 from gapless.sim.world.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gapless.config import Config
     from gapless.faults.faults import Fault, LateTimers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RunContext:
-    """The shared parts of one run; ``hosts`` are found by name, ``by_node`` by node number."""
+    """The shared parts of a run; ``hosts`` has hosts by name, ``by_node`` by node number."""
 
     def __init__(
         self,
@@ -40,8 +40,12 @@ class RunContext:
         record: bool = False,
         tracer: RunTracer | None = None,
         fail_fast: bool = False,
+        member_configs: Mapping[str, Config] | None = None,
     ) -> None:
         self.config = config
+        self.member_configs = member_configs or {}
+        every_config = [config, *self.member_configs.values()]
+        self.connection_slack_ns = max(map(connection_slack_ns, every_config))
         self.script = script
         self.tracer = tracer
         self.record = record
@@ -59,7 +63,7 @@ class RunContext:
                 StreamCoverage,
             ),
             calm_ns=script.calm_ns,
-            bounds_ns=bounds_ns(config, script.delay_ns),
+            bounds_ns=max(bounds_ns(one, script.delay_ns) for one in every_config),
             membership=script.membership,
         )
         self.oracle.sheds = SHED in script.rare
@@ -72,7 +76,7 @@ class RunContext:
         self.scheduler = Scheduler(self.oracle.violations if fail_fast else ())
 
     def running(self) -> Iterable[Host]:
-        """Return the hosts whose process runs."""
+        """Return the hosts with a running process."""
         return (host for host in self.hosts.values() if host.member is not None)
 
 

@@ -1,7 +1,7 @@
 """Virtual time: a queue of events, run in the order of their time and then of their creation.
 
 Time moves only from event to event. A queue that runs very many events in almost no time is a
-livelock: :meth:`Scheduler.run` gives up, and drops all events.
+livelock: ``Scheduler.run`` stops and drops all events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_EVENTS_PER_MOMENT = 20_000
-"""Maximum number of events in one moment."""
+"""Maximum number of events in a moment."""
 MOMENT_NS = 100_000
 """How long a moment is."""
 _SETTLE_EVERY = 16
@@ -25,7 +25,7 @@ Event = tuple[int, int, "Callable[..., None]", tuple[Any, ...]]
 
 
 class Scheduler:
-    """The event queue and the clock of one run; it stops once ``halt_on`` holds anything."""
+    """The event queue and the clock of a run; stops once ``halt_on`` is not empty."""
 
     def __init__(self, halt_on: Sequence[object] = ()) -> None:
         self.now_ns = 0

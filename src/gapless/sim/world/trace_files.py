@@ -1,4 +1,4 @@
-"""Traces of simulated runs on disk: one file set for a chunk of seeds."""
+"""Traces of simulated runs on disk: a file set for a chunk of seeds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError
+from gapless.output.private_files import make_inner_folder, make_private_folder, open_private
 from gapless.trace.incarnations import INCARNATIONS_FILE
 from gapless.trace.parquet import import_pyarrow, rows_to_table, write_table
 
@@ -16,33 +17,34 @@ if TYPE_CHECKING:
     from gapless.sim.seed_result import SeedResult
 
 SEEDS_PER_FILE_SET = 16
-"""So many seeds are one file set."""
+"""The number of seeds in a file set."""
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder of a trace; refuse one that holds runs, whose incarnations would clash."""
+    """Make the folder of a trace; refuse a folder with runs, because incarnations would clash."""
     import_pyarrow()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         found = sorted(folder.glob("seeds-*"))
     except OSError as error:
         raise GaplessError(
-            f"cannot write a trace to {folder}: {error}; name a folder that can be written"
+            f"cannot write a trace to {folder}: {error}; use a writable folder"
         ) from None
     if found:
         raise GaplessError(
-            f"{folder} holds a trace already ({found[0].name}): name another folder, or remove it"
+            f"{folder} already has a trace ({found[0].name}); use another "
+            "folder, or remove the trace"
         )
 
 
 def write_set(
     folder: str, run: Callable[[int], SeedResult], seeds: Sequence[int]
 ) -> list[SeedResult]:
-    """Run a chunk of seeds and write their trace; the outcomes come back without it."""
+    """Run a chunk of seeds and write the trace; return the outcomes without their traces."""
     place = Path(folder) / f"seeds-{seeds[0]:019d}-{len(seeds)}"
     fresh = place.with_name(f".{place.name}")
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
+    make_inner_folder(fresh)
     outcomes: list[SeedResult] = []
     rows, lines = [], []
     for seed in seeds:
@@ -51,12 +53,14 @@ def write_set(
         lines += [incarnation.to_json_line() for incarnation in outcome.incarnations]
         outcome.trace, outcome.incarnations = None, []
         outcomes.append(outcome)
-    (fresh / INCARNATIONS_FILE).write_text("".join(lines), encoding="utf-8")
+    side_file = fresh / INCARNATIONS_FILE
+    with open(side_file, "w", encoding="utf-8", opener=open_private) as file:
+        file.writelines(lines)
     write_table(rows_to_table(rows), fresh / "00001.parquet")
     fresh.rename(place)
     return outcomes
 
 
 def chunks(seeds: Sequence[int]) -> list[Sequence[int]]:
-    """Return the seeds in chunks, each of which becomes a file set."""
+    """Return the seeds in chunks; each chunk becomes a file set."""
     return [seeds[at : at + SEEDS_PER_FILE_SET] for at in range(0, len(seeds), SEEDS_PER_FILE_SET)]

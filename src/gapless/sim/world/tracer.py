@@ -1,6 +1,6 @@
-"""The trace of a simulated run: one row for every input, output and fault.
+"""The trace of a simulated run: a row for every input, output and fault.
 
-Any other observer of a run implements :class:`RunTracer`, too: the diagram, the shrinker.
+Any other observer of a run implements ``RunTracer``, too: the diagram, the shrinker.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gapless.sim.script import (
     LeaveGroup,
     PauseProcess,
     ResumeProcess,
+    SetNextMode,
     SetReadDelay,
     SetRetransmitInterval,
 )
@@ -46,40 +47,41 @@ _EVENT_OF_ACTION: dict[type, str] = {
     CancelSend: "CANCEL",
     CloseConnection: "CLOSE",
     SetRetransmitInterval: "TUNE",
+    SetNextMode: "TUNE",
     SetReadDelay: "READ",
 }
-"""The trace event of every action that has one."""
+"""The trace event of every traced action."""
 
 
 class RunTracer(Protocol):
-    """The reports of a world about its run."""
+    """The reports of a world about a run."""
 
     def begin(self, t_ns: int, member: MemberModel) -> None:
-        """Note that an incarnation has started."""
+        """Record the start of an incarnation."""
 
     def act(self, t_ns: int, action: Action) -> None:
-        """Note an action of the script."""
+        """Record an action of the script."""
 
     def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
-        """Note one step of a member; ``datagram`` came in, unless something else was the input."""
+        """Record a step of a member; ``datagram`` is the input, or None for any other input."""
 
     def transmit(
         self, t_ns: int, member: MemberModel, crossing: Crossing, copies: int, reason: str
     ) -> None:
-        """Note that a datagram crosses a link; ``reason`` is the fault that struck it, if any."""
+        """Record a datagram on a link; ``reason`` is the fault of the crossing, if any."""
 
     def late_timer(self, t_ns: int, late_ns: int) -> None:
-        """Note that a timer fires ``late_ns`` after its deadline."""
+        """Record that a timer fires ``late_ns`` after its deadline."""
 
     def rest(self, t_ns: int) -> None:
-        """Note that the load has ended and the group must be silent."""
+        """Record the end of the load; from now on the group must be silent."""
 
     def end(self, t_ns: int) -> None:
-        """Note that the run is over."""
+        """Record the end of the run."""
 
 
 class SimulationTracer:
-    """Gathers the rows of a run, in order, and the incarnations that they are about."""
+    """Gathers the rows of a run, in order, and the incarnations in the rows."""
 
     def __init__(
         self,
@@ -101,12 +103,12 @@ class SimulationTracer:
         self._current_incarnation: dict[str, str] = {}
 
     def begin(self, t_ns: int, member: MemberModel) -> None:
-        """Write that an incarnation has started."""
+        """Write the start of an incarnation."""
         self._step += 1
         self._row_builder(t_ns, member)
 
     def step(self, t_ns: int, member: MemberModel, datagram: Datagram | None, ready: Ready) -> None:
-        """Write the rows of one step: its input, the machine's trace, its deliveries."""
+        """Write the rows of a step: the input, the machine's trace, the deliveries."""
         self._step += 1
         builder = self._row_builder(t_ns, member)
         if datagram is not None:
@@ -147,7 +149,7 @@ class SimulationTracer:
     def transmit(
         self, t_ns: int, member: MemberModel, crossing: Crossing, copies: int, reason: str
     ) -> None:
-        """Write that a datagram crosses a link, and which fault strikes it."""
+        """Write the crossing of a link by a datagram, with the fault of the crossing."""
         builder = self._row_builder(t_ns, member)
         _, origin, first, last = crossing.label
         where: dict[str, Any] = {
@@ -175,10 +177,10 @@ class SimulationTracer:
             self._write(t_ns, member.name, tuple(named), frame_id)
 
     def late_timer(self, t_ns: int, late_ns: int) -> None:
-        """Write nothing: the trace has no row for timers."""
+        """Write no row: the trace has no row for timers."""
 
     def act(self, t_ns: int, action: Action) -> None:
-        """Write what the script does to a running member: CRASH, PAUSE and the like."""
+        """Write the action of the script on a running member: CRASH, PAUSE and others."""
         name = self._current_incarnation.get(action.who.rstrip("'"), "")
         event = _EVENT_OF_ACTION.get(type(action))
         meant = name == action.who or self._membership
@@ -214,11 +216,11 @@ class SimulationTracer:
         return found
 
     def rest(self, t_ns: int) -> None:
-        """Write for every running incarnation that the load has ended."""
+        """Write the end of the load for every running incarnation."""
         self._mark(t_ns, "REST")
 
     def end(self, t_ns: int) -> None:
-        """Write for every running incarnation that its trace is complete."""
+        """Write the end of the trace for every running incarnation."""
         self._mark(t_ns, "END")
 
     def _mark(self, t_ns: int, event: str) -> None:

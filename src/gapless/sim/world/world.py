@@ -1,11 +1,11 @@
-"""The world: members, network, time and applications in one thread, from one seed or script.
+"""The world: members, network, time and applications in a single thread, from a seed or script.
 
 A world has a scheduler (virtual time), a process model (starts and ends processes), a driver (runs
-the members in them), a network and an oracle. It performs the actions of the script, and decides
+the members), a network and an oracle. The world performs the actions of the script, and decides
 when a run is over.
 
 Without faults and script nothing goes wrong. After ``calm_ns`` no fault strikes. The world runs
-until the group has settled, and then a while longer, in which the group must be silent.
+until the group has settled, and then a while longer, during which the group must be silent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from gapless.faults.faults import NEVER_NS
 from gapless.faults.frame_names import incarnation_address, node_number
 from gapless.identity import Marks, View
 from gapless.protocol.endpoint import Endpoint
-from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT, connection_slack_ns
+from gapless.protocol.membership.failure_detector import DeathEvidence
+from gapless.sim.checkers.liveness import SLOW_CLOCK_PERCENT
 from gapless.sim.script import (
     ZERO,
     ApplyDigest,
@@ -30,16 +31,19 @@ from gapless.sim.script import (
     CrashProcess,
     InstallView,
     LeaveGroup,
+    NoteEvidence,
     PauseProcess,
     ResumeProcess,
     SaveDigest,
     Script,
     SendMessages,
+    SetNextMode,
     SetReadDelay,
     SetRetransmitInterval,
     StartProcess,
 )
 from gapless.sim.world.action_queue import ActionQueue
+from gapless.sim.world.convergence import self_managed
 from gapless.sim.world.host import Host
 from gapless.sim.world.process_model import ProcessModel
 from gapless.sim.world.run_context import RunContext
@@ -48,7 +52,7 @@ from gapless.sim.world.tracer import SimulationTracer
 from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gapless.config import Config
     from gapless.faults.faults import Fault, LateTimers
@@ -62,12 +66,20 @@ _MAX_EVENTS = 300_000
 
 
 class World:
-    """One simulated group: :meth:`run` it, or drive it with :meth:`act` and :meth:`run_until`.
+    """A simulated group: ``run`` plays the script, ``act`` and ``run_until`` drive single steps.
 
-    ``faults`` replace the fates of the script. ``record`` keeps every decision of the faults, for
-    :meth:`recorded`. ``trace`` records trace rows; ``tracer`` is an observer of your own instead.
-    ``keep_payloads`` keeps every delivered payload at its host. With ``fail_fast`` the run ends at
-    the first violation.
+    Args:
+        config: The settings of every member.
+        script: The actions, the fates of frames and the late timers of the run.
+        faults: Faults in the place of the script's fates.
+        late_timers: Late timers in the place of the script's late timers.
+        checkers: The checkers to run at every step; None for ``CHECKERS``.
+        record: Whether to keep every decision of the faults, for ``recorded``.
+        trace: Whether to record trace rows.
+        tracer: An observer of your own instead of the trace.
+        keep_payloads: Whether each host keeps every delivered payload.
+        fail_fast: Whether the run ends at the first violation.
+        member_configs: The settings of nodes that differ from ``config``, by node name.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class World:
         tracer: RunTracer | None = None,
         keep_payloads: bool = False,
         fail_fast: bool = False,
+        member_configs: Mapping[str, Config] | None = None,
     ) -> None:
         if trace:
             assert tracer is None, "a run has one tracer"
@@ -102,6 +115,7 @@ class World:
             record=record,
             tracer=tracer,
             fail_fast=fail_fast,
+            member_configs=member_configs,
         )
         self.scheduler = context.scheduler
         self.network = context.network
@@ -165,7 +179,7 @@ class World:
         self.close()
 
     def _allow_for_backlog(self) -> None:
-        """Extend the bounds where links are FIFO: all frames wait for the last late one."""
+        """Extend the bounds where links are FIFO: all frames wait for the last late frame."""
         backlog_ns = self.network.backlog_ns(self.now_ns)
         if self.script.fifo:
             backlog_ns += max((host.per_message_ns for host in self._context.running()), default=0)
@@ -173,7 +187,7 @@ class World:
         self.oracle.bounds_ns = first_ns + backlog_ns, second_ns + backlog_ns
 
     def settle(self, give_up_ns: int | None = None) -> bool:
-        """Run until every message is stable and no send waits; return whether it was in time."""
+        """Run until every message is stable and no send waits; return whether in time."""
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
         self._run(give_up_ns, self.events + _MAX_EVENTS, to_settle=True)
         if self.script.membership and not self.scheduler.heap:
@@ -199,7 +213,7 @@ class World:
         room_bytes = run_room_bytes(self.config.max_frame_bytes)
         fragments = sum(2 + len(payload) // room_bytes for payload in waiting)
         fragments += sum(host.member.waiting_sends for host in running if host.member is not None)
-        each_ns = self.oracle.bounds_ns[1] + connection_slack_ns(self.config)
+        each_ns = self.oracle.bounds_ns[1] + self._context.connection_slack_ns
         group_ns = 2 * self.oracle.group_bound_ns
         last_ns = max(last_ns, self.oracle.last_fault_ns)
         if not self.config.retransmits:
@@ -208,7 +222,7 @@ class World:
         return max(self.now_ns, last_ns) + group_ns + (3 + fragments) * each_ns
 
     def is_settled(self) -> bool:
-        """Return whether no action is pending and no member waits for anything."""
+        """Return whether no action is pending and no member waits."""
         if self._actions.pending:
             return False
         if self.script.membership and not self.convergence.is_settled():
@@ -217,7 +231,7 @@ class World:
         return all(host.is_quiet(by_node) for host in self._context.running())
 
     def rest(self) -> None:
-        """Watch the settled group for a while: it must be silent."""
+        """Watch the settled group for a while: the group must be silent."""
         self.oracle.resting = True
         config = self.config
         rest_ns = 3 * max(config.xmit_interval_ns, config.tail_delay_ns)
@@ -230,7 +244,7 @@ class World:
         self.oracle.resting = False
 
     def close(self) -> None:
-        """End the run: the checks look at the whole of it."""
+        """End the run with the checks of the whole run."""
         if self.tracer is not None:
             self.tracer.end(self.now_ns)
         self.oracle.link_counters = self.network.link_counters
@@ -259,7 +273,7 @@ class World:
         self._actions.schedule(action)
 
     def act(self, action: Action) -> None:
-        """Perform an action now; postpone it if the process is paused, drop it if it ended."""
+        """Perform an action now, or postpone it during a pause; drop it after the process ended."""
         if self.tracer is not None and not isinstance(
             action, (SendMessages, ChangePartition, SaveDigest, ApplyDigest)
         ):
@@ -346,6 +360,11 @@ class World:
             mode=action.mode,
         )
 
+    def _set_next_mode(self, host: Host, action: SetNextMode) -> None:
+        assert host.member is not None
+        host.next_mode = action.mode
+        host.member.set_next_mode(action.mode)
+
     @staticmethod
     def _member_at_node(host: Host, node: str) -> Address | None:
         """Return the member at ``node`` in the view of the host's member."""
@@ -377,6 +396,13 @@ class World:
     def _crash(self, host: Host, action: CrashProcess) -> None:
         self.process_model.crash(host)
 
+    def _note_evidence(self, host: Host, action: NoteEvidence) -> None:
+        peer = self._member_at_node(host, action.to)
+        refused = action.evidence is DeathEvidence.REFUSED
+        if peer is None or (refused and self.hosts[action.to].member is not None):
+            return
+        self.driver.call(host, "evidence", self_managed(host).note_evidence, peer, action.evidence)
+
     def _pause(self, host: Host, action: PauseProcess) -> None:
         host.paused = True
 
@@ -400,11 +426,13 @@ _ACTIONS: dict[type, Any] = {
     SaveDigest: World._save_digest,
     ApplyDigest: World._apply_digest,
     SendMessages: World._send,
+    SetNextMode: World._set_next_mode,
     CancelSend: World._cancel,
     CloseConnection: World._close_connection,
     SetRetransmitInterval: World._set_retransmit_interval,
     PauseProcess: World._pause,
     ResumeProcess: World._resume,
     CrashProcess: World._crash,
+    NoteEvidence: World._note_evidence,
     SetReadDelay: World._set_read_delay,
 }

@@ -1,4 +1,4 @@
-"""The collector: a durable member of a group that writes every message it delivers to a spool."""
+"""The collector: a durable member of a group that writes every delivered message to a spool."""
 
 from __future__ import annotations
 

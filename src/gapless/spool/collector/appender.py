@@ -1,15 +1,15 @@
-"""From deliveries of a group to records that are queued for the disk.
+"""The appender: turns deliveries of a group into records queued for the disk.
 
-On a delivery: it is queued as it is. Messages outside the stream to the group (out-of-band,
-unreliable, to this member alone) are counted and dropped.
+On a delivery: the delivery is queued unchanged. Messages outside the stream to the group
+(out-of-band, unreliable, to this member alone) are counted and dropped.
 
-On rows that a sink has published before, in another incarnation: their seqnos become a recorded
-gap, and the state of the sinks is committed together with the messages, all or nothing.
+On rows already published by a sink, in another incarnation: the seqnos become a recorded gap, and
+the state of the sinks is committed together with the messages, all or nothing.
 
-On a gap: a delivery that does not follow the queue waits, with everything behind it, until an event
-(Lost, Oversized) explains the missing messages; the event precedes the delivery or directly follows
-it. Then the gap is recorded as lost. A gap without an explanation for ``GAP_TIMEOUT_NS`` is
-recorded as well, and logged as the bug that it is: otherwise the stream would stop for ever.
+On a gap: a delivery that does not follow the queue waits, with all later deliveries, until an event
+(Lost, Oversized) explains the missing messages; the event precedes or directly follows the
+delivery. Then the gap is recorded as lost. A gap without an explanation for ``GAP_TIMEOUT_NS`` is
+recorded as well, and logged as a bug: otherwise the stream would stop for ever.
 """
 
 from __future__ import annotations
@@ -46,27 +46,32 @@ class HeldAppend(NamedTuple):
 
 
 class DeliveryAppender:
-    """The appender of one collector; one thread uses it."""
+    """The appender of a collector, used by a single thread."""
 
     def __init__(self, spool: SpoolWriter) -> None:
         self.spool = spool
-        self.messages = self.size_bytes = self.batches = 0
+        self.received = self.batches = 0
         self.lost = self.oversized = self.unexplained = 0
         self.uncollected = {"out_of_band": 0, "unreliable": 0, "private": 0}
         self.sink_dedup = SinkDedup.decode(spool.blob)
         self.changed_origins: set[Address] = set()
-        self.held_bytes = 0
+        self.held_bytes = self.held_messages = 0
         self._held: dict[Address, list[HeldAppend]] = {}
         self._staged_changes = 0
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are held in memory."""
+        """Number of bytes held in memory."""
         return self.spool.pending_bytes + self.held_bytes
 
     @property
+    def pending_messages(self) -> int:
+        """Number of received messages that are not on disk yet, and not acknowledged."""
+        return self.spool.pending_messages + self.held_messages
+
+    @property
     def blocked_streams(self) -> int:
-        """Number of streams that wait for the explanation of a gap."""
+        """Number of streams waiting for the explanation of a gap."""
         return len(self._held)
 
     def append_batch(self, batch: Batch) -> None:
@@ -78,8 +83,7 @@ class DeliveryAppender:
         origin = delivery.origin
         self.changed_origins.add(origin)
         self.batches += 1
-        self.messages += delivery.message_count
-        self.size_bytes += _size_bytes(delivery)
+        self.received += delivery.message_count
         if origin in self._held:
             self._hold(delivery, batch)
             self._flush_held(origin)
@@ -98,10 +102,10 @@ class DeliveryAppender:
     def _append(
         self, delivery: Delivery, name: str, view: int, collected_ns: int | None = None
     ) -> None:
-        """Append messages that no sink has published before.
+        """Append messages not published before by a sink.
 
         Raises:
-            SpoolGap: earlier messages are missing.
+            SpoolGap: Earlier messages are missing.
         """
         origin, reached = delivery.origin, self.spool.last_appended(delivery.origin)
         new_ranges = None
@@ -124,7 +128,7 @@ class DeliveryAppender:
     def append_lost(
         self, origin: Address, first: int, last: int, *, oversized: bool = False
     ) -> None:
-        """Queue a gap: these messages will never arrive."""
+        """Queue a gap of messages that will never arrive."""
         if oversized:
             self.oversized += 1
         self.lost += last - first + 1
@@ -138,7 +142,7 @@ class DeliveryAppender:
         self._flush_held(origin)
 
     def expire_gaps(self) -> list[str]:
-        """Record gaps that stayed unexplained for too long; return a log line for each."""
+        """Record gaps without an explanation for too long; return a log line for each."""
         if not self._held or self.spool.pending_bytes:
             # The marks are the positions of the streams only when everything pending is durable.
             return []
@@ -152,9 +156,8 @@ class DeliveryAppender:
             self.unexplained += missing[1] - missing[0] + 1
             self.spool.append_lost(origin, *missing)
             problems.append(
-                f"{origin}: messages {missing[0]}..{missing[1]} are missing and the group has not "
-                f"said why; they count "
-                "as lost. This should not happen: please report it"
+                f"{origin}: messages {missing[0]}..{missing[1]} are missing without a reported "
+                "loss and count as lost; this is a bug in Gapless, please report it"
             )
             self._flush_held(origin)
         return problems
@@ -170,6 +173,7 @@ class DeliveryAppender:
                 else:
                     self._append(entry.delivery, entry.name, entry.view, entry.collected_ns)
                     self.held_bytes -= _size_bytes(entry.delivery)
+                    self.held_messages -= entry.delivery.message_count
             except SpoolGap:
                 break
             done += 1
@@ -189,6 +193,7 @@ class DeliveryAppender:
         )
         insort(self._held.setdefault(delivery.origin, []), entry, key=_first_seqno)
         self.held_bytes += _size_bytes(delivery)
+        self.held_messages += delivery.message_count
 
     def _count_uncollected(self, batch: Batch) -> None:
         kind = batch._delivery.kind

@@ -1,11 +1,11 @@
-"""The collector: a durable member that stores the messages of a group (docs/collector.md).
+"""The collector: a durable member that stores the messages of a group (docs/guides/collecting.md).
 
-``with Collector("spool", "orders") as collector:`` collects until the end of the block, in a thread
-of its own. The thread runs commit_loop.py; this file joins and leaves the group.
+``with Collector("spool", "orders") as collector:`` collects in a separate thread until the end of
+the block. The thread runs commit_loop.py; this file joins and leaves the group.
 
 On the end: pending messages are committed and acknowledged, and the member leaves. The group keeps
-its roster entry for ``retention_timeout``, as for every durable member, so the next incarnation
-continues where this one ended.
+the roster entry for ``retention_timeout``, as for every durable member, so the next incarnation
+continues at the same position.
 """
 
 from __future__ import annotations
@@ -46,24 +46,25 @@ LEAVE_TIMEOUT_S: Final = 3.0
 SNAPSHOT_TIMEOUT_S: Final = 5.0
 """Maximum time for a snapshot of the member."""
 MAX_JOIN_ROUNDS: Final = 7
-"""How long joining may take before the name is checked, in multiples of ``found_after``."""
-NAME_PROBE_TIMEOUT_S: Final = 5.0
-"""How long the check of a durable name may take."""
+"""How long one attempt to join may take, in multiples of ``found_after``."""
 
 
 class Collector:
     """A member of ``group`` that stores every message, in order, in the spool at ``spool_path``.
 
-    ``start`` opens the spool and raises its errors (:class:`~gapless.spool.SpoolLocked` if another
-    collector uses it). A thread joins the group; ``wait_joined`` waits for that. ``stop`` ends the
-    collector. As a context manager it does these three. Any thread may read ``status`` at any time.
+    ``start`` opens the spool and raises the errors of the spool (``SpoolLocked`` if another
+    collector uses the same spool). A thread joins the group, and ``wait_joined`` waits for the
+    first view. ``stop`` ends the collector. As a context manager a collector starts, waits and
+    stops. Any thread may read ``status`` at any time.
     """
 
     def __init__(
         self, spool_path: Path | str, group: str, **options: Unpack[CollectorOptions]
     ) -> None:
         if type(group) is not str or not group:
-            raise ConfigError(f"group {group!r}: expected a name, the same for all members")
+            raise ConfigError(
+                f"group = {group!r}: expected the name of the group, a non-empty text"
+            )
         self.path = Path(spool_path)
         self.group = group
         self._options = ParsedCollectorOptions.parse(group, options)
@@ -82,7 +83,7 @@ class Collector:
         Raises if the spool or the options are invalid.
         """
         if self._thread is not None or self._stopping:
-            raise LocalProtocolError("this collector was started before: make another one")
+            raise LocalProtocolError("this collector was started before: create a new Collector")
         choices = self._options
         spool = SpoolWriter.open(
             self.path,
@@ -105,24 +106,27 @@ class Collector:
         return self
 
     def wait_joined(self, timeout_s: float | None = None) -> None:
-        """Wait until the collector is a member; raise the error that prevents it."""
+        """Wait until the collector is a member; raise the error that prevents joining."""
         try:
             self._joined.result(timeout_s)
         except GaplessError:
             raise
         except TimeoutError:
-            raise TimedOutError(f"{self.group} could not be joined in this time") from None
+            raise TimedOutError(
+                f"the collector did not join {self.group} within the timeout"
+            ) from None
 
     def check(self) -> None:
-        """Raise the error that has ended this collector, if there is one."""
+        """Raise the error that has ended this collector, if any."""
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
         """Commit and acknowledge the received messages, leave the group, close the spool.
 
-        Raises the error that ended the collector before, and the error of the spool if received
-        messages could not be committed: those were not acknowledged, and are sent again.
+        Raises the error that ended the collector before, or the error of the spool if received
+        messages could not be committed: uncommitted messages were not acknowledged, and are sent
+        again.
         """
         self._shut_down()
         self.check()
@@ -158,7 +162,7 @@ class Collector:
 
     @property
     def retention_timeout_ns(self) -> int:
-        """How long the group retains messages for this collector while it is absent."""
+        """How long the group retains messages for this collector during an absence."""
         return self._config.retention_timeout_ns
 
     @property
@@ -182,6 +186,7 @@ class Collector:
             fields["state"] = WAITING
         if work.usage is not None:
             fields.update(work.usage._asdict())
+            fields["spool_messages"] = fields.pop("messages")
             del fields["pending_bytes"]
         member = work.member
         if (view := member.view) is not None:
@@ -198,9 +203,9 @@ class Collector:
         )
 
     def snapshot(self, timeout_s: float = SNAPSHOT_TIMEOUT_S) -> MemberSnapshot:
-        """Return the figures of this member and its spool, for ``gapless.metrics.prometheus``."""
+        """Return the figures of the member and of the spool, for ``gapless.metrics.prometheus``."""
         if self._loop is None:
-            raise LocalProtocolError("this collector was not started: there is nothing to look at")
+            raise LocalProtocolError("this collector was not started: call start() first")
         return self.status.add_to_snapshot(self._loop.member.snapshot(timeout=timeout_s))
 
     # The thread
@@ -224,7 +229,7 @@ class Collector:
     def _fail(self, error: Exception) -> None:
         if not self._joined.done():
             if self._stopping:
-                error = ClosedError("the collector was stopped before it had joined")
+                error = ClosedError("the collector was stopped before it joined the group")
                 self._state = STOPPED
             else:
                 self._error, self._state = error, FAILED
@@ -237,7 +242,7 @@ class Collector:
             log.error("%s: the collector has ended: %s", self.group, error)
 
     def _make_member(self, spool: SpoolWriter) -> blocking.Group:
-        # Longer, and a member that others do not let in founds a group of its own.
+        # With a longer timeout, a member that is not admitted would found another group.
         most_s = self._config.found_after_ns * MAX_JOIN_ROUNDS / NS_PER_S
         return blocking.join(
             self.group,
@@ -250,56 +255,31 @@ class Collector:
         )
 
     def _join(self, work: CommitLoop) -> None:
-        """Join the group.
+        """Join the group; a dead former incarnation may hold the name for a while.
 
-        Whenever that takes too long, check whether another member has the name.
+        Raises:
+            NameInUseError: Another live member has the durable name.
         """
         until_s = time.monotonic() + self._options.join_timeout_s
         while True:
             try:
                 work.member.open()
                 break
-            except TimedOutError as error:
-                self._check_name(error, work.spool.info.node)
+            except TimedOutError:
                 if time.monotonic() >= until_s:
                     raise
             work.member = self._make_member(work.spool)
             if self._stopping:
-                raise ClosedError("the collector was stopped before it had joined")
+                raise ClosedError("the collector was stopped before it joined the group")
         work.incarnations = 1
         self._state = COLLECTING
         self._joined.set_result(None)
-
-    def _check_name(self, error: TimedOutError, node: int) -> None:
-        """Raise if another member has the durable name; a member without a name looks it up.
-
-        A member of the same node is the former incarnation of this collector, because this one
-        holds the spool: it was killed, and the group has not noticed yet. That is waited for.
-        """
-        if not isinstance(self._options.join.get("transport", ""), str):
-            raise error  # what was given as open is not open any more
-        try:
-            with blocking.join(
-                self.group, timeout=NAME_PROBE_TIMEOUT_S, listen=False, **self._options.join
-            ) as probe:
-                roster = probe._session.handle.roster
-                places = () if roster is None else roster.entries
-                named = [place.address for place in places if place.name == self.name]
-                holders = [str(address) for address in named if address.node != node]
-        except GaplessError:
-            return
-        if holders:
-            raise ConfigError(
-                f"the durable name {self.name!r} is in use in {self.group} by {holders[0]}: give "
-                f"this collector a name "
-                "and a spool of its own, or stop the other one"
-            )
 
     def _log_recovery(self, found: RecoveryResult) -> None:
         if found.truncated_bytes:
             size = format_size(found.truncated_bytes)
             log.warning(
-                "%s: the last %s of segment %d were not whole and are cut",
+                "%s: removed an incomplete commit of %s at the end of segment %d",
                 self.path,
                 size,
                 found.segment,
@@ -314,7 +294,7 @@ class Collector:
 
 
 def _default_name(path: Path) -> str:
-    """Return no name if the spool has one, otherwise the name of a new collector."""
+    """Return no name if the spool has a name, otherwise the name of a new collector."""
     try:
         SpoolInfo.read(path)
     except FileNotFoundError:

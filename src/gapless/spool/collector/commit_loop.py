@@ -1,30 +1,30 @@
-"""The commit loop: the thread of a collector (docs/collector.md has the rules).
+"""The commit loop: the thread of a collector (docs/guides/collecting.md has the rules).
 
-On reception: a delivery is queued for the disk as it is, and the next one is read.
+On reception: a delivery is queued unchanged for the disk, and the next delivery is read.
 
 On commit: when no message is waiting, or after ``COMMIT_DELAY_NS``, or with ``COMMIT_BYTES`` in the
-queue, all of the queue becomes durable with one write and one sync, and is then acknowledged. So a
-single message costs one sync, and under load one sync serves all messages that arrived during the
-last one.
+queue, the whole queue becomes durable with one write and one sync, and is then acknowledged. A
+single message therefore costs one sync, and under load a sync serves all messages that arrived
+during the last sync.
 
 On an error of the spool: the queue stays and is not acknowledged, so the senders retain the
 messages and wait. The error is logged once, with the file and the remedy, and the commit is retried
-until it succeeds. While the queue is full nothing more is read.
+until it succeeds. While the queue is full no further message is read.
 
 On the end: pending messages are committed and acknowledged.
 
-Every interval: messages that every reader has passed are trimmed.
+Every interval: messages passed by every reader are trimmed.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import ClosedError, TimedOutError
 from gapless.events import ExpelledFromGroup, MessageOversized, MessagesLost, ViewChange
 from gapless.group.message import Batch
+from gapless.logger import logger_of
 from gapless.spool.collector.appender import DeliveryAppender
 from gapless.spool.errors import SpoolError
 from gapless.units import MIB, NS_PER_MS, NS_PER_S
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.spool.writer import SpoolUsage, SpoolWriter
 
-log = logging.getLogger("gapless.collector")
+log = logger_of("collector")
 
 COMMIT_DELAY_NS: Final = 5 * NS_PER_MS
 """How long a commit waits for more messages, while some are arriving."""
@@ -48,10 +48,11 @@ LIMITED_INTERVAL_NS: Final = 100 * NS_PER_MS
 RECEIVE_TIMEOUT_S: Final = 0.1
 """How long the thread waits for messages before it checks whether to end."""
 RETRY_NS: Final = 100 * NS_PER_MS
-"""Pause after the first failed commit; it doubles with each failure, up to LONGEST_RETRY_NS."""
+"""Pause after the first failed commit; doubles with each failure, up to ``MAX_RETRY_NS``."""
 MAX_RETRY_NS: Final = 5 * NS_PER_S
+"""Maximum pause between two attempts to commit."""
 LOG_SUPPRESS_NS: Final = 10 * NS_PER_S
-"""How long a problem that is over stays silent if it returns: a limit comes and goes."""
+"""How long a returning problem is not logged again: a full spool may fill repeatedly."""
 DRAIN_TIMEOUT_NS: Final = 2 * NS_PER_S
 """Maximum time for reading the remaining messages at the end."""
 FINAL_COMMIT_ATTEMPTS: Final = 3
@@ -59,9 +60,9 @@ FINAL_COMMIT_ATTEMPTS: Final = 3
 
 
 class CommitLoop:
-    """An open spool and the member that fills it.
+    """An open spool and the member that fills the spool.
 
-    One thread uses it; other threads may read its figures.
+    A single thread runs the loop; other threads may read the figures.
     """
 
     def __init__(self, spool: SpoolWriter, member: Group, line_bytes: int) -> None:
@@ -87,7 +88,7 @@ class CommitLoop:
         self._dropped_logged_ns = -LOG_SUPPRESS_NS
 
     def run_once(self) -> None:
-        """Read pending messages and commit them; wait a little if there are none."""
+        """Read pending messages and commit them; wait a little without pending messages."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._maintenance_at_ns:
             self._run_maintenance(now_ns)
@@ -132,25 +133,25 @@ class CommitLoop:
         except TimedOutError:
             return None
         if item is None:
-            raise ClosedError(f"the collector is no member of {self.member.group} any more")
+            raise ClosedError(f"the collector is no longer a member of {self.member.group}")
         return item
 
     def _on_event(self, event: GroupEvent) -> None:
         if isinstance(event, (MessagesLost, MessageOversized)):
             oversized = isinstance(event, MessageOversized)
             self.appender.append_lost(event.sender, event.first, event.last, oversized=oversized)
-            log.warning("%s: %s; the spool has a hole there", self.member.group, event)
+            log.warning("%s: %s; the spool records the messages as lost", self.member.group, event)
         elif isinstance(event, ViewChange):
             self.spool.live_origins = frozenset(event.view.members)
             self._acknowledge_all = True
         elif isinstance(event, ExpelledFromGroup):
             self.incarnations += 1
-            log.warning("%s continues without this collector, which joins again", self.member.group)
+            log.warning("%s expelled this collector, which joins again", self.member.group)
 
     # On commit
 
     def _commit(self) -> bool:
-        """Make the queue durable and acknowledge it; return whether that succeeded."""
+        """Make the queue durable and acknowledge it; return whether the commit succeeded."""
         spool = self.spool
         pending_bytes, begin_ns = spool.pending_bytes, time.monotonic_ns()
         self.appender.stage_dedup_state()
@@ -201,18 +202,19 @@ class CommitLoop:
             )
             if self._failure_logged:
                 log.warning(
-                    "%s; nothing more is acknowledged, and senders wait until this is over", error
+                    "%s; senders wait until a commit succeeds",
+                    error,
                 )
         self._failure_seen_ns[problem] = now_ns
 
     def _on_recovery(self) -> None:
         if self._failure_logged:
-            log.warning("%s: the spool takes messages again, senders go on", self.spool.path)
+            log.warning("%s: the spool accepts commits again, senders continue", self.spool.path)
         self._failure = self.blocked_by = ""
         self._retry_ns = 0
 
     def _run_once_failing(self, now_ns: int) -> None:
-        """Read more while there is room in memory, and retry the commit when it is due."""
+        """Read more while there is room in memory, and retry a due commit."""
         if now_ns >= self._retry_at_ns:
             self._commit()
             return
@@ -243,7 +245,7 @@ class CommitLoop:
                 now_ns,
             )
             log.warning(
-                "%s: a limit has dropped %d messages that a reader had not read",
+                "%s: a limit of the spool dropped %d unread messages",
                 self.spool.path,
                 dropped,
             )
@@ -252,7 +254,7 @@ class CommitLoop:
         return 0 if self.usage is None else self.usage.dropped
 
     def _trim(self, now_ns: int) -> None:
-        """Trim messages that every reader has passed."""
+        """Trim messages passed by every reader."""
         failure = ""
         try:
             if self.spool.trim().segments and self._failure:
@@ -260,11 +262,11 @@ class CommitLoop:
         except SpoolError as error:
             failure = type(error).__name__
             if failure != self._trim_failure and not self._failure:
-                log.warning("%s; nothing is trimmed until this is over", error)
+                log.warning("%s; the spool is not trimmed until the error is resolved", error)
         self._trim_failure = failure
 
     def _refresh_usage(self) -> bool:
-        """Refresh the figures of the spool; return whether a limit keeps it from accepting more."""
+        """Refresh the figures of the spool; return whether a limit blocks further commits."""
         try:
             self.usage = self.spool.usage()
         except SpoolError:
@@ -272,7 +274,12 @@ class CommitLoop:
         return bool(self.usage.limited)
 
     def close(self) -> None:
-        """Commit what is pending and close the spool; raises if the commit fails."""
-        self._refresh_usage()
-        self._log_dropped(time.monotonic_ns() + LOG_SUPPRESS_NS)
-        self.spool.close()
+        """Commit pending messages and close the spool; raise if the commit fails."""
+        try:
+            self.spool.commit()
+        finally:
+            try:
+                self._refresh_usage()  # the last figures are those of the files left behind
+                self._log_dropped(time.monotonic_ns() + LOG_SUPPRESS_NS)
+            finally:
+                self.spool.close()

@@ -26,7 +26,7 @@ JOIN_TIMEOUT_S = 30.0
 
 
 class CollectorOptions(TypedDict, total=False):
-    """Options of a :class:`~gapless.spool.collector.Collector` beside spool and group."""
+    """Options of a ``Collector`` beside spool and group."""
 
     name: str
     display_name: str
@@ -41,6 +41,10 @@ class CollectorOptions(TypedDict, total=False):
     transport: Any
     host: str | None
     ports: Any
+    min_members: Any
+    keys: Any
+    insecure: Any
+    allow_lossy: Any
     config: Any
     properties: str
     join_timeout: Duration
@@ -61,7 +65,7 @@ class ParsedCollectorOptions:
 
     @classmethod
     def parse(cls, group: str, options: Mapping[str, Any]) -> ParsedCollectorOptions:
-        """Return the parsed options; ConfigError names an unknown or invalid one."""
+        """Return the parsed options; a ConfigError names an unknown or invalid option."""
         for key in options:
             if key not in CollectorOptions.__annotations__:
                 raise ConfigError(_unknown(key))
@@ -104,7 +108,7 @@ def _config(options: Mapping[str, Any]) -> Any:
     if properties is None:
         return None if config is None else read_config(config)
     if config is not None:
-        raise ConfigError("config and properties both set knobs; give one of them")
+        raise ConfigError("config and properties both give settings; pass only one of them")
     return Config.from_properties(properties)
 
 
@@ -160,7 +164,18 @@ def _text(given: Any) -> str:
     return str(given)
 
 
-_JOIN = ("discover", "display_name", "host", "transport", "trace", "trace_mode")
+_JOIN = (
+    "allow_lossy",
+    "discover",
+    "display_name",
+    "host",
+    "insecure",
+    "keys",
+    "min_members",
+    "transport",
+    "trace",
+    "trace_mode",
+)
 _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "max_bytes": ("max_bytes", _size),
     "max_age": ("max_age_ns", _duration),

@@ -1,4 +1,4 @@
-"""The status of a collector, as one value that any thread may read."""
+"""The status of a collector, as a value for any thread to read."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
 class CollectorStatus:
     """The status of a collector.
 
-    ``messages`` and ``size_bytes`` count received messages, also duplicates that the spool omits;
-    ``uncollected`` counts messages outside of any stream; ``lag`` is how many messages each reader
-    has not passed. Figures of the spool are at most a second old.
+    ``messages`` and ``size_bytes`` count what this collector has committed: on disk and
+    acknowledged. ``received`` counts every message that arrived, also duplicates omitted from the
+    spool, and ``pending`` those not on disk yet, which their senders retain. ``spool_messages`` is
+    the content of the spool, former collectors included. ``uncollected`` counts messages outside of
+    any stream; ``lag`` is the number of unread messages of each reader. Figures of the spool are at
+    most a second old.
     """
 
     group: str
@@ -41,6 +44,8 @@ class CollectorStatus:
     at_s: float = 0.0
     messages: int = 0
     size_bytes: int = 0
+    received: int = 0
+    pending: int = 0
     batches: int = 0
     commits: int = 0
     commit_ns: int = 0
@@ -53,6 +58,7 @@ class CollectorStatus:
     uncollected: dict[str, int] = field(default_factory=dict)
     unread: int = 0
     line_bytes: int = 0
+    spool_messages: int = 0
     used_bytes: int = 0
     room_bytes: int | None = None
     segments: int = 0
@@ -65,8 +71,10 @@ class CollectorStatus:
         return asdict(self)
 
     def add_to_snapshot(self, look: MemberSnapshot) -> MemberSnapshot:
-        """Return a snapshot of the member with the figures of its spool (docs/metrics.md)."""
+        """Return a snapshot of the member with the figures of the spool."""
         gauges = {f"spool_{name}": getattr(self, name) for name in _GAUGES}
+        gauges["spool_stored_messages"] = self.spool_messages
+        gauges["spool_pending_messages"] = self.pending
         gauges["spool_oldest_age_s"] = self.oldest_age_ns // NS_PER_S
         gauges["spool_waiting"] = int(self.state == WAITING)
         if self.room_bytes is not None:
@@ -80,16 +88,21 @@ class CollectorStatus:
 
 
 _GAUGES = ("used_bytes", "line_bytes", "segments")
-_COUNTERS = ("messages", "size_bytes", "commits", "failures", "lost", "dropped", "repeated")
+_COUNTERS = (
+    *("messages", "size_bytes", "received", "commits", "failures"),
+    *("lost", "dropped", "repeated"),
+)
 
 
 def appender_counts(intake: DeliveryAppender | None) -> dict[str, Any]:
-    """Return the counters of received messages."""
+    """Return the counters of received and of committed messages."""
     if intake is None:
         return {}
     return {
-        "messages": intake.messages,
-        "size_bytes": intake.size_bytes,
+        "messages": intake.spool.committed_messages,
+        "size_bytes": intake.spool.committed_bytes,
+        "received": intake.received,
+        "pending": intake.pending_messages,
         "batches": intake.batches,
         "lost": intake.lost,
         "oversized": intake.oversized,
